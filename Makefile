@@ -1,0 +1,54 @@
+# Every target bootstraps its own virtual environment from plain python3 and pip.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+TESTS  ?= tests
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test check format lint imports types docs bench build clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing dibs and its tools into $(VENV) ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+venv: $(STAMP) ## create the virtual environment
+
+demo: $(STAMP) ## the main job: four workers, one killed, one frozen, nothing lost
+	@$(BIN)/dibs demo
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+
+check: format lint imports types test docs ## everything CI runs
+
+format: $(STAMP) ## fail if a file is not formatted
+	$(BIN)/ruff format --check .
+
+lint: $(STAMP) ## ruff, all rules
+	$(BIN)/ruff check .
+
+imports: $(STAMP) ## the layers point one way
+	$(BIN)/lint-imports
+
+types: $(STAMP) ## mypy, strict
+	$(BIN)/mypy
+
+docs: $(STAMP) ## the docs say what the code does
+	$(BIN)/python -m pytest -q tests/architecture
+
+bench: $(STAMP) ## tables and ratios, measured side by side in one run
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/python -m benchmarks
+
+build: $(STAMP) ## wheel and sdist in dist/
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

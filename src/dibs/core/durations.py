@@ -1,0 +1,78 @@
+"""Durations and instants as text, the way people and cards write them.
+
+Decides the one spelling of `10m`, `1h30m`, `600s` and of RFC 3339 UTC. Knows nothing of which
+durations make sense together: that is `terms` and `config`.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h|d)", re.ASCII)
+_MAX = timedelta(days=3650)
+
+
+def parse_duration(text: str) -> timedelta:
+    """Read `10m`, `1h30m`, `1.5s`. Raises ValueError that says what was expected."""
+    compact = text.strip().lower().replace(" ", "")
+    parts = _PART.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise ValueError(f"{text[:40]!r} is not a duration; write it like 90s, 10m or 1h30m")
+    span = timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    if span > _MAX:
+        raise ValueError(f"{text[:40]!r} is longer than ten years")
+    return span
+
+
+def format_duration(span: timedelta) -> str:
+    """The shortest spelling that `parse_duration` reads back to the same millisecond."""
+    total_ms = round(span.total_seconds() * 1000)
+    if total_ms < 0:
+        return "-" + format_duration(-span)
+    if total_ms % 1000:
+        return f"{total_ms}ms" if total_ms < 1000 else f"{total_ms / 1000:.3f}".rstrip("0") + "s"
+    rest = total_ms // 1000
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
+def format_seconds(span: timedelta) -> str:
+    """Whole seconds where possible (`600s`), else a fraction (`1.5s`): the card's spelling."""
+    total_ms = round(span.total_seconds() * 1000)
+    whole, rest = divmod(total_ms, 1000)
+    return f"{whole}s" if not rest else f"{whole}.{rest:03d}".rstrip("0") + "s"
+
+
+def parse_instant(text: str) -> datetime:
+    """Read an RFC 3339 instant; it must name its zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(f"{text[:40]!r} is not an RFC 3339 instant with a time zone")
+
+
+def format_instant(moment: datetime) -> str:
+    """RFC 3339 in UTC, with milliseconds only where there are any."""
+    utc = moment.astimezone(UTC)
+    spec = "milliseconds" if utc.microsecond else "seconds"
+    return utc.isoformat(timespec=spec).replace("+00:00", "Z")
+
+
+def describe_span(span: timedelta) -> str:
+    """A length for people, two units at most: `9m 58s`, `2h`, `under 1s`."""
+    seconds = int(abs(span.total_seconds()))
+    if seconds == 0:
+        return "under 1s"
+    parts = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts[:2])

@@ -1,0 +1,307 @@
+"""Why an issue may not be claimed, with a reason for every "no".
+
+One function serves the claim, the worker's scan, `dibs ready` and `dibs why`, so they cannot
+disagree. Each reason says the fact and what would have to change; none offers a command that takes
+an issue away from somebody.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import assert_never
+
+from dibs.core.attempts import count_attempts
+from dibs.core.durations import describe_span, format_instant
+from dibs.core.ids import ServerTime, later
+from dibs.core.issue import Issue, Thread
+from dibs.core.lease import Standing
+from dibs.core.pipeline import ApprovalGate, NoGate, Pipeline, Stage
+
+
+class ReasonCode(StrEnum):
+    CLOSED = "CLOSED"
+    NO_STAGE = "NO_STAGE"
+    SEVERAL_STAGES = "SEVERAL_STAGES"
+    FINAL_STAGE = "FINAL_STAGE"
+    NOT_SERVED = "NOT_SERVED"
+    PAUSED = "PAUSED"
+    REPOSITORY_PAUSED = "REPOSITORY_PAUSED"
+    FLEET_PAUSED = "FLEET_PAUSED"
+    PARKED = "PARKED"
+    BLOCKED = "BLOCKED"
+    GATE_SHUT = "GATE_SHUT"
+    HELD = "HELD"
+    BID_PENDING = "BID_PENDING"
+    IN_GRACE = "IN_GRACE"
+    UNPAINTED = "UNPAINTED"
+    CLAIM_LABEL_ONLY = "CLAIM_LABEL_ONLY"
+    BACKING_OFF = "BACKING_OFF"
+    ATTEMPTS_SPENT = "ATTEMPTS_SPENT"
+    WIP_LIMIT = "WIP_LIMIT"
+    UNREADABLE = "UNREADABLE"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    code: ReasonCode
+    text: str
+    remedy: str
+    until: ServerTime | None = None
+    """When it lifts by itself, if it does."""
+
+
+class PauseScope(StrEnum):
+    REPOSITORY = "repository"
+    FLEET = "fleet"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Hands off, said by a person about more than one issue."""
+
+    scope: PauseScope
+    reason: str
+    by: str
+    since: ServerTime
+    repo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What decides besides the issue itself."""
+
+    pauses: tuple[Pause, ...] = ()
+    grace: timedelta = timedelta()
+    in_flight: int | None = None
+    """Live leases in the stage, where somebody counted them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether an issue may be claimed, and in which stage."""
+
+    stage: Stage | None
+    reasons: tuple[Reason, ...] = ()
+    failed_attempts: int = field(default=0)
+
+    @property
+    def eligible(self) -> bool:
+        return self.stage is not None and not self.reasons
+
+    def only(self, *codes: ReasonCode) -> bool:
+        """Whether nothing but these stands against it."""
+        return bool(self.reasons) and all(reason.code in codes for reason in self.reasons)
+
+
+def judge_picture(issue: Issue, pipeline: Pipeline) -> Verdict:
+    """What the issue's own fields say. A scan needs no more; a claim also asks `judge`."""
+    stages = pipeline.stages_of(issue.labels)
+    reasons = [*_closed(issue), *_stage_count(stages, pipeline)]
+    stage = stages[0] if len(stages) == 1 else None
+    if stage is not None:
+        reasons += [*_final(stage), *_gate(issue, stage)]
+    return Verdict(stage, (*reasons, *_labels(issue, pipeline)))
+
+
+def judge(thread: Thread, standing: Standing, pipeline: Pipeline, around: Surroundings) -> Verdict:
+    """Everything that stands between this issue and a claim, the most lasting first."""
+    issue, now = thread.issue, thread.now
+    picture = judge_picture(issue, pipeline)
+    reasons = [*_pauses(issue, around.pauses), *picture.reasons]
+    if not thread.complete:
+        reasons.append(_unreadable(thread))
+    reasons += _lease(issue, standing, pipeline, around.grace, now)
+    stage = picture.stage
+    failed = 0
+    if stage is not None:
+        attempts = count_attempts(standing.tries, stage)
+        failed = attempts.failed
+        if attempts.spent:
+            reasons.append(_spent(stage, failed))
+        elif attempts.rests_until is not None and now < attempts.rests_until:
+            reasons.append(_resting(attempts.rests_until, failed, stage, now))
+        if stage.wip is not None and (around.in_flight or 0) >= stage.wip:
+            reasons.append(_wip(stage, around.in_flight or 0))
+    return Verdict(stage, tuple(reasons), failed)
+
+
+def vetoed(issue: Issue, pipeline: Pipeline) -> str | None:
+    """Why running work must stop, from what a person did to the issue; None to go on."""
+    if not issue.open:
+        return "the issue was closed"
+    labels = sorted(issue.labels & pipeline.vetoes)
+    return f"a person put {labels[0]!r} on the issue" if labels else None
+
+
+def _closed(issue: Issue) -> Iterable[Reason]:
+    if not issue.open:
+        yield Reason(ReasonCode.CLOSED, "the issue is closed", "reopen it in the tracker")
+
+
+def _stage_count(stages: tuple[Stage, ...], pipeline: Pipeline) -> Iterable[Reason]:
+    if not stages:
+        known = ", ".join(stage.label for stage in pipeline.stages if not stage.final)
+        yield Reason(
+            ReasonCode.NO_STAGE,
+            "it carries no stage label",
+            f"put one of these labels on it: {known}",
+        )
+    elif len(stages) > 1:
+        found = ", ".join(stage.label for stage in stages)
+        yield Reason(
+            ReasonCode.SEVERAL_STAGES,
+            f"it carries {len(stages)} stage labels: {found}",
+            "look at the plan of: dibs fsck",
+        )
+
+
+def _final(stage: Stage) -> Iterable[Reason]:
+    if stage.final:
+        yield Reason(
+            ReasonCode.FINAL_STAGE,
+            f"stage {stage.name!r} is the end of the pipeline",
+            "nothing is left to do here; put an earlier stage's label on it to run it again",
+        )
+
+
+def _gate(issue: Issue, stage: Stage) -> Iterable[Reason]:
+    match stage.gate:
+        case NoGate():
+            return
+        case ApprovalGate(label):
+            if label not in issue.labels:
+                yield Reason(
+                    ReasonCode.GATE_SHUT,
+                    f"the gate of stage {stage.name!r} is shut: nobody approved it",
+                    f"a person approves by putting the label {label!r} on it",
+                )
+        case _:
+            assert_never(stage.gate)
+
+
+def _labels(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
+    marks = pipeline.labels
+    if marks.paused in issue.labels:
+        yield Reason(
+            ReasonCode.PAUSED,
+            f"a person paused it (label {marks.paused!r})",
+            f"dibs resume {issue.ref}",
+        )
+    if marks.parked in issue.labels:
+        yield Reason(
+            ReasonCode.PARKED,
+            f"it was parked for a person (label {marks.parked!r})",
+            f"look at what failed with: dibs runs {issue.ref}; then dibs resume {issue.ref}",
+        )
+    for label in sorted(issue.labels & (pipeline.blockers)):
+        yield Reason(
+            ReasonCode.BLOCKED,
+            f"the label {label!r} keeps workers off",
+            f"take the label {label!r} off in the tracker",
+        )
+
+
+def _pauses(issue: Issue, pauses: tuple[Pause, ...]) -> Iterable[Reason]:
+    for pause in pauses:
+        said = f"{pause.by or 'somebody'} said so at {format_instant(pause.since)}: {pause.reason}"
+        match pause.scope:
+            case PauseScope.FLEET:
+                yield Reason(
+                    ReasonCode.FLEET_PAUSED, f"the fleet is paused; {said}", "dibs resume --fleet"
+                )
+            case PauseScope.REPOSITORY if pause.repo == issue.ref.repo:
+                yield Reason(
+                    ReasonCode.REPOSITORY_PAUSED,
+                    f"the repository is paused; {said}",
+                    "dibs resume --repository",
+                )
+            case PauseScope.REPOSITORY:
+                pass
+            case _:
+                assert_never(pause.scope)
+
+
+def _lease(
+    issue: Issue, standing: Standing, pipeline: Pipeline, grace: timedelta, now: ServerTime
+) -> Iterable[Reason]:
+    record = standing.record
+    if (holder := standing.holder_at(now)) is not None:
+        left = describe_span(holder.expires_at - now)
+        yield Reason(
+            ReasonCode.HELD,
+            f"{holder.holder} holds it (run {holder.run}, fence {holder.fence}) for another {left}",
+            "wait for it to finish; a lease that is not renewed expires by itself",
+            until=holder.expires_at,
+        )
+    elif standing.unpainted is not None:
+        yield Reason(
+            ReasonCode.UNPAINTED,
+            "its last run ended but its labels do not show it yet",
+            "any worker or dibs sweep finishes the labels",
+        )
+    elif standing.bidding_until is not None and now < standing.bidding_until:
+        yield Reason(
+            ReasonCode.BID_PENDING,
+            "somebody has bid for it and not yet confirmed",
+            "wait: the bid is confirmed, conceded or expires",
+            until=standing.bidding_until,
+        )
+    elif record is not None and record.ending is None:
+        free_at = later(record.lease.expires_at, grace)
+        if now < free_at:
+            yield Reason(
+                ReasonCode.IN_GRACE,
+                f"the lease of {record.lease.holder} expired and its grace is not over",
+                "wait for the grace to pass",
+                until=free_at,
+            )
+    elif record is None and pipeline.labels.claimed in issue.labels:
+        yield from _claim_label_only(issue, pipeline, now)
+
+
+def _claim_label_only(issue: Issue, pipeline: Pipeline, now: ServerTime) -> Iterable[Reason]:
+    stages = pipeline.stages_of(issue.labels)
+    ttl = stages[0].terms.ttl if stages else pipeline.stages[0].terms.ttl
+    free_at = later(issue.updated_at, ttl)
+    if now < free_at:
+        yield Reason(
+            ReasonCode.CLAIM_LABEL_ONLY,
+            f"it carries {pipeline.labels.claimed!r} but no card says whose it is",
+            "wait one ttl since its last change; then it counts as abandoned",
+            until=free_at,
+        )
+
+
+def _spent(stage: Stage, failed: int) -> Reason:
+    return Reason(
+        ReasonCode.ATTEMPTS_SPENT,
+        f"it failed {failed} times in stage {stage.name!r}, which allows {stage.attempts}",
+        "the next worker parks it for a person",
+    )
+
+
+def _resting(until: ServerTime, failed: int, stage: Stage, now: ServerTime) -> Reason:
+    return Reason(
+        ReasonCode.BACKING_OFF,
+        f"attempt {failed} of {stage.attempts} failed; it rests another "
+        f"{describe_span(until - now)}",
+        "wait for the backoff to pass",
+        until=until,
+    )
+
+
+def _wip(stage: Stage, in_flight: int) -> Reason:
+    return Reason(
+        ReasonCode.WIP_LIMIT,
+        f"stage {stage.name!r} has {in_flight} of at most {stage.wip} issues in flight",
+        "wait for one of them to finish, or raise the stage's wip",
+    )
+
+
+def _unreadable(thread: Thread) -> Reason:
+    return Reason(
+        ReasonCode.UNREADABLE,
+        f"only {len(thread.comments)} of {thread.issue.comment_count} comments could be read",
+        "read it again: an incomplete list decides nothing",
+    )

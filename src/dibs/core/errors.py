@@ -1,0 +1,143 @@
+"""The error tree, by who must act.
+
+    DibsError
+    ├── Misuse                    the caller asked for something that cannot be
+    │   ├── BadReference          not a spelling of an issue
+    │   ├── NoSuchIssue           the tracker does not have it
+    │   ├── IllegalMove           the pipeline has no such transition
+    │   └── NoSuchStage           the pipeline has no such stage
+    ├── LeaseLost                 the work must stop; another may hold the issue by now
+    ├── BadConfiguration          the operator must change a setting
+    ├── HandlerUnusable           the operator must mend the handler (missing, not executable)
+    └── Outage                    the tracker or the store did not do its part
+        ├── Unavailable           try again later
+        ├── RateLimited           try again after `retry_after_s`
+        ├── NotPermitted          trying again will not help; a person must change access
+        └── Damaged               trying again will not help; a person must repair the storage
+
+Losing a race, a shut gate or an empty backlog are not errors: they are values. Error text names the
+fact, the fields and a safe next look. It never offers a destructive command: agents paste what
+they read.
+"""
+
+from dibs.core.ids import Fence, IssueRef, StageName
+
+
+class DibsError(Exception):
+    """Something dibs promised could not be done."""
+
+    code: str = "ERROR"
+    hint: str = ""
+
+
+class Misuse(DibsError):
+    """The caller asked for something that cannot be."""
+
+    code = "MISUSE"
+
+
+class BadReference(Misuse):
+    """The text is not a spelling of an issue."""
+
+    code = "BAD_REFERENCE"
+    hint = "write it as 123, #123, owner/repo#123, ABC-123 or the issue's URL"
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        super().__init__(f"{text!r} does not name an issue")
+
+
+class NoSuchIssue(Misuse):
+    """The tracker does not have this issue."""
+
+    code = "NO_SUCH_ISSUE"
+    hint = "look at the backlog with: dibs list --all"
+
+    def __init__(self, issue: IssueRef) -> None:
+        self.issue = issue
+        super().__init__(f"the tracker has no issue {issue}")
+
+
+class NoSuchStage(Misuse):
+    """The pipeline has no stage of this name."""
+
+    code = "NO_SUCH_STAGE"
+    hint = "look at the stages with: dibs config show"
+
+    def __init__(self, stage: str, known: tuple[StageName, ...]) -> None:
+        self.stage, self.known = stage, known
+        super().__init__(f"the pipeline has no stage {stage!r}; its stages are {', '.join(known)}")
+
+
+class IllegalMove(Misuse):
+    """The pipeline has no such transition."""
+
+    code = "ILLEGAL_MOVE"
+    hint = "look at the legal moves with: dibs config show"
+
+    def __init__(self, origin: StageName, target: str, legal: tuple[StageName, ...]) -> None:
+        self.origin, self.target, self.legal = origin, target, legal
+        onward = ", ".join(legal) or "nowhere"
+        super().__init__(f"stage {origin!r} may not move to {target!r}; it may move to {onward}")
+
+
+class LeaseLost(DibsError):
+    """The lease is no longer ours, so the work must stop and write nothing more."""
+
+    code = "LEASE_LOST"
+    hint = "another holder may be at work by now; read the issue again before doing anything"
+
+    def __init__(self, issue: IssueRef, *, fence: Fence, why: str) -> None:
+        self.issue, self.fence, self.why = issue, fence, why
+        super().__init__(f"{issue}: the lease with fence {fence} is lost: {why}")
+
+
+class BadConfiguration(DibsError):
+    """A setting is wrong, or two settings contradict each other."""
+
+    code = "BAD_CONFIGURATION"
+    hint = "check the file with: dibs config validate"
+
+
+class HandlerUnusable(DibsError):
+    """A stage's handler cannot be started at all, so running it says nothing about the issue."""
+
+    code = "HANDLER_UNUSABLE"
+    hint = "mend the stage's run or python setting; no attempt was counted"
+
+
+class Outage(DibsError):
+    """The tracker or the lease store did not do its part."""
+
+    code = "OUTAGE"
+    retryable = False
+
+
+class Unavailable(Outage):
+    """The tracker or the store did not answer, or is busy; trying again later may help."""
+
+    code = "UNAVAILABLE"
+    retryable = True
+
+
+class RateLimited(Outage):
+    """The tracker asks to slow down."""
+
+    code = "RATE_LIMITED"
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(message)
+
+
+class NotPermitted(Outage):
+    """The tracker or the file system refuses; a person must change access."""
+
+    code = "NOT_PERMITTED"
+
+
+class Damaged(Outage):
+    """The storage is full, unreadable or not what it should be; a person must repair it."""
+
+    code = "DAMAGED"

@@ -1,0 +1,53 @@
+"""Past-tense facts that services append to the journal, for people who ask afterwards."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName
+
+
+class EventKind(StrEnum):
+    CLAIMED = "claimed"
+    """A lease was granted and shown."""
+    CLAIM_LOST = "claim_lost"
+    """A bid did not win."""
+    RENEWED = "renewed"
+    """A lease was renewed."""
+    LEASE_LOST = "lease_lost"
+    """A holder stopped trusting its lease before it was done."""
+    HANDLER_STARTED = "handler_started"
+    """The stage's handler began."""
+    HANDLER_EXITED = "handler_exited"
+    """The stage's handler ended, by itself or stopped."""
+    ADVANCED = "advanced"
+    """An issue moved to its next stage."""
+    RETURNED = "returned"
+    """An issue was given back without counting an attempt."""
+    FAILED = "failed"
+    """An attempt failed and was counted."""
+    PARKED = "parked"
+    """An issue was set aside for a person."""
+    FINISH_REFUSED = "finish_refused"
+    """A holder that had lost its lease tried to finish and was refused."""
+    ROLLED_FORWARD = "rolled_forward"
+    """Somebody finished painting what a vanished holder had decided."""
+    FREED = "freed"
+    """Labels of a lease that was over were taken off."""
+    REVOKED = "revoked"
+    """An operator took a lease away, or asked for it."""
+    PAUSED = "paused"
+    """A person said hands off."""
+    RESUMED = "resumed"
+    """A person lifted a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: EventKind
+    issue: IssueRef | None = None
+    run: RunId | None = None
+    holder: HolderId | None = None
+    stage: StageName | None = None
+    fence: Fence | None = None
+    at: ServerTime | None = None
+    detail: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,219 @@
+"""Who holds an issue, from its cards alone: the expiry rule and the fold of the claim protocol.
+
+A pure function of the complete list of comments: its verdict is the same for every reader. It looks
+at server times and ids only; no worker's clock takes part. (docs/concepts/protocol.md, sections 3
+and 8.)
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from dibs.core.card import Card, CardState, RevokeMark, parse_mark
+from dibs.core.ids import ZERO, Fence, IssueRef, RunId, ServerTime, later
+from dibs.core.issue import Comment, Thread
+from dibs.core.lease import Lease, Record, Standing, Try
+
+
+@dataclass(frozen=True, slots=True)
+class FoldRules:
+    """What every reader must agree on."""
+
+    max_ttl: timedelta = timedelta(days=1)
+    """A card that asks for more is not a card."""
+    settle: timedelta = ZERO
+
+
+@dataclass(frozen=True, slots=True)
+class PostedCard:
+    card: Card
+    id: int
+    created_at: ServerTime
+    updated_at: ServerTime
+
+
+@dataclass(frozen=True, slots=True)
+class PostedRevoke:
+    mark: RevokeMark
+    created_at: ServerTime
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The believable marks of a thread: cards in the server's order, revokes by run."""
+
+    cards: tuple[PostedCard, ...]
+    revokes: Mapping[RunId, tuple[PostedRevoke, ...]]
+
+
+def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
+    """Pick out what counts: well formed, by an author with write access, within the maximum ttl."""
+    cards: list[PostedCard] = []
+    revokes: dict[RunId, tuple[PostedRevoke, ...]] = {}
+    for comment in comments:
+        if not comment.by_writer:
+            continue
+        mark = parse_mark(comment.body)
+        if isinstance(mark, Card) and ZERO < mark.ttl <= rules.max_ttl:
+            cards.append(PostedCard(mark, comment.id, comment.created_at, comment.updated_at))
+        elif isinstance(mark, RevokeMark):
+            run = mark.revocation.run
+            revokes[run] = (*revokes.get(run, ()), PostedRevoke(mark, comment.created_at))
+    cards.sort(key=lambda posted: (posted.created_at, posted.id))
+    return Marks(tuple(cards), revokes)
+
+
+def counted_in_time(posted: PostedCard) -> bool:
+    """Whether the card's last edit landed before the expiry it was written against."""
+    prev = posted.card.prev
+    return prev is None or posted.updated_at < prev
+
+
+def expiry(posted: PostedCard, revokes: Sequence[PostedRevoke], rules: FoldRules) -> ServerTime:
+    """When the card stops being in force. Server times only."""
+    ends_at = _expiry_by_itself(posted)
+    for revoke in revokes:
+        if revoke.mark.revocation.force:
+            ends_at = min(ends_at, revoke.created_at)
+        else:
+            ends_at = min(ends_at, later(revoke.created_at, posted.card.ttl + rules.settle))
+    return ends_at
+
+
+def _expiry_by_itself(posted: PostedCard) -> ServerTime:
+    card = posted.card
+    if card.prev is None:
+        return later(posted.created_at, card.ttl)
+    if not counted_in_time(posted):
+        return card.prev
+    match card.state:
+        case CardState.RELEASED | CardState.CONCEDED:
+            return posted.updated_at
+        case CardState.BID | CardState.HELD:
+            return later(posted.updated_at, card.ttl)
+
+
+def confirmed(card: Card) -> bool:
+    """Whether its bidder ever proved a win. A conceded card never was."""
+    return card.state in (CardState.HELD, CardState.RELEASED)
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    current: PostedCard | None
+    expires_at: ServerTime | None
+
+    def live(self, now: ServerTime) -> bool:
+        return self.expires_at is not None and now < self.expires_at
+
+
+def fold(marks: Marks, rules: FoldRules) -> Folded:
+    """Which card is current. A card created while another was in force never counts."""
+    current: PostedCard | None = None
+    ends_at: ServerTime | None = None
+    for posted in marks.cards:
+        if ends_at is None or posted.created_at >= ends_at or confirmed(posted.card):
+            current = posted
+            ends_at = expiry(posted, marks.revokes.get(posted.card.run, ()), rules)
+    return Folded(current, ends_at)
+
+
+def tries_on_comments(marks: Marks, rules: FoldRules, now: ServerTime) -> tuple[Try, ...]:
+    """The confirmed leases in order, judged by the cards' own times."""
+    found = []
+    for posted in marks.cards:
+        if not confirmed(posted.card):
+            continue
+        revokes = marks.revokes.get(posted.card.run, ())
+        ends_at = expiry(posted, revokes, rules)
+        said = posted.card.ending if counted_in_time(posted) else None
+        over = said is not None or now >= ends_at
+        found.append(
+            Try(
+                run=posted.card.run,
+                stage=posted.card.stage,
+                ended_at=ends_at if over else None,
+                outcome=said.outcome if said else None,
+                excused=bool(revokes),
+            )
+        )
+    return tuple(found)
+
+
+def tries_on_picture(marks: Marks, live_run: RunId | None) -> tuple[Try, ...]:
+    """The same for cards that only show what an atomic store decided: its word on who is live."""
+    return tuple(
+        Try(
+            run=posted.card.run,
+            stage=posted.card.stage,
+            ended_at=None if posted.card.run == live_run else posted.updated_at,
+            outcome=posted.card.ending.outcome if posted.card.ending else None,
+            excused=posted.card.run in marks.revokes,
+        )
+        for posted in marks.cards
+        if confirmed(posted.card)
+    )
+
+
+def lease_of(issue: IssueRef, posted: PostedCard, expires_at: ServerTime) -> Lease:
+    """The current card as a lease: its comment id is the fence."""
+    return Lease(
+        issue=issue,
+        run=posted.card.run,
+        holder=posted.card.holder,
+        stage=posted.card.stage,
+        fence=Fence(posted.id),
+        ttl=posted.card.ttl,
+        granted_at=posted.created_at,
+        expires_at=expires_at,
+        beats=posted.card.beats,
+        card=posted.id,
+    )
+
+
+def standing_on_comments(thread: Thread, rules: FoldRules, claimed_label: str) -> Standing:
+    """An issue's standing where the cards themselves are the lease."""
+    marks = read_marks(thread.comments, rules)
+    folded = fold(marks, rules)
+    tries = tries_on_comments(marks, rules, thread.now)
+    if folded.current is None or folded.expires_at is None:
+        return Standing(record=None, tries=tries)
+    posted = folded.current
+    if not confirmed(posted.card):
+        waiting = posted.card.state is CardState.BID and folded.live(thread.now)
+        return Standing(
+            record=_record_before(thread, marks, rules, claimed_label),
+            tries=tries,
+            bidding_until=folded.expires_at if waiting else None,
+        )
+    record = _record(thread, posted, marks, folded.expires_at, claimed_label)
+    return Standing(record=record, tries=tries)
+
+
+def _record(
+    thread: Thread,
+    posted: PostedCard,
+    marks: Marks,
+    expires_at: ServerTime,
+    claimed_label: str,
+) -> Record:
+    said = posted.card.ending if counted_in_time(posted) else None
+    revokes = marks.revokes.get(posted.card.run, ())
+    return Record(
+        lease=lease_of(thread.issue.ref, posted, expires_at),
+        ending=said,
+        # `claimed` comes off last, so its presence means the painting did not finish.
+        painted=said is None or claimed_label not in thread.issue.labels,
+        revocation=revokes[-1].mark.revocation if revokes else None,
+    )
+
+
+def _record_before(
+    thread: Thread, marks: Marks, rules: FoldRules, claimed_label: str
+) -> Record | None:
+    """The last confirmed lease, where only unconfirmed bids came after it."""
+    for posted in reversed(marks.cards):
+        if confirmed(posted.card):
+            ends_at = expiry(posted, marks.revokes.get(posted.card.run, ()), rules)
+            return _record(thread, posted, marks, ends_at, claimed_label)
+    return None

@@ -1,0 +1,52 @@
+"""Names for the identities and the two kinds of time that every other module passes around.
+
+`ServerTime` orders claims and comes only out of replies. `LocalTime` is monotonic, counts suspend,
+and only decides when to stop trusting. The type checker keeps them apart; nothing converts one
+into the other.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NewType
+
+RunId = NewType("RunId", str)
+"""Nonce of one attempt. A fleet shares one login, so this, not the author, is the identity."""
+
+HolderId = NewType("HolderId", str)
+"""Who holds a lease, for people to read. Proves nothing."""
+
+StageName = NewType("StageName", str)
+
+Fence = NewType("Fence", int)
+"""Rises with each grant on an issue. The place of writing refuses the lower one."""
+
+ServerTime = NewType("ServerTime", datetime)
+LocalTime = NewType("LocalTime", float)
+
+ZERO = timedelta()
+
+
+def server_time(moment: datetime) -> ServerTime:
+    """Take an aware timestamp out of a reply. A naive one has no place in an ordering."""
+    if moment.tzinfo is None:
+        raise ValueError(f"a server timestamp must carry its time zone: {moment!r}")
+    return ServerTime(moment.astimezone(UTC))
+
+
+def later(moment: ServerTime, by: timedelta) -> ServerTime:
+    return ServerTime(moment + by)
+
+
+def local_after(moment: LocalTime, span: timedelta) -> LocalTime:
+    return LocalTime(moment + span.total_seconds())
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class IssueRef:
+    """Which issue: a repository (empty for the embedded tracker's only one) and a key in it."""
+
+    repo: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.repo}#{self.key}" if self.key.isdigit() else self.key

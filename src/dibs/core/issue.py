@@ -1,0 +1,56 @@
+"""The tracker's issue and comments, normalised. What a tracker calls them is its adapter's."""
+
+from dataclasses import dataclass, field
+
+from dibs.core.ids import IssueRef, ServerTime
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    ref: IssueRef
+    title: str
+    open: bool
+    labels: frozenset[str]
+    comment_count: int
+    """The tracker's own count, against which a list of comments proves itself complete."""
+    created_at: ServerTime
+    updated_at: ServerTime
+    body: str = ""
+    author: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    id: int
+    """Handed out by the server; it only grows."""
+    body: str
+    created_at: ServerTime
+    updated_at: ServerTime
+    author: str = ""
+    by_writer: bool = True
+    """Whether the author may write to the repository. A stranger's card is not a card."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """One reading of an issue: its fields, its comments, and the server's time of the reading."""
+
+    issue: Issue
+    comments: tuple[Comment, ...]
+    now: ServerTime
+    all_pages: bool = field(default=True)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the list is provably whole: every page, not shorter than the issue's count."""
+        return self.all_pages and len(self.comments) >= self.issue.comment_count
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An issue that does not exist yet."""
+
+    title: str
+    body: str = ""
+    labels: frozenset[str] = frozenset()

@@ -1,0 +1,214 @@
+"""Stages, the legal moves between them, and what a stage asks of its workers.
+
+Decides which moves exist; an illegal one cannot be planned. Knows label names because stages *are*
+labels, but not how labels are written: that is `labels` and `plan`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from dibs.core.errors import IllegalMove, NoSuchStage
+from dibs.core.ids import StageName
+from dibs.core.terms import LeaseTerms, terms_for
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A handler that is a command line, run by the shell."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCallable:
+    """A handler that is `module:function`, run in a process of its own."""
+
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class InProcess:
+    """A handler registered on the Python API under the stage's name; run in a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoHandler:
+    """Nothing runs here: the issue waits for a gate or a person."""
+
+
+Handler = Command | PythonCallable | InProcess | NoHandler
+
+
+@dataclass(frozen=True, slots=True)
+class NoGate:
+    """The way on is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalGate:
+    """Shut until a person puts this label on the issue; the move takes it off again."""
+
+    label: str
+
+
+Gate = NoGate | ApprovalGate
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a failed issue rests before the next attempt: doubling, capped."""
+
+    first: timedelta = timedelta(seconds=30)
+    most: timedelta = timedelta(minutes=15)
+
+    def after(self, failures: int) -> timedelta:
+        if failures <= 0:
+            return timedelta()
+        # Bounded: thirty doublings are past every cap and overflow nothing.
+        doublings = min(failures - 1, 30)
+        return min(self.first * (1 << doublings), self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    name: StageName
+    label: str
+    next: tuple[StageName, ...] = ()
+    """The legal moves; the first is the one taken when the handler names none."""
+    working_label: str | None = None
+    closes: bool = False
+    handler: Handler = NoHandler()
+    gate: Gate = NoGate()
+    terms: LeaseTerms = field(default_factory=lambda: terms_for(timedelta(minutes=10)))
+    attempts: int = 3
+    wip: int | None = None
+    backoff: Backoff = Backoff()
+    timeout: timedelta | None = None
+    """The handler's time limit; the lease's absolute cap where unset."""
+
+    @property
+    def final(self) -> bool:
+        return not self.next
+
+    @property
+    def passes_by_itself(self) -> bool:
+        """Whether a worker moves the issue on without running anything, once the gate is open."""
+        return isinstance(self.handler, NoHandler) and isinstance(self.gate, ApprovalGate)
+
+    @property
+    def served(self) -> bool:
+        """Whether a worker has anything to do here."""
+        return not self.final and (not isinstance(self.handler, NoHandler) or self.passes_by_itself)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelNames:
+    """The labels that are not stages."""
+
+    claimed: str = "claimed"
+    paused: str = "paused"
+    parked: str = "parked"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    stages: tuple[Stage, ...]
+    labels: LabelNames = LabelNames()
+    blockers: frozenset[str] = frozenset()
+    """Other labels that keep workers off."""
+    priorities: tuple[str, ...] = ()
+    """Labels that jump the queue, the most urgent first."""
+
+    def __post_init__(self) -> None:
+        _check_names(self)
+        _check_moves(self)
+
+    def stage(self, name: str) -> Stage:
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise NoSuchStage(name, tuple(stage.name for stage in self.stages))
+
+    def stages_of(self, labels: frozenset[str]) -> tuple[Stage, ...]:
+        """The stages whose label the issue carries. One, once the picture is quiet."""
+        return tuple(stage for stage in self.stages if stage.label in labels)
+
+    def target(self, origin: StageName, wanted: str | None) -> Stage:
+        """Where a finished issue goes. Raises IllegalMove for a move the table does not have."""
+        stage = self.stage(origin)
+        if wanted is None and stage.next:
+            return self.stage(stage.next[0])
+        if wanted not in stage.next:
+            raise IllegalMove(origin, wanted or "", stage.next)
+        return self.stage(wanted)
+
+    @property
+    def vetoes(self) -> frozenset[str]:
+        """Labels that stop a running lease when a person puts them on."""
+        return self.blockers | {self.labels.paused, self.labels.parked}
+
+    @property
+    def every_label(self) -> tuple[str, ...]:
+        """All labels the pipeline may write, in the order a person would list them."""
+        names: dict[str, None] = {}
+        for stage in self.stages:
+            names[stage.label] = None
+            if stage.working_label:
+                names[stage.working_label] = None
+            if isinstance(stage.gate, ApprovalGate):
+                names[stage.gate.label] = None
+        names |= dict.fromkeys((self.labels.claimed, self.labels.paused, self.labels.parked))
+        names |= dict.fromkeys(sorted(self.blockers))
+        return tuple(names)
+
+
+def _check_names(pipeline: Pipeline) -> None:
+    if not pipeline.stages:
+        raise ValueError("the pipeline has no stage")
+    seen: dict[str, str] = {}
+    for label, role in _label_roles(pipeline):
+        key = label.casefold()  # trackers fold case; two roles must not share one label there
+        if not label or label != label.strip() or "," in label:
+            raise ValueError(f"{role} may not be empty, padded or contain a comma: {label!r}")
+        if key in seen:
+            raise ValueError(f"{role} and {seen[key]} are the same label {label!r}")
+        seen[key] = role
+    names = [stage.name for stage in pipeline.stages]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"stage {name!r} is defined twice")
+    for blocker in pipeline.blockers:
+        if blocker.casefold() in seen:
+            raise ValueError(f"blocker {blocker!r} is also {seen[blocker.casefold()]}")
+
+
+def _label_roles(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    marks = pipeline.labels
+    yield marks.claimed, "the claimed label"
+    yield marks.paused, "the paused label"
+    yield marks.parked, "the parked label"
+    for stage in pipeline.stages:
+        yield stage.label, f"the label of stage {stage.name!r}"
+        if stage.working_label:
+            yield stage.working_label, f"the working label of stage {stage.name!r}"
+
+
+def _check_moves(pipeline: Pipeline) -> None:
+    names = {stage.name for stage in pipeline.stages}
+    for stage in pipeline.stages:
+        for target in stage.next:
+            if target not in names:
+                raise ValueError(f"stage {stage.name!r} moves to {target!r}, which is not a stage")
+            if target == stage.name:
+                raise ValueError(f"stage {stage.name!r} moves to itself")
+        if stage.final and not isinstance(stage.handler, NoHandler):
+            raise ValueError(f"stage {stage.name!r} has a handler but no next stage")
+        if stage.closes and not stage.final:
+            raise ValueError(f"stage {stage.name!r} closes the issue and yet moves on")
+        if stage.attempts < 1:
+            raise ValueError(f"stage {stage.name!r}: attempts must be at least 1")
+        if stage.wip is not None and stage.wip < 1:
+            raise ValueError(f"stage {stage.name!r}: wip must be at least 1")
+    if not any(stage.final for stage in pipeline.stages):
+        raise ValueError("no stage is final: an issue would go round for ever")

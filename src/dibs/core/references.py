@@ -1,0 +1,39 @@
+"""Which issue a person means: `owner/repo#123`, `#123`, `123`, a URL, `ABC-123`.
+
+Knows spellings only; whether the issue exists is for the tracker to say.
+"""
+
+import re
+
+from dibs.core.errors import BadReference
+from dibs.core.ids import IssueRef
+
+_REPO = r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}){1,5}"
+_NUMBER = r"[1-9][0-9]{0,17}"
+_BARE = re.compile(rf"#?({_NUMBER})", re.ASCII)
+_QUALIFIED = re.compile(rf"({_REPO})#({_NUMBER})", re.ASCII)
+_KEY = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,19}-[1-9][0-9]{0,11})", re.ASCII)
+_URL = re.compile(
+    rf"https?://[^/\s]{{1,253}}/({_REPO}?)(?:/-)?/(?:issues|pull|pulls|merge_requests|work_items)/"
+    rf"({_NUMBER})(?:[/?#]\S*)?",
+    re.ASCII,
+)
+_KEY_URL = re.compile(
+    r"https?://[^/\s]{1,253}/(?:\S*/)?(?:browse|issue)/([A-Za-z][A-Za-z0-9_]{0,19}-[1-9][0-9]{0,11})"
+    r"(?:[/?#]\S*)?",
+    re.ASCII,
+)
+
+
+def parse_reference(text: str, *, default_repo: str = "") -> IssueRef:
+    """Read a reference. Raises BadReference, which lists the accepted spellings."""
+    wanted = text.strip()
+    if len(wanted) > 2000:
+        raise BadReference(wanted[:40] + "...")
+    if match := _BARE.fullmatch(wanted):
+        return IssueRef(default_repo, match[1])
+    if (match := _QUALIFIED.fullmatch(wanted)) or (match := _URL.fullmatch(wanted)):
+        return IssueRef(match[1], match[2])
+    if (match := _KEY.fullmatch(wanted)) or (match := _KEY_URL.fullmatch(wanted)):
+        return IssueRef(default_repo, match[1].upper())
+    raise BadReference(wanted)
