@@ -1,0 +1,103 @@
+"""Many agents, many people, one backlog: nobody works the same issue twice.
+
+The public names, loaded when first used so that the command line starts fast.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from dibs._version import __version__
+
+if TYPE_CHECKING:
+    from dibs.api import Dibs, HeldLease, open  # noqa: A004
+    from dibs.core.errors import (
+        BadConfiguration,
+        BadReference,
+        Damaged,
+        DibsError,
+        HandlerUnusable,
+        IllegalMove,
+        LeaseLost,
+        Misuse,
+        NoSuchComment,
+        NoSuchIssue,
+        NoSuchStage,
+        NotGranted,
+        NotPermitted,
+        Outage,
+        RateLimited,
+        Unavailable,
+    )
+    from dibs.core.ids import Fence, IssueRef
+    from dibs.services.claiming import Beaten, Doubtful, Refused
+    from dibs.services.running import GiveBack, Work
+    from dibs.services.working import Until
+
+_HOMES = {
+    "dibs.api": ("Dibs", "HeldLease", "open"),
+    "dibs.core.errors": (
+        "BadConfiguration",
+        "BadReference",
+        "Damaged",
+        "DibsError",
+        "HandlerUnusable",
+        "IllegalMove",
+        "LeaseLost",
+        "Misuse",
+        "NoSuchComment",
+        "NoSuchIssue",
+        "NoSuchStage",
+        "NotGranted",
+        "NotPermitted",
+        "Outage",
+        "RateLimited",
+        "Unavailable",
+    ),
+    "dibs.core.ids": ("Fence", "IssueRef"),
+    "dibs.services.claiming": ("Beaten", "Doubtful", "Refused"),
+    "dibs.services.running": ("GiveBack", "Work"),
+    "dibs.services.working": ("Until",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [  # noqa: RUF022 - the strings come from the table above
+    "__version__",
+    "BadConfiguration",
+    "BadReference",
+    "Beaten",
+    "Damaged",
+    "Dibs",
+    "DibsError",
+    "Doubtful",
+    "Fence",
+    "GiveBack",
+    "HandlerUnusable",
+    "HeldLease",
+    "IllegalMove",
+    "IssueRef",
+    "LeaseLost",
+    "Misuse",
+    "NoSuchComment",
+    "NoSuchIssue",
+    "NoSuchStage",
+    "NotGranted",
+    "NotPermitted",
+    "Outage",
+    "RateLimited",
+    "Refused",
+    "Unavailable",
+    "Until",
+    "Work",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'dibs' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

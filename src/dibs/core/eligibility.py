@@ -5,8 +5,8 @@ disagree. Each reason says the fact and what would have to change; none offers a
 an issue away from somebody.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import assert_never
@@ -15,7 +15,7 @@ from dibs.core.attempts import count_attempts
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.ids import ServerTime, later
 from dibs.core.issue import Issue, Thread
-from dibs.core.lease import Standing
+from dibs.core.lease import Standing, Try
 from dibs.core.pipeline import ApprovalGate, NoGate, Pipeline, Stage
 
 
@@ -83,7 +83,7 @@ class Verdict:
 
     stage: Stage | None
     reasons: tuple[Reason, ...] = ()
-    failed_attempts: int = field(default=0)
+    failed_attempts: int = 0
 
     @property
     def eligible(self) -> bool:
@@ -105,25 +105,32 @@ def judge_picture(issue: Issue, pipeline: Pipeline) -> Verdict:
 
 
 def judge(thread: Thread, standing: Standing, pipeline: Pipeline, around: Surroundings) -> Verdict:
-    """Everything that stands between this issue and a claim, the most lasting first."""
+    """Everything that stands between this issue and a claim."""
+    claimable = judge_claimable(thread, standing.tries, pipeline, around)
+    lease = _lease(thread.issue, standing, pipeline, around.grace, thread.now)
+    return replace(claimable, reasons=(*lease, *claimable.reasons))
+
+
+def judge_claimable(
+    thread: Thread, tries: Sequence[Try], pipeline: Pipeline, around: Surroundings
+) -> Verdict:
+    """The same without the question who holds it: for one who was just granted the lease."""
     issue, now = thread.issue, thread.now
     picture = judge_picture(issue, pipeline)
     reasons = [*_pauses(issue, around.pauses), *picture.reasons]
     if not thread.complete:
         reasons.append(_unreadable(thread))
-    reasons += _lease(issue, standing, pipeline, around.grace, now)
     stage = picture.stage
-    failed = 0
-    if stage is not None:
-        attempts = count_attempts(standing.tries, stage)
-        failed = attempts.failed
-        if attempts.spent:
-            reasons.append(_spent(stage, failed))
-        elif attempts.rests_until is not None and now < attempts.rests_until:
-            reasons.append(_resting(attempts.rests_until, failed, stage, now))
-        if stage.wip is not None and (around.in_flight or 0) >= stage.wip:
-            reasons.append(_wip(stage, around.in_flight or 0))
-    return Verdict(stage, tuple(reasons), failed)
+    if stage is None:
+        return Verdict(stage, tuple(reasons))
+    attempts = count_attempts(tries, stage)
+    if attempts.spent:
+        reasons.append(_spent(stage, attempts.failed))
+    elif attempts.rests_until is not None and now < attempts.rests_until:
+        reasons.append(_resting(attempts.rests_until, attempts.failed, stage, now))
+    if stage.wip is not None and around.in_flight is not None and around.in_flight >= stage.wip:
+        reasons.append(_wip(stage, around.in_flight))
+    return Verdict(stage, tuple(reasons), attempts.failed)
 
 
 def vetoed(issue: Issue, pipeline: Pipeline) -> str | None:
@@ -226,8 +233,8 @@ def _lease(
     issue: Issue, standing: Standing, pipeline: Pipeline, grace: timedelta, now: ServerTime
 ) -> Iterable[Reason]:
     record = standing.record
-    if (holder := standing.holder_at(now)) is not None:
-        left = describe_span(holder.expires_at - now)
+    if standing.live is not None:
+        holder, left = standing.live.lease, describe_span(standing.live.remaining)
         yield Reason(
             ReasonCode.HELD,
             f"{holder.holder} holds it (run {holder.run}, fence {holder.fence}) for another {left}",
@@ -249,7 +256,7 @@ def _lease(
         )
     elif record is not None and record.ending is None:
         free_at = later(record.lease.expires_at, grace)
-        if now < free_at:
+        if record.as_of < free_at:
             yield Reason(
                 ReasonCode.IN_GRACE,
                 f"the lease of {record.lease.holder} expired and its grace is not over",

@@ -4,8 +4,10 @@
     ├── Misuse                    the caller asked for something that cannot be
     │   ├── BadReference          not a spelling of an issue
     │   ├── NoSuchIssue           the tracker does not have it
+    │   ├── NoSuchComment         the issue does not have it (any more)
     │   ├── IllegalMove           the pipeline has no such transition
     │   └── NoSuchStage           the pipeline has no such stage
+    ├── NotGranted                a lease that was insisted on could not be had
     ├── LeaseLost                 the work must stop; another may hold the issue by now
     ├── BadConfiguration          the operator must change a setting
     ├── HandlerUnusable           the operator must mend the handler (missing, not executable)
@@ -58,6 +60,17 @@ class NoSuchIssue(Misuse):
         super().__init__(f"the tracker has no issue {issue}")
 
 
+class NoSuchComment(Misuse):
+    """The issue does not have this comment, or not any more."""
+
+    code = "NO_SUCH_COMMENT"
+    hint = "somebody may have deleted it; look at the issue with: dibs show"
+
+    def __init__(self, issue: IssueRef, comment: int) -> None:
+        self.issue, self.comment = issue, comment
+        super().__init__(f"{issue} has no comment {comment}")
+
+
 class NoSuchStage(Misuse):
     """The pipeline has no stage of this name."""
 
@@ -79,6 +92,17 @@ class IllegalMove(Misuse):
         self.origin, self.target, self.legal = origin, target, legal
         onward = ", ".join(legal) or "nowhere"
         super().__init__(f"stage {origin!r} may not move to {target!r}; it may move to {onward}")
+
+
+class NotGranted(DibsError):
+    """A lease that the caller insisted on could not be had."""
+
+    code = "NOT_GRANTED"
+    hint = "look at every reason with: dibs why"
+
+    def __init__(self, issue: IssueRef, why: str, *, codes: tuple[str, ...] = ()) -> None:
+        self.issue, self.why, self.codes = issue, why, codes
+        super().__init__(f"{issue} was not granted: {why}")
 
 
 class LeaseLost(DibsError):

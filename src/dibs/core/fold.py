@@ -63,6 +63,13 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
     return Marks(tuple(cards), revokes)
 
 
+def without_run(marks: Marks, run: RunId | None) -> Marks:
+    """The marks as if this run had never bid."""
+    if run is None:
+        return marks
+    return Marks(tuple(posted for posted in marks.cards if posted.card.run != run), marks.revokes)
+
+
 def counted_in_time(posted: PostedCard) -> bool:
     """Whether the card's last edit landed before the expiry it was written against."""
     prev = posted.card.prev
@@ -140,18 +147,25 @@ def tries_on_comments(marks: Marks, rules: FoldRules, now: ServerTime) -> tuple[
     return tuple(found)
 
 
-def tries_on_picture(marks: Marks, live_run: RunId | None) -> tuple[Try, ...]:
-    """The same for cards that only show what an atomic store decided: its word on who is live."""
-    return tuple(
-        Try(
-            run=posted.card.run,
-            stage=posted.card.stage,
-            ended_at=None if posted.card.run == live_run else posted.updated_at,
-            outcome=posted.card.ending.outcome if posted.card.ending else None,
-            excused=posted.card.run in marks.revokes,
-        )
-        for posted in marks.cards
-        if confirmed(posted.card)
+def tries_on_picture(marks: Marks, record: Record | None) -> tuple[Try, ...]:
+    """The same for cards that only show what an atomic store decided: the store's word counts."""
+    shown = (posted for posted in marks.cards if confirmed(posted.card))
+    return tuple(_pictured(posted, marks, record) for posted in shown)
+
+
+def _pictured(posted: PostedCard, marks: Marks, record: Record | None) -> Try:
+    said = posted.card.ending
+    running = False
+    if record is not None and record.lease.run == posted.card.run:
+        # The holder may have died between its decision and the card that shows it.
+        said = said or record.ending
+        running = record.live
+    return Try(
+        run=posted.card.run,
+        stage=posted.card.stage,
+        ended_at=None if running else posted.updated_at,
+        outcome=said.outcome if said else None,
+        excused=posted.card.run in marks.revokes,
     )
 
 
@@ -171,9 +185,14 @@ def lease_of(issue: IssueRef, posted: PostedCard, expires_at: ServerTime) -> Lea
     )
 
 
-def standing_on_comments(thread: Thread, rules: FoldRules, claimed_label: str) -> Standing:
-    """An issue's standing where the cards themselves are the lease."""
-    marks = read_marks(thread.comments, rules)
+def standing_on_comments(
+    thread: Thread, rules: FoldRules, claimed_label: str, *, apart_from: RunId | None = None
+) -> Standing:
+    """An issue's standing where the cards themselves are the lease.
+
+    A bidder looks at what was before its own card: `apart_from` leaves that one out.
+    """
+    marks = without_run(read_marks(thread.comments, rules), apart_from)
     folded = fold(marks, rules)
     tries = tries_on_comments(marks, rules, thread.now)
     if folded.current is None or folded.expires_at is None:
@@ -201,6 +220,7 @@ def _record(
     revokes = marks.revokes.get(posted.card.run, ())
     return Record(
         lease=lease_of(thread.issue.ref, posted, expires_at),
+        as_of=thread.now,
         ending=said,
         # `claimed` comes off last, so its presence means the painting did not finish.
         painted=said is None or claimed_label not in thread.issue.labels,

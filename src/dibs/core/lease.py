@@ -10,6 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName
+from dibs.core.issue import Thread
 
 
 class Outcome(StrEnum):
@@ -74,13 +75,20 @@ class Record:
     """The latest lease on an issue, as the store tells it. Live or over, the fence stands."""
 
     lease: Lease
+    as_of: ServerTime
+    """The store's own time when it said so: no other clock may judge its expiry."""
     ending: Ending | None = None
     painted: bool = True
     """Whether the labels show the ending. If not, whoever comes next paints them."""
     revocation: Revocation | None = None
 
-    def live(self, now: ServerTime) -> bool:
-        return self.ending is None and now < self.lease.expires_at
+    @property
+    def live(self) -> bool:
+        return self.ending is None and self.as_of < self.lease.expires_at
+
+    @property
+    def remaining(self) -> timedelta:
+        return self.lease.expires_at - self.as_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +114,9 @@ class Standing:
     bidding_until: ServerTime | None = None
     """A bid that may still be confirmed is in force until then."""
 
-    def holder_at(self, now: ServerTime) -> Lease | None:
-        if self.record is not None and self.record.live(now):
-            return self.record.lease
-        return None
+    @property
+    def live(self) -> Record | None:
+        return self.record if self.record is not None and self.record.live else None
 
     @property
     def unpainted(self) -> Record | None:
@@ -124,6 +131,8 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Granted:
     lease: Lease
+    thread: Thread | None = None
+    """The reading the win was proved on, where the store had to make one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +140,6 @@ class Busy:
     """Another run holds the issue, or its ending is not painted yet."""
 
     record: Record
-    remaining: timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +152,8 @@ class Unproven:
 @dataclass(frozen=True, slots=True)
 class Renewed:
     lease: Lease
+    thread: Thread | None = None
+    """The issue as it was right after; None if the tracker could not be asked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,8 @@ class Stage:
     backoff: Backoff = Backoff()
     timeout: timedelta | None = None
     """The handler's time limit; the lease's absolute cap where unset."""
+    pass_env: tuple[str, ...] = ()
+    """Names of secrets that the handler may see; all others are stripped from its environment."""
 
     @property
     def final(self) -> bool:

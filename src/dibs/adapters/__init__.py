@@ -1,0 +1,1 @@
+"""Implementations of the ports. Siblings do not know each other."""

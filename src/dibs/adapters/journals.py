@@ -1,0 +1,68 @@
+"""Journals: a file of one JSON object per line, a list in memory, or nowhere."""
+
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+
+from dibs.adapters.clocks import wall_clock
+from dibs.core.durations import format_instant
+from dibs.core.events import Event
+
+_log = logging.getLogger("dibs.journal")
+
+
+class NoJournal:
+    def append(self, event: Event) -> None:
+        pass
+
+
+class MemoryJournal:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def append(self, event: Event) -> None:
+        self.events.append(event)
+
+
+class FileJournal:
+    """Appended to by every process of the fleet; one write per line keeps lines whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._warned = False
+
+    def append(self, event: Event) -> None:
+        line = json.dumps(describe(event), ensure_ascii=False) + "\n"
+        try:
+            with self._lock:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                file = os.open(self._path, flags, 0o644)
+                try:
+                    os.write(file, line.encode())
+                finally:
+                    os.close(file)
+        except OSError as failure:
+            if not self._warned:
+                self._warned = True
+                _log.warning("the journal %s cannot be written: %s", self._path, failure)
+
+
+def describe(event: Event) -> dict[str, object]:
+    """An event as plain data, without what is not known. `logged_at` is for people."""
+    known = {
+        "event": event.kind.value,
+        "logged_at": format_instant(wall_clock()),
+        "at": format_instant(event.at) if event.at else None,
+        "issue": str(event.issue) if event.issue else None,
+        "stage": event.stage,
+        "run": event.run,
+        "holder": event.holder,
+        "fence": event.fence,
+        "pid": os.getpid(),
+        **event.detail,
+    }
+    return {key: value for key, value in known.items() if value is not None}

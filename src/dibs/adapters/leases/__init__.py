@@ -1,0 +1,1 @@
+"""One module per kind; wiring imports the one that is configured."""

@@ -1,0 +1,277 @@
+"""The comment lease: claim cards on any tracker, by the protocol in docs/concepts/protocol.md.
+
+A weak lease store, but one that everybody can see: the server orders the cards, the fold names the
+holder, and nobody wins on doubt. Which cards count is decided in `core.fold`; this module posts,
+waits, reads and edits, and touches no card but its own.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dibs.core.card import Card, CardState, render_card, render_revoke
+from dibs.core.errors import NoSuchComment, Outage, Unavailable
+from dibs.core.fold import FoldRules, PostedCard, fold, lease_of, read_marks, standing_on_comments
+from dibs.core.ids import IssueRef, RunId, later
+from dibs.core.issue import Comment, Thread
+from dibs.core.lease import (
+    AcquireResult,
+    Bid,
+    Busy,
+    Ending,
+    Granted,
+    Lease,
+    Lost,
+    Record,
+    Released,
+    ReleaseResult,
+    Renewed,
+    RenewResult,
+    Revocation,
+    Standing,
+    StopAsked,
+    Unproven,
+)
+from dibs.core.plan import Effect
+from dibs.core.proof import LostTo, NoProof, Won, prove
+from dibs.core.steps import Reached, Step, unwatched
+from dibs.ports.applying import apply
+from dibs.ports.clock import Clock
+from dibs.ports.guarantees import Guarantee
+from dibs.ports.leases import Painter
+from dibs.ports.tracker import IssueQuery, Tracker
+
+_log = logging.getLogger("dibs.leases.comments")
+_READINGS = 4
+_READING_PAUSE_S = 0.5
+_SENDINGS = 3
+
+
+class CommentLeases:
+    guarantees = Guarantee.FENCED | Guarantee.SERVER_CLOCK | Guarantee.DURABLE
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        clock: Clock,
+        *,
+        rules: FoldRules,
+        claimed_label: str,
+        reached: Reached = unwatched,
+    ) -> None:
+        self._tracker = tracker
+        self._clock = clock
+        self._rules = rules
+        self._claimed = claimed_label
+        self._reached = reached
+        self.name = f"comments on {tracker.traits.name}"
+
+    # Claiming
+
+    def acquire(self, bid: Bid) -> AcquireResult:
+        posted = self._post(bid)
+        self._reached(Step.CLAIM_BID)
+        self._clock.sleep(self._rules.settle.total_seconds())
+        doubt = ""
+        for reading in range(_READINGS):
+            if reading:
+                self._clock.sleep(_READING_PAUSE_S)
+            try:
+                thread = self._tracker.read(bid.issue)
+            except Unavailable as failure:
+                doubt = str(failure)
+                continue
+            self._reached(Step.CLAIM_SETTLED)
+            match prove(thread, bid.run, self._rules, self._claimed):
+                case Won(lease):
+                    return Granted(lease, thread)
+                case LostTo(record):
+                    self.concede(_bidding(bid, posted))
+                    return Busy(record)
+                case NoProof(why):
+                    doubt = why
+        self.concede(_bidding(bid, posted))
+        return Unproven(doubt)
+
+    def _post(self, bid: Bid) -> Comment:
+        """Post the bid. If the reply was lost, look it up by its run before repeating."""
+        body = render_card(Card(run=bid.run, ttl=bid.ttl, holder=bid.holder, stage=bid.stage))
+        for sending in range(_SENDINGS):
+            try:
+                return self._tracker.comment(bid.issue, body)
+            except Unavailable:
+                if sending == _SENDINGS - 1:
+                    raise
+                self._clock.sleep(self._rules.settle.total_seconds() + _READING_PAUSE_S)
+                if (landed := self._find_card(bid.issue, bid.run)) is not None:
+                    return landed
+        raise AssertionError("the last sending returns or raises")
+
+    def _find_card(self, issue: IssueRef, run: RunId) -> Comment | None:
+        thread = self._tracker.read(issue)
+        mine = {
+            posted.id
+            for posted in read_marks(thread.comments, self._rules).cards
+            if posted.card.run == run
+        }
+        return next((comment for comment in thread.comments if comment.id in mine), None)
+
+    def concede(self, lease: Lease) -> None:
+        """Withdraw. Best effort: a bid that cannot be withdrawn expires by itself."""
+        try:
+            self._edit(lease, CardState.CONCEDED)
+        except (Outage, NoSuchComment) as failure:
+            _log.info(
+                "%s: the bid of run %s stays until it expires: %s", lease.issue, lease.run, failure
+            )
+
+    # Holding
+
+    def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
+        """Confirm the won bid, then paint, then look."""
+        return self._confirm(lease, paint)
+
+    def renew(self, lease: Lease) -> RenewResult:
+        return self._confirm(replace(lease, beats=lease.beats + 1), ())
+
+    def _confirm(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
+        try:
+            comment = self._edit(lease, CardState.HELD)
+        except NoSuchComment:
+            return Lost("the card was deleted")
+        self._reached(Step.CLAIM_CONFIRMED if paint else Step.RENEW_STORED)
+        if comment.updated_at >= lease.expires_at:
+            return Lost("the renewal landed after the lease had expired")
+        held = replace(lease, expires_at=later(comment.updated_at, lease.ttl))
+        thread = apply(self._tracker, lease.issue, paint)
+        return self._look(held, thread)
+
+    def _look(self, lease: Lease, thread: Thread) -> RenewResult:
+        """A renewal that did not look is not a renewal."""
+        marks = read_marks(thread.comments, self._rules)
+        folded = fold(marks, self._rules)
+        if folded.current is None or folded.current.card.run != lease.run:
+            return Lost("another run's card is in force")
+        if not folded.live(thread.now):
+            return Lost("the lease has expired or was ended by an operator")
+        if revokes := marks.revokes.get(lease.run):
+            said = revokes[-1].mark.revocation
+            return StopAsked(f"revoked by {said.by or 'an operator'}: {said.reason}")
+        return Renewed(lease, thread)
+
+    # Ending
+
+    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        decided = self._decide(lease, ending)
+        return decided if isinstance(decided, Lost) else Released(decided[0])
+
+    def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
+        decided = self._decide(lease, ending)
+        if isinstance(decided, Lost):
+            return decided
+        record, thread = decided
+        self._reached(Step.FINISH_DECIDED)
+        try:
+            self.roll_forward(record, painter(record, thread.issue.labels))
+        except Outage as failure:
+            _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
+            return Released(record)
+        return Released(replace(record, painted=True))
+
+    def _decide(self, lease: Lease, ending: Ending) -> tuple[Record, Thread] | Lost:
+        """Verify, then write the ending into our card. Late is lost."""
+        for sending in range(_SENDINGS):
+            thread = self._tracker.read(lease.issue)
+            if (landed := self._ended(lease, thread)) is not None:
+                return landed, thread  # the reply was lost, the edit was not
+            if (why := self._not_ours(lease, thread)) is not None:
+                return Lost(why)
+            self._reached(Step.FINISH_VERIFIED)
+            try:
+                comment = self._edit(lease, CardState.RELEASED, ending)
+            except NoSuchComment:
+                return Lost("the card was deleted")
+            except Unavailable:
+                if sending == _SENDINGS - 1:
+                    raise
+                self._clock.sleep(self._rules.settle.total_seconds() + _READING_PAUSE_S)
+                continue
+            if comment.updated_at >= lease.expires_at:
+                return Lost("the ending landed after the lease had expired")
+            ended = replace(lease, expires_at=comment.updated_at)
+            return Record(ended, comment.updated_at, ending, painted=False), thread
+        raise AssertionError("the last sending returns or raises")
+
+    def _ended(self, lease: Lease, thread: Thread) -> Record | None:
+        record = self.standing(thread).record
+        mine = record is not None and record.lease.run == lease.run and record.ending is not None
+        return record if mine else None
+
+    def _not_ours(self, lease: Lease, thread: Thread) -> str | None:
+        if not thread.complete:
+            raise Unavailable(f"{lease.issue}: not all comments could be read")
+        folded = fold(read_marks(thread.comments, self._rules), self._rules)
+        if folded.current is None or folded.current.card.run != lease.run:
+            return "another run's card is in force"
+        return None if folded.live(thread.now) else "the lease has expired"
+
+    def acknowledge(self, record: Record) -> None:
+        """Nothing to write: here `claimed` coming off last is the acknowledgement."""
+
+    def roll_forward(self, record: Record, paint: Sequence[Effect]) -> None:
+        apply(self._tracker, record.lease.issue, paint, self._reached)
+        self._reached(Step.FINISH_PAINTED)
+        self._reached(Step.FINISH_ACKNOWLEDGED)
+
+    # Operators and onlookers
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        record = self.read(issue)
+        if record is None or not record.live or record.lease.run != revocation.run:
+            return None
+        self._tracker.comment(issue, render_revoke(revocation))
+        return self.read(issue)
+
+    def read(self, issue: IssueRef) -> Record | None:
+        return self.standing(self._tracker.read(issue)).record
+
+    def standing(self, thread: Thread, *, apart_from: RunId | None = None) -> Standing:
+        return standing_on_comments(thread, self._rules, self._claimed, apart_from=apart_from)
+
+    def mine(self, thread: Thread, run: RunId) -> Lease | None:
+        record = self.standing(thread).record
+        return record.lease if record and record.live and record.lease.run == run else None
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        """Reads every claimed issue: the price of a store without an index."""
+        found = self._tracker.find(IssueQuery(labels=(self._claimed,), limit=limit))
+        records = [self.read(issue.ref) for issue in found.issues]
+        live = [
+            record
+            for record in records
+            if record is not None and record.live and stage in (None, record.lease.stage)
+        ]
+        live.sort(key=lambda record: (record.lease.granted_at, record.lease.fence))
+        return tuple(live)
+
+    def _edit(self, lease: Lease, state: CardState, ending: Ending | None = None) -> Comment:
+        """Write a state into our own card, against the expiry we know of."""
+        assert lease.card is not None, "a comment lease always has its card"
+        card = Card(
+            run=lease.run,
+            ttl=lease.ttl,
+            state=state,
+            holder=lease.holder,
+            stage=lease.stage,
+            prev=lease.expires_at,
+            beats=lease.beats,
+            ending=ending,
+        )
+        return self._tracker.edit_comment(lease.issue, lease.card, render_card(card))
+
+
+def _bidding(bid: Bid, posted: Comment) -> Lease:
+    """Our own bid as a lease, to be conceded."""
+    card = Card(run=bid.run, ttl=bid.ttl, holder=bid.holder, stage=bid.stage)
+    mine = PostedCard(card, posted.id, posted.created_at, posted.updated_at)
+    return lease_of(bid.issue, mine, later(posted.created_at, bid.ttl))

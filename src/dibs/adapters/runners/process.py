@@ -1,0 +1,221 @@
+"""Handlers as processes, each under a warden, with its output kept in a folder of its own.
+
+.dibs/runs/RUN/issue.json    what the handler reads on standard input
+.dibs/runs/RUN/output.log    what it wrote to standard output and error
+.dibs/runs/RUN/result.json   what it left in DIBS_RESULT, if anything
+"""
+
+import fnmatch
+import os
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from dibs.core.errors import HandlerUnusable, NotPermitted
+from dibs.core.ids import LocalTime
+from dibs.core.pipeline import Command, PythonCallable
+from dibs.ports.runner import Assignment, Exited, RunEnd, Stopped
+
+# A handler is the least trusted process here: what opens the tracker stays with the worker.
+SECRET_NAMES = (
+    "GITHUB_TOKEN",
+    "GH_TOKEN",
+    "GH_ENTERPRISE_TOKEN",
+    "GITLAB_TOKEN",
+    "GITEA_TOKEN",
+    "FORGEJO_TOKEN",
+    "JIRA_API_TOKEN",
+    "LINEAR_API_KEY",
+    "SLACK_BOT_TOKEN",
+    "DIBS_*_TOKEN",
+    "DIBS_*_KEY",
+    "DIBS_FAILPOINT",
+)
+_SHELL_WORDS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
+
+
+class ProcessRunner:
+    def __init__(self, runs: Path, environment: Mapping[str, str]) -> None:
+        self._runs = runs
+        self._environment = environment
+
+    def check(self, handler: Command | PythonCallable) -> None:
+        match handler:
+            case Command(line):
+                _check_command(line)
+            case PythonCallable(target):
+                self._check_callable(target)
+
+    def start(self, assignment: Assignment, trusted_until: LocalTime) -> "ProcessRun":
+        folder = self._runs / assignment.run
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "issue.json").write_bytes(assignment.stdin)
+        except OSError as failure:
+            raise NotPermitted(f"cannot write the run's folder {folder}: {failure}") from failure
+        environment = {
+            **_without_secrets(self._environment, assignment.pass_env),
+            **assignment.environment,
+            "DIBS_RESULT": str((folder / "result.json").absolute()),
+        }
+        return ProcessRun(assignment, folder, environment, trusted_until)
+
+    def _check_callable(self, target: str) -> None:
+        """In a process of its own, as it will run: importing it here could do anything."""
+        probe = subprocess.run(
+            [sys.executable, "-m", "dibs.frontends.handler_host", "--check", target],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=_without_secrets(self._environment, ()),
+        )
+        if probe.returncode:
+            said = (probe.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+            raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {said}")
+
+
+def _check_command(line: str) -> None:
+    """A plain program name must exist and be executable. Shell constructs are the shell's."""
+    try:
+        words = shlex.split(line)
+    except ValueError as flaw:
+        raise HandlerUnusable(f"the command {line!r} cannot be read: {flaw}") from flaw
+    if not words:
+        raise HandlerUnusable("the command is empty")
+    program = words[0]
+    if _SHELL_WORDS & set(program) or program in {"if", "for", "while", "case", "exec", "cd", "."}:
+        return
+    found = shutil.which(program)
+    if found is not None:
+        return
+    if Path(program).is_dir():
+        raise HandlerUnusable(f"the handler {program!r} is a folder")
+    if Path(program).exists():
+        raise HandlerUnusable(f"the handler {program!r} is not readable and executable")
+    if "/" in program or not _builtin(program):
+        raise HandlerUnusable(f"the handler {program!r} was not found")
+
+
+def _builtin(program: str) -> bool:
+    probe = subprocess.run(
+        ["/bin/sh", "-c", 'type "$1" >/dev/null 2>&1', "sh", program], timeout=60, check=False
+    )
+    return probe.returncode == 0
+
+
+def _without_secrets(environment: Mapping[str, str], trusted: tuple[str, ...]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in trusted or not any(fnmatch.fnmatch(name, secret) for secret in SECRET_NAMES)
+    }
+
+
+class ProcessRun:
+    """One handler under its warden."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        folder: Path,
+        environment: Mapping[str, str],
+        trusted_until: LocalTime,
+    ) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._pid: int | None = None
+        self._said = b""
+        control_read, self._control = os.pipe()
+        self._status, status_write = os.pipe()
+        arguments = [str(control_read), str(status_write)]
+        arguments += [str(assignment.stop_within.total_seconds()), repr(float(trusted_until)), "--"]
+        warden = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warden.py"))]
+        with (
+            (folder / "issue.json").open("rb") as stdin,
+            (folder / "output.log").open("ab") as output,
+        ):
+            self._process = subprocess.Popen(
+                [*warden, *arguments, *_argv(assignment.handler)],
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+                env=dict(environment),
+                pass_fds=(control_read, status_write),
+                start_new_session=True,
+            )
+        os.close(control_read)
+        os.close(status_write)
+
+    def trust_until(self, moment: LocalTime) -> None:
+        self._order(f"until {float(moment)!r}")
+
+    def stop(self, why: str) -> None:
+        self._order(f"stop {why}")
+
+    def kill(self) -> None:
+        self._order("kill the worker was told to stop at once")
+
+    def _order(self, line: str) -> None:
+        with self._lock:
+            if self._control < 0:
+                return
+            try:
+                os.write(self._control, (line.replace("\n", " ") + "\n").encode())
+            except BrokenPipeError:
+                pass  # the warden is done; its status says how it went
+
+    def poll(self, seconds: float) -> RunEnd | None:
+        ready, _, _ = select.select([self._status], [], [], seconds)
+        if not ready:
+            return None
+        data = os.read(self._status, 65536)
+        self._said += data
+        if data:
+            return None
+        return self._end()
+
+    def _end(self) -> RunEnd:
+        """The warden has closed its status pipe: read its last word."""
+        self._process.wait()
+        with self._lock:
+            os.close(self._control)
+            os.close(self._status)
+            self._control = -1
+        lines = self._said.decode(errors="replace").splitlines()
+        last = lines[-1] if lines else ""
+        verb, _, rest = last.partition(" ")
+        if verb == "exited":
+            return Exited(int(rest))
+        if verb == "stopped":
+            return Stopped(rest)
+        if verb == "started":
+            _kill_group(int(rest))  # the warden itself was killed: nobody else will end the group
+        return Stopped("its warden died")
+
+    def result(self) -> bytes:
+        try:
+            return (self._folder / "result.json").read_bytes()
+        except FileNotFoundError:
+            return b""
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _argv(handler: Command | PythonCallable) -> list[str]:
+    match handler:
+        case Command(line):
+            return ["/bin/sh", "-c", line]
+        case PythonCallable(target):
+            return [sys.executable, "-m", "dibs.frontends.handler_host", target]

@@ -1,0 +1,144 @@
+"""Stands between a worker and its handler, so that the handler never outlives the lease.
+
+Started as a program of its own with nothing but the standard library. It runs the handler in a
+session of its own and ends the whole process group when the worker says so, when the worker dies
+(the control pipe closes), or when the trusted time is over, which it watches by itself: a worker
+that was frozen or killed cannot do it.
+
+    warden.py CONTROL_FD STATUS_FD STOP_WITHIN_S TRUSTED_UNTIL -- ARGV...
+
+Control lines: `until SECONDS`, `stop WHY`, `kill WHY`. Status lines: `started PID`, then
+`exited CODE` or `stopped WHY`.
+"""
+
+import os
+import select
+import signal
+import sys
+import time
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _now() -> float:
+    return time.clock_gettime(_CLOCK)
+
+
+class Warden:
+    def __init__(self, control: int, status: int, stop_within_s: float, until: float) -> None:
+        self._control = control
+        self._status = status
+        self._stop_within_s = stop_within_s
+        self._until = until
+        self._pending = b""
+        self._child_woke, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(ignored, signal.SIG_IGN)
+        self._child = 0
+        self._code: int | None = None
+
+    def run(self, argv: list[str]) -> None:
+        self._child = self._spawn(argv)
+        self._say(f"started {self._child}")
+        why = self._watch()
+        if why is None:
+            self._end_group(0.0)  # what the handler left behind has no lease any more
+            self._say(f"exited {self._code}")
+        else:
+            kill = why.startswith("kill ")
+            self._end_group(0.0 if kill else self._stop_within_s)
+            self._say(f"stopped {why.removeprefix('kill ')}")
+
+    def _spawn(self, argv: list[str]) -> int:
+        child = os.fork()
+        if child:
+            return child
+        try:
+            os.setsid()
+            for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+                signal.signal(default, signal.SIG_DFL)
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.execvp(argv[0], argv)
+        except OSError as failure:
+            os.write(2, f"dibs: cannot start {argv[0]}: {failure}\n".encode())
+        os._exit(127)
+
+    def _watch(self) -> str | None:
+        """Wait for the handler's end (None) or a reason to end it."""
+        while True:
+            if self._reap():
+                return None
+            left = self._until - _now()
+            if left <= 0:
+                return "the lease was not renewed in time"
+            ready, _, _ = select.select([self._control, self._child_woke], [], [], min(left, 60.0))
+            if self._child_woke in ready:
+                os.read(self._child_woke, 4096)
+            if self._control in ready:
+                order = self._read_orders()
+                if order is not None and not self._reap():
+                    return order
+
+    def _read_orders(self) -> str | None:
+        data = os.read(self._control, 65536)
+        if not data:
+            return "the worker died"
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            verb, _, rest = line.decode(errors="replace").partition(" ")
+            if verb == "until":
+                self._until = float(rest)
+            elif verb == "stop":
+                return rest
+            elif verb == "kill":
+                return f"kill {rest}"
+        return None
+
+    def _reap(self) -> bool:
+        if self._code is None:
+            pid, status = os.waitpid(self._child, os.WNOHANG)
+            if pid:
+                self._code = os.waitstatus_to_exitcode(status)
+        return self._code is not None
+
+    def _end_group(self, within_s: float) -> None:
+        """SIGTERM to all, SIGKILL to whoever is left. The leader's exit does not end the wait."""
+        deadline = _now() + within_s
+        if within_s > 0 and self._signal(signal.SIGTERM):
+            while _now() < deadline and (not self._reap() or self._signal(0)):
+                select.select([self._child_woke], [], [], min(0.02, within_s))
+        self._signal(signal.SIGKILL)
+        while not self._reap():
+            select.select([self._child_woke], [], [], 0.05)
+
+    def _signal(self, number: int) -> bool:
+        """True if the group still had anybody to receive it."""
+        try:
+            os.killpg(self._child, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:  # macOS answers so for a group of zombies
+            return False
+        return True
+
+    def _say(self, line: str) -> None:
+        try:
+            os.write(self._status, (line.replace("\n", " ") + "\n").encode())
+        except BrokenPipeError:
+            pass  # the worker is gone; the group was still ended
+
+
+def main() -> None:
+    control, status = int(sys.argv[1]), int(sys.argv[2])
+    argv = sys.argv[sys.argv.index("--") + 1 :]
+    for inherited in (control, status):
+        os.set_inheritable(inherited, False)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    Warden(control, status, float(sys.argv[3]), float(sys.argv[4])).run(argv)
+
+
+if __name__ == "__main__":
+    main()

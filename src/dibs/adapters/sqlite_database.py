@@ -1,0 +1,175 @@
+"""One SQLite file shared by many processes: connections, transactions, time, errors.
+
+Decides how the embedded adapters talk to the file: write-ahead log, one immediate transaction per
+write, a clock that never runs backwards, and which of our errors each failure of SQLite's is.
+Knows no table but its clock.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
+from dibs.core.ids import ServerTime
+
+# Whole milliseconds since 1970, by SQLite's own clock.
+_WALL_MS = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
+_TICK = f"UPDATE clock SET high = MAX(high, {_WALL_MS}) RETURNING high"
+_PEEK = f"SELECT MAX(high, {_WALL_MS}) FROM clock"
+_CLOCK = """
+CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY CHECK (id = 1), high INTEGER NOT NULL);
+INSERT OR IGNORE INTO clock VALUES (1, 0);
+"""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_FORBIDDEN = {
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_CANTOPEN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """An open transaction and the server time it runs at."""
+
+    sql: sqlite3.Connection
+    now_ms: int
+
+
+class Database:
+    """A file and a small stock of connections to it. Threads borrow one per transaction."""
+
+    def __init__(self, path: Path, *, busy_s: float = 30.0) -> None:
+        self.path = path
+        self._busy_s = busy_s
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def ensure(self, table: str, schema: str) -> None:
+        """Create tables once; a file that has them is not written to."""
+        with self._connection() as sql:
+            known = sql.execute(
+                "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name IN (?, 'clock')",
+                (table,),
+            ).fetchone()
+            if known[0] == 2:
+                return
+            sql.execute("BEGIN IMMEDIATE")
+            try:
+                for statement in (_CLOCK + schema).split(";"):
+                    if statement.strip():
+                        sql.execute(statement)
+                sql.execute("COMMIT")
+            except BaseException:
+                _roll_back(sql)
+                raise
+
+    @contextmanager
+    def writing(self) -> Iterator[Transaction]:
+        """One immediate transaction: it waits for its turn once, and then cannot be refused."""
+        with self._connection() as sql:
+            sql.execute("BEGIN IMMEDIATE")
+            try:
+                now_ms = sql.execute(_TICK).fetchone()[0]
+                yield Transaction(sql, now_ms)
+                sql.execute("COMMIT")
+            except BaseException:
+                _roll_back(sql)
+                raise
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """One snapshot: every statement inside sees the same moment."""
+        with self._connection() as sql:
+            sql.execute("BEGIN")
+            try:
+                yield Transaction(sql, sql.execute(_PEEK).fetchone()[0])
+            finally:
+                _roll_back(sql)
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        try:
+            sql = self._borrow()
+            try:
+                yield sql
+            finally:
+                self._give_back(sql)
+        except sqlite3.Error as failure:
+            raise translate(failure, self.path) from failure
+
+    def _borrow(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as failure:
+            raise NotPermitted(f"cannot create the folder of {self.path}: {failure}") from failure
+        sql = sqlite3.connect(
+            self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+        )
+        try:
+            # WAL lets readers go on while one process writes. NORMAL syncs at checkpoints: a killed
+            # process loses nothing, a power cut may lose the last commits but never the file.
+            sql.execute("PRAGMA journal_mode = WAL")
+            sql.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            sql.close()
+            raise
+        return sql
+
+    def _give_back(self, sql: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < 8:
+                self._idle.append(sql)
+                return
+        sql.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for sql in idle:
+            sql.close()
+
+
+def _roll_back(sql: sqlite3.Connection) -> None:
+    if sql.in_transaction:
+        sql.execute("ROLLBACK")
+
+
+def translate(failure: sqlite3.Error, path: Path) -> Outage:
+    """Which of our errors this is: who must act, and would trying again help."""
+    code = getattr(failure, "sqlite_errorcode", None)
+    primary = code & 0xFF if code is not None else None
+    if primary in _BUSY:
+        return Unavailable(f"{path} is busy: other processes kept it locked ({failure})")
+    if primary in _FORBIDDEN:
+        return NotPermitted(f"{path} cannot be written or opened ({failure})")
+    if primary == sqlite3.SQLITE_FULL:
+        return Damaged(f"{path} cannot grow: the disk is full or a limit is reached ({failure})")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return Damaged(f"{path} is not a healthy SQLite database ({failure})")
+    if primary == sqlite3.SQLITE_IOERR:
+        return Damaged(f"{path} cannot be read or written: the disk may be full ({failure})")
+    return Damaged(f"{path}: SQLite failed ({failure})")
+
+
+def moment(ms: int) -> ServerTime:
+    return ServerTime(_EPOCH + timedelta(milliseconds=ms))
+
+
+def milliseconds(span: timedelta) -> int:
+    return round(span.total_seconds() * 1000)

@@ -1,0 +1,274 @@
+"""The Python API: open a backlog, hold a lease, register handlers, run a worker.
+
+A thin skin over the services. Losing a race is a value where you ask with `try_lease`, and a
+`NotGranted` where you insist with `lease`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from dibs import config
+from dibs.core.durations import parse_duration
+from dibs.core.errors import LeaseLost, NotGranted
+from dibs.core.ids import Fence, HolderId, IssueRef, RunId
+from dibs.core.issue import Draft, Issue
+from dibs.core.pipeline import Stage
+from dibs.core.references import parse_reference
+from dibs.services.advancing import FinishRefused, FinishResult
+from dibs.services.board import Board
+from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
+from dibs.services.explaining import Explanation
+from dibs.services.running import PythonHandler
+from dibs.services.sweeping import SweepReport
+from dibs.services.working import Until, Worker, WorkReport
+from dibs.wiring import Services, connect, worker_name
+
+_Handler = TypeVar("_Handler", bound=PythonHandler)
+IssueLike = IssueRef | Issue | str | int
+
+
+class HeldLease:
+    """A lease in your hands, renewed in the background until you end it or lose it."""
+
+    def __init__(self, services: Services, claimed: Claimed) -> None:
+        self._advancing = services.advancing
+        self._keeper = services.running.keep(claimed)
+        self._supervision = services.supervise(self._keeper)
+        self._result: FinishResult | None = None
+
+    @property
+    def issue(self) -> IssueRef:
+        return self._keeper.issue
+
+    @property
+    def stage(self) -> str:
+        return self._keeper.stage_name
+
+    @property
+    def run(self) -> RunId:
+        return self._keeper.run
+
+    @property
+    def fence(self) -> Fence:
+        """Give it to whatever you write to; refuse lower ones there."""
+        return self._keeper.fence
+
+    @property
+    def remaining_s(self) -> float:
+        """How long the lease can be trusted if nothing renews it."""
+        return self._keeper.remaining_s()
+
+    @property
+    def lost(self) -> bool:
+        return self._keeper.over.is_set() or self.remaining_s == 0.0
+
+    def check(self) -> None:
+        """Call before every side effect. Raises LeaseLost when you must stop."""
+        self._keeper.check()
+
+    def ensure(self, seconds: float) -> None:
+        """Call before a step that cannot be interrupted. Renews if need be, raises if it cannot."""
+        self._keeper.ensure(seconds)
+
+    def on_lost(self, watcher: Callable[[str], None]) -> None:
+        """Be told why, once, from the renewing thread."""
+        self._keeper.on_lost(watcher)
+
+    def advance(self, to: str | None = None, *, note: str = "") -> None:
+        """Move the issue on and end the lease. Raises LeaseLost if it was no longer ours."""
+        self._end(lambda: self._advancing.advance(self._keeper, to, note))
+
+    def give_back(self, *, note: str = "") -> None:
+        """Return the issue without counting an attempt, and end the lease."""
+        self._end(lambda: self._advancing.give_back(self._keeper, note))
+
+    def fail(self, *, note: str = "") -> None:
+        """Count a failed attempt, and end the lease."""
+        self._end(lambda: self._advancing.fail(self._keeper, note))
+
+    @property
+    def ended(self) -> bool:
+        return self._result is not None
+
+    def _end(self, finish: Callable[[], FinishResult]) -> None:
+        if self._result is not None:
+            raise LeaseLost(self.issue, fence=self.fence, why="it was ended already")
+        result = finish()  # an illegal move raises here, and the lease lives on
+        self._supervision.stop()
+        self._result = result
+        if isinstance(result, FinishRefused):
+            raise LeaseLost(self.issue, fence=self.fence, why=result.why)
+
+    def _leave(self, failure: BaseException | None) -> None:
+        """The end of a `with` body that did not end the lease itself."""
+        if self._result is not None:
+            return
+        if failure is None:
+            self.give_back()
+            return
+        try:
+            if isinstance(failure, Exception):
+                self.fail(note=f"{type(failure).__name__}: {failure}"[:200])
+            else:  # KeyboardInterrupt and its like say nothing about the issue
+                self.give_back(note=type(failure).__name__)
+        except LeaseLost:
+            pass  # the body's own exception is the one to see
+        finally:
+            self._supervision.stop()
+
+
+class Dibs:
+    """A backlog, opened."""
+
+    def __init__(self, services: Services, holder: HolderId) -> None:
+        self._services = services
+        self._holder = holder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        failure: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._services.close()
+
+    @property
+    def board(self) -> Board:
+        """The read model that the command line shows."""
+        return self._services.board
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self._services.pipeline.stages
+
+    # Issues
+
+    def add(
+        self,
+        title: str,
+        body: str = "",
+        *,
+        stage: str | None = None,
+        labels: Iterable[str] = (),
+    ) -> Issue:
+        """Put an issue into a stage of the pipeline; the first one unless told."""
+        pipeline = self._services.pipeline
+        entry = pipeline.stage(stage) if stage else pipeline.stages[0]
+        draft = Draft(title, body, frozenset(labels) | {entry.label})
+        return self._services.tracker.create(draft)
+
+    def reference(self, issue: IssueLike) -> IssueRef:
+        if isinstance(issue, Issue):
+            return issue.ref
+        if isinstance(issue, IssueRef):
+            return issue
+        return parse_reference(str(issue), default_repo=self._services.tracker.traits.repo)
+
+    def why(self, issue: IssueLike) -> Explanation:
+        """Every reason why the issue is not being picked."""
+        return self._services.explaining.explain(self.reference(issue))
+
+    def sweep(self, *, limit: int = 1000, dry_run: bool = False) -> SweepReport:
+        return self._services.sweeping.sweep(limit=limit, dry_run=dry_run)
+
+    # Leases
+
+    def try_lease(
+        self, issue: IssueLike, *, ttl: timedelta | str | None = None
+    ) -> HeldLease | Refused | Beaten | Doubtful:
+        """Ask once. Not getting it is a value."""
+        span = parse_duration(ttl) if isinstance(ttl, str) else ttl
+        options = ClaimOptions(self._holder, ttl=span)
+        result: ClaimResult = self._services.claiming.claim(self.reference(issue), None, options)
+        return HeldLease(self._services, result) if isinstance(result, Claimed) else result
+
+    @contextmanager
+    def lease(self, issue: IssueLike, *, ttl: timedelta | str | None = None) -> Iterator[HeldLease]:
+        """Hold the issue for the length of a `with` body; NotGranted if it cannot be had.
+
+        Leaving the body gives the issue back, unless the body ended the lease itself with
+        `advance`, `fail` or `give_back`. An exception in the body counts as a failed attempt.
+        """
+        held = self.try_lease(issue, ttl=ttl)
+        if not isinstance(held, HeldLease):
+            raise _not_granted(held)
+        try:
+            yield held
+        except BaseException as failure:
+            held._leave(failure)  # noqa: SLF001 - the two halves of one idea
+            raise
+        held._leave(None)  # noqa: SLF001
+
+    # Working
+
+    def handler(self, stage: str) -> Callable[[_Handler], _Handler]:
+        """Register a function as a stage's handler, to be run in this process by `work`."""
+        name = self._services.pipeline.stage(stage).name
+
+        def register(function: _Handler) -> _Handler:
+            self._services.handlers[name] = function
+            return function
+
+        return register
+
+    def worker(
+        self,
+        *,
+        stages: Iterable[str] = (),
+        jobs: int | None = None,
+        until: Until = Until.STOPPED,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> Worker:
+        """A worker, not yet running: `run` it, `leave` it from another thread or a signal."""
+        pipeline = self._services.pipeline
+        wanted = tuple(pipeline.stage(name) for name in stages) or pipeline.stages
+        served = tuple(stage for stage in wanted if stage.served)
+        return self._services.worker(self._holder, served, jobs=jobs, until=until, tell=tell)
+
+    def work(
+        self,
+        *,
+        stages: Iterable[str] = (),
+        jobs: int | None = None,
+        until: Until = Until.DRAINED,
+    ) -> WorkReport:
+        """Run registered and configured handlers until the backlog is drained."""
+        return self.worker(stages=stages, jobs=jobs, until=until).run()
+
+
+def _not_granted(result: Refused | Beaten | Doubtful) -> NotGranted:
+    match result:
+        case Refused(issue, reasons):
+            codes = tuple(reason.code.value for reason in reasons)
+            return NotGranted(issue, "; ".join(reason.text for reason in reasons), codes=codes)
+        case Beaten(issue, record):
+            return NotGranted(issue, f"{record.lease.holder} holds it", codes=("HELD",))
+        case Doubtful(issue, why):
+            return NotGranted(issue, why, codes=("UNPROVEN",))
+
+
+def open(  # noqa: A001 - dibs.open(...) reads as what it does
+    folder: str | Path | None = None,
+    *,
+    config_file: str | Path | None = None,
+    tracker: str | None = None,
+    leases: str | None = None,
+    holder: str | None = None,
+) -> Dibs:
+    """Open the backlog of a folder: its dibs.toml, or the embedded default if there is none."""
+    settings = config.load(
+        Path(config_file) if config_file else None, start=Path(folder) if folder else None
+    )
+    settings = config.override(settings, tracker=tracker, leases=leases)
+    name = HolderId(holder) if holder else worker_name()
+    return Dibs(connect(settings, author=name), name)

@@ -1,0 +1,54 @@
+"""Whether a bid has won: only on proof, never on doubt. (The protocol's section 4, step 4.)"""
+
+from dataclasses import dataclass
+
+from dibs.core.fold import FoldRules, fold, lease_of, read_marks, standing_on_comments
+from dibs.core.ids import RunId
+from dibs.core.issue import Thread
+from dibs.core.lease import Lease, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class LostTo:
+    """Another run was in force when we bid."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class NoProof:
+    """The reading decides nothing; read again."""
+
+    why: str
+
+
+Proof = Won | LostTo | NoProof
+
+
+def prove(thread: Thread, run: RunId, rules: FoldRules, claimed_label: str) -> Proof:
+    """A win needs the complete list, our card in it, and the fold to name it current and live."""
+    if not thread.complete:
+        return NoProof(
+            f"{len(thread.comments)} of {thread.issue.comment_count} comments were readable"
+        )
+    marks = read_marks(thread.comments, rules)
+    if all(posted.card.run != run for posted in marks.cards):
+        return NoProof("our own card is not in the list yet")
+    folded = fold(marks, rules)
+    assert folded.current is not None, "a list with a card in it has a current one"
+    assert folded.expires_at is not None, "a current card has an expiry"
+    if folded.current.card.run == run:
+        if not folded.live(thread.now):
+            return NoProof("our own bid has expired before it could be confirmed")
+        return Won(lease_of(thread.issue.ref, folded.current, folded.expires_at))
+    rival = Record(
+        lease=lease_of(thread.issue.ref, folded.current, folded.expires_at), as_of=thread.now
+    )
+    return LostTo(
+        standing_on_comments(thread, rules, claimed_label, apart_from=run).record or rival
+    )

@@ -1,0 +1,67 @@
+"""Runs one Python handler, `module:function`, in a process of its own.
+
+Reads the issue on standard input like any handler, calls the function, and speaks the same contract
+back: exit code and result file.
+"""
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+USAGE = "python -m dibs.frontends.handler_host [--check] module:function"
+
+
+def load(target: str) -> Callable[..., Any]:
+    """Find the callable. Whatever it raises says what is wrong."""
+    module_name, _, path = target.partition(":")
+    if not module_name or not path:
+        raise ValueError(f"{target!r} is not of the form module:function")
+    found: Any = importlib.import_module(module_name)
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{target!r} is a {type(found).__name__}, not a callable")
+    return found  # type: ignore[no-any-return]
+
+
+def main(arguments: list[str]) -> int:
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - handlers live in the user's project
+    check = arguments[:1] == ["--check"]
+    try:
+        handler = load(arguments[-1])
+    except Exception as failure:  # noqa: BLE001 - the user's module may raise anything
+        sys.stderr.write(f"{type(failure).__name__}: {failure}\n")
+        return 1
+    return 0 if check else _call(handler)
+
+
+def _call(handler: Callable[..., Any]) -> int:
+    from dibs.services.running import GIVE_BACK_EXIT, GiveBack, Work
+
+    document = json.load(sys.stdin)
+    work = Work(
+        issue=document,
+        stage=os.environ["DIBS_STAGE"],
+        run=os.environ["DIBS_RUN"],
+        fence=int(os.environ["DIBS_FENCE"]),
+        attempt=int(os.environ["DIBS_ATTEMPT"]),
+    )
+    try:
+        answer = handler(work)
+    except GiveBack:
+        return GIVE_BACK_EXIT
+    except Exception:  # noqa: BLE001 - a failed attempt, told in the run's output
+        traceback.print_exc()
+        return 1
+    if answer is not None:
+        with open(os.environ["DIBS_RESULT"], "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(answer, file)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,49 @@
+"""The one place where an effect becomes a call on a tracker.
+
+With a batching tracker it is one trip. With any other it is one call per effect, in the order of
+the plan, and then a reading: every write is looked at. A function beside the protocols, because
+both services and the comment store need it and neither may import the other.
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from dibs.core.ids import IssueRef
+from dibs.core.issue import Thread
+from dibs.core.plan import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
+from dibs.core.steps import Reached, Step, unwatched
+from dibs.ports.tracker import Batching, Tracker
+
+
+def apply(
+    tracker: Tracker,
+    issue: IssueRef,
+    effects: Sequence[Effect],
+    reached: Reached = unwatched,
+) -> Thread:
+    if not effects:
+        return tracker.read(issue)
+    if isinstance(tracker, Batching):
+        return tracker.apply(issue, effects)
+    for effect in effects:
+        _apply_one(tracker, issue, effect, reached)
+    return tracker.read(issue)
+
+
+def _apply_one(tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached) -> None:
+    match effect:
+        case AddLabels(labels):
+            tracker.edit_labels(issue, add=labels)
+            reached(Step.FINISH_LABEL_ADDED)
+        case RemoveLabels(labels):
+            tracker.edit_labels(issue, remove=labels)
+            reached(Step.FINISH_LABEL_REMOVED)
+        case PostComment(body):
+            tracker.comment(issue, body)
+        case EditComment(comment, body):
+            tracker.edit_comment(issue, comment, body)
+        case CloseIssue():
+            tracker.close(issue)
+            reached(Step.FINISH_CLOSED)
+        case _:
+            assert_never(effect)

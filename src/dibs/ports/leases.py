@@ -1,0 +1,102 @@
+"""Lease stores: who may work an issue, until when, under which fence.
+
+`LeaseStore` is what an atomic store implements. `ShownLeases` is what the services use: leases that
+also show on the tracker, as labels and a card. The comment store is both by nature; any other
+store becomes one in `services.showing`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from dibs.core.ids import IssueRef, RunId
+from dibs.core.issue import Thread
+from dibs.core.lease import (
+    AcquireResult,
+    Bid,
+    Ending,
+    Lease,
+    Record,
+    ReleaseResult,
+    RenewResult,
+    Revocation,
+    Standing,
+)
+from dibs.core.plan import Effect, Effects
+from dibs.ports.guarantees import Guarantee
+
+Painter = Callable[[Record, frozenset[str]], Effects]
+"""Which label changes show this ending, given the labels that are there."""
+
+
+class LeaseStore(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def guarantees(self) -> Guarantee: ...
+
+    def acquire(self, bid: Bid) -> AcquireResult:
+        """One grant, or who has it. Refuses over an ending that nobody has painted yet."""
+        ...
+
+    def renew(self, lease: Lease) -> RenewResult: ...
+
+    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        """Decide how the lease ends. Idempotent for the same run."""
+        ...
+
+    def acknowledge(self, record: Record) -> None:
+        """The ending has been painted: the write-ahead record has done its work."""
+        ...
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        """Ask for the named run's lease, or end it. None if that run does not hold it."""
+        ...
+
+    def read(self, issue: IssueRef) -> Record | None: ...
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        """The live leases, the oldest grant first. Touches no more than it returns."""
+        ...
+
+
+class ShownLeases(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def guarantees(self) -> Guarantee: ...
+
+    def acquire(self, bid: Bid) -> AcquireResult: ...
+
+    def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
+        """Make the grant count and visible: confirm it where a grant is a won bid, paint labels."""
+        ...
+
+    def renew(self, lease: Lease) -> RenewResult:
+        """Extend the lease, and look at the issue while at it."""
+        ...
+
+    def concede(self, lease: Lease) -> None:
+        """Give a grant back that was never shown. Touches nothing but its own card."""
+        ...
+
+    def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
+        """Decide the ending, then paint it. The decision stands even if the painting fails."""
+        ...
+
+    def roll_forward(self, record: Record, paint: Sequence[Effect]) -> None:
+        """Finish the painting of somebody's ending."""
+        ...
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None: ...
+
+    def standing(self, thread: Thread, *, apart_from: RunId | None = None) -> Standing:
+        """The store's word on the issue, with the history its cards tell."""
+        ...
+
+    def mine(self, thread: Thread, run: RunId) -> Lease | None:
+        """Our own live lease, for a process that knows nothing but its run."""
+        ...
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]: ...

@@ -1,0 +1,68 @@
+"""Running a stage's handler so that it can be stopped, whatever state the worker is in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
+
+from dibs.core.ids import LocalTime, RunId
+from dibs.core.pipeline import Command, PythonCallable
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One run of a handler."""
+
+    run: RunId
+    handler: Command | PythonCallable
+    stdin: bytes
+    environment: Mapping[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
+    """Names of secrets that this handler is trusted with."""
+    stop_within: timedelta = timedelta(seconds=5)
+    """From SIGTERM to SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """We ended it: the lease was lost, the time limit was over, the worker is leaving."""
+
+    why: str
+
+
+RunEnd = Exited | Stopped
+
+
+class Running(Protocol):
+    def trust_until(self, moment: LocalTime) -> None:
+        """The handler may run until then; beyond it, it is stopped even if we are frozen."""
+        ...
+
+    def poll(self, seconds: float) -> RunEnd | None:
+        """Wait at most so long for the end."""
+        ...
+
+    def stop(self, why: str) -> None:
+        """Ask the whole group to end, then make it."""
+        ...
+
+    def kill(self) -> None:
+        """End the whole group now."""
+        ...
+
+    def result(self) -> bytes:
+        """What the handler left in DIBS_RESULT; empty if nothing."""
+        ...
+
+
+class Runner(Protocol):
+    def check(self, handler: Command | PythonCallable) -> None:
+        """Raises HandlerUnusable if it cannot possibly start."""
+        ...
+
+    def start(self, assignment: Assignment, trusted_until: LocalTime) -> Running: ...

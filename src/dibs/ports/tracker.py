@@ -1,0 +1,91 @@
+"""The issue tracker, as narrow as the services can live with.
+
+Adapters raise the errors of `core.errors` (`NoSuchIssue`, `Unavailable`, `RateLimited`,
+`NotPermitted`, `Damaged`) and nothing else. Adding a label that is there and removing one that is
+not are both successes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
+
+from dibs.core.ids import ZERO, IssueRef, ServerTime
+from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.plan import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class TrackerTraits:
+    """What a tracker is like; the protocol's waits and margins follow from it."""
+
+    name: str
+    repo: str = ""
+    settle: timedelta = ZERO
+    """How long after a write every reader is sure to see it."""
+    grain: timedelta = timedelta(milliseconds=1)
+    """The step of its timestamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class IssueQuery:
+    """Open issues that carry all of `labels` and none of `without`, oldest first."""
+
+    labels: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    limit: int = 100
+    after: IssueRef | None = None
+    """Continue behind this issue."""
+    closed_too: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    issues: tuple[Issue, ...]
+    now: ServerTime
+    more: bool = False
+
+
+class Tracker(Protocol):
+    @property
+    def traits(self) -> TrackerTraits: ...
+
+    def find(self, query: IssueQuery) -> Found: ...
+
+    def read(self, issue: IssueRef) -> Thread:
+        """The issue with all its comments, in the server's order."""
+        ...
+
+    def tally(self, labels: Sequence[str]) -> Mapping[str, int]:
+        """How many open issues carry each label."""
+        ...
+
+    def create(self, draft: Draft) -> Issue: ...
+
+    def comment(self, issue: IssueRef, body: str) -> Comment: ...
+
+    def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment: ...
+
+    def edit_labels(
+        self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> None: ...
+
+    def close(self, issue: IssueRef) -> None: ...
+
+    def prepare(self, labels: Sequence[str]) -> None:
+        """Make sure the labels exist, where a tracker wants them made."""
+        ...
+
+
+@runtime_checkable
+class Batching(Protocol):
+    """Optional: several effects and a reading in one trip. Correctness never depends on it."""
+
+    def apply(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread: ...
+
+
+@runtime_checkable
+class SelfChecking(Protocol):
+    """Optional: an adapter that can inspect its own storage for damage."""
+
+    def flaws(self) -> tuple[str, ...]: ...

@@ -1,0 +1,134 @@
+"""Ending a lease: advance, give back, count a failure, park.
+
+The ending is decided first and painted after, so that a crash in between is finished by whoever
+comes next. A holder that has lost its lease is refused and touches nothing.
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from dibs.core.events import Event, EventKind
+from dibs.core.ids import StageName
+from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked
+from dibs.core.pipeline import Pipeline
+from dibs.core.plan import Effects, ending_effects
+from dibs.core.steps import Reached, Step, unwatched
+from dibs.ports.journal import Journal
+from dibs.ports.leases import ShownLeases
+from dibs.services.keeping import Keeper
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The ending counts. If `painted` is false, the labels wait for the next reader."""
+
+    record: Record
+    ending: Ending
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.ending.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRefused:
+    """The lease was no longer ours, so nothing was written."""
+
+    why: str
+
+
+FinishResult = Finished | FinishRefused
+
+
+class Advancing:
+    def __init__(
+        self,
+        leases: ShownLeases,
+        pipeline: Pipeline,
+        journal: Journal,
+        reached: Reached = unwatched,
+    ) -> None:
+        self._leases = leases
+        self._pipeline = pipeline
+        self._journal = journal
+        self._reached = reached
+
+    def advance(self, keeper: Keeper, to: str | None = None, note: str = "") -> FinishResult:
+        """Move on. Raises IllegalMove, before anything is written, for a move that is not there."""
+        target = self._pipeline.target(keeper.stage.name, to)
+        return self._finish(keeper, Ending(Outcome.ADVANCED, target.name, note))
+
+    def give_back(self, keeper: Keeper, note: str = "") -> FinishResult:
+        """Return the issue to its stage. No attempt is counted."""
+        return self._finish(keeper, Ending(Outcome.RETURNED, note=note))
+
+    def fail(self, keeper: Keeper, note: str = "") -> FinishResult:
+        """Count a failed attempt; the last one that is allowed parks the issue."""
+        spent = keeper.failed_attempts + 1 >= keeper.stage.attempts
+        return self._finish(keeper, Ending(Outcome.PARKED if spent else Outcome.FAILED, note=note))
+
+    def park(self, keeper: Keeper, note: str = "") -> FinishResult:
+        return self._finish(keeper, Ending(Outcome.PARKED, note=note))
+
+    def _finish(self, keeper: Keeper, ending: Ending) -> FinishResult:
+        keeper.begin_finishing()
+        self._reached(Step.FINISH_STARTED)
+        condition = keeper.condition
+        if isinstance(condition, Lost):
+            return self._refuse(keeper, condition.why)
+        blamed = ending.outcome in (Outcome.FAILED, Outcome.PARKED)
+        if isinstance(condition, StopAsked) and blamed:
+            # A person stopped the work: that is not the issue's failure.
+            ending = Ending(Outcome.RETURNED, note=ending.note)
+        match self._leases.finish(keeper.lease, ending, self._paint):
+            case Released(record):
+                self._note(keeper, record, ending)
+                return Finished(record, ending)
+            case Lost(why):
+                keeper.give_up(why)
+                return self._refuse(keeper, why)
+            case never:
+                assert_never(never)
+
+    def _paint(self, record: Record, labels: frozenset[str]) -> Effects:
+        return ending_effects(self._pipeline, record, labels)
+
+    def _refuse(self, keeper: Keeper, why: str) -> FinishRefused:
+        lease = keeper.lease
+        self._journal.append(
+            Event(
+                EventKind.FINISH_REFUSED,
+                issue=lease.issue,
+                run=lease.run,
+                holder=lease.holder,
+                stage=lease.stage,
+                fence=lease.fence,
+                detail={"why": why},
+            )
+        )
+        return FinishRefused(why)
+
+    def _note(self, keeper: Keeper, record: Record, ending: Ending) -> None:
+        lease = keeper.lease
+        detail = {"next": ending.next or StageName(""), "note": ending.note}
+        self._journal.append(
+            Event(
+                _EVENTS[ending.outcome],
+                issue=lease.issue,
+                run=lease.run,
+                holder=lease.holder,
+                stage=lease.stage,
+                fence=lease.fence,
+                at=record.as_of,
+                detail={key: value for key, value in detail.items() if value},
+            )
+        )
+
+
+_EVENTS = {
+    Outcome.ADVANCED: EventKind.ADVANCED,
+    Outcome.RETURNED: EventKind.RETURNED,
+    Outcome.FAILED: EventKind.FAILED,
+    Outcome.PARKED: EventKind.PARKED,
+    Outcome.CONCEDED: EventKind.RETURNED,
+}

@@ -1,0 +1,175 @@
+"""The one read model: what every frontend shows, so that they cannot disagree."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dibs.core.eligibility import Pause, ReasonCode, judge_picture
+from dibs.core.ids import IssueRef, ServerTime, StageName
+from dibs.core.issue import Issue, Thread
+from dibs.core.lease import Record, Standing
+from dibs.core.pipeline import NoHandler, Pipeline, Stage
+from dibs.ports.leases import ShownLeases
+from dibs.ports.pauses import Pauses
+from dibs.ports.tracker import IssueQuery, Tracker
+
+_PAGE = 200
+
+
+class RowState(StrEnum):
+    READY = "ready"
+    CLAIMED = "claimed"
+    EXPIRED = "expired"
+    GATED = "gated"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    PARKED = "parked"
+    BLOCKED = "blocked"
+    UNCLEAR = "unclear"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    issue: Issue
+    stage: Stage | None
+    state: RowState
+    record: Record | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageSummary:
+    stage: Stage
+    open: int
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    now: ServerTime
+    stages: tuple[StageSummary, ...]
+    in_flight: tuple[Record, ...]
+    pauses: tuple[Pause, ...]
+    paused: int
+    parked: int
+    claimed: int
+
+
+class Board:
+    def __init__(
+        self, tracker: Tracker, leases: ShownLeases, pipeline: Pipeline, pauses: Pauses
+    ) -> None:
+        self._tracker = tracker
+        self._leases = leases
+        self._pipeline = pipeline
+        self._pauses = pauses
+
+    def overview(self) -> Overview:
+        """Counts by stage and everything in flight. Costs what is in flight, not the backlog."""
+        marks = self._pipeline.labels
+        labels = [stage.label for stage in self._pipeline.stages]
+        counts = self._tracker.tally((*labels, marks.paused, marks.parked, marks.claimed))
+        live = self._leases.live()
+        return Overview(
+            now=self._tracker.find(IssueQuery(limit=1)).now,
+            stages=tuple(self._summary(stage, counts, live) for stage in self._pipeline.stages),
+            in_flight=live,
+            pauses=self._pauses.pauses(),
+            paused=counts[marks.paused],
+            parked=counts[marks.parked],
+            claimed=counts[marks.claimed],
+        )
+
+    def _summary(
+        self, stage: Stage, counts: Mapping[str, int], live: tuple[Record, ...]
+    ) -> StageSummary:
+        held = sum(record.lease.stage == stage.name for record in live)
+        return StageSummary(stage, counts[stage.label], held)
+
+    def rows(
+        self, *, stage: StageName | None = None, closed_too: bool = False, limit: int = 100
+    ) -> tuple[Row, ...]:
+        """Issues as a person lists them, oldest first."""
+        labels = (self._pipeline.stage(stage).label,) if stage else ()
+        held = {record.lease.issue: record for record in self._leases.live()}
+        found = self._issues(labels, (), limit, closed_too=closed_too)
+        return tuple(self._row(issue, held.get(issue.ref)) for issue in found)
+
+    def ready(self, *, stage: StageName | None = None, limit: int = 100) -> tuple[Row, ...]:
+        """What could be claimed now, by the picture; the most urgent first."""
+        marks = self._pipeline.labels
+        without = (marks.claimed, marks.paused, marks.parked, *sorted(self._pipeline.blockers))
+        stages = [self._pipeline.stage(stage)] if stage else self._pipeline.stages
+        rows = (
+            self._row(issue, None)
+            for wanted in stages
+            if not wanted.final
+            for issue in self._issues((wanted.label,), without, limit)
+        )
+        urgent = sorted(
+            (row for row in rows if row.state is RowState.READY),
+            key=lambda row: (_urgency(row.issue, self._pipeline), row.issue.created_at),
+        )
+        return tuple(urgent[:limit])
+
+    def _issues(
+        self,
+        labels: tuple[str, ...],
+        without: tuple[str, ...],
+        limit: int,
+        *,
+        closed_too: bool = False,
+    ) -> Iterator[Issue]:
+        left, after = limit, None
+        while left > 0:
+            page = min(left, _PAGE)
+            found = self._tracker.find(IssueQuery(labels, without, page, after, closed_too))
+            yield from found.issues
+            if not found.more:
+                return
+            left -= len(found.issues)
+            after = found.issues[-1].ref
+
+    def _row(self, issue: Issue, record: Record | None) -> Row:
+        verdict = judge_picture(issue, self._pipeline)
+        codes = {reason.code for reason in verdict.reasons}
+        return Row(issue, verdict.stage, self._state(issue, verdict.stage, codes, record), record)
+
+    def _state(
+        self, issue: Issue, stage: Stage | None, codes: set[ReasonCode], record: Record | None
+    ) -> RowState:
+        for code, state in _STATES:
+            if code in codes:
+                return state
+        if record is not None:
+            return RowState.CLAIMED
+        if self._pipeline.labels.claimed in issue.labels:
+            return RowState.EXPIRED
+        if stage is not None and isinstance(stage.handler, NoHandler) and not stage.working_label:
+            return RowState.WAITING if not stage.passes_by_itself else RowState.READY
+        return RowState.READY
+
+    def show(self, ref: IssueRef) -> tuple[Thread, Row, Standing]:
+        """One issue with everything known about it."""
+        thread = self._tracker.read(ref)
+        standing = self._leases.standing(thread)
+        return thread, self._row(thread.issue, standing.live), standing
+
+
+_STATES = (
+    (ReasonCode.FINAL_STAGE, RowState.DONE),
+    (ReasonCode.CLOSED, RowState.DONE),
+    (ReasonCode.NO_STAGE, RowState.UNCLEAR),
+    (ReasonCode.SEVERAL_STAGES, RowState.UNCLEAR),
+    (ReasonCode.PARKED, RowState.PARKED),
+    (ReasonCode.PAUSED, RowState.PAUSED),
+    (ReasonCode.BLOCKED, RowState.BLOCKED),
+    (ReasonCode.GATE_SHUT, RowState.GATED),
+)
+
+
+def _urgency(issue: Issue, pipeline: Pipeline) -> int:
+    for rank, label in enumerate(pipeline.priorities):
+        if label in issue.labels:
+            return rank
+    return len(pipeline.priorities)

@@ -1,0 +1,276 @@
+"""Claiming one issue: judge, bid, prove, judge again under the lease, show.
+
+Every way it can go is a value. The second judgement is what keeps a late winner from running a
+stage that somebody finished meanwhile.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import assert_never
+
+from dibs.core.eligibility import (
+    Reason,
+    ReasonCode,
+    Surroundings,
+    Verdict,
+    judge,
+    judge_claimable,
+)
+from dibs.core.errors import Outage
+from dibs.core.events import Event, EventKind
+from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
+from dibs.core.issue import Thread
+from dibs.core.lease import (
+    Bid,
+    Busy,
+    Granted,
+    Lease,
+    Lost,
+    Record,
+    Renewed,
+    StopAsked,
+    Unproven,
+)
+from dibs.core.pipeline import Pipeline, Stage
+from dibs.core.plan import claim_effects, ending_effects
+from dibs.core.steps import Reached, Step, unwatched
+from dibs.core.terms import LeaseTerms, terms_for
+from dibs.ports.clock import Clock
+from dibs.ports.journal import Journal
+from dibs.ports.leases import ShownLeases
+from dibs.ports.pauses import Pauses
+from dibs.ports.tracker import Tracker
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The lease is ours, shown, and trusted from the moment we asked."""
+
+    lease: Lease
+    stage: Stage
+    terms: LeaseTerms
+    asked_at: LocalTime
+    thread: Thread
+    failed_attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The issue may not be claimed, and why."""
+
+    issue: IssueRef
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """Another run holds it or won the race."""
+
+    issue: IssueRef
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """No proof of a win could be had, so there was none."""
+
+    issue: IssueRef
+    why: str
+
+
+ClaimResult = Claimed | Refused | Beaten | Doubtful
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOptions:
+    holder: HolderId
+    ttl: timedelta | None = None
+    """Another length than the stage's, for people and scripts."""
+    overlook: frozenset[ReasonCode] = frozenset()
+    """What a person may set aside: resting issues, shut gates, spent attempts."""
+    look_first: bool = True
+    """Read before bidding. A scan that knows the issue is untouched saves the reading."""
+
+
+class Claiming:
+    def __init__(
+        self,
+        tracker: Tracker,
+        leases: ShownLeases,
+        pipeline: Pipeline,
+        pauses: Pauses,
+        journal: Journal,
+        clock: Clock,
+        *,
+        new_run: Callable[[], RunId],
+        grace: timedelta,
+        reached: Reached = unwatched,
+    ) -> None:
+        self._tracker = tracker
+        self._leases = leases
+        self._pipeline = pipeline
+        self._pauses = pauses
+        self._journal = journal
+        self._clock = clock
+        self._new_run = new_run
+        self._grace = grace
+        self._reached = reached
+
+    def claim(self, issue: IssueRef, stage: Stage | None, options: ClaimOptions) -> ClaimResult:
+        """Try once. `stage` is where the caller saw the issue; None to take it where it is."""
+        if options.look_first or stage is None:
+            verdict = self._look(issue, options)
+            if verdict.reasons or verdict.stage is None:
+                return Refused(issue, verdict.reasons)
+            stage = verdict.stage
+        terms = _terms(stage, options.ttl, self._tracker.traits.grain)
+        bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl)
+        self._reached(Step.CLAIM_STARTED)
+        asked_at = self._clock.now()
+        match self._leases.acquire(bid):
+            case Granted(lease, thread):
+                self._reached(Step.CLAIM_GRANTED)
+                return self._accept(lease, thread, stage, terms, asked_at, options)
+            case Busy(record):
+                self._note(EventKind.CLAIM_LOST, bid, winner=record.lease.holder)
+                return Beaten(issue, record)
+            case Unproven(why):
+                self._note(EventKind.CLAIM_LOST, bid, why=why)
+                return Doubtful(issue, why)
+            case never:
+                assert_never(never)
+
+    def judge(self, thread: Thread, *, in_flight: int | None = None) -> Verdict:
+        """What `dibs why` says, and what a claim would be told."""
+        around = self._around(in_flight)
+        return judge(thread, self._leases.standing(thread), self._pipeline, around)
+
+    def _look(self, issue: IssueRef, options: ClaimOptions) -> Verdict:
+        thread = self._tracker.read(issue)
+        standing = self._leases.standing(thread)
+        if standing.unpainted is not None:
+            self.roll_forward(standing.unpainted, thread)
+            thread = self._tracker.read(issue)
+            standing = self._leases.standing(thread)
+        verdict = judge(thread, standing, self._pipeline, self._around(None))
+        return _overlooking(verdict, options.overlook)
+
+    def roll_forward(self, record: Record, thread: Thread) -> None:
+        """Paint the ending that a vanished holder decided."""
+        paint = ending_effects(self._pipeline, record, thread.issue.labels)
+        self._leases.roll_forward(record, paint)
+        self._journal.append(
+            Event(
+                EventKind.ROLLED_FORWARD,
+                issue=record.lease.issue,
+                run=record.lease.run,
+                holder=record.lease.holder,
+                stage=record.lease.stage,
+                fence=record.lease.fence,
+                at=thread.now,
+            )
+        )
+
+    def _accept(
+        self,
+        lease: Lease,
+        thread: Thread | None,
+        stage: Stage,
+        terms: LeaseTerms,
+        asked_at: LocalTime,
+        options: ClaimOptions,
+    ) -> ClaimResult:
+        """Holding the grant, look again whether there is still anything to do; then show it."""
+        try:
+            thread = thread or self._tracker.read(lease.issue)
+            refusal, failed = self._judge_again(lease, thread, stage, options)
+            self._reached(Step.CLAIM_JUDGED)
+            if refusal is not None:
+                self._leases.concede(lease)
+                return refusal
+            paint = claim_effects(self._pipeline, stage, thread.issue.labels)
+            shown = self._leases.show(lease, paint)
+        except Outage:
+            self._leases.concede(lease)
+            raise
+        match shown:
+            case Renewed(held, seen):
+                self._reached(Step.CLAIM_PAINTED)
+                self._journal.append(_claimed(held, thread, failed))
+                return Claimed(held, stage, terms, asked_at, seen or thread, failed)
+            case Lost(why) | StopAsked(why):
+                self._leases.concede(lease)
+                return Doubtful(lease.issue, why)
+            case never:
+                assert_never(never)
+
+    def _judge_again(
+        self, lease: Lease, thread: Thread, stage: Stage, options: ClaimOptions
+    ) -> tuple[Refused | None, int]:
+        before = self._leases.standing(thread, apart_from=lease.run)
+        if before.unpainted is not None:
+            self.roll_forward(before.unpainted, thread)
+            thread = self._tracker.read(lease.issue)
+        rivals = self._ahead_of(lease, stage)
+        verdict = _overlooking(
+            judge_claimable(thread, before.tries, self._pipeline, self._around(rivals)),
+            options.overlook,
+        )
+        if verdict.reasons:
+            return Refused(lease.issue, verdict.reasons), verdict.failed_attempts
+        if verdict.stage is None or verdict.stage.name != stage.name:
+            moved = Reason(
+                ReasonCode.NOT_SERVED,
+                f"it left stage {stage.name!r} while it was being claimed",
+                "look again: another stage's worker may want it",
+            )
+            return Refused(lease.issue, (moved,)), verdict.failed_attempts
+        return None, verdict.failed_attempts
+
+    def _ahead_of(self, lease: Lease, stage: Stage) -> int | None:
+        """How many live leases of the stage were granted before ours: our place in its WIP."""
+        if stage.wip is None:
+            return None
+        live = self._leases.live(stage.name, limit=stage.wip * 2 + 8)
+        mine = (lease.granted_at, lease.issue)
+        return sum((held.lease.granted_at, held.lease.issue) < mine for held in live)
+
+    def _around(self, in_flight: int | None) -> Surroundings:
+        return Surroundings(self._pauses.pauses(), self._grace, in_flight)
+
+    def _note(self, kind: EventKind, bid: Bid, **detail: str) -> None:
+        self._journal.append(
+            Event(
+                kind,
+                issue=bid.issue,
+                run=bid.run,
+                holder=bid.holder,
+                stage=bid.stage,
+                detail=detail,
+            )
+        )
+
+
+def _terms(stage: Stage, ttl: timedelta | None, grain: timedelta) -> LeaseTerms:
+    if ttl is None or ttl == stage.terms.ttl:
+        return stage.terms
+    return terms_for(ttl, grain=grain, max_hold=stage.terms.max_hold)
+
+
+def _overlooking(verdict: Verdict, codes: frozenset[ReasonCode]) -> Verdict:
+    kept = tuple(reason for reason in verdict.reasons if reason.code not in codes)
+    return replace(verdict, reasons=kept)
+
+
+def _claimed(lease: Lease, thread: Thread, failed: int) -> Event:
+    return Event(
+        EventKind.CLAIMED,
+        issue=lease.issue,
+        run=lease.run,
+        holder=lease.holder,
+        stage=lease.stage,
+        fence=lease.fence,
+        at=thread.now,
+        detail={"attempt": str(failed + 1)},
+    )

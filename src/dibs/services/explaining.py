@@ -1,0 +1,63 @@
+"""Why an issue is not being picked: every reason, in words and as codes, and what would help."""
+
+from dataclasses import dataclass
+
+from dibs.core.attempts import Attempts, count_attempts
+from dibs.core.eligibility import Reason, ReasonCode, Verdict
+from dibs.core.ids import IssueRef
+from dibs.core.issue import Thread
+from dibs.core.lease import Standing
+from dibs.core.pipeline import Pipeline, Stage
+from dibs.ports.leases import ShownLeases
+from dibs.ports.tracker import Tracker
+from dibs.services.claiming import Claiming
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    thread: Thread
+    stage: Stage | None
+    standing: Standing
+    reasons: tuple[Reason, ...]
+    attempts: Attempts
+
+    @property
+    def claimable(self) -> bool:
+        return not self.reasons
+
+
+class Explaining:
+    def __init__(
+        self, tracker: Tracker, leases: ShownLeases, pipeline: Pipeline, claiming: Claiming
+    ) -> None:
+        self._tracker = tracker
+        self._leases = leases
+        self._pipeline = pipeline
+        self._claiming = claiming
+
+    def explain(self, issue: IssueRef) -> Explanation:
+        thread = self._tracker.read(issue)
+        standing = self._leases.standing(thread)
+        verdict = self._claiming.judge(thread, in_flight=self._in_flight(thread))
+        attempts = count_attempts(standing.tries, verdict.stage) if verdict.stage else Attempts()
+        reasons = (*verdict.reasons, *_unserved(verdict))
+        return Explanation(thread, verdict.stage, standing, reasons, attempts)
+
+    def _in_flight(self, thread: Thread) -> int | None:
+        stages = self._pipeline.stages_of(thread.issue.labels)
+        if len(stages) != 1 or stages[0].wip is None:
+            return None
+        return len(self._leases.live(stages[0].name, limit=stages[0].wip + 1))
+
+
+def _unserved(verdict: Verdict) -> tuple[Reason, ...]:
+    stage = verdict.stage
+    if stage is None or stage.final or stage.served:
+        return ()
+    return (
+        Reason(
+            ReasonCode.NOT_SERVED,
+            f"no worker serves stage {stage.name!r}: it has neither run nor python",
+            "give the stage a handler in dibs.toml, or work it by hand with dibs claim",
+        ),
+    )

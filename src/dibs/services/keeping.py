@@ -1,0 +1,268 @@
+"""Keeping a lease: renewal in the background, and the moment to stop trusting it.
+
+`Keeper.beat` is one step of the decision and touches no thread; `Supervision` is the thin
+shell that calls it. Trust is counted on the local clock from before each request was sent. Once it
+is over, the lease object is dead for ever, even if a late reply says yes.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import assert_never
+
+from dibs.core.eligibility import vetoed
+from dibs.core.errors import LeaseLost, Outage
+from dibs.core.events import Event, EventKind
+from dibs.core.ids import Fence, IssueRef, LocalTime, RunId, StageName, local_after
+from dibs.core.issue import Thread
+from dibs.core.lease import Lease, Lost, Renewed, StopAsked
+from dibs.core.pipeline import Pipeline
+from dibs.core.plan import claim_effects
+from dibs.core.steps import Reached, Step, unwatched
+from dibs.ports.applying import apply
+from dibs.ports.clock import Clock
+from dibs.ports.journal import Journal
+from dibs.ports.leases import ShownLeases
+from dibs.ports.tracker import Tracker
+from dibs.services.claiming import Claimed
+
+_log = logging.getLogger("dibs.keeping")
+_SHORTEST_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Ours, and trusted until the local clock says otherwise."""
+
+
+Condition = Holding | StopAsked | Lost
+
+
+class Keeper:
+    """One lease in our hands."""
+
+    def __init__(
+        self,
+        claimed: Claimed,
+        leases: ShownLeases,
+        tracker: Tracker,
+        pipeline: Pipeline,
+        clock: Clock,
+        journal: Journal,
+        reached: Reached = unwatched,
+    ) -> None:
+        self.stage, self.terms, self.failed_attempts = (
+            claimed.stage,
+            claimed.terms,
+            claimed.failed_attempts,
+        )
+        self._lease = claimed.lease
+        self._leases, self._tracker, self._pipeline = leases, tracker, pipeline
+        self._clock, self._journal, self._reached = clock, journal, reached
+        self._lock = threading.RLock()
+        self._renewing = threading.Lock()
+        self._condition: Condition = Holding()
+        self._finishing = False
+        self._trusted_until = claimed.terms.trusted_until(claimed.asked_at)
+        self._hold_until = local_after(claimed.asked_at, claimed.terms.max_hold)
+        self._renew_at = local_after(claimed.asked_at, claimed.terms.renew_every)
+        self._watchers: list[Callable[[str], None]] = []
+        self.over = threading.Event()
+        """Set when the work must stop, for whatever reason."""
+
+    @property
+    def lease(self) -> Lease:
+        with self._lock:
+            return self._lease
+
+    @property
+    def condition(self) -> Condition:
+        """How the lease stands now, the clock included."""
+        with self._lock:
+            holding = isinstance(self._condition, Holding)
+            expired = holding and self._clock.now() >= self._trusted_until
+        if expired:
+            self._end(Lost("it was not renewed in time"))
+        return self._condition
+
+    @property
+    def trusted_until(self) -> LocalTime:
+        with self._lock:
+            return self._trusted_until
+
+    def remaining_s(self) -> float:
+        """How long the lease may still be trusted; zero when it may not."""
+        if not isinstance(self.condition, Holding):
+            return 0.0
+        return max(0.0, self.trusted_until - self._clock.now())
+
+    def check(self) -> None:
+        """Call before every side effect. Raises LeaseLost when the work must stop."""
+        match self.condition:
+            case Holding():
+                return
+            case StopAsked(why) | Lost(why):
+                raise LeaseLost(self.lease.issue, fence=self.lease.fence, why=why)
+            case never:
+                assert_never(never)
+
+    def ensure(self, seconds: float) -> None:
+        """Call before a step that cannot be interrupted. Renews if need be; raises if it cannot."""
+        self.check()
+        if self.remaining_s() < seconds:
+            self.renew_now()
+            self.check()
+        if (left := self.remaining_s()) < seconds:
+            why = f"{seconds:.1f} s are needed and only {left:.1f} s can be trusted"
+            raise LeaseLost(self.lease.issue, fence=self.lease.fence, why=why)
+
+    def on_lost(self, watcher: Callable[[str], None]) -> None:
+        """Be told, once, from the keeping thread."""
+        with self._lock:
+            self._watchers.append(watcher)
+
+    def beat(self) -> float | None:
+        """Renew if it is time. Returns how long to wait for the next beat; None when it is over."""
+        if not isinstance(self.condition, Holding):
+            return None
+        now = self._clock.now()
+        if now >= self._hold_until:
+            self._end(StopAsked(f"held longer than max_hold ({self.terms.max_hold})"))
+            return None
+        if now >= self._renew_at:
+            self.renew_now()
+        return self._pause_s()
+
+    def renew_now(self) -> None:
+        """One renewal, whoever asks. Transport errors are retried until trust ends."""
+        with self._renewing:
+            if self._finishing or not isinstance(self.condition, Holding):
+                return
+            asked_at = self._clock.now()
+            self._reached(Step.RENEW_STARTED)
+            try:
+                result = self._leases.renew(self.lease)
+            except Outage as failure:
+                _log.warning("%s: renewal failed, will retry: %s", self.lease.issue, failure)
+                retry_s = max(self.terms.renew_every.total_seconds() / 5, _SHORTEST_PAUSE_S)
+                with self._lock:
+                    self._renew_at = LocalTime(self._clock.now() + retry_s)
+                return
+            self._reached(Step.RENEW_SHOWN)
+            self._take(result, asked_at)
+
+    def _take(self, result: Renewed | StopAsked | Lost, asked_at: LocalTime) -> None:
+        if not isinstance(self.condition, Holding):
+            return  # the reply came after trust had ended: it revives nothing
+        match result:
+            case Renewed(lease, thread):
+                with self._lock:
+                    self._lease = lease
+                    self._trusted_until = self.terms.trusted_until(asked_at)
+                    self._renew_at = local_after(asked_at, self.terms.renew_every)
+                self._journal.append(_event(EventKind.RENEWED, lease, beats=str(lease.beats)))
+                if thread is not None:
+                    self._look(thread)
+            case StopAsked() | Lost():
+                self._end(result)
+            case never:
+                assert_never(never)
+
+    def _look(self, thread: Thread) -> None:
+        """A person's veto ends the work; a picture that somebody spoiled is repainted."""
+        if (why := vetoed(thread.issue, self._pipeline)) is not None:
+            self._end(StopAsked(why))
+            return
+        repaint = claim_effects(self._pipeline, self.stage, thread.issue.labels)
+        if repaint:
+            try:
+                apply(self._tracker, thread.issue.ref, repaint)
+            except Outage as failure:
+                _log.info("%s: labels not repainted: %s", thread.issue.ref, failure)
+
+    def _pause_s(self) -> float:
+        with self._lock:
+            next_at = min(self._renew_at, self._trusted_until, self._hold_until)
+        return max(next_at - self._clock.now(), _SHORTEST_PAUSE_S)
+
+    def _end(self, condition: StopAsked | Lost) -> None:
+        with self._lock:
+            if not isinstance(self._condition, Holding):
+                return
+            self._condition = condition
+            watchers = list(self._watchers)
+        self.over.set()
+        self._journal.append(_event(EventKind.LEASE_LOST, self._lease, why=condition.why))
+        for watcher in watchers:
+            watcher(condition.why)
+
+    def give_up(self, why: str) -> None:
+        """Stop trusting the lease now."""
+        self._end(Lost(why))
+
+    def ask_to_stop(self, why: str) -> None:
+        """The lease stays ours, but the work must end."""
+        self._end(StopAsked(why))
+
+    def begin_finishing(self) -> None:
+        """Renewal stops before finishing begins: a card has one writer at a time."""
+        with self._renewing:
+            self._finishing = True
+
+    # What a lease is to its user
+
+    @property
+    def issue(self) -> IssueRef:
+        return self._lease.issue
+
+    @property
+    def run(self) -> RunId:
+        return self._lease.run
+
+    @property
+    def fence(self) -> Fence:
+        return self._lease.fence
+
+    @property
+    def stage_name(self) -> StageName:
+        return self._lease.stage
+
+
+class Supervision:
+    """The thread that keeps one lease alive, whatever the work is doing."""
+
+    def __init__(self, keeper: Keeper, clock: Clock) -> None:
+        self._keeper = keeper
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"dibs-keeper-{keeper.issue}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            while (pause_s := self._keeper.beat()) is not None:
+                if self._clock.wait(self._stop, pause_s):
+                    return
+        except Exception:  # noqa: BLE001 - whatever it is, the work must learn of it
+            _log.exception("%s: the keeper failed", self._keeper.issue)
+            self._keeper.give_up("its keeper failed")
+
+    def stop(self) -> None:
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _event(kind: EventKind, lease: Lease, **detail: str) -> Event:
+    return Event(
+        kind,
+        issue=lease.issue,
+        run=lease.run,
+        holder=lease.holder,
+        stage=lease.stage,
+        fence=lease.fence,
+        detail=detail,
+    )

@@ -1,0 +1,406 @@
+"""Running one claimed issue to its end: keep the lease, run the handler, decide what came of it.
+
+The handler's contract is here and nowhere else: what it is given, what its exit codes mean, what
+its result file may say.
+"""
+
+import json
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol, assert_never
+
+from dibs.core.card import parse_mark
+from dibs.core.durations import format_instant
+from dibs.core.errors import IllegalMove, LeaseLost, Outage
+from dibs.core.events import Event, EventKind
+from dibs.core.ids import LocalTime, ServerTime, later, local_after
+from dibs.core.issue import Thread
+from dibs.core.pipeline import Command, InProcess, NoHandler, Pipeline, PythonCallable
+from dibs.core.steps import Reached, unwatched
+from dibs.ports.clock import Clock
+from dibs.ports.journal import Journal
+from dibs.ports.leases import ShownLeases
+from dibs.ports.runner import Assignment, Exited, Runner, Stopped
+from dibs.ports.runner import Running as RunningHandler
+from dibs.ports.tracker import Tracker
+from dibs.services.advancing import Advancing, FinishResult
+from dibs.services.claiming import Claimed
+from dibs.services.keeping import Holding, Keeper, Supervision
+
+_log = logging.getLogger("dibs.running")
+GIVE_BACK_EXIT = 75
+_SLICE_S = 0.25
+_LONGEST_NOTE = 200
+
+
+class GiveBack(Exception):
+    """Raised by a Python handler to return the issue without counting an attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a Python handler is handed."""
+
+    issue: Mapping[str, Any]
+    """The issue as JSON data: the same that a command reads on its standard input."""
+    stage: str
+    run: str
+    fence: int
+    attempt: int
+    lease: Keeper | None = None
+    """The lease itself, for handlers in the worker's own process; None in a process of its own."""
+
+    def check(self) -> None:
+        """Call before every side effect. In a process of its own the warden stops the work."""
+        if self.lease is not None:
+            self.lease.check()
+
+
+PythonHandler = Callable[[Work], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    to: str | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    note: str = ""
+
+
+Verdict = Advance | Return | Fail
+"""What the handler's end asks for."""
+
+
+class Stoppable(Protocol):
+    """Work that can be asked to end, or made to."""
+
+    def stop(self, why: str) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class StopSignal:
+    """The worker's wish to leave, told to its running jobs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[Stoppable] = set()
+        self._why: str | None = None
+
+    @property
+    def why(self) -> str | None:
+        return self._why
+
+    def enter(self, running: Stoppable) -> None:
+        with self._lock:
+            self._running.add(running)
+            why = self._why
+        if why is not None:
+            running.stop(why)
+
+    def leave(self, running: Stoppable) -> None:
+        with self._lock:
+            self._running.discard(running)
+
+    def stop_all(self, why: str) -> None:
+        with self._lock:
+            self._why = why
+            running = list(self._running)
+        for handler in running:
+            handler.stop(why)
+
+    def kill_all(self, why: str) -> None:
+        with self._lock:
+            self._why = why
+            running = list(self._running)
+        for handler in running:
+            handler.kill()
+
+
+class _Asking:
+    """A handler in our own process can only be asked: its next check raises."""
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+
+    def stop(self, why: str) -> None:
+        self._keeper.ask_to_stop(why)
+
+    def kill(self) -> None:
+        self._keeper.ask_to_stop("the worker is leaving")
+
+
+class Running:
+    def __init__(
+        self,
+        tracker: Tracker,
+        leases: ShownLeases,
+        pipeline: Pipeline,
+        advancing: Advancing,
+        runner: Runner,
+        clock: Clock,
+        journal: Journal,
+        *,
+        handlers: Mapping[str, PythonHandler],
+        reached: Reached = unwatched,
+    ) -> None:
+        self._tracker = tracker
+        self._leases = leases
+        self._pipeline = pipeline
+        self._advancing = advancing
+        self._runner = runner
+        self._clock = clock
+        self._journal = journal
+        self._handlers = handlers
+        self._reached = reached
+
+    def keep(self, claimed: Claimed) -> Keeper:
+        return Keeper(
+            claimed,
+            self._leases,
+            self._tracker,
+            self._pipeline,
+            self._clock,
+            self._journal,
+            self._reached,
+        )
+
+    def run(self, claimed: Claimed, leaving: StopSignal) -> FinishResult:
+        """To the end, whatever it is. Raises Outage only if the ending could not be written."""
+        keeper = self.keep(claimed)
+        supervision = Supervision(keeper, self._clock)
+        try:
+            verdict = self._work(claimed, keeper, leaving)
+        finally:
+            supervision.stop()
+        return self._conclude(keeper, verdict)
+
+    def park(self, claimed: Claimed) -> FinishResult:
+        """Set an issue with no attempt left aside for a person, under the lease like all else."""
+        note = f"{claimed.failed_attempts} attempts failed"
+        return self._advancing.park(self.keep(claimed), note)
+
+    def _work(self, claimed: Claimed, keeper: Keeper, leaving: StopSignal) -> Verdict:
+        match claimed.stage.handler:
+            case NoHandler():
+                return Advance()
+            case InProcess():
+                return self._call(claimed, keeper, leaving)
+            case Command() | PythonCallable() as handler:
+                return self._spawn(claimed, keeper, leaving, handler)
+            case never:
+                assert_never(never)
+
+    # In this process
+
+    def _call(self, claimed: Claimed, keeper: Keeper, leaving: StopSignal) -> Verdict:
+        asking = _Asking(keeper)
+        leaving.enter(asking)
+        self._started(keeper)
+        try:
+            return self._exited(keeper, self._answer(claimed, keeper))
+        finally:
+            leaving.leave(asking)
+
+    def _answer(self, claimed: Claimed, keeper: Keeper) -> Verdict:
+        handler = self._handlers[claimed.stage.name]
+        lease = keeper.lease
+        attempt = claimed.failed_attempts + 1
+        document = issue_document(claimed.thread, lease.stage, attempt)
+        work = Work(document, lease.stage, lease.run, lease.fence, attempt, keeper)
+        try:
+            answer = handler(work)
+        except GiveBack as asked:
+            return Return(_note(str(asked)))
+        except LeaseLost as lost:
+            return Return(_note(lost.why))
+        except Exception as failure:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+            _log.warning("%s: %s", lease.issue, "".join(traceback.format_exception(failure)))
+            note = f"{type(failure).__name__}: {failure}"
+            return Fail(_note(note))
+        return verdict_of(answer)
+
+    # In a process of its own
+
+    def _spawn(
+        self,
+        claimed: Claimed,
+        keeper: Keeper,
+        leaving: StopSignal,
+        handler: Command | PythonCallable,
+    ) -> Verdict:
+        limit = claimed.stage.timeout or claimed.terms.max_hold
+        started_at = self._clock.now()
+        running = self._runner.start(
+            self._assignment(claimed, handler, limit), keeper.trusted_until
+        )
+        self._started(keeper)
+        keeper.on_lost(lambda why: running.stop(f"the lease is lost: {why}"))
+        if not isinstance(keeper.condition, Holding):
+            running.stop("the lease is lost")
+        leaving.enter(running)
+        try:
+            end = self._watch(running, keeper, local_after(started_at, limit))
+        finally:
+            leaving.leave(running)
+        match end:
+            case Exited(code):
+                return self._exited(keeper, _verdict_of_exit(code, running.result()))
+            case Stopped(why) if why == _TIME_LIMIT:
+                return self._exited(keeper, Fail(why))
+            case Stopped(why):
+                return self._exited(keeper, Return(_note(why)))
+            case never:
+                assert_never(never)
+
+    def _watch(self, running: RunningHandler, keeper: Keeper, until: LocalTime) -> Exited | Stopped:
+        """Wait for the end, passing on every extension of trust."""
+        slice_s = min(_SLICE_S, keeper.terms.ttl.total_seconds() / 10)
+        told = keeper.trusted_until
+        while (end := running.poll(slice_s)) is None:
+            if keeper.trusted_until != told:
+                told = keeper.trusted_until
+                running.trust_until(told)
+            if self._clock.now() >= until:
+                running.stop(_TIME_LIMIT)
+        return end
+
+    def _assignment(
+        self, claimed: Claimed, handler: Command | PythonCallable, limit: timedelta
+    ) -> Assignment:
+        lease, attempt = claimed.lease, claimed.failed_attempts + 1
+        document = issue_document(claimed.thread, lease.stage, attempt)
+        deadline: ServerTime = later(claimed.thread.now, limit)
+        return Assignment(
+            run=lease.run,
+            handler=handler,
+            stdin=json.dumps(document, ensure_ascii=False).encode(errors="replace"),
+            environment={
+                "DIBS_ISSUE": str(lease.issue),
+                "DIBS_STAGE": lease.stage,
+                "DIBS_RUN": lease.run,
+                "DIBS_FENCE": str(lease.fence),
+                "DIBS_ATTEMPT": str(attempt),
+                "DIBS_DEADLINE": format_instant(deadline),
+            },
+            pass_env=claimed.stage.pass_env,
+            # The group must be gone before the lease can be another's.
+            stop_within=min(timedelta(seconds=5), claimed.terms.margin * 0.8),
+        )
+
+    # The end
+
+    def _conclude(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
+        try:
+            return self._finish(keeper, verdict)
+        except IllegalMove as refusal:
+            return self._advancing.fail(keeper, _note(str(refusal)))
+        except Outage:
+            _log.exception("%s: the ending could not be written; the lease expires", keeper.issue)
+            raise
+
+    def _finish(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
+        match verdict:
+            case Advance(to, note):
+                return self._advancing.advance(keeper, to, note)
+            case Return(note):
+                return self._advancing.give_back(keeper, note)
+            case Fail(note):
+                return self._advancing.fail(keeper, note)
+            case never:
+                assert_never(never)
+
+    def _started(self, keeper: Keeper) -> None:
+        self._journal.append(self._event(EventKind.HANDLER_STARTED, keeper, {}))
+
+    def _exited(self, keeper: Keeper, verdict: Verdict) -> Verdict:
+        detail = {"verdict": type(verdict).__name__.lower(), "note": verdict.note}
+        self._journal.append(self._event(EventKind.HANDLER_EXITED, keeper, detail))
+        return verdict
+
+    @staticmethod
+    def _event(kind: EventKind, keeper: Keeper, detail: dict[str, str]) -> Event:
+        lease = keeper.lease
+        return Event(
+            kind,
+            issue=lease.issue,
+            run=lease.run,
+            holder=lease.holder,
+            stage=lease.stage,
+            fence=lease.fence,
+            detail={key: value for key, value in detail.items() if value},
+        )
+
+
+_TIME_LIMIT = "the handler's time limit is over"
+
+
+def issue_document(thread: Thread, stage: str, attempt: int) -> dict[str, Any]:
+    """The issue as a handler reads it. Claim cards are left out: they are ours, not the issue's."""
+    issue = thread.issue
+    return {
+        "issue": str(issue.ref),
+        "title": issue.title,
+        "body": issue.body,
+        "author": issue.author,
+        "url": issue.url,
+        "labels": sorted(issue.labels),
+        "stage": stage,
+        "attempt": attempt,
+        "created_at": format_instant(issue.created_at),
+        "comments": [
+            {
+                "author": comment.author,
+                "body": comment.body,
+                "created_at": format_instant(comment.created_at),
+            }
+            for comment in thread.comments
+            if parse_mark(comment.body) is None
+        ],
+    }
+
+
+def verdict_of(answer: object) -> Verdict:
+    """What a handler's answer asks for: nothing, a stage's name, or {"next": ..., "note": ...}."""
+    match answer:
+        case None:
+            return Advance()
+        case str(stage):
+            return Advance(stage)
+        case {"next": None | str(), **rest} | {"note": str(), **rest} if not (
+            rest.keys() - {"next", "note"}
+        ):
+            assert isinstance(answer, Mapping), "a mapping pattern matched"
+            return Advance(answer.get("next"), _note(str(answer.get("note") or "")))
+        case _:
+            return Fail(f"the handler's answer is not understood: {answer!r:.80}")
+
+
+def _verdict_of_exit(code: int, result: bytes) -> Verdict:
+    if code == GIVE_BACK_EXIT:
+        return Return("the handler gave it back")
+    if code != 0:
+        return Fail(f"the handler exited with {code}")
+    if not result.strip():
+        return Advance()
+    try:
+        answer = json.loads(result)
+    except ValueError as flaw:
+        return Fail(_note(f"DIBS_RESULT is not JSON: {flaw}"))
+    return verdict_of(answer)
+
+
+def _note(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST_NOTE]

@@ -1,0 +1,176 @@
+"""Any atomic lease store, made visible on the tracker: the same labels, the same card.
+
+The store decides; the tracker shows. A tracker that cannot be reached delays the picture and never
+ends a lease that the store renewed. An ending is decided in the store first, painted second and
+acknowledged last, so that whoever comes next can finish what a crash left half shown.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dibs.core.card import Card, CardState, render_card, render_revoke
+from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage
+from dibs.core.fold import FoldRules, Marks, read_marks, tries_on_picture, without_run
+from dibs.core.ids import IssueRef, RunId
+from dibs.core.issue import Thread
+from dibs.core.lease import (
+    AcquireResult,
+    Bid,
+    Ending,
+    Lease,
+    Lost,
+    Outcome,
+    Record,
+    Released,
+    ReleaseResult,
+    Renewed,
+    RenewResult,
+    Revocation,
+    Standing,
+)
+from dibs.core.plan import EditComment, Effect, PostComment
+from dibs.core.steps import Reached, Step, unwatched
+from dibs.ports.applying import apply
+from dibs.ports.guarantees import Guarantee
+from dibs.ports.leases import LeaseStore, Painter
+from dibs.ports.tracker import Tracker
+
+_log = logging.getLogger("dibs.showing")
+
+
+class Showing:
+    """A `LeaseStore` and a `Tracker` as `ShownLeases`."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        tracker: Tracker,
+        *,
+        rules: FoldRules,
+        reached: Reached = unwatched,
+    ) -> None:
+        self._store = store
+        self._tracker = tracker
+        self._rules = rules
+        self._reached = reached
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    @property
+    def guarantees(self) -> Guarantee:
+        return self._store.guarantees
+
+    def acquire(self, bid: Bid) -> AcquireResult:
+        result = self._store.acquire(bid)
+        self._reached(Step.CLAIM_BID)
+        return result
+
+    def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
+        card = PostComment(_card(lease, CardState.HELD))
+        thread = apply(self._tracker, lease.issue, (card, *paint))
+        self._reached(Step.CLAIM_CONFIRMED)
+        return Renewed(replace(lease, card=self._card_of(thread, lease.run)), thread)
+
+    def renew(self, lease: Lease) -> RenewResult:
+        result = self._store.renew(lease)
+        self._reached(Step.RENEW_STORED)
+        if not isinstance(result, Renewed):
+            return result
+        return Renewed(result.lease, self._show_beat(result.lease))
+
+    def _show_beat(self, lease: Lease) -> Thread | None:
+        """Show the renewal and look at the issue. The store has spoken, so this may fail."""
+        try:
+            if lease.card is None:
+                return self._tracker.read(lease.issue)
+            edit = EditComment(lease.card, _card(lease, CardState.HELD))
+            return apply(self._tracker, lease.issue, (edit,))
+        except (Outage, NoSuchComment, NoSuchIssue) as failure:
+            _log.warning("%s: renewed, but the card does not show it: %s", lease.issue, failure)
+            return None
+
+    def concede(self, lease: Lease) -> None:
+        try:
+            self._store.release(lease, Ending(Outcome.CONCEDED))
+        except Outage as failure:
+            _log.warning("%s: the grant stays until it expires: %s", lease.issue, failure)
+
+    def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
+        self._reached(Step.FINISH_VERIFIED)
+        result = self._store.release(lease, ending)
+        if isinstance(result, Lost):
+            return result
+        self._reached(Step.FINISH_DECIDED)
+        record = replace(result.record, lease=replace(result.record.lease, card=lease.card))
+        try:
+            thread = self._tracker.read(lease.issue)
+            self.roll_forward(record, painter(record, thread.issue.labels))
+        except Outage as failure:
+            _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
+            return Released(record)
+        return Released(replace(record, painted=True))
+
+    def roll_forward(self, record: Record, paint: Sequence[Effect]) -> None:
+        """Labels first, the holder's own card after them, the acknowledgement last."""
+        lease = record.lease
+        card = () if lease.card is None else (EditComment(lease.card, _ended_card(record)),)
+        try:
+            apply(self._tracker, lease.issue, (*paint, *card), self._reached)
+        except NoSuchComment:  # somebody deleted the card; the labels are what matters
+            apply(self._tracker, lease.issue, paint, self._reached)
+        self._reached(Step.FINISH_PAINTED)
+        self._store.acknowledge(record)
+        self._reached(Step.FINISH_ACKNOWLEDGED)
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        record = self._store.revoke(issue, revocation)
+        if record is not None:
+            self._tracker.comment(issue, render_revoke(revocation))
+        return record
+
+    def standing(self, thread: Thread, *, apart_from: RunId | None = None) -> Standing:
+        record = self._store.read(thread.issue.ref)
+        marks = without_run(self._marks(thread), apart_from)
+        tries = tries_on_picture(marks, record)
+        if record is not None and record.lease.run == apart_from:
+            record = None
+        return Standing(record, tries)
+
+    def mine(self, thread: Thread, run: RunId) -> Lease | None:
+        record = self._store.read(thread.issue.ref)
+        if record is None or record.lease.run != run or not record.live:
+            return None
+        return replace(record.lease, card=self._card_of(thread, run))
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        return self._store.live(stage, limit)
+
+    def _marks(self, thread: Thread) -> Marks:
+        return read_marks(thread.comments, self._rules)
+
+    def _card_of(self, thread: Thread, run: RunId) -> int | None:
+        mine = [posted.id for posted in self._marks(thread).cards if posted.card.run == run]
+        return mine[0] if mine else None
+
+
+def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
+    return render_card(
+        Card(
+            run=lease.run,
+            ttl=lease.ttl,
+            state=state,
+            holder=lease.holder,
+            stage=lease.stage,
+            prev=lease.expires_at,
+            beats=lease.beats,
+            ending=ending,
+            extra=(("fence", str(lease.fence)),),
+        )
+    )
+
+
+def _ended_card(record: Record) -> str:
+    return _card(record.lease, CardState.RELEASED, record.ending)

@@ -1,0 +1,99 @@
+"""A person's word: pause and resume, revoke, re-queue."""
+
+from dataclasses import dataclass
+
+from dibs.core.eligibility import PauseScope
+from dibs.core.events import Event, EventKind
+from dibs.core.ids import HolderId, IssueRef, RunId
+from dibs.core.lease import Record, Revocation
+from dibs.core.pipeline import Pipeline
+from dibs.ports.journal import Journal
+from dibs.ports.leases import ShownLeases
+from dibs.ports.pauses import Pauses
+from dibs.ports.tracker import Tracker
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToRevoke:
+    """Nobody holds it, or another run does by now."""
+
+    record: Record | None
+
+
+class Steering:
+    def __init__(
+        self,
+        tracker: Tracker,
+        leases: ShownLeases,
+        pipeline: Pipeline,
+        pauses: Pauses,
+        journal: Journal,
+    ) -> None:
+        self._tracker = tracker
+        self._leases = leases
+        self._pipeline = pipeline
+        self._pauses = pauses
+        self._journal = journal
+
+    def pause_issue(self, issue: IssueRef, *, reason: str, by: str) -> None:
+        """Hands off. Running work reads it with its next renewal and gives the issue back."""
+        self._tracker.edit_labels(issue, add=(self._pipeline.labels.paused,))
+        self._tracker.comment(issue, f"Paused by {by}: {reason}")
+        self._note(EventKind.PAUSED, issue, by, reason)
+
+    def resume_issue(self, issue: IssueRef, *, by: str) -> bool:
+        """Lift a pause, or re-queue a parked issue. False if there was nothing to lift."""
+        marks = self._pipeline.labels
+        lifted = self._tracker.read(issue).issue.labels & {marks.paused, marks.parked}
+        if not lifted:
+            return False
+        self._tracker.edit_labels(issue, remove=sorted(lifted))
+        self._tracker.comment(issue, f"Resumed by {by}.")
+        self._note(EventKind.RESUMED, issue, by, ", ".join(sorted(lifted)))
+        return True
+
+    def pause_all(self, scope: PauseScope, *, reason: str, by: str) -> None:
+        """No new claims. Work that is under way is finished."""
+        self._pauses.pause(scope, repo=self._repo(scope), reason=reason, by=by)
+        self._note(EventKind.PAUSED, None, by, reason, scope.value)
+
+    def resume_all(self, scope: PauseScope, *, by: str) -> bool:
+        lifted = self._pauses.resume(scope, repo=self._repo(scope))
+        if lifted:
+            self._note(EventKind.RESUMED, None, by, "", scope.value)
+        return lifted
+
+    def revoke(
+        self, issue: IssueRef, run: RunId, *, by: str, reason: str, force: bool
+    ) -> Revoked | NothingToRevoke:
+        """Names the run that was read, so it never hits the one who came after."""
+        record = self._leases.revoke(issue, Revocation(run, by, reason, force=force))
+        if record is None:
+            return NothingToRevoke(self._leases.standing(self._tracker.read(issue)).record)
+        detail = {"by": by, "reason": reason, "force": str(force).lower()}
+        self._journal.append(
+            Event(
+                EventKind.REVOKED,
+                issue=issue,
+                run=run,
+                holder=record.lease.holder,
+                fence=record.lease.fence,
+                at=record.as_of,
+                detail=detail,
+            )
+        )
+        return Revoked(record)
+
+    def _repo(self, scope: PauseScope) -> str:
+        return self._tracker.traits.repo if scope is PauseScope.REPOSITORY else ""
+
+    def _note(
+        self, kind: EventKind, issue: IssueRef | None, by: str, reason: str, scope: str = "issue"
+    ) -> None:
+        detail = {"scope": scope, "reason": reason}
+        self._journal.append(Event(kind, issue=issue, holder=HolderId(by), detail=detail))

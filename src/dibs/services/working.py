@@ -1,0 +1,319 @@
+"""The worker's loop: scan, spread, claim, run, sweep, and leave without stranding anything.
+
+It decides what to do next and how long to wait; claiming, running and sweeping are done by the
+services of those names. Every wait is on an event that a finished job or a signal sets.
+"""
+
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import assert_never
+
+from dibs.core.eligibility import Pause, PauseScope, ReasonCode
+from dibs.core.errors import HandlerUnusable, Misuse, Outage, RateLimited
+from dibs.core.ids import HolderId, LocalTime
+from dibs.core.lease import Outcome
+from dibs.core.pipeline import Command, PythonCallable, Stage
+from dibs.ports.clock import Clock
+from dibs.ports.pauses import Pauses
+from dibs.ports.runner import Runner
+from dibs.services.advancing import Finished, FinishRefused
+from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
+from dibs.services.running import Running, StopSignal
+from dibs.services.scanning import Candidate, Scanning, Spread
+from dibs.services.sweeping import Sweeping
+
+_log = logging.getLogger("dibs.worker")
+
+
+class Until(StrEnum):
+    """When a worker goes home."""
+
+    STOPPED = "stopped"
+    ONCE = "once"
+    DRAINED = "drained"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkOptions:
+    holder: HolderId
+    stages: tuple[Stage, ...]
+    jobs: int = 1
+    until: Until = Until.STOPPED
+    poll_s: float = 5.0
+    sweep_s: float = 30.0
+    stop_grace_s: float = 30.0
+    repo: str = ""
+
+
+@dataclass(slots=True)
+class WorkReport:
+    """What this worker did."""
+
+    attempts: int = 0
+    claimed: int = 0
+    lost_races: int = 0
+    refused: int = 0
+    swept: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    paused: tuple[Pause, ...] = ()
+    unusable: str = ""
+
+    @property
+    def did_something(self) -> bool:
+        return bool(self.claimed or self.swept)
+
+
+class Worker:
+    def __init__(
+        self,
+        claiming: Claiming,
+        running: Running,
+        scanning: Scanning,
+        sweeping: Sweeping,
+        pauses: Pauses,
+        runner: Runner,
+        clock: Clock,
+        options: WorkOptions,
+        dice: random.Random,
+        *,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._claiming = claiming
+        self._running = running
+        self._scanning = scanning
+        self._sweeping = sweeping
+        self._pauses = pauses
+        self._runner = runner
+        self._clock = clock
+        self._options = options
+        self._dice = dice
+        self._tell = tell
+        self._spread = Spread(dice)
+        self._wake = threading.Event()
+        self._leaving = threading.Event()
+        self._stop_jobs = StopSignal()
+        self._jobs: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+        self._sweep_at = LocalTime(0.0)
+        self.report = WorkReport()
+
+    # Leaving
+
+    def leave(self) -> None:
+        """Claim nothing more; let running handlers finish for a while, then give back."""
+        self._leaving.set()
+        self._wake.set()
+
+    def leave_now(self) -> None:
+        """Stop the handlers at once."""
+        self._leaving.set()
+        self._stop_jobs.kill_all("the worker was told to stop at once")
+        self._wake.set()
+
+    # The loop
+
+    def run(self) -> WorkReport:
+        self._check_handlers()
+        while not self._leaving.is_set():
+            self._wake.clear()
+            pause_s = self._step()
+            if pause_s is None:
+                break
+            if pause_s > 0:
+                self._clock.wait(self._wake, pause_s)
+        self._go_home()
+        return self.report
+
+    def _step(self) -> float | None:
+        """One decision. Returns how long to wait, or None to go home."""
+        options = self._options
+        try:
+            self._sweep_if_due()
+            if len(self._jobs) < options.jobs and self._claim_one():
+                return None if options.until is Until.ONCE else 0.0
+            return self._idle()
+        except RateLimited as limit:
+            _log.warning("rate limited; waiting %.0f s", limit.retry_after_s)
+            return max(limit.retry_after_s, 1.0)
+        except Outage as failure:
+            if not failure.retryable:
+                raise
+            _log.warning("the tracker or store is not available, trying again: %s", failure)
+            return self._jittered(options.poll_s)
+
+    def _idle(self) -> float | None:
+        options = self._options
+        if options.until is Until.ONCE:
+            return None
+        # A job that ends sets the wake event, so a full worker need not poll at all.
+        if len(self._jobs) >= options.jobs:
+            return options.poll_s
+        if options.until is Until.DRAINED and not self._jobs and self._drained():
+            return None
+        return self._jittered(options.poll_s)
+
+    def _drained(self) -> bool:
+        self.report.paused = self._in_force()
+        return bool(self.report.paused) or not self._scanning.anything_left(self._options.stages)
+
+    def _jittered(self, seconds: float) -> float:
+        return seconds * self._dice.uniform(0.5, 1.0)
+
+    def _in_force(self) -> tuple[Pause, ...]:
+        repo = self._options.repo
+        return tuple(
+            pause
+            for pause in self._pauses.pauses()
+            if pause.scope is PauseScope.FLEET or pause.repo == repo
+        )
+
+    def _sweep_if_due(self) -> None:
+        now = self._clock.now()
+        if now < self._sweep_at:
+            return
+        self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
+        for entry in self._sweeping.sweep(limit=200).changed:
+            self.report.swept += 1
+            self._scanning.forget(entry.issue)
+            self._tell(f"{entry.issue} swept: {entry.text}")
+
+    # Claiming
+
+    def _claim_one(self) -> bool:
+        """Try until something is ours or nothing is left to try. Bounded by the list itself."""
+        self.report.paused = self._in_force()
+        if self.report.paused:
+            return False
+        while not self._leaving.is_set():
+            candidates = self._scanning.candidates(self._options.stages)
+            if not candidates:
+                return False
+            if self._try(self._spread.choose(candidates)):
+                return True
+        return False
+
+    def _try(self, candidate: Candidate) -> bool:
+        options = ClaimOptions(self._options.holder, look_first=not candidate.untouched)
+        self._scanning.forget(candidate.issue.ref)
+        match self._claim(candidate, options):
+            case Claimed() as claimed:
+                self._spread.won()
+                self.report.claimed += 1
+                self._start(claimed)
+                return True
+            case Beaten(issue, record):
+                self._spread.lost()
+                self.report.lost_races += 1
+                self._scanning.rest(issue, max(record.remaining.total_seconds(), 0.2))
+            case Doubtful(issue, why):
+                self._spread.lost()
+                self.report.lost_races += 1
+                _log.info("%s: not won: %s", issue, why)
+                self._scanning.rest(issue, self._jittered(self._options.poll_s))
+            case Refused(_, reasons):
+                self.report.refused += 1
+                self._scanning.refused(candidate, reasons)
+            case never:
+                assert_never(never)
+        return False
+
+    def _claim(
+        self, candidate: Candidate, options: ClaimOptions
+    ) -> Claimed | Beaten | Doubtful | Refused:
+        self.report.attempts += 1
+        try:
+            result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
+        except Misuse as gone:  # deleted or transferred between the scan and the claim
+            _log.info("%s: %s", candidate.issue.ref, gone)
+            return Refused(candidate.issue.ref, ())
+        if isinstance(result, Refused):
+            self.report.attempts -= 1  # nothing was bid
+            if any(reason.code is ReasonCode.ATTEMPTS_SPENT for reason in result.reasons):
+                return self._park(candidate, options, result)
+        return result
+
+    def _park(
+        self, candidate: Candidate, options: ClaimOptions, refused: Refused
+    ) -> Beaten | Doubtful | Refused:
+        spent = frozenset({ReasonCode.ATTEMPTS_SPENT, ReasonCode.BACKING_OFF})
+        if any(reason.code not in spent for reason in refused.reasons):
+            return refused
+        options = ClaimOptions(options.holder, overlook=spent)
+        result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
+        if not isinstance(result, Claimed):
+            return result
+        self._running.park(result)
+        self._tell(f"{candidate.issue.ref} parked: {result.failed_attempts} attempts failed")
+        self.report.outcomes["parked"] += 1
+        return refused
+
+    # Jobs
+
+    def _start(self, claimed: Claimed) -> None:
+        lease = claimed.lease
+        self._tell(
+            f"{lease.issue} claimed for {lease.stage} (run {lease.run}, fence {lease.fence})"
+        )
+        job = threading.Thread(
+            target=self._job, args=(claimed,), name=f"dibs-job-{lease.issue}", daemon=True
+        )
+        with self._lock:
+            self._jobs.add(job)
+        job.start()
+
+    def _job(self, claimed: Claimed) -> None:
+        try:
+            self._record(claimed, self._running.run(claimed, self._stop_jobs))
+        except Exception as failure:  # noqa: BLE001 - a job must not take the worker down
+            _log.exception("%s: the run ended unexpectedly", claimed.lease.issue)
+            with self._lock:
+                self.report.outcomes["broken"] += 1
+            if isinstance(failure, HandlerUnusable):
+                self.report.unusable = str(failure)
+                self.leave()
+        finally:
+            with self._lock:
+                self._jobs.discard(threading.current_thread())
+            self._wake.set()
+
+    def _record(self, claimed: Claimed, result: Finished | FinishRefused) -> None:
+        issue = claimed.lease.issue
+        match result:
+            case Finished(_, ending):
+                onward = f" to {ending.next}" if ending.next else ""
+                note = f" ({ending.note})" if ending.note else ""
+                self._tell(f"{issue} {ending.outcome.value}{onward}{note}")
+                outcome = ending.outcome.value
+                if ending.outcome is Outcome.RETURNED:
+                    self._scanning.returned(issue, self._options.poll_s)
+            case FinishRefused(why):
+                self._tell(f"{issue} finish refused: {why}")
+                outcome = "refused"
+            case never:
+                assert_never(never)
+        with self._lock:
+            self.report.outcomes[outcome] += 1
+
+    def _go_home(self) -> None:
+        """Wait for the running jobs: as long as it takes, or for the grace once asked to leave."""
+        deadline: LocalTime | None = None
+        while self._jobs:
+            if self._leaving.is_set() and deadline is None:
+                deadline = LocalTime(self._clock.now() + self._options.stop_grace_s)
+            if deadline is not None and self._clock.now() >= deadline:
+                self._stop_jobs.stop_all("the worker is leaving")
+                deadline = LocalTime(deadline + 3600.0)
+            self._wake.clear()
+            if self._jobs:
+                self._clock.wait(self._wake, 0.2)
+
+    def _check_handlers(self) -> None:
+        """Before anything is claimed: a handler that cannot start must not cost an issue a try."""
+        for stage in self._options.stages:
+            if isinstance(stage.handler, Command | PythonCallable):
+                self._runner.check(stage.handler)

@@ -1,0 +1,331 @@
+"""The one place that turns configuration into adapters and services."""
+
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from dibs.adapters.clocks import SystemClock
+from dibs.adapters.journals import FileJournal, NoJournal
+from dibs.config import Settings
+from dibs.core.errors import BadConfiguration
+from dibs.core.fold import FoldRules
+from dibs.core.ids import HolderId, LocalTime, RunId, ServerTime
+from dibs.core.pipeline import InProcess, Pipeline, Stage
+from dibs.core.steps import Reached, unwatched
+from dibs.ports.clock import Clock
+from dibs.ports.journal import Journal
+from dibs.ports.leases import LeaseStore, ShownLeases
+from dibs.ports.pauses import Pauses
+from dibs.ports.runner import Runner
+from dibs.ports.tracker import SelfChecking, Tracker
+from dibs.services.advancing import Advancing
+from dibs.services.board import Board
+from dibs.services.claiming import Claiming
+from dibs.services.explaining import Explaining
+from dibs.services.keeping import Keeper, Supervision
+from dibs.services.running import PythonHandler, Running
+from dibs.services.scanning import Scanning
+from dibs.services.showing import Showing
+from dibs.services.steering import Steering
+from dibs.services.sweeping import Sweeping
+from dibs.services.working import Until, Worker, WorkOptions
+
+TRACKERS = ("sqlite:PATH", "memory:")
+STORES = ("auto", "comments", "sqlite:PATH", "memory:")
+
+
+@dataclass(slots=True)
+class Adapters:
+    """The outside world, as configured."""
+
+    tracker: Tracker
+    store: LeaseStore | None
+    """None: the comments are the leases."""
+    pauses: Pauses
+    journal: Journal
+    clock: Clock
+    close: list[Callable[[], None]] = field(default_factory=list)
+
+
+class Services:
+    """Everything a frontend may ask for, built on first use."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        adapters: Adapters,
+        *,
+        reached: Reached = unwatched,
+        handlers: Mapping[str, PythonHandler] | None = None,
+        new_run: Callable[[], RunId] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.adapters = adapters
+        self.reached = reached
+        self.handlers = dict(handlers or {})
+        self._new_run = new_run or fresh_run
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The configured pipeline, with handlers registered in this process in their stages."""
+        stages = tuple(
+            replace(stage, handler=InProcess()) if stage.name in self.handlers else stage
+            for stage in self.settings.pipeline.stages
+        )
+        return replace(self.settings.pipeline, stages=stages)
+
+    @property
+    def tracker(self) -> Tracker:
+        return self.adapters.tracker
+
+    @cached_property
+    def rules(self) -> FoldRules:
+        settle = self.settings.settle
+        return FoldRules(
+            max_ttl=self.settings.max_ttl,
+            settle=self.tracker.traits.settle if settle is None else settle,
+        )
+
+    @cached_property
+    def leases(self) -> ShownLeases:
+        store = self.adapters.store
+        if store is not None:
+            return Showing(store, self.tracker, rules=self.rules, reached=self.reached)
+        from dibs.adapters.leases.comments import CommentLeases
+
+        return CommentLeases(
+            self.tracker,
+            self.adapters.clock,
+            rules=self.rules,
+            claimed_label=self.settings.pipeline.labels.claimed,
+            reached=self.reached,
+        )
+
+    @property
+    def claiming(self) -> Claiming:
+        return Claiming(
+            self.tracker,
+            self.leases,
+            self.pipeline,
+            self.adapters.pauses,
+            self.adapters.journal,
+            self.adapters.clock,
+            new_run=self._new_run,
+            grace=self.settings.grace,
+            reached=self.reached,
+        )
+
+    @property
+    def advancing(self) -> Advancing:
+        return Advancing(self.leases, self.pipeline, self.adapters.journal, self.reached)
+
+    @property
+    def sweeping(self) -> Sweeping:
+        return Sweeping(
+            self.tracker,
+            self.leases,
+            self.pipeline,
+            self.claiming,
+            self.adapters.journal,
+            grace=self.settings.grace,
+        )
+
+    @property
+    def explaining(self) -> Explaining:
+        return Explaining(self.tracker, self.leases, self.pipeline, self.claiming)
+
+    @property
+    def board(self) -> Board:
+        return Board(self.tracker, self.leases, self.pipeline, self.adapters.pauses)
+
+    @property
+    def steering(self) -> Steering:
+        return Steering(
+            self.tracker,
+            self.leases,
+            self.pipeline,
+            self.adapters.pauses,
+            self.adapters.journal,
+        )
+
+    @cached_property
+    def runner(self) -> Runner:
+        from dibs.adapters.runners.process import ProcessRunner
+
+        return ProcessRunner(self.settings.runs, os.environ)
+
+    @property
+    def running(self) -> Running:
+        return Running(
+            self.tracker,
+            self.leases,
+            self.pipeline,
+            self.advancing,
+            self.runner,
+            self.adapters.clock,
+            self.adapters.journal,
+            handlers=self.handlers,
+            reached=self.reached,
+        )
+
+    def supervise(self, keeper: Keeper) -> Supervision:
+        return Supervision(keeper, self.adapters.clock)
+
+    def worker(
+        self,
+        holder: HolderId,
+        stages: tuple[Stage, ...],
+        *,
+        jobs: int | None = None,
+        until: Until = Until.STOPPED,
+        stop_grace_s: float | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> Worker:
+        settings = self.settings
+        options = WorkOptions(
+            holder=holder,
+            stages=tuple(reversed(stages)),
+            jobs=jobs or settings.jobs,
+            until=until,
+            poll_s=settings.poll.total_seconds(),
+            sweep_s=settings.sweep.total_seconds(),
+            stop_grace_s=settings.stop_grace.total_seconds()
+            if stop_grace_s is None
+            else stop_grace_s,
+            repo=self.tracker.traits.repo,
+        )
+        return Worker(
+            self.claiming,
+            self.running,
+            Scanning(self.tracker, self.pipeline, self.adapters.clock),
+            self.sweeping,
+            self.adapters.pauses,
+            self.runner,
+            self.adapters.clock,
+            options,
+            random.Random(),
+            tell=tell,
+        )
+
+    def flaws(self) -> tuple[str, ...]:
+        """What the adapters find wrong with their own storage."""
+        return self.tracker.flaws() if isinstance(self.tracker, SelfChecking) else ()
+
+    def close(self) -> None:
+        for close in reversed(self.adapters.close):
+            close()
+
+
+def connect(
+    settings: Settings,
+    *,
+    author: str,
+    handlers: Mapping[str, PythonHandler] | None = None,
+) -> Services:
+    """Build everything the settings name."""
+    from dibs.adapters.failpoints import from_environment
+
+    reached = from_environment(os.environ.get("DIBS_FAILPOINT", ""))
+    return Services(settings, _adapters(settings, author), reached=reached, handlers=handlers)
+
+
+def _adapters(settings: Settings, author: str) -> Adapters:
+    journal = FileJournal(settings.journal) if settings.journal else NoJournal()
+    scheme, _, rest = settings.tracker.partition(":")
+    match scheme:
+        case "sqlite":
+            return _embedded(settings, author, rest, journal)
+        case "memory":
+            return _in_memory(settings, author)
+        case _:
+            raise BadConfiguration(
+                f"tracker {settings.tracker!r} is not known; it may be {' or '.join(TRACKERS)}"
+            )
+
+
+def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> Adapters:
+    from dibs.adapters.pauses import SqlitePauses
+    from dibs.adapters.sqlite_database import Database
+    from dibs.adapters.trackers.plain import PlainTracker
+    from dibs.adapters.trackers.sqlite import SqliteTracker
+
+    database = Database(_path(settings, place))
+    tracker: Tracker = SqliteTracker(database, author=author)
+    if os.environ.get("DIBS_BATCH") == "0":
+        tracker = PlainTracker(tracker)
+    store, closing = _store(settings, database.path)
+    return Adapters(
+        tracker=tracker,
+        store=store,
+        pauses=SqlitePauses(database),
+        journal=journal,
+        clock=SystemClock(),
+        close=[database.close, *closing],
+    )
+
+
+def _store(
+    settings: Settings, tracker_file: Path | None
+) -> tuple[LeaseStore | None, list[Callable[[], None]]]:
+    from dibs.adapters.leases.sqlite import SqliteLeases
+    from dibs.adapters.sqlite_database import Database
+
+    scheme, _, place = settings.leases.partition(":")
+    match scheme:
+        case "comments":
+            return None, []
+        case "auto" if tracker_file is None:
+            return None, []
+        case "auto":
+            assert tracker_file is not None, "the case above"
+            database = Database(tracker_file)
+        case "sqlite":
+            database = Database(_path(settings, place))
+        case _:
+            raise BadConfiguration(
+                f"leases {settings.leases!r} is not known; it may be {', '.join(STORES)}"
+            )
+    return SqliteLeases(database), [database.close]
+
+
+def _in_memory(settings: Settings, author: str) -> Adapters:
+    from dibs.adapters.clocks import wall_clock
+    from dibs.adapters.leases.memory import MemoryLeases
+    from dibs.adapters.pauses import MemoryPauses
+    from dibs.adapters.trackers.memory import MemoryTracker
+
+    def now() -> ServerTime:
+        return ServerTime(wall_clock())
+
+    return Adapters(
+        tracker=MemoryTracker(now, author=author),
+        store=None if settings.leases == "comments" else MemoryLeases(now),
+        pauses=MemoryPauses(now),
+        journal=NoJournal(),
+        clock=SystemClock(),
+    )
+
+
+def _path(settings: Settings, place: str) -> Path:
+    if not place:
+        raise BadConfiguration(f"{settings.tracker!r} names no file; write it as sqlite:PATH")
+    return settings.root / place
+
+
+def fresh_run() -> RunId:
+    """A nonce: the identity of one attempt."""
+    return RunId(secrets.token_hex(6))
+
+
+def worker_name() -> HolderId:
+    """Who a worker says it is, for people to read. Its identity is the run."""
+    return HolderId(f"{socket.gethostname().split('.')[0]}-{os.getpid()}")
+
+
+def local_now(services: Services) -> LocalTime:
+    return services.adapters.clock.now()

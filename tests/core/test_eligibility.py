@@ -1,0 +1,339 @@
+"""Why an issue may not be claimed: every reason provoked, none of them harmful to follow."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.core.eligibility import (
+    Pause,
+    PauseScope,
+    Reason,
+    ReasonCode,
+    Surroundings,
+    Verdict,
+    judge,
+    judge_claimable,
+    judge_picture,
+    vetoed,
+)
+from dibs.core.ids import IssueRef, ServerTime
+from dibs.core.issue import Thread
+from dibs.core.lease import Standing
+from dibs.core.pipeline import Pipeline
+from dibs.core.presets import AGENT, STAGES
+
+from .builders import at, bid, make_issue, make_record, make_thread, make_try, s
+
+LIMITED = Pipeline(
+    (replace(STAGES.stages[0], wip=2, attempts=3), *STAGES.stages[1:]), blockers=STAGES.blockers
+)
+FREE = Standing(None)
+CODES = ReasonCode
+NO_PAUSE = Surroundings()
+FLEET = Pause(PauseScope.FLEET, "release day", "ann", at(3))
+HERE = Pause(PauseScope.REPOSITORY, "migration", "", at(3), repo="acme/shop")
+ELSEWHERE = Pause(PauseScope.REPOSITORY, "migration", "bob", at(3), repo="acme/other")
+
+
+@dataclass
+class Case:
+    code: ReasonCode
+    labels: list[str] = field(default_factory=lambda: ["stage:ready"])
+    now: float = 100
+    standing: Standing = FREE
+    around: Surroundings = NO_PAUSE
+    open: bool = True
+    until: ServerTime | None = None
+    missing: int = 0
+    updated: float = 0
+    words: tuple[str, ...] = ()
+    also: tuple[ReasonCode, ...] = ()
+
+    def thread(self) -> Thread:
+        thread = make_thread(now=self.now, labels=self.labels, open=self.open, updated=self.updated)
+        return replace(thread, issue=replace(thread.issue, comment_count=self.missing))
+
+
+def held(as_of: float) -> Standing:
+    return Standing(make_record(None, expires=120, as_of=as_of))
+
+
+CASES = [
+    Case(CODES.CLOSED, open=False, words=("closed",)),
+    Case(CODES.NO_STAGE, labels=["bug"], words=("no stage",)),
+    Case(CODES.SEVERAL_STAGES, labels=["stage:ready", "stage:review"], words=("2", "stage:review")),
+    Case(CODES.FINAL_STAGE, labels=["stage:done"], words=("done", "end")),
+    Case(CODES.PAUSED, labels=["stage:ready", "paused"], words=("paused",)),
+    Case(
+        CODES.FLEET_PAUSED, around=Surroundings((FLEET,)), words=("ann", "release day", "12:00:03Z")
+    ),
+    Case(CODES.REPOSITORY_PAUSED, around=Surroundings((HERE,)), words=("somebody", "migration")),
+    Case(CODES.PARKED, labels=["stage:ready", "parked"], words=("parked",)),
+    Case(CODES.BLOCKED, labels=["stage:ready", "do-not-pickup"], words=("do-not-pickup",)),
+    Case(CODES.GATE_SHUT, labels=["stage:review"], words=("review", "shut")),
+    Case(
+        CODES.HELD,
+        labels=["stage:ready", "claimed"],
+        standing=held(100),
+        until=at(120),
+        words=("worker-a", "fence 1", "20s"),
+    ),
+    Case(CODES.BID_PENDING, standing=Standing(None, (), at(110)), until=at(110), words=("bid",)),
+    Case(
+        CODES.IN_GRACE,
+        now=125,
+        standing=held(125),
+        around=Surroundings(grace=s(10)),
+        until=at(130),
+        words=("worker-a", "grace"),
+    ),
+    Case(
+        CODES.UNPAINTED,
+        labels=["stage:ready", "claimed"],
+        standing=Standing(make_record("advanced", "review", painted=False, as_of=100)),
+        words=("labels",),
+    ),
+    Case(
+        CODES.CLAIM_LABEL_ONLY,
+        labels=["stage:ready", "claimed"],
+        updated=50,
+        until=at(650),
+        words=("claimed", "no card"),
+    ),
+    Case(
+        CODES.BACKING_OFF,
+        standing=Standing(None, (make_try("failed", ended=90),)),
+        until=at(120),
+        words=("attempt 1 of 3", "20s"),
+    ),
+    Case(
+        CODES.ATTEMPTS_SPENT,
+        now=99_999,
+        standing=Standing(None, (make_try(), make_try(None), make_try())),
+        words=("3 times", "allows 3"),
+    ),
+    Case(CODES.WIP_LIMIT, around=Surroundings(in_flight=2), words=("2 of at most 2",)),
+    Case(CODES.UNREADABLE, missing=3, words=("0 of 3",)),
+]
+
+
+def verdict_of(case: Case) -> Verdict:
+    return judge(case.thread(), case.standing, LIMITED, case.around)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.code for case in CASES])
+def test_each_reason_appears_alone_with_its_fact_its_remedy_and_its_end(case):
+    verdict = verdict_of(case)
+    assert not verdict.eligible
+    (reason,) = verdict.reasons
+    assert reason.code is case.code
+    assert reason.until == case.until
+    assert reason.text.strip()
+    assert reason.remedy.strip()
+    for word in case.words:
+        assert word in reason.text
+    assert verdict.only(case.code)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.code for case in CASES])
+def test_no_remedy_takes_an_issue_away_from_anybody(case):
+    for reason in verdict_of(case).reasons:
+        said = f"{reason.text} {reason.remedy}".lower()
+        assert "revoke" not in said
+        assert "--force" not in said
+
+
+def test_every_reason_the_core_can_give_has_a_row():
+    """Only a worker knows what it serves, so that one reason is given above the core."""
+    assert {case.code for case in CASES} == set(ReasonCode) - {CODES.NOT_SERVED}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.until], ids=lambda case: case.code)
+def test_a_reason_that_lifts_by_itself_is_gone_at_the_moment_it_named(case):
+    moved = replace(case, now=(case.until - at(0)).total_seconds())
+    if moved.standing.record is not None:
+        record = replace(moved.standing.record, as_of=case.until)
+        moved = replace(moved, standing=replace(moved.standing, record=record))
+    assert verdict_of(moved).eligible
+
+
+@pytest.mark.parametrize(
+    ("labels", "standing", "around"),
+    [
+        (["stage:ready"], FREE, NO_PAUSE),
+        (["stage:ready", "bug", "area:shop"], FREE, NO_PAUSE),
+        (["stage:review", "approved"], FREE, NO_PAUSE),
+        (["stage:ready"], FREE, Surroundings((ELSEWHERE,))),
+        (["stage:ready"], FREE, Surroundings(in_flight=1)),
+        (["stage:ready"], FREE, Surroundings(in_flight=None)),
+        (["stage:ready"], Standing(None, (), at(100)), NO_PAUSE),
+        (["stage:ready"], Standing(make_record("returned", as_of=100)), NO_PAUSE),
+        (["stage:ready"], Standing(make_record("failed", as_of=100)), Surroundings(grace=s(999))),
+        (["stage:ready", "claimed", "stage:processing"], held(120), NO_PAUSE),
+        (["stage:ready"], held(130), Surroundings(grace=s(10))),
+        (["stage:ready"], Standing(None, (make_try(ended=70),)), NO_PAUSE),
+        (["stage:ready"], Standing(None, (make_try("returned"),) * 9), NO_PAUSE),
+        (["stage:ready"], Standing(None, (*[make_try()] * 3, make_try("parked"))), NO_PAUSE),
+    ],
+)
+def test_an_eligible_issue_has_a_stage_and_no_reason(labels, standing, around):
+    verdict = judge(make_thread(now=100, labels=labels), standing, LIMITED, around)
+    assert verdict.eligible
+    assert verdict.reasons == ()
+    assert verdict.stage.label in labels
+    assert not verdict.only(*ReasonCode)
+
+
+def test_a_claim_label_without_a_card_counts_as_abandoned_one_ttl_after_the_last_change():
+    for now, eligible in ((649, False), (650, True)):
+        thread = make_thread(now=now, labels=["stage:ready", "claimed"], updated=50)
+        assert judge(thread, FREE, LIMITED, NO_PAUSE).eligible is eligible
+
+
+def test_a_claim_label_without_a_stage_is_given_a_ttl_too():
+    verdict = judge(make_thread(now=1, labels=["claimed"]), FREE, LIMITED, NO_PAUSE)
+    assert {reason.code for reason in verdict.reasons} == {CODES.NO_STAGE, CODES.CLAIM_LABEL_ONLY}
+
+
+def test_every_reason_that_holds_is_told():
+    thread = make_thread(
+        [bid("a", 1, 0)],
+        now=100,
+        labels=["stage:review", "paused", "parked", "do-not-pickup", "claimed"],
+        open=False,
+    )
+    thread = replace(thread, all_pages=False)
+    tries = tuple(make_try(stage="review") for _ in range(3))
+    around = Surroundings((FLEET, HERE, ELSEWHERE), in_flight=5)
+    verdict = judge(thread, replace(held(100), tries=tries), LIMITED, around)
+    assert {reason.code for reason in verdict.reasons} == {
+        *(CODES.FLEET_PAUSED, CODES.REPOSITORY_PAUSED, CODES.CLOSED, CODES.GATE_SHUT),
+        *(CODES.PAUSED, CODES.PARKED, CODES.BLOCKED, CODES.UNREADABLE),
+        *(CODES.HELD, CODES.ATTEMPTS_SPENT),
+    }
+    assert verdict.failed_attempts == 3
+    assert not verdict.only(CODES.HELD)
+
+
+def test_the_same_reason_may_stand_twice():
+    pipeline = replace(STAGES, blockers=frozenset({"wontfix", "blocked"}))
+    issue = make_issue(["stage:ready", "wontfix", "blocked"])
+    reasons = judge_picture(issue, pipeline).reasons
+    assert [reason.code for reason in reasons] == [CODES.BLOCKED, CODES.BLOCKED]
+    assert "'blocked'" in reasons[0].text
+
+
+def test_a_list_that_lacks_a_page_is_not_called_whole():
+    thread = replace(make_thread([bid("a", 1, 0)], now=1, labels=["stage:ready"]), all_pages=False)
+    (reason,) = [
+        reason
+        for reason in judge(thread, FREE, LIMITED, NO_PAUSE).reasons
+        if reason.code is CODES.UNREADABLE
+    ]
+    assert "1 of 1" not in reason.text
+
+
+def test_one_who_was_just_granted_the_lease_is_not_told_that_it_is_held():
+    thread = make_thread(now=100, labels=["stage:ready", "claimed"])
+    assert judge_claimable(thread, (), LIMITED, NO_PAUSE).eligible
+    closed = make_thread(now=100, labels=["stage:ready"], open=False)
+    assert judge_claimable(closed, (), LIMITED, NO_PAUSE).only(CODES.CLOSED)
+    tries = (make_try(ended=90),)
+    resting = judge_claimable(thread, tries, LIMITED, NO_PAUSE)
+    assert resting.only(CODES.BACKING_OFF)
+    assert resting.failed_attempts == 1
+
+
+ANY_LABELS = st.frozensets(st.sampled_from([*LIMITED.every_label, "bug"]))
+STANDINGS = st.builds(
+    Standing,
+    st.none()
+    | st.builds(
+        make_record,
+        st.sampled_from([None, "advanced", "failed", "returned", "parked"]),
+        expires=st.integers(0, 200),
+        as_of=st.just(100),
+        painted=st.booleans(),
+    ),
+    st.lists(
+        st.builds(
+            make_try, st.sampled_from([None, "failed", "returned"]), ended=st.integers(0, 100)
+        ),
+        max_size=4,
+    ).map(tuple),
+    st.none() | st.integers(0, 200).map(at),
+)
+AROUND = st.builds(
+    Surroundings,
+    st.lists(st.sampled_from([FLEET, HERE, ELSEWHERE]), max_size=2).map(tuple),
+    st.integers(0, 60).map(s),
+    st.none() | st.integers(0, 4),
+)
+
+
+@given(ANY_LABELS, STANDINGS, AROUND, st.booleans())
+def test_a_verdict_is_consistent_whatever_stands_around_it(labels, standing, around, is_open):
+    thread = make_thread(now=100, labels=labels, open=is_open)
+    verdict = judge(thread, standing, LIMITED, around)
+    claimable = judge_claimable(thread, standing.tries, LIMITED, around)
+    assert verdict.eligible is (verdict.stage is not None and not verdict.reasons)
+    assert set(judge_picture(thread.issue, LIMITED).reasons) <= set(claimable.reasons)
+    assert set(claimable.reasons) <= set(verdict.reasons)
+    assert (standing.live is None) is (CODES.HELD not in {r.code for r in verdict.reasons})
+    for reason in verdict.reasons:
+        assert reason.text
+        assert reason.remedy
+        assert "revoke" not in reason.remedy
+        assert "--force" not in reason.remedy
+        assert reason.until is None or reason.until > thread.now
+
+
+@given(ANY_LABELS, STANDINGS, AROUND)
+def test_no_issue_is_eligible_while_somebody_holds_it_or_a_person_said_stop(
+    labels, standing, around
+):
+    thread = make_thread(now=100, labels=labels)
+    if judge(thread, standing, LIMITED, around).eligible:
+        assert standing.live is None
+        assert standing.unpainted is None
+        assert not labels & LIMITED.vetoes
+        assert vetoed(thread.issue, LIMITED) is None
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_open", "why"),
+    [
+        ([], True, None),
+        (["stage:ready", "claimed", "bug"], True, None),
+        (["paused"], True, "paused"),
+        (["needs:human-scope"], True, "needs:human-scope"),
+        (["do-not-pickup"], True, "do-not-pickup"),
+        (["paused", "do-not-pickup"], True, "do-not-pickup"),
+        (["paused"], False, "closed"),
+        ([], False, "closed"),
+    ],
+)
+def test_running_work_is_stopped_by_what_a_person_does_to_the_issue(labels, is_open, why):
+    said = vetoed(make_issue(labels, open=is_open), AGENT)
+    assert (said is None) is (why is None)
+    if why is not None:
+        assert why in said
+
+
+def test_a_pause_of_another_repository_is_none_of_ours():
+    thread = make_thread(now=1, labels=["stage:ready"], ref=IssueRef("acme/other", "1"))
+    around = Surroundings((HERE, ELSEWHERE))
+    assert [reason.code for reason in judge(thread, FREE, LIMITED, around).reasons] == [
+        CODES.REPOSITORY_PAUSED
+    ]
+
+
+def test_reasons_and_verdicts_are_plain_values():
+    reason = Reason(CODES.CLOSED, "t", "r")
+    assert reason.until is None
+    assert Verdict(None) == Verdict(None, (), 0)
+    assert not Verdict(None).eligible
+    assert Verdict(STAGES.stages[0]).eligible
+    assert Surroundings() == Surroundings((), s(0), None)

@@ -1,0 +1,133 @@
+"""The error tree: who must act, what is named, and nothing destructive to paste."""
+
+import inspect
+import re
+
+import pytest
+
+from dibs.core import errors
+from dibs.core.errors import (
+    BadConfiguration,
+    BadReference,
+    Damaged,
+    DibsError,
+    HandlerUnusable,
+    IllegalMove,
+    LeaseLost,
+    Misuse,
+    NoSuchComment,
+    NoSuchIssue,
+    NoSuchStage,
+    NotGranted,
+    NotPermitted,
+    Outage,
+    RateLimited,
+    Unavailable,
+)
+from dibs.core.ids import Fence, StageName
+
+from .builders import REF
+
+READY, REVIEW = StageName("ready"), StageName("review")
+EXAMPLES = [
+    (DibsError("broken"), DibsError, "ERROR", ["broken"]),
+    (Misuse("no"), DibsError, "MISUSE", ["no"]),
+    (BadReference("x y"), Misuse, "BAD_REFERENCE", ["x y"]),
+    (NoSuchIssue(REF), Misuse, "NO_SUCH_ISSUE", ["acme/shop#7"]),
+    (NoSuchComment(REF, 55), Misuse, "NO_SUCH_COMMENT", ["acme/shop#7", "55"]),
+    (NoSuchStage("redy", (READY, REVIEW)), Misuse, "NO_SUCH_STAGE", ["redy", "ready", "review"]),
+    (IllegalMove(READY, "done", (REVIEW,)), Misuse, "ILLEGAL_MOVE", ["ready", "done", "review"]),
+    (IllegalMove(READY, "done", ()), Misuse, "ILLEGAL_MOVE", ["ready", "done", "nowhere"]),
+    (
+        LeaseLost(REF, fence=Fence(9), why="it expired"),
+        DibsError,
+        "LEASE_LOST",
+        ["acme/shop#7", "9", "it expired"],
+    ),
+    (
+        NotGranted(REF, "worker-7 holds it", codes=("HELD",)),
+        DibsError,
+        "NOT_GRANTED",
+        ["acme/shop#7", "worker-7 holds it"],
+    ),
+    (BadConfiguration("ttl"), DibsError, "BAD_CONFIGURATION", ["ttl"]),
+    (HandlerUnusable("./x.sh"), DibsError, "HANDLER_UNUSABLE", ["./x.sh"]),
+    (Outage("down"), DibsError, "OUTAGE", ["down"]),
+    (Unavailable("502"), Outage, "UNAVAILABLE", ["502"]),
+    (RateLimited("slow down", retry_after_s=3.5), Outage, "RATE_LIMITED", ["slow down"]),
+    (NotPermitted("403"), Outage, "NOT_PERMITTED", ["403"]),
+    (Damaged("disk full"), Outage, "DAMAGED", ["disk full"]),
+]
+DESTRUCTIVE = re.compile(r"revoke|--force|--yes|\brm |dibs (delete|drop|kill|reset|free|take)\b")
+
+
+@pytest.mark.parametrize(("error", "kind", "code", "words"), EXAMPLES)
+def test_an_error_has_its_place_its_code_and_names_the_facts(error, kind, code, words):
+    assert isinstance(error, kind)
+    assert isinstance(error, DibsError)
+    assert error.code == code
+    for word in words:
+        assert word in str(error)
+
+
+@pytest.mark.parametrize("error", [error for error, *_ in EXAMPLES])
+def test_no_error_offers_something_destructive_to_paste(error):
+    assert not DESTRUCTIVE.search(f"{error} {error.hint}".lower())
+
+
+def test_every_class_of_the_tree_is_in_the_table_and_has_a_code_of_its_own():
+    tree = {
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, DibsError)
+    }
+    assert {type(error) for error, *_ in EXAMPLES} == tree
+    assert len({kind.code for kind in tree}) == len(tree)
+
+
+@pytest.mark.parametrize(
+    ("error", "retryable"),
+    [
+        (Outage("x"), False),
+        (Unavailable("x"), True),
+        (RateLimited("x", retry_after_s=1), True),
+        (NotPermitted("x"), False),
+        (Damaged("x"), False),
+    ],
+)
+def test_an_outage_says_whether_trying_again_may_help(error, retryable):
+    assert error.retryable is retryable
+
+
+def test_the_fields_an_error_was_made_of_can_be_read_back():
+    assert BadReference("?").text == "?"
+    assert NoSuchIssue(REF).issue == REF
+    assert (NoSuchComment(REF, 5).issue, NoSuchComment(REF, 5).comment) == (REF, 5)
+    assert NoSuchStage("x", (READY,)).known == (READY,)
+    assert NoSuchStage("x", (READY,)).stage == "x"
+    move = IllegalMove(READY, "done", (REVIEW,))
+    assert (move.origin, move.target, move.legal) == (READY, "done", (REVIEW,))
+    lost = LeaseLost(REF, fence=Fence(9), why="it expired")
+    assert (lost.issue, lost.fence, lost.why) == (REF, 9, "it expired")
+    refused = NotGranted(REF, "paused", codes=("PAUSED",))
+    assert (refused.issue, refused.why, refused.codes) == (REF, "paused", ("PAUSED",))
+    assert NotGranted(REF, "paused").codes == ()
+    assert RateLimited("x", retry_after_s=3.5).retry_after_s == 3.5
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadReference("x"),
+        NoSuchIssue(REF),
+        NoSuchComment(REF, 5),
+        NoSuchStage("x", (READY,)),
+        IllegalMove(READY, "x", ()),
+        LeaseLost(REF, fence=Fence(1), why="w"),
+        NotGranted(REF, "w"),
+        BadConfiguration("x"),
+        HandlerUnusable("x"),
+    ],
+)
+def test_an_error_that_a_person_can_act_on_says_where_to_look(error):
+    assert error.hint
