@@ -6,6 +6,7 @@ file's spelling; what the settings mean is the core's.
 """
 
 import difflib
+import getpass
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -439,10 +440,13 @@ def schema() -> dict[str, Any]:
 
 def actor(environment: Mapping[str, str] = os.environ) -> str:
     """Who is at the keyboard, for cards and comments."""
-    for name in ("DIBS_ACTOR", "GITHUB_ACTOR", "USER", "LOGNAME"):
+    for name in ("DIBS_ACTOR", "GITHUB_ACTOR"):
         if environment.get(name):
             return environment[name]
-    return "somebody"
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        return "somebody"
 
 
 def override(

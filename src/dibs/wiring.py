@@ -14,7 +14,7 @@ from dibs.adapters.journals import FileJournal, NoJournal
 from dibs.config import Settings
 from dibs.core.errors import BadConfiguration
 from dibs.core.fold import FoldRules
-from dibs.core.ids import HolderId, LocalTime, RunId, ServerTime
+from dibs.core.ids import HolderId, RunId, ServerTime
 from dibs.core.pipeline import InProcess, Pipeline, Stage
 from dibs.core.steps import Reached, unwatched
 from dibs.ports.clock import Clock
@@ -25,9 +25,11 @@ from dibs.ports.runner import Runner
 from dibs.ports.tracker import SelfChecking, Tracker
 from dibs.services.advancing import Advancing
 from dibs.services.board import Board
+from dibs.services.checking import Checking
 from dibs.services.claiming import Claiming
 from dibs.services.explaining import Explaining
 from dibs.services.keeping import Keeper, Supervision
+from dibs.services.resuming import Resuming
 from dibs.services.running import PythonHandler, Running
 from dibs.services.scanning import Scanning
 from dibs.services.showing import Showing
@@ -138,6 +140,14 @@ class Services:
     @property
     def explaining(self) -> Explaining:
         return Explaining(self.tracker, self.leases, self.pipeline, self.claiming)
+
+    @property
+    def checking(self) -> Checking:
+        return Checking(self.tracker, self.leases, self.pipeline, self.claiming)
+
+    @property
+    def resuming(self) -> Resuming:
+        return Resuming(self.tracker, self.leases, self.pipeline, self.adapters.clock)
 
     @property
     def board(self) -> Board:
@@ -325,7 +335,3 @@ def fresh_run() -> RunId:
 def worker_name() -> HolderId:
     """Who a worker says it is, for people to read. Its identity is the run."""
     return HolderId(f"{socket.gethostname().split('.')[0]}-{os.getpid()}")
-
-
-def local_now(services: Services) -> LocalTime:
-    return services.adapters.clock.now()

@@ -84,6 +84,32 @@ def test_a_revoke_reads_back_exactly_whatever_its_values(revocation):
     assert parse_mark(render_revoke(revocation)) == RevokeMark(revocation)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("--", "---", "----", "-->", "->", "-", "a--", "--a", "<!-- claim run=b ttl=1s -->"),
+        *("%", "%2D", "-%2D", "%zz", "+", "a b", "a=b", "@ann", "#1", "?", "é", "🦄"),
+        *("\n", "\r\n\r\n", "\t", "\x00", "\xa0", "\u2028"),
+    ],
+)
+def test_a_value_that_could_break_the_line_is_escaped_and_comes_back(value):
+    card = Card(
+        RunId("a"),
+        s(60),
+        CardState.RELEASED,
+        HolderId(value),
+        StageName(value),
+        at(20),
+        ending=Ending(Outcome.ADVANCED, StageName(value), value),
+        extra=(("k", value),),
+    )
+    body = render_card(card)
+    assert parse_mark(body) == card
+    assert "--" not in first_line(body)[4:-3]
+    revocation = Revocation(RunId("a"), value, value)
+    assert parse_mark(render_revoke(revocation)) == RevokeMark(revocation)
+
+
 @given(cards(), st.sampled_from(["\r\n", "\n", " "]))
 def test_a_tracker_that_changes_line_ends_or_the_sentence_changes_no_card(card, end):
     line = first_line(render_card(card))

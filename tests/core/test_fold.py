@@ -346,6 +346,10 @@ def test_the_longest_ttl_is_the_readers_rule(asked, counts):
     assert current_run(bid("a", 1, 0, ttl=asked), rules=rules) == ("a" if counts else None)
 
 
+def test_a_card_of_no_time_is_no_card_even_if_it_is_the_only_one():
+    assert folded(bid("a", 1, 0, ttl=0)) == Folded(None, None)
+
+
 @pytest.mark.parametrize("ends", ["released", "expired", "conceded", "late"])
 @pytest.mark.parametrize("times", [1, 2, 10, 60])
 def test_an_issue_can_be_leased_again_and_again(ends, times):
@@ -579,6 +583,8 @@ def test_an_untouched_issue_has_no_standing():
         ([bid("a", 1, 0)], 5, None, 20, None),
         ([bid("a", 1, 0)], 20, None, None, None),
         ([edited("a", "conceded", 1, 0, prev=20, updated=5)], 5, None, None, None),
+        # a reader whose answer carries an earlier time than the edit it shows
+        ([edited("a", "conceded", 1, 0, prev=20, updated=5)], 4, None, None, None),
         ([edited("a", "held", 1, 0, prev=20, updated=5)], 24, "a", None, None),
         ([edited("a", "held", 1, 0, prev=20, updated=5)], 25, None, None, None),
         ([edited("a", "held", 1, 0, prev=20, updated=20)], 20, None, None, None),
@@ -692,6 +698,7 @@ def test_the_standing_can_be_told_as_it_was_before_ones_own_bid():
         (edited("a", "held", 1, 0, prev=20, updated=5), 25, 25, None),
         (edited("a", "held", 1, 0, prev=20, updated=21), 30, 20, None),
         (edited("a", "released", 1, 0, prev=20, updated=5, outcome="failed"), 6, 5, "failed"),
+        (edited("a", "released", 1, 0, prev=20, updated=5, outcome="failed"), 4, 5, "failed"),
         (edited("a", "released", 1, 0, prev=20, updated=5, outcome="advanced"), 6, 5, "advanced"),
         (edited("a", "released", 1, 0, prev=20, updated=22, outcome="advanced"), 30, 20, None),
     ],

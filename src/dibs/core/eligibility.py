@@ -193,13 +193,13 @@ def _labels(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
         yield Reason(
             ReasonCode.PAUSED,
             f"a person paused it (label {marks.paused!r})",
-            f"dibs resume {issue.ref}",
+            f"dibs resume {issue.ref.typed}",
         )
     if marks.parked in issue.labels:
         yield Reason(
             ReasonCode.PARKED,
             f"it was parked for a person (label {marks.parked!r})",
-            f"look at what failed with: dibs runs {issue.ref}; then dibs resume {issue.ref}",
+            f"look at what failed with: dibs runs {issue.ref.typed}; then dibs resume {issue.ref.typed}",
         )
     for label in sorted(issue.labels & (pipeline.blockers)):
         yield Reason(

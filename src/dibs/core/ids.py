@@ -50,3 +50,8 @@ class IssueRef:
 
     def __str__(self) -> str:
         return f"{self.repo}#{self.key}" if self.key.isdigit() else self.key
+
+    @property
+    def typed(self) -> str:
+        """As a person types it: a bare `#1` would be a comment to the shell."""
+        return str(self) if self.repo else self.key

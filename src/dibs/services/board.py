@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
+from dibs.core.card import CardState
 from dibs.core.eligibility import Pause, ReasonCode, judge_picture
-from dibs.core.ids import IssueRef, ServerTime, StageName
+from dibs.core.fold import FoldRules, PostedCard, read_marks
+from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Issue, Thread
-from dibs.core.lease import Record, Standing
+from dibs.core.lease import Record, Standing, Try
 from dibs.core.pipeline import NoHandler, Pipeline, Stage
 from dibs.ports.leases import ShownLeases
 from dibs.ports.pauses import Pauses
@@ -53,6 +56,20 @@ class Overview:
     paused: int
     parked: int
     claimed: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One lease in an issue's history."""
+
+    run: RunId
+    holder: HolderId
+    stage: StageName
+    started_at: ServerTime
+    ended_at: ServerTime | None
+    outcome: str
+    beats: int
+    note: str = ""
 
 
 class Board:
@@ -149,6 +166,13 @@ class Board:
             return RowState.WAITING if not stage.passes_by_itself else RowState.READY
         return RowState.READY
 
+    def history(self, ref: IssueRef) -> tuple[RunRow, ...]:
+        """Every lease the issue's cards tell of, the oldest first."""
+        thread = self._tracker.read(ref)
+        tries = {entry.run: entry for entry in self._leases.standing(thread).tries}
+        marks = read_marks(thread.comments, FoldRules(max_ttl=timedelta.max))
+        return tuple(_run_row(posted, tries.get(posted.card.run)) for posted in marks.cards)
+
     def show(self, ref: IssueRef) -> tuple[Thread, Row, Standing]:
         """One issue with everything known about it."""
         thread = self._tracker.read(ref)
@@ -166,6 +190,26 @@ _STATES = (
     (ReasonCode.BLOCKED, RowState.BLOCKED),
     (ReasonCode.GATE_SHUT, RowState.GATED),
 )
+
+
+def _run_row(posted: PostedCard, attempt: Try | None) -> RunRow:
+    card = posted.card
+    if attempt is None:
+        outcome = "bid" if card.state is CardState.BID else card.state.value
+    elif attempt.ended_at is None:
+        outcome = "running"
+    else:
+        outcome = attempt.outcome.value if attempt.outcome else "vanished"
+    return RunRow(
+        run=card.run,
+        holder=card.holder,
+        stage=card.stage,
+        started_at=posted.created_at,
+        ended_at=attempt.ended_at if attempt else posted.updated_at,
+        outcome=outcome,
+        beats=card.beats,
+        note=card.ending.note if card.ending else "",
+    )
 
 
 def _urgency(issue: Issue, pipeline: Pipeline) -> int:

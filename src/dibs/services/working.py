@@ -100,6 +100,7 @@ class Worker:
         self._jobs: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self._sweep_at = LocalTime(0.0)
+        self._told: set[str] = set()
         self.report = WorkReport()
 
     # Leaving
@@ -153,9 +154,16 @@ class Worker:
         # A job that ends sets the wake event, so a full worker need not poll at all.
         if len(self._jobs) >= options.jobs:
             return options.poll_s
-        if options.until is Until.DRAINED and not self._jobs and self._drained():
-            return None
+        if options.until is Until.DRAINED and not self._jobs:
+            if self._drained():
+                return None
+            self._tell_once("nothing is free; waiting for issues that others hold or that rest")
         return self._jittered(options.poll_s)
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._tell(line)
 
     def _drained(self) -> bool:
         self.report.paused = self._in_force()

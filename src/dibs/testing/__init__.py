@@ -1,1 +1,1 @@
-"""For tests, ours and yours: a clock you can turn, and suites that any adapter can be put through."""
+"""For tests, ours and yours: a clock you can turn, suites any adapter can be put through."""

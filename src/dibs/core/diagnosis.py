@@ -1,0 +1,104 @@
+"""Where an issue's picture contradicts its truth, and what would mend it.
+
+Only what follows from the truth is mended; where a person's intent is in doubt, the flaw is named
+and left to a person.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dibs.core.card import UnknownMark, parse_mark
+from dibs.core.ids import IssueRef
+from dibs.core.issue import Thread
+from dibs.core.lease import Outcome, Standing
+from dibs.core.pipeline import Pipeline, Stage
+from dibs.core.plan import (
+    CloseIssue,
+    Effects,
+    RemoveLabels,
+    claim_effects,
+    ending_effects,
+    freeing_effects,
+)
+
+
+class FlawCode(StrEnum):
+    UNPAINTED_ENDING = "UNPAINTED_ENDING"
+    CLAIMED_WITHOUT_LEASE = "CLAIMED_WITHOUT_LEASE"
+    LEASE_WITHOUT_LABEL = "LEASE_WITHOUT_LABEL"
+    SEVERAL_STAGES = "SEVERAL_STAGES"
+    OPEN_AT_THE_END = "OPEN_AT_THE_END"
+    UNREADABLE_CARD = "UNREADABLE_CARD"
+
+
+@dataclass(frozen=True, slots=True)
+class Flaw:
+    issue: IssueRef
+    code: FlawCode
+    text: str
+    repair: Effects = ()
+    """Empty where only a person can decide."""
+
+
+def diagnose(thread: Thread, standing: Standing, pipeline: Pipeline) -> tuple[Flaw, ...]:
+    if standing.unpainted is not None:
+        # Half painted explains everything else about the labels; finish that first.
+        paint = ending_effects(pipeline, standing.unpainted, thread.issue.labels)
+        text = "an ending was decided but its labels do not show it"
+        return (Flaw(thread.issue.ref, FlawCode.UNPAINTED_ENDING, text, paint),)
+    return (
+        *_lease(thread, standing, pipeline),
+        *_stages(thread, standing, pipeline),
+        *_cards(thread),
+    )
+
+
+def _lease(thread: Thread, standing: Standing, pipeline: Pipeline) -> Iterator[Flaw]:
+    ref, labels = thread.issue.ref, thread.issue.labels
+    working = {stage.working_label for stage in pipeline.stages} & labels
+    shown = pipeline.labels.claimed in labels or bool(working)
+    if standing.live is not None:
+        stage = _stage_named(pipeline, standing.live.lease.stage)
+        missing = claim_effects(pipeline, stage, labels) if stage else ()
+        if missing:
+            text = f"{standing.live.lease.holder} holds it but its labels do not say so"
+            yield Flaw(ref, FlawCode.LEASE_WITHOUT_LABEL, text, missing)
+    elif shown and standing.bidding_until is None:
+        text = "its labels say claimed but no lease is live"
+        yield Flaw(ref, FlawCode.CLAIMED_WITHOUT_LEASE, text, freeing_effects(pipeline, labels))
+
+
+def _stages(thread: Thread, standing: Standing, pipeline: Pipeline) -> Iterator[Flaw]:
+    ref, labels = thread.issue.ref, thread.issue.labels
+    stages = pipeline.stages_of(labels)
+    if len(stages) > 1:
+        names = ", ".join(stage.label for stage in stages)
+        text = f"it carries {len(stages)} stage labels: {names}"
+        yield Flaw(ref, FlawCode.SEVERAL_STAGES, text, _settled(stages, standing))
+    elif stages and stages[0].closes and thread.issue.open:
+        text = f"it is in {stages[0].label!r} but still open"
+        yield Flaw(ref, FlawCode.OPEN_AT_THE_END, text, (CloseIssue(),))
+
+
+def _settled(stages: tuple[Stage, ...], standing: Standing) -> Effects:
+    """If the last ending moved it from one of these to the other, the old label was left over."""
+    record = standing.record
+    if record is None or record.ending is None or record.ending.outcome is not Outcome.ADVANCED:
+        return ()
+    labels = {stage.name: stage.label for stage in stages}
+    if len(stages) == 2 and record.lease.stage in labels and record.ending.next in labels:
+        return (RemoveLabels((labels[record.lease.stage],)),)
+    return ()
+
+
+def _cards(thread: Thread) -> Iterator[Flaw]:
+    for comment in thread.comments:
+        mark = parse_mark(comment.body)
+        if isinstance(mark, UnknownMark):
+            text = f"comment {comment.id} looks like a card but is left alone: {mark.why}"
+            yield Flaw(thread.issue.ref, FlawCode.UNREADABLE_CARD, text)
+
+
+def _stage_named(pipeline: Pipeline, name: str) -> Stage | None:
+    return next((stage for stage in pipeline.stages if stage.name == name), None)

@@ -1,0 +1,91 @@
+"""What every command shares: where the backlog is, who is asking, how to answer."""
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dibs import config
+from dibs.config import Settings
+from dibs.core.errors import DibsError
+from dibs.core.ids import HolderId, IssueRef
+from dibs.core.references import parse_reference
+from dibs.frontends.cli import output
+from dibs.frontends.cli.exits import for_error
+from dibs.frontends.cli.output import Answer
+
+if TYPE_CHECKING:  # imported late, so that the program starts fast
+    from dibs.wiring import Services
+
+
+@dataclass(slots=True)
+class Context:
+    directory: Path
+    config_file: Path | None
+    as_json: bool
+    _services: "Services | None" = field(default=None)
+
+    @property
+    def settings(self) -> Settings:
+        return config.load(self.config_file, start=self.directory)
+
+    @property
+    def services(self) -> "Services":
+        """Connected on first use, so that `--help` and `config` touch nothing."""
+        return self.connect(None)
+
+    def connect(self, settings: Settings | None) -> "Services":
+        from dibs.wiring import connect
+
+        if self._services is None:
+            self._services = connect(settings or self.settings, author=config.actor())
+        return self._services
+
+    def ref(self, text: str) -> IssueRef:
+        return parse_reference(text, default_repo=self.services.tracker.traits.repo)
+
+    def holder(self, name: str | None) -> HolderId:
+        return HolderId(name or config.actor())
+
+    def close(self) -> None:
+        if self._services is not None:
+            self._services.close()
+
+
+def json_asked(value: bool) -> bool:
+    return value or os.environ.get("DIBS_JSON", "") not in ("", "0")
+
+
+def answering(command: Callable[..., Answer]) -> Callable[..., None]:
+    """Print the command's answer and exit with its code; errors of ours included."""
+
+    @functools.wraps(command)
+    @click.pass_obj
+    def wrapped(context: Context, /, *args: Any, **kwargs: Any) -> None:
+        context.as_json = context.as_json or kwargs.pop("as_json", False)
+        try:
+            answer = command(context, *args, **kwargs)
+            code = output.emit(answer, as_json=context.as_json)
+        except DibsError as error:
+            code = output.emit_error(error, for_error(error), as_json=context.as_json)
+        finally:
+            context.close()
+        if code:
+            raise SystemExit(code)
+
+    return wrapped
+
+
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Answer with one JSON object on standard output."
+)
+dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
+as_name = click.option(
+    "--as", "name", metavar="NAME", help="Who you are, for cards and comments [$DIBS_ACTOR]."
+)
+stage_option = click.option("--stage", metavar="STAGE", help="Only this stage.")
+reference = click.argument("issue", metavar="ISSUE")

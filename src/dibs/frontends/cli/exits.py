@@ -1,0 +1,87 @@
+"""Exit codes: proven outcomes are kept apart from failures, so that scripts can tell."""
+
+from enum import IntEnum
+
+from dibs.core.eligibility import Reason, ReasonCode
+from dibs.core.errors import (
+    BadReference,
+    DibsError,
+    IllegalMove,
+    LeaseLost,
+    NoSuchStage,
+    NotGranted,
+    NotPermitted,
+    RateLimited,
+)
+
+
+class Exit(IntEnum):
+    DONE = 0
+    ERROR = 1
+    USAGE = 2
+    NOTHING = 3
+    HELD = 4
+    LOST = 5
+    SHUT = 6
+    LIMITED = 7
+    UNPROVEN = 8
+    FORBIDDEN = 9
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    Exit.DONE: "done",
+    Exit.ERROR: "error: a fault, bad configuration, damaged storage",
+    Exit.USAGE: "usage: a wrong option, reference, stage or move",
+    Exit.NOTHING: "nothing to do",
+    Exit.HELD: "held by another, or lost the race",
+    Exit.LOST: "lease lost",
+    Exit.SHUT: "gate shut, paused, parked, blocked, resting or over its limit",
+    Exit.LIMITED: "rate limited",
+    Exit.UNPROVEN: "not provable: no win could be proved, so there was none",
+    Exit.FORBIDDEN: "not permitted",
+    Exit.INTERRUPTED: "interrupted",
+}
+
+_ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
+    (BadReference, Exit.USAGE),
+    (NoSuchStage, Exit.USAGE),
+    (IllegalMove, Exit.USAGE),
+    (LeaseLost, Exit.LOST),
+    (NotGranted, Exit.HELD),
+    (RateLimited, Exit.LIMITED),
+    (NotPermitted, Exit.FORBIDDEN),
+)
+_HELD = {
+    ReasonCode.HELD,
+    ReasonCode.BID_PENDING,
+    ReasonCode.IN_GRACE,
+    ReasonCode.UNPAINTED,
+    ReasonCode.CLAIM_LABEL_ONLY,
+}
+_NOTHING = {
+    ReasonCode.CLOSED,
+    ReasonCode.NO_STAGE,
+    ReasonCode.SEVERAL_STAGES,
+    ReasonCode.FINAL_STAGE,
+    ReasonCode.NOT_SERVED,
+}
+
+
+def for_error(error: DibsError) -> Exit:
+    for kind, code in _ERRORS:
+        if isinstance(error, kind):
+            return code
+    return Exit.ERROR
+
+
+def for_reasons(reasons: tuple[Reason, ...]) -> Exit:
+    """The most telling of several: somebody has it; a person said no; nothing is there to do."""
+    codes = {reason.code for reason in reasons}
+    if codes & _HELD:
+        return Exit.HELD
+    if ReasonCode.UNREADABLE in codes:
+        return Exit.UNPROVEN
+    if codes - _NOTHING:
+        return Exit.SHUT
+    return Exit.NOTHING

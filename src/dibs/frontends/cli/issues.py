@@ -1,0 +1,155 @@
+"""Issues: add, list, ready, show."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from dibs.core.durations import describe_span
+from dibs.core.ids import StageName
+from dibs.core.issue import Draft
+from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference, stage_option
+from dibs.frontends.cli.exits import Exit
+from dibs.frontends.cli.output import Answer, ago, issue_data, record_data, table
+from dibs.services.board import Row
+
+
+@click.command("add")
+@click.argument("titles", metavar="TITLE...", nargs=-1, required=True)
+@click.option("--body", default="", help="The issue's text.")
+@click.option(
+    "--body-file", type=click.Path(path_type=Path, allow_dash=True), help="Read the text from here."
+)
+@click.option("--stage", metavar="STAGE", help="The stage to start in; the first one by default.")
+@click.option("--label", "labels", multiple=True, help="A further label; may be repeated.")
+@dry_run
+@as_json
+@answering
+def add_command(
+    context: Context,
+    titles: Sequence[str],
+    body: str,
+    body_file: Path | None,
+    stage: str | None,
+    labels: Sequence[str],
+    dry_run: bool,
+) -> Answer:
+    """Add issues to the backlog, one per TITLE; `-` reads titles from standard input."""
+    pipeline = context.services.pipeline
+    entry = pipeline.stage(stage) if stage else pipeline.stages[0]
+    if body_file is not None:
+        body = sys.stdin.read() if str(body_file) == "-" else body_file.read_text("utf-8")
+    wanted = [title for title in _titles(titles) if title.strip()]
+    if not wanted:
+        raise click.UsageError("there is no title")
+    drafts = [Draft(title.strip(), body, frozenset(labels) | {entry.label}) for title in wanted]
+    if dry_run:
+        lines = [f"would add {draft.title!r} in stage {entry.name}" for draft in drafts]
+        return Answer([{"title": draft.title, "stage": entry.name} for draft in drafts], lines)
+    made = [context.services.tracker.create(draft) for draft in drafts]
+    return Answer(
+        [issue_data(issue) for issue in made],
+        [f"{issue.ref} {issue.title} ({entry.name})" for issue in made],
+    )
+
+
+def _titles(titles: Sequence[str]) -> list[str]:
+    return sys.stdin.read().splitlines() if list(titles) == ["-"] else list(titles)
+
+
+@click.command("list")
+@stage_option
+@click.option("--all", "everything", is_flag=True, help="Closed issues too.")
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
+@as_json
+@answering
+def list_command(context: Context, stage: str | None, everything: bool, limit: int) -> Answer:
+    """List issues with their stage and who holds them, the oldest first."""
+    name = StageName(stage) if stage else None
+    rows = context.services.board.rows(stage=name, closed_too=everything, limit=limit)
+    return _listing(rows, limit)
+
+
+@click.command("ready")
+@stage_option
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
+@as_json
+@answering
+def ready_command(context: Context, stage: str | None, limit: int) -> Answer:
+    """List what could be claimed now, the most urgent first. Exit 3 if there is nothing."""
+    name = StageName(stage) if stage else None
+    rows = context.services.board.ready(stage=name, limit=limit)
+    answer = _listing(rows, limit)
+    if rows:
+        return answer
+    return Answer([], ["nothing is ready; dibs why ISSUE says what keeps one back"], Exit.NOTHING)
+
+
+def _listing(rows: Sequence[Row], limit: int) -> Answer:
+    lines = table(
+        ("issue", "stage", "state", "holder", "title"),
+        [
+            (
+                row.issue.ref,
+                row.stage.name if row.stage else "-",
+                row.state.value,
+                row.record.lease.holder if row.record else "",
+                row.issue.title[:60],
+            )
+            for row in rows
+        ],
+    )
+    warnings = [f"the first {limit}; ask for more with --limit"] if len(rows) == limit else []
+    return Answer(
+        [row_data(row) for row in rows], lines if rows else ["no issues"], Exit.DONE, warnings
+    )
+
+
+def row_data(row: Row) -> dict[str, object]:
+    return {
+        **issue_data(row.issue),
+        "stage": row.stage.name if row.stage else None,
+        "state": row.state.value,
+        "lease": record_data(row.record),
+    }
+
+
+@click.command("show")
+@reference
+@as_json
+@answering
+def show_command(context: Context, issue: str) -> Answer:
+    """Show one issue: its stage, its lease, its history, its text."""
+    thread, row, standing = context.services.board.show(context.ref(issue))
+    history = context.services.board.history(thread.issue.ref)
+    lines = [
+        f"{thread.issue.ref} {thread.issue.title}",
+        f"  stage   {row.stage.name if row.stage else 'none'} ({row.state.value})",
+        f"  labels  {', '.join(sorted(thread.issue.labels)) or 'none'}",
+        f"  created {ago(thread.issue.created_at, thread.now)}",
+    ]
+    if standing.live is not None:
+        lease = standing.live.lease
+        left = describe_span(standing.live.remaining)
+        lines.append(f"  lease   {lease.holder}, run {lease.run}, fence {lease.fence}, {left} left")
+    for entry in history:
+        note = f" ({entry.note})" if entry.note else ""
+        lines.append(
+            f"  run     {entry.run} {entry.stage} by {entry.holder}: {entry.outcome}{note}"
+        )
+    if thread.issue.body:
+        lines += ["", thread.issue.body]
+    data = {
+        **row_data(row),
+        "body": thread.issue.body,
+        "lease": record_data(standing.live),
+        "runs": [run_data(entry) for entry in history],
+    }
+    return Answer(data, lines)
+
+
+def run_data(entry: object) -> dict[str, object]:
+    from dataclasses import asdict
+
+    return asdict(entry)  # type: ignore[call-overload, no-any-return]

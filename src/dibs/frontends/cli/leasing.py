@@ -1,0 +1,199 @@
+"""Leases by hand, for scripts and agents: claim, heartbeat, release."""
+
+from datetime import timedelta
+
+import click
+
+from dibs.core.durations import describe_span, parse_duration
+from dibs.core.errors import LeaseLost
+from dibs.core.ids import Fence, IssueRef, RunId, StageName
+from dibs.core.lease import Lease
+from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
+from dibs.frontends.cli.exits import Exit, for_reasons
+from dibs.frontends.cli.output import Answer, lease_data, reason_data, reason_lines, record_data
+from dibs.services.advancing import FinishRefused
+from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
+from dibs.services.resuming import NotHeld
+
+run_option = click.option(
+    "--run", required=True, envvar="DIBS_RUN", help="The run that `dibs claim` gave [$DIBS_RUN]."
+)
+
+
+def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except ValueError as flaw:
+        raise click.BadParameter(str(flaw)) from flaw
+
+
+@click.command("claim")
+@click.argument("issue", metavar="[ISSUE]", required=False)
+@click.option("--next", "next_one", is_flag=True, help="The most urgent issue that is ready.")
+@click.option("--stage", metavar="STAGE", help="With --next: only from this stage.")
+@click.option("--ttl", callback=duration, help="How long the lease runs; the stage's by default.")
+@as_name
+@dry_run
+@as_json
+@answering
+def claim_command(
+    context: Context,
+    issue: str | None,
+    next_one: bool,
+    stage: str | None,
+    ttl: timedelta | None,
+    name: str | None,
+    dry_run: bool,
+) -> Answer:
+    """Claim an issue and print its run and fence. You renew it yourself, with heartbeat."""
+    if (issue is None) is not next_one:
+        raise click.UsageError("name an issue, or ask for --next")
+    options = ClaimOptions(context.holder(name), ttl=ttl)
+    refs = [context.ref(issue)] if issue else _ready(context, stage)
+    if not refs:
+        return Answer(None, ["nothing is ready"], Exit.NOTHING)
+    if dry_run:
+        return _would_claim(context, refs[0])
+    answer = Answer(None, ["nothing is ready"], Exit.NOTHING)
+    for ref in refs:
+        result = context.services.claiming.claim(ref, None, options)
+        answer = describe_claim(result)
+        if isinstance(result, Claimed):
+            break
+    return answer
+
+
+def _ready(context: Context, stage: str | None) -> list[IssueRef]:
+    rows = context.services.board.ready(stage=StageName(stage) if stage else None, limit=20)
+    return [row.issue.ref for row in rows]
+
+
+def _would_claim(context: Context, ref: IssueRef) -> Answer:
+    found = context.services.explaining.explain(ref)
+    reasons = tuple(reason for reason in found.reasons if reason.code.value != "NOT_SERVED")
+    if reasons:
+        return describe_claim(Refused(ref, reasons))
+    return Answer({"issue": str(ref), "claimable": True}, [f"{ref} would be claimed"])
+
+
+def describe_claim(result: ClaimResult) -> Answer:
+    match result:
+        case Claimed(lease):
+            return Answer(lease_data(lease), claimed_lines(lease))
+        case Refused(issue, reasons):
+            data = {"issue": str(issue), "reasons": [reason_data(reason) for reason in reasons]}
+            lines = [f"{issue} may not be claimed:", *reason_lines(reasons)]
+            return Answer(data, lines, for_reasons(reasons))
+        case Beaten(issue, record):
+            left = describe_span(record.remaining)
+            line = f"{issue} is held by {record.lease.holder} for another {left}"
+            return Answer({"issue": str(issue), "lease": record_data(record)}, [line], Exit.HELD)
+        case Doubtful(issue, why):
+            line = f"{issue}: no win could be proved, so there is none: {why}"
+            return Answer({"issue": str(issue), "why": why}, [line], Exit.UNPROVEN)
+
+
+def claimed_lines(lease: Lease) -> list[str]:
+    return [
+        f"{lease.issue} claimed for {lease.stage}",
+        f"  run    {lease.run}",
+        f"  fence  {lease.fence}",
+        f"  until  {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({describe_span(lease.ttl)})",
+    ]
+
+
+@click.command("heartbeat")
+@reference
+@run_option
+@dry_run
+@as_json
+@answering
+def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> Answer:
+    """Renew a lease that `dibs claim` gave you. Exit 5 if it is lost."""
+    claimed = resume(context, context.ref(issue), run)
+    keeper = context.services.running.keep(claimed)
+    if not dry_run:
+        keeper.renew_now()
+        keeper.check()
+    lease = keeper.lease
+    verb = "would be renewed" if dry_run else "renewed"
+    line = f"{lease.issue} {verb} until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+    return Answer(lease_data(lease), [line])
+
+
+def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
+    result = context.services.resuming.resume(ref, RunId(run))
+    if isinstance(result, NotHeld):
+        raise lost(result, run)
+    found: Claimed = result
+    return found
+
+
+def lost(result: NotHeld, run: str) -> LeaseLost:
+    record = result.record
+    if record is None:
+        return LeaseLost(result.issue, fence=Fence(0), why=f"run {run} never held it")
+    if record.lease.run != run:
+        why = f"run {record.lease.run} of {record.lease.holder} came after run {run}"
+    elif record.ending is not None:
+        why = f"run {run} has ended it already ({record.ending.outcome.value})"
+    else:
+        why = f"run {run} let it expire"
+    return LeaseLost(result.issue, fence=record.lease.fence, why=why)
+
+
+@click.command("release")
+@reference
+@run_option
+@click.option(
+    "--outcome",
+    type=click.Choice(["advanced", "returned", "failed"]),
+    default="returned",
+    show_default=True,
+    help="What came of it.",
+)
+@click.option("--to", metavar="STAGE", help="With advanced: the next stage, if there are several.")
+@click.option("--note", default="", help="A word for the card.")
+@dry_run
+@as_json
+@answering
+def release_command(
+    context: Context, issue: str, run: str, outcome: str, to: str | None, note: str, dry_run: bool
+) -> Answer:
+    """End a lease: advance the issue, give it back, or count a failed attempt."""
+    claimed = resume(context, context.ref(issue), run)
+    return finish(context, claimed, outcome, to, note, dry_run=dry_run)
+
+
+def finish(
+    context: Context, claimed: Claimed, outcome: str, to: str | None, note: str, *, dry_run: bool
+) -> Answer:
+    if to is not None and outcome != "advanced":
+        raise click.UsageError("--to goes with --outcome advanced")
+    services = context.services
+    if outcome == "advanced":
+        services.pipeline.target(claimed.stage.name, to)
+    if dry_run:
+        plan = {"issue": str(claimed.lease.issue), "outcome": outcome, "next": to}
+        return Answer(plan, [f"{claimed.lease.issue} would be {outcome}"])
+    keeper = services.running.keep(claimed)
+    advancing = services.advancing
+    if outcome == "advanced":
+        result = advancing.advance(keeper, to, note)
+    elif outcome == "failed":
+        result = advancing.fail(keeper, note)
+    else:
+        result = advancing.give_back(keeper, note)
+    if isinstance(result, FinishRefused):
+        raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)
+    ending = result.ending
+    onward = f" to {ending.next}" if ending.next else ""
+    data = {
+        "issue": str(keeper.issue),
+        "outcome": ending.outcome.value,
+        "next": ending.next,
+        "fence": keeper.fence,
+    }
+    return Answer(data, [f"{keeper.issue} {ending.outcome.value}{onward}"])

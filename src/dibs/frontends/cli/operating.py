@@ -1,0 +1,252 @@
+"""Operations: why, status, runs, sweep, fsck."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dibs.core.durations import describe_span, format_instant
+from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference
+from dibs.frontends.cli.exits import Exit
+from dibs.frontends.cli.output import (
+    Answer,
+    ago,
+    reason_data,
+    reason_lines,
+    record_data,
+    table,
+    tell,
+)
+from dibs.services.board import Overview, RunRow
+
+
+@click.command("why")
+@reference
+@as_json
+@answering
+def why_command(context: Context, issue: str) -> Answer:
+    """Say why an issue is not being picked: every reason, and what would have to change."""
+    found = context.services.explaining.explain(context.ref(issue))
+    ref, stage = found.thread.issue.ref, found.stage
+    where = f"stage {stage.name}" if stage else "no stage"
+    data = {
+        "issue": str(ref),
+        "title": found.thread.issue.title,
+        "stage": stage.name if stage else None,
+        "claimable": found.claimable,
+        "failed_attempts": found.attempts.failed,
+        "attempts_allowed": stage.attempts if stage else None,
+        "reasons": [reason_data(reason) for reason in found.reasons],
+        "lease": record_data(found.standing.record),
+    }
+    if found.claimable:
+        return Answer(data, [f"{ref} ({where}) can be claimed now; nothing keeps it back"])
+    count = len(found.reasons)
+    heading = f"{ref} ({where}) is not being picked, for {count} reason{'s' * (count > 1)}:"
+    return Answer(data, [heading, *reason_lines(found.reasons)])
+
+
+@click.command("status")
+@click.option("--watch", is_flag=True, help="Go on showing it until interrupted.")
+@click.option(
+    "--every", default=1.0, show_default=True, help="With --watch: seconds between looks."
+)
+@as_json
+@answering
+def status_command(context: Context, watch: bool, every: float) -> Answer:
+    """Show the stages, what is in flight and who holds it."""
+    board = context.services.board
+    if not watch:
+        overview = board.overview()
+        return Answer(overview_data(overview), overview_lines(overview))
+    from dibs.frontends.cli.live import watch as watch_live
+
+    watch_live(board.overview, max(every, 0.1), as_json=context.as_json)
+    return Answer(None)
+
+
+def overview_data(overview: Overview) -> dict[str, Any]:
+    return {
+        "now": format_instant(overview.now),
+        "stages": [
+            {
+                "stage": entry.stage.name,
+                "open": entry.open,
+                "in_flight": entry.in_flight,
+                "wip": entry.stage.wip,
+                "served": entry.stage.served,
+            }
+            for entry in overview.stages
+        ],
+        "in_flight": [record_data(record) for record in overview.in_flight],
+        "paused": overview.paused,
+        "parked": overview.parked,
+        "pauses": [
+            {"scope": pause.scope.value, "reason": pause.reason, "by": pause.by}
+            for pause in overview.pauses
+        ],
+    }
+
+
+def overview_lines(overview: Overview) -> list[str]:
+    lines = [
+        f"the {pause.scope.value} is paused by {pause.by} since {ago(pause.since, overview.now)}: "
+        f"{pause.reason}"
+        for pause in overview.pauses
+    ]
+    lines += table(
+        ("stage", "open", "in flight", "wip"),
+        [
+            (entry.stage.name, entry.open, entry.in_flight, entry.stage.wip or "")
+            for entry in overview.stages
+        ],
+    )
+    if overview.paused or overview.parked:
+        lines.append(f"paused {overview.paused}, parked for a person {overview.parked}")
+    if overview.in_flight:
+        lines += [""]
+        lines += table(
+            ("in flight", "stage", "holder", "fence", "renewed", "left"),
+            [
+                (
+                    record.lease.issue,
+                    record.lease.stage,
+                    record.lease.holder,
+                    record.lease.fence,
+                    record.lease.beats,
+                    describe_span(record.remaining),
+                )
+                for record in overview.in_flight
+            ],
+        )
+    return lines
+
+
+@click.command("runs")
+@click.argument("issue", metavar="[ISSUE]", required=False)
+@click.option("--output", "wanted", metavar="RUN", help="Print what this run's handler wrote.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
+@as_json
+@answering
+def runs_command(context: Context, issue: str | None, wanted: str | None, limit: int) -> Answer:
+    """Show an issue's runs, or this machine's latest; or one run's output."""
+    folder = context.settings.runs
+    if wanted is not None:
+        return _output(folder, wanted)
+    if issue is None:
+        return _latest(folder, limit)
+    history = context.services.board.history(context.ref(issue))[-limit:]
+    if not history:
+        return Answer([], [f"{issue} was never claimed"], Exit.NOTHING)
+    lines = table(
+        ("run", "stage", "holder", "outcome", "renewed", "note"),
+        [
+            (entry.run, entry.stage, entry.holder, entry.outcome, entry.beats, entry.note)
+            for entry in history
+        ],
+    )
+    return Answer([_run_data(entry, folder) for entry in history], lines)
+
+
+def _run_data(entry: RunRow, folder: Path) -> dict[str, Any]:
+    log = folder / entry.run / "output.log"
+    return {**asdict(entry), "output": str(log) if log.is_file() else None}
+
+
+def _output(folder: Path, run: str) -> Answer:
+    log = folder / run / "output.log"
+    if "/" in run or not log.is_file():
+        return Answer(None, [f"no output of run {run!r} under {folder}"], Exit.NOTHING)
+    text = log.read_text("utf-8", errors="replace")
+    return Answer({"run": run, "output": text}, [text.rstrip("\n")])
+
+
+def _latest(folder: Path, limit: int) -> Answer:
+    if not folder.is_dir():
+        return Answer([], [f"no handler ran here yet ({folder} is not there)"], Exit.NOTHING)
+    found = sorted(folder.iterdir(), key=lambda run: run.stat().st_mtime, reverse=True)[:limit]
+    rows = [_local_run(run) for run in found if run.is_dir()]
+    lines = table(
+        ("run", "issue", "stage", "attempt", "title"),
+        [(r["run"], r["issue"], r["stage"], r["attempt"], r["title"][:50]) for r in rows],
+    )
+    return Answer(rows, lines)
+
+
+def _local_run(folder: Path) -> dict[str, Any]:
+    try:
+        given = json.loads((folder / "issue.json").read_bytes())
+    except (OSError, ValueError):
+        given = {}
+    wanted = ("issue", "stage", "attempt", "title")
+    return {
+        "run": folder.name,
+        **{key: given.get(key, "") for key in wanted},
+        "output": str(folder / "output.log"),
+    }
+
+
+@click.command("sweep")
+@click.option("--limit", default=1000, show_default=True, type=click.IntRange(1, 1_000_000))
+@dry_run
+@as_json
+@answering
+def sweep_command(context: Context, limit: int, dry_run: bool) -> Answer:
+    """Free what expired and finish what a crash left half shown. Never ends a live lease."""
+    report = context.services.sweeping.sweep(limit=limit, dry_run=dry_run)
+    would = "would be " if dry_run else ""
+    lines = [f"{entry.issue} {would}{entry.action.value}: {entry.text}" for entry in report.changed]
+    data = {
+        "looked_at": report.looked_at,
+        "dry_run": dry_run,
+        "swept": [
+            {"issue": str(entry.issue), "action": entry.action.value, "text": entry.text}
+            for entry in report.swept
+        ],
+    }
+    if not report.changed:
+        line = f"nothing to sweep: {report.looked_at} claimed, all in order"
+        return Answer(data, [line], Exit.NOTHING)
+    return Answer(data, lines)
+
+
+@click.command("fsck")
+@click.option("--repair", is_flag=True, help="Mend what follows from the cards and the store.")
+@dry_run
+@as_json
+@answering
+def fsck_command(context: Context, repair: bool, dry_run: bool) -> Answer:
+    """Compare every issue's labels with its cards and leases. Exit 1 if a flaw remains."""
+    services = context.services
+    storage = services.flaws()
+    findings = []
+    for finding in services.checking.check(repair=repair and not dry_run):
+        findings.append(finding)
+        if sys.stderr.isatty():
+            tell(f"{finding.flaw.issue}: {finding.flaw.text}")
+    left = [entry for entry in findings if not entry.repaired]
+    data = {
+        "storage": list(storage),
+        "flaws": [
+            {
+                "issue": str(entry.flaw.issue),
+                "code": entry.flaw.code.value,
+                "text": entry.flaw.text,
+                "repairable": bool(entry.flaw.repair) or entry.repaired,
+                "repaired": entry.repaired,
+            }
+            for entry in findings
+        ],
+    }
+    lines = [f"the storage itself: {line}" for line in storage]
+    lines += [
+        f"{entry.flaw.issue} {entry.flaw.code.value}: {entry.flaw.text}"
+        f"{' (repaired)' if entry.repaired else ''}"
+        for entry in findings
+    ]
+    if not lines:
+        lines = ["labels, cards and leases agree"]
+    return Answer(data, lines, Exit.ERROR if left or storage else Exit.DONE)

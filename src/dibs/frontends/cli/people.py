@@ -1,0 +1,249 @@
+"""What people say: take, give-back, pause, resume, revoke."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import click
+from click.termui import confirm
+
+from dibs.core.durations import describe_span
+from dibs.core.eligibility import PauseScope, ReasonCode
+from dibs.core.ids import IssueRef, RunId
+from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
+from dibs.frontends.cli.exits import Exit
+from dibs.frontends.cli.leasing import claimed_lines, describe_claim, duration, finish, lost
+from dibs.frontends.cli.output import Answer, lease_data, record_data, tell
+from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult
+from dibs.services.resuming import NotHeld
+from dibs.services.steering import NothingToRevoke
+
+# What keeps workers off need not keep a person off.
+_OVERLOOKED = frozenset(
+    {
+        ReasonCode.BACKING_OFF,
+        ReasonCode.ATTEMPTS_SPENT,
+        ReasonCode.GATE_SHUT,
+        ReasonCode.PARKED,
+        ReasonCode.PAUSED,
+        ReasonCode.BLOCKED,
+        ReasonCode.REPOSITORY_PAUSED,
+        ReasonCode.FLEET_PAUSED,
+        ReasonCode.WIP_LIMIT,
+    }
+)
+
+
+@click.command("take")
+@reference
+@click.option("--ttl", callback=duration, help="How long you need it; person_ttl by default.")
+@click.option(
+    "--wait", callback=duration, help="Wait so long for the present holder to finish or expire."
+)
+@as_name
+@dry_run
+@as_json
+@answering
+def take_command(
+    context: Context,
+    issue: str,
+    ttl: timedelta | None,
+    wait: timedelta | None,
+    name: str | None,
+    dry_run: bool,
+) -> Answer:
+    """Take an issue yourself. Workers keep off until you give it back or the lease runs out."""
+    ref, services = context.ref(issue), context.services
+    options = ClaimOptions(
+        context.holder(name),
+        ttl=ttl or services.settings.person_ttl,
+        overlook=_OVERLOOKED,
+    )
+    if dry_run:
+        found = services.explaining.explain(ref)
+        held = [reason for reason in found.reasons if reason.code is ReasonCode.HELD]
+        lines = [f"{ref} would wait: {held[0].text}" if held else f"{ref} would be taken"]
+        return Answer({"issue": str(ref), "held": bool(held)}, lines)
+    seconds = wait.total_seconds() if wait is not None else 0.0
+    result = _patiently(context, ref, options, seconds)
+    if not isinstance(result, Claimed):
+        return describe_claim(result)
+    lines = claimed_lines(result.lease)
+    return Answer(
+        lease_data(result.lease), [*lines, f"  give it back with: dibs give-back {ref.typed}"]
+    )
+
+
+def _patiently(
+    context: Context, ref: IssueRef, options: ClaimOptions, seconds: float
+) -> ClaimResult:
+    """Try until it is ours or the patience is over."""
+    clock = context.services.adapters.clock
+    deadline = clock.now() + seconds
+    told = False
+    while True:
+        result = context.services.claiming.claim(ref, None, options)
+        left = deadline - clock.now()
+        if isinstance(result, Claimed) or left <= 0:
+            return result
+        if not told:
+            tell(f"{ref} is not free yet; waiting up to {seconds:.0f} s")
+            told = True
+        clock.sleep(min(1.0, left))
+
+
+@click.command("give-back")
+@reference
+@click.option("--to", metavar="STAGE", help="You finished it: move it to this stage.")
+@click.option("--note", default="", help="A word for the card.")
+@as_name
+@dry_run
+@as_json
+@answering
+def give_back_command(
+    context: Context, issue: str, to: str | None, note: str, name: str | None, dry_run: bool
+) -> Answer:
+    """Give back an issue you took: to its own stage, or on to another."""
+    holder = context.holder(name)
+    result = context.services.resuming.resume_as(context.ref(issue), holder)
+    if isinstance(result, NotHeld):
+        record = result.record
+        if record is not None and record.live:
+            line = f"{result.issue} is held by {record.lease.holder}, not by {holder}"
+            data = {"issue": str(result.issue), "lease": record_data(record)}
+            return Answer(data, [line], Exit.HELD)
+        raise lost(result, f"of {holder}")
+    outcome = "advanced" if to else "returned"
+    return finish(context, result, outcome, to, note, dry_run=dry_run)
+
+
+def _scope(repository: bool, fleet: bool, issues: Sequence[str]) -> PauseScope | None:
+    if sum((repository, fleet, bool(issues))) != 1:
+        raise click.UsageError("name issues, or --repository, or --fleet")
+    if fleet:
+        return PauseScope.FLEET
+    return PauseScope.REPOSITORY if repository else None
+
+
+_issues = click.argument("issues", metavar="[ISSUE]...", nargs=-1)
+_repository = click.option("--repository", is_flag=True, help="The whole repository.")
+_fleet = click.option("--fleet", is_flag=True, help="Every worker, whatever the repository.")
+
+
+@click.command("pause")
+@_issues
+@_repository
+@_fleet
+@click.option("--reason", required=True, help="Why; everybody will read it.")
+@as_name
+@dry_run
+@as_json
+@answering
+def pause_command(
+    context: Context,
+    issues: Sequence[str],
+    repository: bool,
+    fleet: bool,
+    reason: str,
+    name: str | None,
+    dry_run: bool,
+) -> Answer:
+    """Hands off. A paused issue's running work stops; a paused fleet finishes what it has."""
+    scope, by = _scope(repository, fleet, issues), context.holder(name)
+    refs = [context.ref(issue) for issue in issues]
+    targets = [scope.value] if scope else [str(ref) for ref in refs]
+    if not dry_run:
+        if scope:
+            context.services.steering.pause_all(scope, reason=reason, by=by)
+        for ref in refs:
+            context.services.steering.pause_issue(ref, reason=reason, by=by)
+    verb = "would be paused" if dry_run else "paused"
+    return Answer({"paused": targets, "reason": reason}, [f"{target} {verb}" for target in targets])
+
+
+@click.command("resume")
+@_issues
+@_repository
+@_fleet
+@as_name
+@dry_run
+@as_json
+@answering
+def resume_command(
+    context: Context,
+    issues: Sequence[str],
+    repository: bool,
+    fleet: bool,
+    name: str | None,
+    dry_run: bool,
+) -> Answer:
+    """Lift a pause, or re-queue a parked issue with all its attempts. Exit 3 if nothing was."""
+    scope, by = _scope(repository, fleet, issues), context.holder(name)
+    refs = [context.ref(issue) for issue in issues]
+    if dry_run:
+        targets = [scope.value] if scope else [str(ref) for ref in refs]
+        return Answer({"would_resume": targets}, [f"{target} would resume" for target in targets])
+    steering = context.services.steering
+    lifted = [scope.value] if scope and steering.resume_all(scope, by=by) else []
+    lifted += [str(ref) for ref in refs if steering.resume_issue(ref, by=by)]
+    if not lifted:
+        return Answer({"resumed": []}, ["nothing was paused or parked"], Exit.NOTHING)
+    return Answer({"resumed": lifted}, [f"{target} resumed" for target in lifted])
+
+
+@click.command("revoke")
+@reference
+@click.option("--reason", required=True, help="Why; the holder and everybody else will read it.")
+@click.option("--run", help="The run you mean; the present holder's by default.")
+@click.option("--force", is_flag=True, help="End it at once: only for a holder known to be dead.")
+@click.option("--yes", is_flag=True, help="With --force: you have read what it risks.")
+@as_name
+@dry_run
+@as_json
+@answering
+def revoke_command(
+    context: Context,
+    issue: str,
+    reason: str,
+    run: str | None,
+    force: bool,
+    yes: bool,
+    name: str | None,
+    dry_run: bool,
+) -> Answer:
+    """Take a lease away. The holder reads it at its next renewal, stops and gives the issue back.
+
+    With --force the lease ends at once, and a holder that is alive goes on beside the next one
+    until it finds out.
+    """
+    ref, services = context.ref(issue), context.services
+    _, _, standing = services.board.show(ref)
+    if standing.live is None:
+        return Answer({"issue": str(ref)}, [f"nobody holds {ref}"], Exit.NOTHING)
+    lease = standing.live.lease
+    if force and not yes and not dry_run:
+        _confirm_force(ref, lease.holder)
+    if dry_run:
+        return Answer(lease_data(lease), [f"the lease of {lease.holder} on {ref} would be revoked"])
+    result = services.steering.revoke(
+        ref, RunId(run or lease.run), by=context.holder(name), reason=reason, force=force
+    )
+    if isinstance(result, NothingToRevoke):
+        line = f"that run does not hold {ref}; nothing was written"
+        return Answer({"issue": str(ref), "lease": record_data(result.record)}, [line], Exit.HELD)
+    left = describe_span(result.record.remaining)
+    how = "ended" if force else f"asked to end; free in {left} at the latest"
+    return Answer(
+        {**lease_data(lease), "force": force, "reason": reason},
+        [f"{ref}: the lease of {lease.holder} (run {lease.run}) is {how}"],
+    )
+
+
+def _confirm_force(ref: IssueRef, holder: str) -> None:
+    risk = (
+        f"{holder} may still be working on {ref}. Ending its lease at once lets another start "
+        "beside it; without --force it is asked to stop first and nobody overlaps."
+    )
+    if not click.get_text_stream("stdin").isatty():
+        raise click.UsageError(f"{risk} Say --yes if {holder} is known to be dead.")
+    tell(risk)
+    confirm("End it at once?", abort=True, err=True)

@@ -1,0 +1,190 @@
+"""Setting up: init, config, completion."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dibs import config
+from dibs.config import Settings
+from dibs.core.durations import format_duration
+from dibs.core.pipeline import ApprovalGate, Command, InProcess, NoHandler, PythonCallable, Stage
+from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.output import Answer, table
+
+_TEMPLATE = """\
+# dibs.toml: all of it optional. `dibs config show` prints what is in force.
+tracker = "sqlite:.dibs/backlog.db"
+leases  = "auto"        # the tracker's own database where it has one, else comments
+preset  = "{preset}"
+
+# What a worker runs in a stage. The issue comes as JSON on standard input; exit 0 moves it on,
+# 75 gives it back, anything else is a failed attempt.
+#
+# [[stage]]
+# name     = "{first}"
+# run      = "./handler.sh"     # or python = "module:function"
+# ttl      = "10m"
+# attempts = 3
+# wip      = 5
+"""
+
+
+@click.command("init")
+@click.option("--preset", type=click.Choice(["stages", "agent"]), default="stages")
+@dry_run
+@as_json
+@answering
+def init_command(context: Context, preset: str, dry_run: bool) -> Answer:
+    """Write a dibs.toml and make the backlog ready. Safe to run again; changes no file it finds."""
+    path = context.config_file or context.directory / config.FILE_NAME
+    fresh = not path.exists()
+    first = config.from_mapping({"preset": preset}, source="preset", root=path.parent)
+    done = []
+    if fresh:
+        done.append(f"wrote {path.name}")
+        if not dry_run:
+            stage = first.pipeline.stages[0].name
+            path.write_text(_TEMPLATE.format(preset=preset, first=stage), encoding="utf-8")
+    settings = first if fresh and dry_run else config.load(path)
+    done.append(f"prepared {settings.tracker}")
+    if not dry_run:
+        services = context.connect(settings)
+        services.tracker.prepare(services.pipeline.every_label)
+    names = [stage.name for stage in settings.pipeline.stages]
+    lines = [f"would have {line}" if dry_run else line for line in done]
+    lines.append(f"stages: {' -> '.join(names)}")
+    lines.append("next: dibs add 'a first issue'; then give a stage a handler and run dibs work")
+    return Answer({"file": str(path), "wrote": fresh, "stages": names}, lines)
+
+
+@click.group("config")
+def config_command() -> None:
+    """Look at the configuration: show, validate, schema."""
+
+
+@config_command.command("show")
+@as_json
+@answering
+def config_show(context: Context) -> Answer:
+    """Print the settings in force and where they come from."""
+    settings = context.settings
+    data = settings_data(settings)
+    lines = [f"from {settings.source}"]
+    plain = {key: value for key, value in data.items() if isinstance(value, str | int)}
+    lines += [f"  {key:<11} {value}" for key, value in plain.items()]
+    lines += [
+        "",
+        *table(_STAGE_HEADINGS, [_stage_row(stage) for stage in settings.pipeline.stages]),
+    ]
+    return Answer(data, lines)
+
+
+_STAGE_HEADINGS = ("stage", "label", "next", "handler", "gate", "ttl", "attempts", "wip")
+
+
+def _stage_row(stage: Stage) -> tuple[object, ...]:
+    return (
+        stage.name,
+        stage.label,
+        ", ".join(stage.next) or "(end)",
+        _handler(stage),
+        stage.gate.label if isinstance(stage.gate, ApprovalGate) else "",
+        format_duration(stage.terms.ttl),
+        stage.attempts,
+        stage.wip or "",
+    )
+
+
+def _handler(stage: Stage) -> str:
+    match stage.handler:
+        case Command(line):
+            return f"run {line}"
+        case PythonCallable(target):
+            return f"python {target}"
+        case InProcess():
+            return "in process"
+        case NoHandler():
+            return ""
+
+
+def settings_data(settings: Settings) -> dict[str, Any]:
+    return {
+        "source": settings.source,
+        "tracker": settings.tracker,
+        "leases": settings.leases,
+        "preset": settings.preset,
+        "max_ttl": format_duration(settings.max_ttl),
+        "grace": format_duration(settings.grace),
+        "settle": format_duration(settings.settle) if settings.settle is not None else "tracker's",
+        "person_ttl": format_duration(settings.person_ttl),
+        "runs": str(settings.runs),
+        "journal": str(settings.journal or ""),
+        "jobs": settings.jobs,
+        "poll": format_duration(settings.poll),
+        "sweep": format_duration(settings.sweep),
+        "stop_grace": format_duration(settings.stop_grace),
+        "labels": {
+            "claimed": settings.pipeline.labels.claimed,
+            "paused": settings.pipeline.labels.paused,
+            "parked": settings.pipeline.labels.parked,
+            "blockers": sorted(settings.pipeline.blockers),
+            "priorities": list(settings.pipeline.priorities),
+        },
+        "stages": [stage_data(stage) for stage in settings.pipeline.stages],
+    }
+
+
+def stage_data(stage: Stage) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "label": stage.label,
+        "working_label": stage.working_label,
+        "next": list(stage.next),
+        "handler": _handler(stage),
+        "gate": stage.gate.label if isinstance(stage.gate, ApprovalGate) else None,
+        "closes": stage.closes,
+        "ttl": format_duration(stage.terms.ttl),
+        "renew": format_duration(stage.terms.renew_every),
+        "margin": format_duration(stage.terms.margin),
+        "max_hold": format_duration(stage.terms.max_hold),
+        "timeout": format_duration(stage.timeout) if stage.timeout else None,
+        "attempts": stage.attempts,
+        "backoff": format_duration(stage.backoff.first),
+        "backoff_max": format_duration(stage.backoff.most),
+        "wip": stage.wip,
+        "pass_env": list(stage.pass_env),
+    }
+
+
+@config_command.command("validate")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@as_json
+@answering
+def config_validate(context: Context, file: Path | None) -> Answer:
+    """Check the configuration, or FILE. Exit 1 and say what is wrong, if anything is."""
+    settings = config.load(file, start=context.directory) if file else context.settings
+    return Answer({"source": settings.source, "valid": True}, [f"{settings.source} is valid"])
+
+
+@config_command.command("schema")
+@as_json
+@answering
+def config_schema(_: Context) -> Answer:
+    """Print the JSON Schema of dibs.toml."""
+    schema = config.schema()
+    return Answer(schema, [json.dumps(schema, indent=2)])
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print the completion script for a shell; evaluate it in the shell's start-up file."""
+    from click.shell_completion import get_completion_class
+
+    from dibs.frontends.cli.main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None, "click completes the shells offered above"
+    click.echo(kind(cli, {}, "dibs", "_DIBS_COMPLETE").source())

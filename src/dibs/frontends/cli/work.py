@@ -1,0 +1,160 @@
+"""The worker: dibs work."""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from dibs.config import Settings
+from dibs.core.errors import BadConfiguration
+from dibs.core.ids import HolderId
+from dibs.core.pipeline import Command, Stage
+from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.exits import Exit
+from dibs.frontends.cli.leasing import duration
+from dibs.frontends.cli.output import Answer, tell
+
+if TYPE_CHECKING:
+    from dibs.services.working import Worker, WorkReport
+
+
+@click.command("work")
+@click.option("--stage", "stages", multiple=True, metavar="STAGE", help="Serve only this stage.")
+@click.option("--run", "command", metavar="COMMAND", help="The handler, for one --stage.")
+@click.option("--jobs", type=click.IntRange(1, 1000), help="Issues worked at once.")
+@click.option("--once", is_flag=True, help="Work one issue, then leave. Exit 3 if there is none.")
+@click.option("--drain", is_flag=True, help="Leave when nothing is left to do or to wait for.")
+@click.option("--grace", callback=duration, help="How long SIGTERM lets handlers finish.")
+@click.option("--name", help="This worker's name on the cards; host and process by default.")
+@click.option("--quiet", is_flag=True, help="Do not tell what happens.")
+@dry_run
+@as_json
+@answering
+def work_command(
+    context: Context,
+    stages: Sequence[str],
+    command: str | None,
+    jobs: int | None,
+    once: bool,
+    drain: bool,
+    grace: timedelta | None,
+    name: str | None,
+    quiet: bool,
+    dry_run: bool,
+) -> Answer:
+    """Serve stages: claim, run the handler, advance; over and over.
+
+    The handler gets the issue as JSON on standard input. Exit 0 advances the issue, 75 gives it
+    back, anything else is a failed attempt. SIGTERM finishes or gives back; a second one stops at
+    once.
+    """
+    from dibs.services.working import Until
+    from dibs.wiring import worker_name
+
+    if once and drain:
+        raise click.UsageError("--once and --drain exclude each other")
+    services = context.connect(_with_command(context.settings, stages, command))
+    served = _served(services.pipeline.stages, stages)
+    if dry_run:
+        rows = [row for stage in served for row in services.board.ready(stage=stage.name)]
+        lines = [
+            f"{row.issue.ref} would be tried for {row.stage.name}" for row in rows if row.stage
+        ]
+        return Answer([str(row.issue.ref) for row in rows], lines or ["nothing is ready"])
+    worker = services.worker(
+        HolderId(name) if name else worker_name(),
+        served,
+        jobs=jobs,
+        until=Until.ONCE if once else Until.DRAINED if drain else Until.STOPPED,
+        stop_grace_s=grace.total_seconds() if grace is not None else None,
+        tell=(lambda _: None) if quiet else tell,
+    )
+    with _signals(worker) as received:
+        report = worker.run()
+    return _answer(report, received, may_be_idle=not (once or drain))
+
+
+def _with_command(settings: Settings, stages: Sequence[str], command: str | None) -> Settings:
+    if command is None:
+        return settings
+    if len(stages) != 1:
+        raise click.UsageError("--run needs exactly one --stage")
+    wanted = settings.pipeline.stage(stages[0]).name
+    changed = tuple(
+        replace(stage, handler=Command(command)) if stage.name == wanted else stage
+        for stage in settings.pipeline.stages
+    )
+    return replace(settings, pipeline=replace(settings.pipeline, stages=changed))
+
+
+def _served(known: tuple[Stage, ...], wanted: Sequence[str]) -> tuple[Stage, ...]:
+    names = {stage.name for stage in known}
+    for name in wanted:
+        if name not in names:
+            raise click.UsageError(
+                f"there is no stage {name!r}; stages: {', '.join(sorted(names))}"
+            )
+    chosen = [stage for stage in known if not wanted or stage.name in wanted]
+    served = tuple(stage for stage in chosen if stage.served)
+    if not any(not stage.passes_by_itself for stage in served) and not wanted:
+        served = ()
+    if not served:
+        what = " and ".join(wanted) if wanted else "any stage"
+        raise BadConfiguration(
+            f"no handler is set for {what}; give a stage run or python in dibs.toml, "
+            "or say --stage STAGE --run COMMAND"
+        )
+    return served
+
+
+@contextmanager
+def _signals(worker: "Worker") -> Iterator[list[int]]:
+    """The first signal lets the work finish, the second stops it."""
+    received: list[int] = []
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        # Not in the handler itself: it may have interrupted a thread that holds a lock.
+        leave = worker.leave if len(received) == 1 else worker.leave_now
+        threading.Thread(target=leave, daemon=True).start()
+
+    previous = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> Answer:
+    data = {
+        "attempts": report.attempts,
+        "claimed": report.claimed,
+        "lost_races": report.lost_races,
+        "swept": report.swept,
+        "outcomes": dict(report.outcomes),
+        "paused": [pause.reason for pause in report.paused],
+    }
+    did = ", ".join(f"{count} {what}" for what, count in sorted(report.outcomes.items()))
+    lines = [f"claimed {report.claimed} ({did or 'nothing came of it'})"]
+    if signal.SIGINT in received or len(received) > 1:
+        return Answer(data, lines, Exit.INTERRUPTED)
+    if report.unusable:
+        return Answer(data, [report.unusable], Exit.ERROR)
+    if received or report.claimed or may_be_idle:
+        return Answer(data, lines)
+    if report.paused:
+        pause = report.paused[0]
+        said = f"the {pause.scope.value} is paused by {pause.by}: {pause.reason}"
+        return Answer(data, [said], Exit.SHUT)
+    if report.did_something or report.outcomes:
+        return Answer(data, lines)
+    return Answer(data, ["nothing to do"], Exit.NOTHING)

@@ -1,0 +1,66 @@
+"""Bringing the picture back to the truth, issue by issue: `dibs fsck`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from dibs.core.diagnosis import Flaw, FlawCode, diagnose
+from dibs.core.ids import IssueRef
+from dibs.core.pipeline import Pipeline
+from dibs.ports.applying import apply
+from dibs.ports.leases import ShownLeases
+from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.services.claiming import Claiming
+
+_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    flaw: Flaw
+    repaired: bool
+
+
+class Checking:
+    def __init__(
+        self, tracker: Tracker, leases: ShownLeases, pipeline: Pipeline, claiming: Claiming
+    ) -> None:
+        self._tracker = tracker
+        self._leases = leases
+        self._pipeline = pipeline
+        self._claiming = claiming
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        """Every open issue and every claimed one, as they are found. Repairs are idempotent."""
+        seen: set[IssueRef] = set()
+        for ref in self._refs():
+            if ref not in seen:
+                seen.add(ref)
+                yield from self._one(ref, repair=repair)
+
+    def _refs(self) -> Iterator[IssueRef]:
+        yield from self._pages(IssueQuery(limit=_PAGE))
+        claimed = (self._pipeline.labels.claimed,)
+        yield from self._pages(IssueQuery(labels=claimed, limit=_PAGE, closed_too=True))
+
+    def _pages(self, query: IssueQuery) -> Iterator[IssueRef]:
+        after = query.after
+        while True:
+            found = self._tracker.find(
+                IssueQuery(query.labels, query.without, query.limit, after, query.closed_too)
+            )
+            for issue in found.issues:
+                yield issue.ref
+            if not found.more:
+                return
+            after = found.issues[-1].ref
+
+    def _one(self, ref: IssueRef, *, repair: bool) -> Iterator[Finding]:
+        thread = self._tracker.read(ref)
+        standing = self._leases.standing(thread)
+        for flaw in diagnose(thread, standing, self._pipeline):
+            mend = repair and (bool(flaw.repair) or flaw.code is FlawCode.UNPAINTED_ENDING)
+            if mend and standing.unpainted is not None:
+                self._claiming.roll_forward(standing.unpainted, thread)
+            elif mend:
+                apply(self._tracker, ref, flaw.repair)
+            yield Finding(flaw, repaired=mend)

@@ -1,0 +1,84 @@
+"""A clock that moves when the code under test waits, and stands still otherwise.
+
+Local time starts at an odd number and server time at a fixed epoch, so that a test which mixes the
+two up does not pass by luck. Time belongs to one thread, the one that made the clock: its `sleep`
+and `wait` move time and return. Any other thread's last until the owner has moved time that far,
+so a background thread can never run away with the clock.
+"""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+from dibs.core.ids import LocalTime, ServerTime
+
+EPOCH = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+_LOCAL_START_US = 1_000_000_000
+_POLL_S = 0.001
+
+
+class FakeClock:
+    """A `ports.clock.Clock` for tests, and the server's clock of the memory adapters."""
+
+    def __init__(
+        self,
+        *,
+        grain: timedelta = timedelta(milliseconds=1),
+        patience_s: float = 0.0,
+    ) -> None:
+        """`patience_s`: real seconds for which the owner's `wait` lets other threads set its event
+        before it moves time. Zero is right where there are no other threads.
+        """
+        self._grain = grain
+        self._patience_s = patience_s
+        self._passed_us = 0
+        self._owner = threading.get_ident()
+        self._lock = threading.Lock()
+
+    def now(self) -> LocalTime:
+        with self._lock:
+            return LocalTime((_LOCAL_START_US + self._passed_us) / 1_000_000)
+
+    def server_now(self) -> ServerTime:
+        """The server's time of day: the epoch and all time that has passed, in whole grains."""
+        with self._lock:
+            passed = timedelta(microseconds=self._passed_us)
+        return ServerTime(EPOCH + passed // self._grain * self._grain)
+
+    @property
+    def passed_s(self) -> float:
+        """How much time has passed since the clock was made."""
+        with self._lock:
+            return self._passed_us / 1_000_000
+
+    def advance(self, seconds: float) -> None:
+        """Move time on. Never backwards."""
+        if seconds < 0:
+            raise ValueError(f"time does not run backwards: {seconds}")
+        with self._lock:
+            self._passed_us += round(seconds * 1_000_000)
+
+    def sleep(self, seconds: float) -> None:
+        if self._owned:
+            self.advance(max(0.0, seconds))
+        else:
+            self._outlast(threading.Event(), seconds)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        if not self._owned:
+            return self._outlast(event, seconds)
+        if event.is_set() or (self._patience_s > 0 and event.wait(self._patience_s)):
+            return True
+        self.advance(max(0.0, seconds))
+        return event.is_set()
+
+    @property
+    def _owned(self) -> bool:
+        return threading.get_ident() == self._owner
+
+    def _outlast(self, event: threading.Event, seconds: float) -> bool:
+        """Let real time pass until the owner has moved virtual time, or the event is set."""
+        until = self.now() + seconds
+        while self.now() < until:
+            if event.wait(_POLL_S):
+                return True
+        return event.is_set()
