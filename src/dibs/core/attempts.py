@@ -19,23 +19,31 @@ class Attempts:
     spent: bool = False
     """No attempt is left: the issue is to be parked for a person."""
     rests_until: ServerTime | None = None
-    """The backoff after the last failure; None when it never failed."""
+    """The backoff after the last failure that was said; None when there was none."""
 
 
 def count_attempts(tries: Sequence[Try], stage: Stage) -> Attempts:
     """Failures in this stage since the issue last moved, was parked or was returned by a person."""
-    failed, last_at = 0, None
+    failed: list[Try] = []
     for attempt in tries:
         if _starts_afresh(attempt, stage.name):
-            failed, last_at = 0, None
+            failed = []
         elif _failed(attempt):
-            failed, last_at = failed + 1, attempt.ended_at
+            failed.append(attempt)
+    last = failed[-1] if failed else None
     return Attempts(
-        failed=failed,
-        last_failed_at=last_at,
-        spent=failed >= stage.attempts,
-        rests_until=later(last_at, stage.backoff.after(failed)) if last_at is not None else None,
+        failed=len(failed),
+        last_failed_at=last.ended_at if last else None,
+        spent=len(failed) >= stage.attempts,
+        rests_until=_rests_until(last, len(failed), stage),
     )
+
+
+def _rests_until(last: Try | None, failed: int, stage: Stage) -> ServerTime | None:
+    """A handler that said it failed is given a rest; a vanished holder's ttl was rest enough."""
+    if last is None or last.ended_at is None or last.outcome is None:
+        return None
+    return later(last.ended_at, stage.backoff.after(failed))
 
 
 def _starts_afresh(attempt: Try, stage: StageName) -> bool:

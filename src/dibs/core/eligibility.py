@@ -199,9 +199,9 @@ def _labels(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
         yield Reason(
             ReasonCode.PARKED,
             f"it was parked for a person (label {marks.parked!r})",
-            f"look at what failed with: dibs runs {issue.ref.typed}; then dibs resume {issue.ref.typed}",
+            f"see what failed: dibs runs {issue.ref.typed}; then dibs resume {issue.ref.typed}",
         )
-    for label in sorted(issue.labels & (pipeline.blockers)):
+    for label in sorted(issue.labels & pipeline.blockers):
         yield Reason(
             ReasonCode.BLOCKED,
             f"the label {label!r} keeps workers off",

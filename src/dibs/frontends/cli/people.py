@@ -1,5 +1,6 @@
 """What people say: take, give-back, pause, resume, revoke."""
 
+import sys
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -243,7 +244,7 @@ def _confirm_force(ref: IssueRef, holder: str) -> None:
         f"{holder} may still be working on {ref}. Ending its lease at once lets another start "
         "beside it; without --force it is asked to stop first and nobody overlaps."
     )
-    if not click.get_text_stream("stdin").isatty():
+    if not sys.stdin.isatty():
         raise click.UsageError(f"{risk} Say --yes if {holder} is known to be dead.")
     tell(risk)
     confirm("End it at once?", abort=True, err=True)
