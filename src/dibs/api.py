@@ -13,8 +13,8 @@ from typing import Self, TypeVar
 
 from dibs import config
 from dibs.core.durations import parse_duration
-from dibs.core.errors import LeaseLost, NotGranted
-from dibs.core.ids import Fence, HolderId, IssueRef, RunId
+from dibs.core.errors import LeaseLost, NotGranted, Outage
+from dibs.core.ids import Fence, HolderId, IssueRef, RunId, holder_name
 from dibs.core.issue import Draft, Issue
 from dibs.core.pipeline import Stage
 from dibs.core.references import parse_reference
@@ -107,16 +107,17 @@ class HeldLease:
         """The end of a `with` body that did not end the lease itself."""
         if self._result is not None:
             return
-        if failure is None:
-            self.give_back()
-            return
         try:
-            if isinstance(failure, Exception):
-                self.fail(note=f"{type(failure).__name__}: {failure}"[:200])
+            if failure is None:
+                self.give_back()
+            elif isinstance(failure, Exception):
+                self.fail(note=f"{type(failure).__name__}: {failure}")
             else:  # KeyboardInterrupt and its like say nothing about the issue
                 self.give_back(note=type(failure).__name__)
-        except LeaseLost:
-            pass  # the body's own exception is the one to see
+        except (LeaseLost, Outage):
+            if failure is None:
+                raise
+            # The body's own exception is the one to see; the lease expires by itself.
         finally:
             self._supervision.stop()
 
@@ -270,5 +271,5 @@ def open(  # noqa: A001 - dibs.open(...) reads as what it does
         Path(config_file) if config_file else None, start=Path(folder) if folder else None
     )
     settings = config.override(settings, tracker=tracker, leases=leases)
-    name = HolderId(holder) if holder else worker_name()
+    name = holder_name(holder) if holder else worker_name()
     return Dibs(connect(settings, author=name), name)

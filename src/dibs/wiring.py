@@ -167,7 +167,7 @@ class Services:
     def runner(self) -> Runner:
         from dibs.adapters.runners.process import ProcessRunner
 
-        return ProcessRunner(self.settings.runs, os.environ)
+        return ProcessRunner(self.settings.runs.absolute(), os.environ, self.settings.root)
 
     @property
     def running(self) -> Running:

@@ -5,6 +5,7 @@ write, a clock that never runs backwards, and which of our errors each failure o
 Knows no table but its clock.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ _CLOCK = """
 CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY CHECK (id = 1), high INTEGER NOT NULL);
 INSERT OR IGNORE INTO clock VALUES (1, 0);
 """
+_WAL_TRIES = 300
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
@@ -52,6 +54,7 @@ class Database:
         self._idle: list[sqlite3.Connection] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._pid = os.getpid()
 
     def ensure(self, table: str, schema: str) -> None:
         """Create tables once; a file that has them is not written to."""
@@ -64,9 +67,11 @@ class Database:
                 return
             sql.execute("BEGIN IMMEDIATE")
             try:
-                for statement in (_CLOCK + schema).split(";"):
-                    if statement.strip():
-                        sql.execute(statement)
+                _create(sql, _CLOCK)
+                if not sql.execute(
+                    "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
+                ).fetchone():  # asked again: another process may have been first
+                    _create(sql, schema)
                 sql.execute("COMMIT")
             except BaseException:
                 _roll_back(sql)
@@ -108,6 +113,8 @@ class Database:
 
     def _borrow(self) -> sqlite3.Connection:
         with self._lock:
+            if self._pid != os.getpid():  # forked: SQLite connections must not cross a fork
+                self._pid, self._idle = os.getpid(), []
             if self._idle:
                 return self._idle.pop()
         return self._connect()
@@ -123,12 +130,25 @@ class Database:
         try:
             # WAL lets readers go on while one process writes. NORMAL syncs at checkpoints: a killed
             # process loses nothing, a power cut may lose the last commits but never the file.
-            sql.execute("PRAGMA journal_mode = WAL")
+            self._use_wal(sql)
             sql.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
             sql.close()
             raise
         return sql
+
+    def _use_wal(self, sql: sqlite3.Connection) -> None:
+        """Several processes may meet a new file at once, and this pragma does not wait its turn."""
+        for _ in range(_WAL_TRIES):
+            try:
+                sql.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as failure:
+                if failure.sqlite_errorcode & 0xFF not in _BUSY:
+                    raise
+                threading.Event().wait(self._busy_s / _WAL_TRIES)
+            else:
+                return
+        sql.execute("PRAGMA journal_mode = WAL")
 
     def _give_back(self, sql: sqlite3.Connection) -> None:
         with self._lock:
@@ -137,12 +157,22 @@ class Database:
                 return
         sql.close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
         for sql in idle:
             sql.close()
+
+
+def _create(sql: sqlite3.Connection, schema: str) -> None:
+    """Statement by statement: executescript would commit the transaction it runs in."""
+    for statement in schema.split(";"):
+        if statement.strip():
+            sql.execute(statement)
 
 
 def _roll_back(sql: sqlite3.Connection) -> None:

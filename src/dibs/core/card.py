@@ -22,7 +22,7 @@ from dibs.core.ids import HolderId, RunId, ServerTime, StageName, server_time
 from dibs.core.lease import Ending, Outcome, Revocation
 
 VERSION = 1
-LONGEST_LINE = 4000
+LONGEST_LINE = 16_000
 _LINE = re.compile(
     r"<!-- (claim|revoke)((?: [a-z][a-z0-9_]{0,31}=[!-~]*)*) -->(?:[ \r\n]|$)", re.ASCII
 )

@@ -15,6 +15,14 @@ RunId = NewType("RunId", str)
 HolderId = NewType("HolderId", str)
 """Who holds a lease, for people to read. Proves nothing."""
 
+LONGEST_HOLDER = 100
+
+
+def holder_name(text: str) -> HolderId:
+    """A name fit for a card: one line, and not longer than anybody would read."""
+    return HolderId(" ".join(text.split())[:LONGEST_HOLDER] or "unnamed")
+
+
 StageName = NewType("StageName", str)
 
 Fence = NewType("Fence", int)

@@ -4,7 +4,7 @@ The ending is decided first and painted after, so that a crash in between is fin
 comes next. A holder that has lost its lease is refused and touches nothing.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 from dibs.core.events import Event, EventKind
@@ -16,6 +16,8 @@ from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.services.keeping import Keeper
+
+_LONGEST_NOTE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Advancing:
 
     def _finish(self, keeper: Keeper, ending: Ending) -> FinishResult:
         keeper.begin_finishing()
+        ending = replace(ending, note=" ".join(ending.note.split())[:_LONGEST_NOTE])
         self._reached(Step.FINISH_STARTED)
         condition = keeper.condition
         if isinstance(condition, Lost):

@@ -141,6 +141,10 @@ class Claiming:
             case never:
                 assert_never(never)
 
+    def has_room(self, stage: Stage) -> bool:
+        """Whether the stage's WIP limit leaves anything to claim. Cheap, and not yet a promise."""
+        return stage.wip is None or len(self._leases.live(stage.name, limit=stage.wip)) < stage.wip
+
     def judge(self, thread: Thread, *, in_flight: int | None = None) -> Verdict:
         """What `dibs why` says, and what a claim would be told."""
         around = self._around(in_flight)

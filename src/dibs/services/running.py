@@ -15,7 +15,7 @@ from typing import Any, Protocol, assert_never
 
 from dibs.core.card import parse_mark
 from dibs.core.durations import format_instant
-from dibs.core.errors import IllegalMove, LeaseLost, Outage
+from dibs.core.errors import HandlerUnusable, IllegalMove, LeaseLost, Outage
 from dibs.core.events import Event, EventKind
 from dibs.core.ids import LocalTime, ServerTime, later, local_after
 from dibs.core.issue import Thread
@@ -183,6 +183,11 @@ class Running:
         supervision = Supervision(keeper, self._clock)
         try:
             verdict = self._work(claimed, keeper, leaving)
+        except (
+            HandlerUnusable
+        ) as flaw:  # says nothing about the issue: give it back, tell the worker
+            self._advancing.give_back(keeper, _note(str(flaw)))
+            raise
         finally:
             supervision.stop()
         return self._conclude(keeper, verdict)

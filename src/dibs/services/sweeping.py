@@ -6,10 +6,12 @@ its own.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from dibs.core.errors import NoSuchIssue
 from dibs.core.events import Event, EventKind
 from dibs.core.ids import IssueRef, later
 from dibs.core.issue import Thread
@@ -72,7 +74,10 @@ class Sweeping:
         self._grace = grace
 
     def sweep(self, *, limit: int = 1000, dry_run: bool = False) -> SweepReport:
-        swept = [self._one(issue, dry_run=dry_run) for issue in self._claimed(limit)]
+        swept = []
+        for issue in self._claimed(limit):
+            with suppress(NoSuchIssue):  # deleted or transferred since it was listed
+                swept.append(self._one(issue, dry_run=dry_run))
         return SweepReport(len(swept), tuple(swept))
 
     def _claimed(self, limit: int) -> Iterator[IssueRef]:

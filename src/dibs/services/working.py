@@ -197,15 +197,16 @@ class Worker:
         self.report.paused = self._in_force()
         if self.report.paused:
             return False
+        stages = [stage for stage in self._options.stages if self._claiming.has_room(stage)]
         while not self._leaving.is_set():
-            candidates = self._scanning.candidates(self._options.stages)
+            candidates = self._scanning.candidates(stages)
             if not candidates:
                 return False
-            if self._try(self._spread.choose(candidates)):
+            if self._try(self._spread.choose(candidates), stages):
                 return True
         return False
 
-    def _try(self, candidate: Candidate) -> bool:
+    def _try(self, candidate: Candidate, stages: list[Stage]) -> bool:
         options = ClaimOptions(self._options.holder, look_first=not candidate.untouched)
         self._scanning.forget(candidate.issue.ref)
         match self._claim(candidate, options):
@@ -226,6 +227,8 @@ class Worker:
             case Refused(_, reasons):
                 self.report.refused += 1
                 self._scanning.refused(candidate, reasons)
+                if any(reason.code is ReasonCode.WIP_LIMIT for reason in reasons):
+                    stages.remove(candidate.stage)
             case never:
                 assert_never(never)
         return False

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from dibs.core.errors import HandlerUnusable, NotPermitted
+from dibs.core.errors import HandlerUnusable
 from dibs.core.ids import LocalTime
 from dibs.core.pipeline import Command, PythonCallable
 from dibs.ports.runner import Assignment, Exited, RunEnd, Stopped
@@ -41,14 +41,16 @@ _SHELL_WORDS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 
 
 class ProcessRunner:
-    def __init__(self, runs: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, runs: Path, environment: Mapping[str, str], folder: Path) -> None:
         self._runs = runs
         self._environment = environment
+        self._folder = folder
+        """Where handlers run: the folder of the configuration that names them."""
 
     def check(self, handler: Command | PythonCallable) -> None:
         match handler:
             case Command(line):
-                _check_command(line)
+                _check_command(line, self._folder)
             case PythonCallable(target):
                 self._check_callable(target)
 
@@ -58,13 +60,16 @@ class ProcessRunner:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "issue.json").write_bytes(assignment.stdin)
         except OSError as failure:
-            raise NotPermitted(f"cannot write the run's folder {folder}: {failure}") from failure
+            raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
         environment = {
             **_without_secrets(self._environment, assignment.pass_env),
             **assignment.environment,
             "DIBS_RESULT": str((folder / "result.json").absolute()),
         }
-        return ProcessRun(assignment, folder, environment, trusted_until)
+        try:
+            return ProcessRun(assignment, folder, environment, trusted_until, self._folder)
+        except OSError as failure:  # no process, no memory, too many files
+            raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
 
     def _check_callable(self, target: str) -> None:
         """In a process of its own, as it will run: importing it here could do anything."""
@@ -74,6 +79,7 @@ class ProcessRunner:
             text=True,
             timeout=60,
             check=False,
+            cwd=self._folder,
             env=_without_secrets(self._environment, ()),
         )
         if probe.returncode:
@@ -81,7 +87,7 @@ class ProcessRunner:
             raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {said}")
 
 
-def _check_command(line: str) -> None:
+def _check_command(line: str, folder: Path) -> None:
     """A plain program name must exist and be executable. Shell constructs are the shell's."""
     try:
         words = shlex.split(line)
@@ -92,12 +98,12 @@ def _check_command(line: str) -> None:
     program = words[0]
     if _SHELL_WORDS & set(program) or program in {"if", "for", "while", "case", "exec", "cd", "."}:
         return
-    found = shutil.which(program)
-    if found is not None:
+    place = folder / program
+    if shutil.which(str(place) if "/" in program else program) is not None:
         return
-    if Path(program).is_dir():
+    if "/" in program and place.is_dir():
         raise HandlerUnusable(f"the handler {program!r} is a folder")
-    if Path(program).exists():
+    if "/" in program and place.exists():
         raise HandlerUnusable(f"the handler {program!r} is not readable and executable")
     if "/" in program or not _builtin(program):
         raise HandlerUnusable(f"the handler {program!r} was not found")
@@ -127,6 +133,7 @@ class ProcessRun:
         folder: Path,
         environment: Mapping[str, str],
         trusted_until: LocalTime,
+        directory: Path,
     ) -> None:
         self._folder = folder
         self._lock = threading.Lock()
@@ -146,6 +153,7 @@ class ProcessRun:
                 stdin=stdin,
                 stdout=output,
                 stderr=output,
+                cwd=directory,
                 env=dict(environment),
                 pass_fds=(control_read, status_write),
                 start_new_session=True,
@@ -172,8 +180,9 @@ class ProcessRun:
                 pass  # the warden is done; its status says how it went
 
     def poll(self, seconds: float) -> RunEnd | None:
-        ready, _, _ = select.select([self._status], [], [], seconds)
-        if not ready:
+        poller = select.poll()  # select() cannot watch descriptors past 1024
+        poller.register(self._status, select.POLLIN)
+        if not poller.poll(seconds * 1000):
             return None
         data = os.read(self._status, 65536)
         self._said += data

@@ -12,7 +12,7 @@ import click
 from dibs import config
 from dibs.config import Settings
 from dibs.core.errors import DibsError
-from dibs.core.ids import HolderId, IssueRef
+from dibs.core.ids import HolderId, IssueRef, holder_name
 from dibs.core.references import parse_reference
 from dibs.frontends.cli import output
 from dibs.frontends.cli.exits import for_error
@@ -49,7 +49,7 @@ class Context:
         return parse_reference(text, default_repo=self.services.tracker.traits.repo)
 
     def holder(self, name: str | None) -> HolderId:
-        return HolderId(name or config.actor())
+        return holder_name(name or config.actor())
 
     def close(self) -> None:
         if self._services is not None:

@@ -105,6 +105,7 @@ class Story:
     frozen: str = ""
     frozen_run: str = ""
     frozen_issue: str = ""
+    frozen_at_s: float = 0.0
     woken: bool = False
     lines: list[str] = field(default_factory=list)
 
@@ -177,6 +178,8 @@ class Demo:
             self._freeze(overview)
         elif story.frozen and not story.woken and self._overtaken(events):
             self._wake()
+        elif story.frozen and not story.woken and self._elapsed() > story.frozen_at_s + 12:
+            self._thaw()
 
     def _kill(self, overview: "Overview") -> None:
         for record in overview.in_flight:
@@ -192,6 +195,7 @@ class Demo:
                 self._story.frozen = name
                 self._story.frozen_run = record.lease.run
                 self._story.frozen_issue = str(record.lease.issue)
+                self._story.frozen_at_s = self._elapsed()
                 self._processes[name].send_signal(signal.SIGSTOP)
                 self._say(f"{name} was frozen with SIGSTOP while it held {record.lease.issue}")
                 return
@@ -216,6 +220,12 @@ class Demo:
         self._say(
             f"{self._story.frozen} was woken with SIGCONT; {self._story.frozen_issue} is done"
         )
+
+    def _thaw(self) -> None:
+        """A process stopped inside a write keeps SQLite's file locked: let it go, try again."""
+        self._processes[self._story.frozen].send_signal(signal.SIGCONT)
+        self._say(f"{self._story.frozen} was stopped in the middle of a write; woken, trying again")
+        self._story.frozen = ""
 
     def _say(self, line: str) -> None:
         self._story.lines.append(f"{self._elapsed():5.1f} s  {line}")

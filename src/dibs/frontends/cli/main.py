@@ -99,7 +99,9 @@ def cli(
     )
     if directory is not None and not directory.is_dir():
         raise click.BadParameter(f"{directory} is not a folder", param_hint="--directory")
-    ctx.obj = Context(directory or Path.cwd(), config_file, json_asked(as_json))
+    if directory is not None:
+        os.chdir(directory)
+    ctx.obj = Context(Path.cwd(), config_file, json_asked(as_json))
 
 
 def run(arguments: list[str]) -> int:

@@ -13,7 +13,7 @@ import click
 
 from dibs.config import Settings
 from dibs.core.errors import BadConfiguration
-from dibs.core.ids import HolderId
+from dibs.core.ids import holder_name
 from dibs.core.pipeline import Command, Stage
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
 from dibs.frontends.cli.exits import Exit
@@ -68,7 +68,7 @@ def work_command(
         ]
         return Answer([str(row.issue.ref) for row in rows], lines or ["nothing is ready"])
     worker = services.worker(
-        HolderId(name) if name else worker_name(),
+        holder_name(name) if name else worker_name(),
         served,
         jobs=jobs,
         until=Until.ONCE if once else Until.DRAINED if drain else Until.STOPPED,

@@ -1,0 +1,496 @@
+"""What a tracker must do, as checks that any tracker can be put through.
+
+    from dibs.testing.conformance import tracker
+
+    @contextmanager
+    def mine() -> Iterator[tracker.TrackerHarness]:
+        yield MyHarness(...)
+
+    tracker.prove(mine).insist()
+
+Each check starts from an empty tracker. What an adapter does not offer is not asked of it.
+"""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+from dibs.core.card import UnknownMark, parse_mark
+from dibs.core.errors import NoSuchComment, NoSuchIssue
+from dibs.core.ids import IssueRef, ServerTime
+from dibs.core.issue import Draft, Issue, Thread
+from dibs.core.plan import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
+from dibs.ports.guarantees import Guarantee
+from dibs.ports.tracker import Batching, IssueQuery, Tracker
+from dibs.testing.conformance.report import Check, Factory, NotApplicable, Report, examine
+
+_THREADS = 4
+_WRITES = 10
+# The longest a check lets time pass, so that two timestamps can be told apart.
+_TICK_S = 0.01
+ODD_LABELS = ("area: shop/cart", 'it\'s 100% "odd"', "größe", "x' OR 1=1 --")
+
+
+class TrackerHarness(ABC):
+    """A tracker under test, and what the checks need of its surroundings."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self.tracker = tracker
+
+    @abstractmethod
+    def another(self) -> Tracker:
+        """A second, independent client of the same tracker."""
+
+    @abstractmethod
+    def advance(self, seconds: float) -> None:
+        """Return when the tracker's own clock has gone on by so much, and little more."""
+
+    def tick(self) -> None:
+        """Let enough time pass for two timestamps to differ."""
+        grain = self.tracker.traits.grain.total_seconds()
+        self.advance(max(_TICK_S, 2 * grain))
+
+    def settle(self) -> None:
+        """Let enough time pass for every reader to see what was written."""
+        self.advance(self.tracker.traits.settle.total_seconds())
+
+
+def add(harness: TrackerHarness, title: str = "Prices are wrong", *labels: str) -> Issue:
+    return harness.tracker.create(Draft(title, "as the customer said", frozenset(labels)))
+
+
+def seen(harness: TrackerHarness, issue: IssueRef) -> Thread:
+    """What a client that did not write reads, once it is sure to see."""
+    harness.settle()
+    return harness.another().read(issue)
+
+
+def found(harness: TrackerHarness, query: IssueQuery) -> list[IssueRef]:
+    harness.settle()
+    return [issue.ref for issue in harness.another().find(query).issues]
+
+
+# Issues
+
+
+def an_issue_is_as_it_was_drafted(harness: TrackerHarness) -> None:
+    """Title, body and labels come back as they were given, open and without comments."""
+    made = harness.tracker.create(Draft("Größe <b>", "line one\n\nline *two*", frozenset({"a"})))
+    for issue in (made, seen(harness, made.ref).issue):
+        assert (issue.ref, issue.title, issue.body) == (
+            made.ref,
+            "Größe <b>",
+            "line one\n\nline *two*",
+        )
+        assert issue.labels == {"a"}
+        assert issue.open, "a new issue is not open"
+        assert issue.comment_count == 0
+        assert issue.created_at <= issue.updated_at
+
+
+def a_missing_issue_is_said_to_be_missing(harness: TrackerHarness) -> None:
+    """Every operation on an issue that is not there raises NoSuchIssue, and makes none."""
+    add(harness)
+    tracker, ghost = harness.tracker, IssueRef(harness.tracker.traits.repo, "999999")
+    operations: tuple[Callable[[], object], ...] = (
+        lambda: tracker.read(ghost),
+        lambda: tracker.comment(ghost, "hello"),
+        lambda: tracker.edit_comment(ghost, 1, "hello"),
+        lambda: tracker.edit_labels(ghost, add=("a",)),
+        lambda: tracker.close(ghost),
+    )
+    for operation in operations:
+        _assert_raises(NoSuchIssue, operation)
+    assert len(found(harness, IssueQuery())) == 1
+
+
+def closing_twice_is_closing_once(harness: TrackerHarness) -> None:
+    """A closed issue stays closed and readable, and closing it again is a success."""
+    issue = add(harness, "done", "a").ref
+    harness.tracker.comment(issue, "bye")
+    harness.tracker.close(issue)
+    harness.tracker.close(issue)
+    thread = seen(harness, issue)
+    assert not thread.issue.open
+    assert thread.issue.labels == {"a"}
+    assert len(thread.comments) == 1
+
+
+# Labels
+
+
+def labels_are_added_and_removed_idempotently(harness: TrackerHarness) -> None:
+    """Adding what is there and removing what is not are successes that change nothing."""
+    issue = add(harness, "labels", "keep").ref
+    for _ in range(2):
+        harness.tracker.edit_labels(issue, add=("a", "b"))
+    assert seen(harness, issue).issue.labels == {"keep", "a", "b"}
+    for _ in range(2):
+        harness.tracker.edit_labels(issue, remove=("a", "never-there"))
+    assert seen(harness, issue).issue.labels == {"keep", "b"}
+    harness.tracker.edit_labels(issue)
+    assert seen(harness, issue).issue.labels == {"keep", "b"}
+
+
+def labels_of_others_are_kept(harness: TrackerHarness) -> None:
+    """A client that changes its own labels does not undo what another did meanwhile."""
+    issue = add(harness, "labels", "stage:ready").ref
+    mine, theirs = harness.tracker, harness.another()
+    mine.read(issue)
+    theirs.edit_labels(issue, add=("bot:triaged",))
+    mine.edit_labels(issue, add=("claimed",), remove=("stage:ready",))
+    assert seen(harness, issue).issue.labels == {"bot:triaged", "claimed"}
+
+
+def labels_may_be_spelt_oddly(harness: TrackerHarness) -> None:
+    """Spaces, quotes and accents in a label are just letters, in writing and in filters."""
+    issue = add(harness, "odd").ref
+    add(harness, "plain")
+    harness.tracker.prepare(ODD_LABELS)
+    harness.tracker.edit_labels(issue, add=ODD_LABELS)
+    assert seen(harness, issue).issue.labels == set(ODD_LABELS)
+    for label in ODD_LABELS:
+        assert found(harness, IssueQuery(labels=(label,))) == [issue]
+        assert issue not in found(harness, IssueQuery(without=(label,)))
+        assert harness.tracker.tally((label,))[label] == 1
+
+
+def a_tally_counts_open_issues(harness: TrackerHarness) -> None:
+    """Closed issues do not count, and a label nobody carries counts zero."""
+    for _ in range(3):
+        add(harness, "one", "a", "b")
+    gone = add(harness, "two", "a").ref
+    harness.tracker.close(gone)
+    harness.settle()
+    assert dict(harness.another().tally(("a", "b", "nobody"))) == {"a": 3, "b": 3, "nobody": 0}
+    assert dict(harness.another().tally(())) == {}
+
+
+# Finding
+
+
+def a_filter_never_returns_a_closed_or_excluded_issue(harness: TrackerHarness) -> None:
+    """All of the wanted labels, none of the unwanted ones, open; the oldest first."""
+    free = add(harness, "free", "ready", "bug").ref
+    add(harness, "claimed", "ready", "bug", "claimed")
+    add(harness, "another stage", "review", "bug")
+    add(harness, "no bug", "ready")
+    shut = add(harness, "closed", "ready", "bug").ref
+    later = add(harness, "free too", "bug", "ready").ref
+    harness.tracker.close(shut)
+    query = IssueQuery(labels=("ready", "bug"), without=("claimed", "paused"))
+    assert found(harness, query) == [free, later]
+    harness.tracker.edit_labels(free, add=("paused",))
+    assert found(harness, query) == [later]
+    harness.tracker.edit_labels(free, remove=("paused",))
+    assert found(harness, query) == [free, later]
+
+
+def closed_issues_are_found_when_asked_for(harness: TrackerHarness) -> None:
+    """A sweep looks at closed issues too: they can be stuck."""
+    opened = add(harness, "open", "claimed").ref
+    shut = add(harness, "closed", "claimed").ref
+    harness.tracker.close(shut)
+    assert found(harness, IssueQuery(labels=("claimed",), closed_too=True)) == [opened, shut]
+    assert found(harness, IssueQuery(closed_too=True)) == [opened, shut]
+    assert found(harness, IssueQuery()) == [opened]
+
+
+def paging_loses_nothing_and_repeats_nothing(harness: TrackerHarness) -> None:
+    """Page after page gives every issue once, even if pages change while they are read."""
+    issues = [add(harness, f"issue {number}", "ready").ref for number in range(7)]
+    for limit in (1, 2, 3, 7, 100):
+        assert list(_pages(harness, limit)) == issues
+    walked = []
+    for ref in _pages(harness, 2):
+        walked.append(ref)
+        harness.tracker.edit_labels(ref, remove=("ready",))
+    assert walked == issues, "issues that left the list while it was read took others with them"
+    assert found(harness, IssueQuery(labels=("ready",))) == []
+
+
+def _pages(harness: TrackerHarness, limit: int) -> Iterable[IssueRef]:
+    after: IssueRef | None = None
+    for _ in range(100):
+        harness.settle()
+        page = harness.tracker.find(IssueQuery(labels=("ready",), limit=limit, after=after))
+        assert len(page.issues) <= limit, "a page is longer than its limit"
+        yield from (issue.ref for issue in page.issues)
+        if not page.more:
+            return
+        assert page.issues, "there is said to be more, and the page is empty"
+        after = page.issues[-1].ref
+    raise AssertionError("paging never ends")
+
+
+def a_finding_shows_the_issue_as_a_reading_does(harness: TrackerHarness) -> None:
+    """A scan decides from what it found, so that must not be another picture."""
+    issue = add(harness, "same", "a", "b").ref
+    harness.tracker.comment(issue, "one")
+    harness.settle()
+    (in_list,) = harness.tracker.find(IssueQuery()).issues
+    alone = harness.tracker.read(issue).issue
+    assert (in_list.ref, in_list.title, in_list.labels, in_list.open, in_list.comment_count) == (
+        alone.ref,
+        alone.title,
+        alone.labels,
+        alone.open,
+        alone.comment_count,
+    )
+
+
+# Comments
+
+
+def comments_come_in_the_servers_order(harness: TrackerHarness) -> None:
+    """Oldest first, by ids and times that the server handed out."""
+    issue = add(harness).ref
+    clients, posted = (harness.tracker, harness.another()), []
+    for number in range(5):
+        posted.append(clients[number % 2].comment(issue, f"comment {number}"))
+        harness.tick()
+    thread = seen(harness, issue)
+    assert thread.comments == tuple(posted), "the list differs from what the writers were told"
+    times = [comment.created_at for comment in thread.comments]
+    assert times == sorted(times)
+    assert thread.comments[-1].created_at <= thread.now, "a comment comes from the future"
+    assert thread.issue.created_at <= times[0]
+
+
+def comment_ids_only_grow(harness: TrackerHarness) -> None:
+    """Across all issues, and never handed out twice: they order claims and serve as fences."""
+    issues = [add(harness, f"issue {number}").ref for number in range(3)]
+    ids = [
+        harness.tracker.comment(issues[number % 3], f"comment {number}").id for number in range(9)
+    ]
+    assert ids == sorted(set(ids)), f"comment ids do not grow: {ids}"
+
+
+def an_edit_changes_the_text_and_updated_at_only(harness: TrackerHarness) -> None:
+    """The expiry rule rests on it: created_at and the id stay, updated_at is the server's now."""
+    issue = add(harness).ref
+    posted = harness.tracker.comment(issue, "first")
+    other = harness.tracker.comment(issue, "other")
+    assert posted.updated_at == posted.created_at, "a comment that was never edited looks edited"
+    harness.tick()
+    edited = harness.tracker.edit_comment(issue, posted.id, "second")
+    assert (edited.id, edited.body, edited.created_at) == (posted.id, "second", posted.created_at)
+    assert edited.updated_at > posted.updated_at, "an edit left updated_at as it was"
+    thread = seen(harness, issue)
+    assert thread.comments == (edited, other), "an edit moved or changed something else"
+    assert edited.updated_at <= thread.now
+    harness.tick()
+    again = harness.tracker.edit_comment(issue, posted.id, "second")
+    assert again.created_at == posted.created_at
+    assert again.updated_at > edited.updated_at, (
+        "an edit that changes no letter must count as a renewal all the same"
+    )
+
+
+def the_comment_count_is_the_length_of_the_list(harness: TrackerHarness) -> None:
+    """A list of comments proves itself complete against it."""
+    issue = add(harness).ref
+    for count in range(1, 6):
+        comment = harness.tracker.comment(issue, f"comment {count}")
+        harness.tracker.edit_comment(issue, comment.id, "edited")
+        thread = seen(harness, issue)
+        assert thread.issue.comment_count == len(thread.comments) == count
+        assert thread.complete
+
+
+def a_missing_comment_is_said_to_be_missing(harness: TrackerHarness) -> None:
+    """Editing a comment that is not there, or is another issue's, changes nothing."""
+    mine, theirs = add(harness, "mine").ref, add(harness, "theirs").ref
+    comment = harness.tracker.comment(theirs, "untouched")
+    for number in (comment.id, comment.id + 1000):
+        _assert_raises(NoSuchComment, lambda: harness.tracker.edit_comment(mine, number, "x"))  # noqa: B023
+    assert seen(harness, theirs).comments == (comment,)
+    assert seen(harness, mine).comments == ()
+
+
+def unknown_marks_are_left_alone(harness: TrackerHarness) -> None:
+    """Text comes back letter for letter, above all the marks of versions we do not know."""
+    issue = add(harness).ref
+    bodies = (
+        "<!-- claim run=abc ttl=600s v=99 shape=new -->\nA card of a later version.",
+        "<!-- agent-claim:codename=otter firing_id=7 ts=2026-05-01T12:00:00Z -->",
+        "<!-- claim run=9f3a ttl=600s v=1 holder=w%20orker -->\n**worker** bids.",
+        "quotes \"double\" and 'single', a %, a \\, 100 € and a 🦄\n\n- a list",
+    )
+    for body in bodies:
+        harness.tracker.comment(issue, body)
+    thread = seen(harness, issue)
+    assert tuple(comment.body for comment in thread.comments) == bodies
+    assert isinstance(parse_mark(thread.comments[0].body), UnknownMark)
+    harness.tracker.edit_comment(issue, thread.comments[2].id, bodies[2] + " Held.")
+    kept = [comment.body for comment in seen(harness, issue).comments]
+    assert kept == [*bodies[:2], bodies[2] + " Held.", bodies[3]]
+
+
+# Time and crowds
+
+
+def server_time_never_runs_backwards(harness: TrackerHarness) -> None:
+    """Whatever is asked of whichever client, a later reply carries no earlier time."""
+    times: list[ServerTime] = []
+    issue = add(harness)
+    times.append(issue.created_at)
+    for number in range(5):
+        client = (harness.tracker, harness.another())[number % 2]
+        comment = client.comment(issue.ref, f"comment {number}")
+        times.append(comment.created_at)
+        times.append(client.read(issue.ref).now)
+        times.append(client.edit_comment(issue.ref, comment.id, "edited").updated_at)
+        times.append(client.find(IssueQuery(limit=1)).now)
+    assert times == sorted(times), "server time ran backwards"
+    assert all(time.tzinfo is not None for time in times), "a server time without its zone"
+
+
+def a_change_is_stamped_on_the_issue(harness: TrackerHarness) -> None:
+    """An abandoned label is told from a fresh one by when the issue last changed."""
+    issue = add(harness)
+    harness.tick()
+    harness.tracker.edit_labels(issue.ref, add=("claimed",))
+    labelled = seen(harness, issue.ref).issue
+    assert labelled.updated_at > issue.updated_at, "a label came on and updated_at stayed"
+    assert labelled.created_at == issue.created_at
+    harness.tick()
+    harness.tracker.comment(issue.ref, "hello")
+    assert seen(harness, issue.ref).issue.updated_at > labelled.updated_at
+
+
+def concurrent_writers_lose_nothing(harness: TrackerHarness) -> None:
+    """Threads on two clients write comments and labels at once, and all of it is there."""
+    issue = add(harness).ref
+    clients = (harness.tracker, harness.another())
+    flaws: list[str] = []
+    gate = threading.Barrier(_THREADS)
+
+    def write(number: int) -> None:
+        tracker = clients[number % 2]
+        try:
+            gate.wait(timeout=30)
+            for turn in range(_WRITES):
+                comment = tracker.comment(issue, f"{number}-{turn}")
+                tracker.edit_comment(issue, comment.id, f"{number}-{turn} edited")
+                tracker.edit_labels(issue, add=(f"l{number}-{turn}", "shared"))
+                tracker.create(Draft(f"{number}-{turn}", labels=frozenset({"made"})))
+        except Exception as flaw:  # noqa: BLE001 - told by the thread that checks
+            flaws.append(f"{type(flaw).__name__}: {flaw}")
+
+    threads = [
+        threading.Thread(target=write, args=(number,), daemon=True) for number in range(_THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive(), "a writer hangs"
+    assert not flaws, "; ".join(flaws[:5])
+    marks = {f"{number}-{turn}" for number in range(_THREADS) for turn in range(_WRITES)}
+    result = seen(harness, issue)
+    assert {comment.body for comment in result.comments} == {f"{mark} edited" for mark in marks}
+    assert result.complete
+    assert result.issue.comment_count == len(marks)
+    ids = [comment.id for comment in result.comments]
+    assert ids == sorted(set(ids))
+    assert result.issue.labels == {f"l{mark}" for mark in marks} | {"shared"}
+    made = found(harness, IssueQuery(labels=("made",), limit=1000))
+    assert len(set(made)) == len(made) == len(marks)
+
+
+# The optional capability
+
+
+def a_batch_returns_the_state_after(harness: TrackerHarness) -> None:
+    """All effects, in their order, and the reading that follows them."""
+    batching = _batching(harness)
+    issue = add(harness, "batch", "old").ref
+    card = harness.tracker.comment(issue, "bid")
+    harness.tick()
+    thread = batching.apply(
+        issue,
+        (
+            EditComment(card.id, "held"),
+            AddLabels(("new", "claimed")),
+            RemoveLabels(("old", "never-there")),
+            PostComment("hello"),
+            RemoveLabels(("claimed",)),
+            CloseIssue(),
+        ),
+    )
+    assert [comment.body for comment in thread.comments] == ["held", "hello"]
+    assert thread.issue.labels == {"new"}
+    assert not thread.issue.open
+    assert thread.complete
+    assert thread.comments[0].updated_at > card.updated_at
+    after = seen(harness, issue)
+    assert (after.issue, after.comments) == (thread.issue, thread.comments)
+
+
+def a_batch_is_all_or_nothing(harness: TrackerHarness) -> None:
+    """An effect that cannot be done takes the others with it."""
+    batching = _batching(harness)
+    issue = add(harness, "batch", "old").ref
+    before = seen(harness, issue)
+    effects = (
+        AddLabels(("new",)),
+        PostComment("hello"),
+        EditComment(999_999, "nobody's"),
+        RemoveLabels(("old",)),
+    )
+    _assert_raises(NoSuchComment, lambda: batching.apply(issue, effects))
+    after = seen(harness, issue)
+    assert (after.issue, after.comments) == (before.issue, before.comments)
+    ghost = IssueRef(harness.tracker.traits.repo, "999999")
+    _assert_raises(NoSuchIssue, lambda: batching.apply(ghost, (AddLabels(("new",)),)))
+
+
+def _batching(harness: TrackerHarness) -> Batching:
+    if not isinstance(harness.tracker, Batching):
+        raise NotApplicable("the tracker does not batch")
+    return harness.tracker
+
+
+def _assert_raises(error: type[Exception], operation: Callable[[], object]) -> None:
+    try:
+        operation()
+    except error:
+        return
+    raise AssertionError(f"{error.__name__} was not raised")
+
+
+CHECKS: tuple[Check[TrackerHarness], ...] = tuple(
+    Check(run)
+    for run in (
+        an_issue_is_as_it_was_drafted,
+        a_missing_issue_is_said_to_be_missing,
+        closing_twice_is_closing_once,
+        labels_are_added_and_removed_idempotently,
+        labels_of_others_are_kept,
+        labels_may_be_spelt_oddly,
+        a_tally_counts_open_issues,
+        a_filter_never_returns_a_closed_or_excluded_issue,
+        closed_issues_are_found_when_asked_for,
+        paging_loses_nothing_and_repeats_nothing,
+        a_finding_shows_the_issue_as_a_reading_does,
+        comments_come_in_the_servers_order,
+        comment_ids_only_grow,
+        an_edit_changes_the_text_and_updated_at_only,
+        the_comment_count_is_the_length_of_the_list,
+        a_missing_comment_is_said_to_be_missing,
+        unknown_marks_are_left_alone,
+        server_time_never_runs_backwards,
+        a_change_is_stamped_on_the_issue,
+        concurrent_writers_lose_nothing,
+        a_batch_returns_the_state_after,
+        a_batch_is_all_or_nothing,
+    )
+)
+
+
+def prove(factory: Factory[TrackerHarness]) -> Report:
+    """Whether a tracker keeps its contract. Trackers declare no guarantees of their own."""
+    with factory() as harness:
+        subject = harness.tracker.traits.name
+    return examine(subject, Guarantee.NONE, CHECKS, factory)
