@@ -56,8 +56,8 @@ class Tracker(Protocol):
         """The issue with all its comments, in the server's order."""
         ...
 
-    def tally(self, labels: Sequence[str]) -> Mapping[str, int]:
-        """How many open issues carry each label."""
+    def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
+        """How many open issues carry each label; or how many at all."""
         ...
 
     def create(self, draft: Draft) -> Issue: ...

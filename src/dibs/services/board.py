@@ -43,7 +43,8 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class StageSummary:
     stage: Stage
-    open: int
+    issues: int
+    """Open ones; in a final stage, all that ever got there."""
     in_flight: int
 
 
@@ -84,8 +85,10 @@ class Board:
     def overview(self) -> Overview:
         """Counts by stage and everything in flight. Costs what is in flight, not the backlog."""
         marks = self._pipeline.labels
-        labels = [stage.label for stage in self._pipeline.stages]
-        counts = self._tracker.tally((*labels, marks.paused, marks.parked, marks.claimed))
+        final = [stage.label for stage in self._pipeline.stages if stage.final]
+        labels = [stage.label for stage in self._pipeline.stages if not stage.final]
+        counts = dict(self._tracker.tally((*labels, marks.paused, marks.parked, marks.claimed)))
+        counts |= self._tracker.tally(final, closed_too=True)
         live = self._leases.live()
         return Overview(
             now=self._tracker.find(IssueQuery(limit=1)).now,

@@ -183,9 +183,7 @@ class Running:
         supervision = Supervision(keeper, self._clock)
         try:
             verdict = self._work(claimed, keeper, leaving)
-        except (
-            HandlerUnusable
-        ) as flaw:  # says nothing about the issue: give it back, tell the worker
+        except HandlerUnusable as flaw:  # not the issue's fault
             self._advancing.give_back(keeper, _note(str(flaw)))
             raise
         finally:

@@ -42,10 +42,10 @@ class MemoryTracker:
         with self._lock:
             return Thread(self._issue(issue), tuple(self._comments[issue]), self._now())
 
-    def tally(self, labels: Sequence[str]) -> Mapping[str, int]:
+    def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         with self._lock:
-            opened = [issue for issue in self._issues.values() if issue.open]
-            return {label: sum(label in issue.labels for issue in opened) for label in labels}
+            counted = [issue for issue in self._issues.values() if issue.open or closed_too]
+            return {label: sum(label in issue.labels for issue in counted) for label in labels}
 
     def create(self, draft: Draft) -> Issue:
         with self._lock:

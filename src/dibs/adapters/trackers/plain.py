@@ -21,8 +21,8 @@ class PlainTracker:
     def read(self, issue: IssueRef) -> Thread:
         return self._inner.read(issue)
 
-    def tally(self, labels: Sequence[str]) -> Mapping[str, int]:
-        return self._inner.tally(labels)
+    def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
+        return self._inner.tally(labels, closed_too=closed_too)
 
     def create(self, draft: Draft) -> Issue:
         return self._inner.create(draft)

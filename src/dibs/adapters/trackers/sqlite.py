@@ -73,8 +73,9 @@ class SqliteTracker:
         with self._database.reading() as tx:
             return _thread(tx, issue)
 
-    def tally(self, labels: Sequence[str]) -> Mapping[str, int]:
-        count = "SELECT COUNT(*) FROM issue_labels WHERE label = ? AND open = 1"
+    def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
+        states = "open IN (0, 1)" if closed_too else "open = 1"
+        count = f"SELECT COUNT(*) FROM issue_labels WHERE label = ? AND {states}"
         with self._database.reading() as tx:
             return {label: tx.sql.execute(count, (label,)).fetchone()[0] for label in labels}
 

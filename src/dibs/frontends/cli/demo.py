@@ -373,7 +373,7 @@ def _plain_lines() -> Iterator[Draw]:
             tell(line)
         if len(lines) > told:
             counts = ", ".join(
-                f"{entry.stage.name} {entry.open} ({entry.in_flight} in flight)"
+                f"{entry.stage.name} {entry.issues} ({entry.in_flight} in flight)"
                 for entry in overview.stages
                 if not entry.stage.final
             )

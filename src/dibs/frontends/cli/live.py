@@ -7,7 +7,7 @@ from typing import Any
 
 from dibs.core.durations import describe_span
 from dibs.frontends.cli import output
-from dibs.services.board import Overview
+from dibs.services.board import Overview, StageSummary
 
 
 def watch(look: Callable[[], Overview], every_s: float, *, as_json: bool) -> None:
@@ -37,6 +37,14 @@ def watch(look: Callable[[], Overview], every_s: float, *, as_json: bool) -> Non
             live.update(render(look()))
 
 
+def _waiting(entry: StageSummary) -> str:
+    return (
+        f"{entry.issues} there"
+        if entry.stage.final
+        else f"{entry.issues - entry.in_flight} waiting"
+    )
+
+
 def render(overview: Overview, title: str = "dibs") -> Any:
     from rich.console import Group
     from rich.table import Table
@@ -45,8 +53,10 @@ def render(overview: Overview, title: str = "dibs") -> Any:
     stages = Table(title=title, title_justify="left", expand=False)
     for entry in overview.stages:
         stages.add_column(entry.stage.name, justify="right")
-    stages.add_row(*(f"{entry.open - entry.in_flight} waiting" for entry in overview.stages))
-    stages.add_row(*(f"{entry.in_flight} in flight" for entry in overview.stages))
+    stages.add_row(*(_waiting(entry) for entry in overview.stages))
+    stages.add_row(
+        *("" if entry.stage.final else f"{entry.in_flight} in flight" for entry in overview.stages)
+    )
     flights = Table(expand=False)
     for heading in ("in flight", "stage", "holder", "fence", "renewed", "left"):
         flights.add_column(heading)

@@ -74,7 +74,7 @@ def overview_data(overview: Overview) -> dict[str, Any]:
         "stages": [
             {
                 "stage": entry.stage.name,
-                "open": entry.open,
+                "issues": entry.issues,
                 "in_flight": entry.in_flight,
                 "wip": entry.stage.wip,
                 "served": entry.stage.served,
@@ -98,9 +98,9 @@ def overview_lines(overview: Overview) -> list[str]:
         for pause in overview.pauses
     ]
     lines += table(
-        ("stage", "open", "in flight", "wip"),
+        ("stage", "issues", "in flight", "wip"),
         [
-            (entry.stage.name, entry.open, entry.in_flight, entry.stage.wip or "")
+            (entry.stage.name, entry.issues, entry.in_flight, entry.stage.wip or "")
             for entry in overview.stages
         ],
     )

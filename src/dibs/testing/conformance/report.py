@@ -120,9 +120,11 @@ class Report:
         for name in self.declared.names:
             checks = ", ".join(self.proved.get(name, ())) or "NOT PROVED"
             lines.append(f"  {name}: {checks}")
-        for finding in self.findings:
-            if finding.result is not Result.PASSED:
-                lines.append(f"  {finding.result.value}: {finding.check}: {finding.why}")
+        lines += [
+            f"  {finding.result.value}: {finding.check}: {finding.why}"
+            for finding in self.findings
+            if finding.result is not Result.PASSED
+        ]
         return "\n".join(lines)
 
 
