@@ -180,9 +180,9 @@ class SqliteLeases:
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         with self._database.reading() as tx:
             rows = tx.sql.execute(
-                f"SELECT {_COLUMNS} FROM leases WHERE outcome IS NULL AND expires_at > ?"
-                " AND (?2 IS NULL OR stage = ?2) ORDER BY granted_at, key LIMIT ?3",
-                (tx.now_ms, stage, limit),
+                f"SELECT {_COLUMNS} FROM leases WHERE outcome IS NULL AND expires_at > :now"
+                " AND (:stage IS NULL OR stage = :stage) ORDER BY granted_at, key LIMIT :limit",
+                {"now": tx.now_ms, "stage": stage, "limit": limit},
             ).fetchall()
             return tuple(_record(row, tx) for row in rows)
 

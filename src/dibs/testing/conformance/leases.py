@@ -277,8 +277,19 @@ def a_release_ends_the_lease(harness: LeaseHarness) -> None:
         assert record.ending == ADVANCED, f"the ending was not kept: {record.ending}"
         assert not record.live
         assert record.lease.fence == lease.fence
-    assert isinstance(harness.store.renew(lease), Lost), "a released lease was renewed"
     assert harness.store.live() == ()
+
+
+def a_released_lease_cannot_renew(harness: LeaseHarness) -> None:
+    """A renewal that comes after the ending neither revives the lease nor erases the ending."""
+    issue = harness.issue()
+    lease = hold(harness, issue, "a", harness.long)
+    assert isinstance(harness.store.release(lease, ADVANCED), Released)
+    renewed = harness.store.renew(lease)
+    assert isinstance(renewed, Lost), f"a released lease was renewed: {renewed}"
+    record = _record(harness.another(), issue)
+    assert record.ending == ADVANCED, "a late renewal erased the ending"
+    assert not record.live, "a late renewal revived the lease"
 
 
 def a_release_can_be_retried(harness: LeaseHarness) -> None:
@@ -686,6 +697,7 @@ CHECKS: tuple[Check[LeaseHarness], ...] = (
     Check(nothing_revives_an_expired_lease),
     Check(a_superseded_lease_can_do_nothing),
     Check(a_release_ends_the_lease),
+    Check(a_released_lease_cannot_renew),
     Check(a_release_can_be_retried),
     Check(a_painted_ending_frees_the_issue),
     Check(an_unpainted_ending_can_be_read),
