@@ -84,7 +84,9 @@ def edited(
     stage: str = "ready",
     by_writer: bool = True,
 ) -> Comment:
-    """A card as it stands after its holder's last edit."""
+    """A card as it stands after its holder's last edit. A release says what came of it."""
+    if state == "released" and outcome is None:
+        outcome = "returned"
     ending = (
         Ending(Outcome(outcome), StageName(target) if target else None)
         if outcome is not None

@@ -3,6 +3,6 @@
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "core", deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow]
+    "core", deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("core")

@@ -73,6 +73,20 @@ def test_an_issue_that_never_failed_does_not_rest():
     assert Attempts() == Attempts(0, None, False, None)
 
 
+@pytest.mark.parametrize(
+    ("tries", "rests"),
+    [
+        ([CRASHED], None),
+        ([FAILED, CRASHED], None),
+        ([CRASHED, make_try("failed", ended=20)], 80),  # the second failure: twice the first rest
+    ],
+)
+def test_a_vanished_holders_ttl_was_rest_enough(tries, rests):
+    attempts = count_attempts(tries, READY)
+    assert attempts.rests_until == (None if rests is None else at(rests))
+    assert attempts.failed == len(tries)
+
+
 def test_a_later_try_that_is_no_failure_does_not_move_the_rest():
     attempts = count_attempts([make_try(ended=10), make_try("returned", ended=50)], READY)
     assert attempts.rests_until == at(40)
@@ -94,7 +108,8 @@ def test_the_count_agrees_with_a_plain_reading_of_the_rule(tries):
     attempts = count_attempts(tries, READY)
     assert attempts.failed == len(failures)
     assert attempts.spent is (len(failures) >= 3)
-    assert (attempts.rests_until is None) is (not failures)
+    said = bool(failures) and failures[-1].outcome is not None
+    assert (attempts.rests_until is not None) is said
     assert attempts.last_failed_at == (failures[-1].ended_at if failures else None)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.core.ids import (
+    LONGEST_HOLDER,
     ZERO,
     Fence,
     HolderId,
@@ -15,11 +16,13 @@ from dibs.core.ids import (
     LocalTime,
     RunId,
     StageName,
+    holder_name,
     later,
     local_after,
     server_time,
 )
 from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.references import parse_reference
 
 from .builders import REF, at, bid, make_issue, make_thread, s
 
@@ -59,16 +62,32 @@ def test_names_are_the_plain_values_they_name():
 
 
 @pytest.mark.parametrize(
-    ("ref", "text"),
+    ("text", "name"),
     [
-        (IssueRef("acme/shop", "7"), "acme/shop#7"),
-        (IssueRef("", "7"), "#7"),
-        (IssueRef("", "ABC-12"), "ABC-12"),
-        (IssueRef("acme/shop", "ABC-12"), "ABC-12"),
+        ("worker-7", "worker-7"),
+        ("  Ann \n Smith\t", "Ann Smith"),
+        ("", "unnamed"),
+        (" \n ", "unnamed"),
+        ("w" * 500, "w" * LONGEST_HOLDER),
     ],
 )
-def test_a_reference_is_written_as_people_write_it(ref, text):
+def test_a_holders_name_is_one_line_that_somebody_would_read(text, name):
+    assert holder_name(text) == name
+
+
+@pytest.mark.parametrize(
+    ("ref", "text", "typed"),
+    [
+        (IssueRef("acme/shop", "7"), "acme/shop#7", "acme/shop#7"),
+        (IssueRef("", "7"), "#7", "7"),  # a shell takes a bare `#7` for a comment
+        (IssueRef("", "ABC-12"), "ABC-12", "ABC-12"),
+        (IssueRef("acme/shop", "ABC-12"), "ABC-12", "ABC-12"),
+    ],
+)
+def test_a_reference_is_written_as_people_write_it_and_type_it(ref, text, typed):
     assert str(ref) == text
+    assert ref.typed == typed
+    assert parse_reference(typed, default_repo=ref.repo) == ref
 
 
 def test_references_are_ordered_hashable_and_fixed():

@@ -91,6 +91,8 @@ def parse_mark(body: str) -> Mark | None:
     match = _LINE.match(body[:LONGEST_LINE])
     if match is None:
         return UnknownMark("the first line is not a well-formed mark")
+    if "-->" in match[2]:
+        return UnknownMark("the HTML comment ends inside a value")
     pairs = [pair.split("=", 1) for pair in match[2].split()]
     fields = _Fields(dict(pairs))
     if len(fields.pairs) != len(pairs):
@@ -163,17 +165,16 @@ def render_card(card: Card) -> str:
         ("outcome", ending.outcome.value if ending else ""),
         ("next", (ending.next or "") if ending else ""),
         ("note", ending.note if ending else ""),
-        *card.extra,
     ]
-    return _line("claim", fields) + "\n" + _sentence(card)
+    return _line("claim", fields, card.extra) + "\n" + _sentence(card)
 
 
 def render_revoke(revocation: Revocation) -> str:
     fields = [
         ("run", revocation.run),
         ("v", str(VERSION)),
-        ("by", revocation.by),
-        ("reason", revocation.reason),
+        ("by", _short(revocation.by)),
+        ("reason", _short(revocation.reason)),
         ("force", "1" if revocation.force else ""),
     ]
     who = _plain(revocation.by) or "An operator"
@@ -181,8 +182,16 @@ def render_revoke(revocation: Revocation) -> str:
     return f"{_line('revoke', fields)}\n{who} {what} the lease of run `{revocation.run}`."
 
 
-def _line(kind: str, fields: list[tuple[str, str]]) -> str:
-    written = " ".join(f"{key}={_escape(value)}" for key, value in fields if value)
+def _short(text: str, most: int = 3000) -> str:
+    """As much of it as fits: a line that is too long would be no card."""
+    while len(_escape(text)) > most:
+        text = text[: len(text) * 3 // 4]
+    return text
+
+
+def _line(kind: str, fields: list[tuple[str, str]], extra: tuple[tuple[str, str], ...] = ()) -> str:
+    known = [(key, value) for key, value in fields if value]
+    written = " ".join(f"{key}={_escape(value)}" for key, value in (*known, *extra))
     return f"<!-- {kind} {written} -->"
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from dibs.core.card import UnknownMark, parse_mark
+from dibs.core.eligibility import abandoned_at
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Thread
-from dibs.core.lease import Outcome, Standing
+from dibs.core.lease import Standing
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.plan import (
     CloseIssue,
     Effects,
-    RemoveLabels,
     claim_effects,
     ending_effects,
     freeing_effects,
@@ -42,6 +42,8 @@ class Flaw:
 
 
 def diagnose(thread: Thread, standing: Standing, pipeline: Pipeline) -> tuple[Flaw, ...]:
+    if not thread.complete:
+        return ()  # an incomplete list decides nothing
     if standing.unpainted is not None:
         # Half painted explains everything else about the labels; finish that first.
         paint = ending_effects(pipeline, standing.unpainted, thread.issue.labels)
@@ -49,7 +51,7 @@ def diagnose(thread: Thread, standing: Standing, pipeline: Pipeline) -> tuple[Fl
         return (Flaw(thread.issue.ref, FlawCode.UNPAINTED_ENDING, text, paint),)
     return (
         *_lease(thread, standing, pipeline),
-        *_stages(thread, standing, pipeline),
+        *_stages(thread, pipeline),
         *_cards(thread),
     )
 
@@ -64,32 +66,25 @@ def _lease(thread: Thread, standing: Standing, pipeline: Pipeline) -> Iterator[F
         if missing:
             text = f"{standing.live.lease.holder} holds it but its labels do not say so"
             yield Flaw(ref, FlawCode.LEASE_WITHOUT_LABEL, text, missing)
-    elif shown and standing.bidding_until is None:
+    elif shown and standing.bidding_until is None and not _young(thread, standing, pipeline):
         text = "its labels say claimed but no lease is live"
         yield Flaw(ref, FlawCode.CLAIMED_WITHOUT_LEASE, text, freeing_effects(pipeline, labels))
 
 
-def _stages(thread: Thread, standing: Standing, pipeline: Pipeline) -> Iterator[Flaw]:
+def _young(thread: Thread, standing: Standing, pipeline: Pipeline) -> bool:
+    return standing.record is None and thread.now < abandoned_at(thread.issue, pipeline)
+
+
+def _stages(thread: Thread, pipeline: Pipeline) -> Iterator[Flaw]:
     ref, labels = thread.issue.ref, thread.issue.labels
     stages = pipeline.stages_of(labels)
     if len(stages) > 1:
         names = ", ".join(stage.label for stage in stages)
         text = f"it carries {len(stages)} stage labels: {names}"
-        yield Flaw(ref, FlawCode.SEVERAL_STAGES, text, _settled(stages, standing))
+        yield Flaw(ref, FlawCode.SEVERAL_STAGES, text)
     elif stages and stages[0].closes and thread.issue.open:
         text = f"it is in {stages[0].label!r} but still open"
         yield Flaw(ref, FlawCode.OPEN_AT_THE_END, text, (CloseIssue(),))
-
-
-def _settled(stages: tuple[Stage, ...], standing: Standing) -> Effects:
-    """If the last ending moved it from one of these to the other, the old label was left over."""
-    record = standing.record
-    if record is None or record.ending is None or record.ending.outcome is not Outcome.ADVANCED:
-        return ()
-    labels = {stage.name: stage.label for stage in stages}
-    if len(stages) == 2 and record.lease.stage in labels and record.ending.next in labels:
-        return (RemoveLabels((labels[record.lease.stage],)),)
-    return ()
 
 
 def _cards(thread: Thread) -> Iterator[Flaw]:

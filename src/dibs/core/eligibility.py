@@ -133,6 +133,12 @@ def judge_claimable(
     return Verdict(stage, tuple(reasons), attempts.failed)
 
 
+def abandoned_at(issue: Issue, pipeline: Pipeline) -> ServerTime:
+    """When a claimed label that no card explains stops counting: one ttl after the last change."""
+    stages = pipeline.stages_of(issue.labels) or pipeline.stages
+    return later(issue.updated_at, stages[0].terms.ttl)
+
+
 def vetoed(issue: Issue, pipeline: Pipeline) -> str | None:
     """Why running work must stop, from what a person did to the issue; None to go on."""
     if not issue.open:
@@ -268,9 +274,7 @@ def _lease(
 
 
 def _claim_label_only(issue: Issue, pipeline: Pipeline, now: ServerTime) -> Iterable[Reason]:
-    stages = pipeline.stages_of(issue.labels)
-    ttl = stages[0].terms.ttl if stages else pipeline.stages[0].terms.ttl
-    free_at = later(issue.updated_at, ttl)
+    free_at = abandoned_at(issue, pipeline)
     if now < free_at:
         yield Reason(
             ReasonCode.CLAIM_LABEL_ONLY,
@@ -309,6 +313,8 @@ def _wip(stage: Stage, in_flight: int) -> Reason:
 def _unreadable(thread: Thread) -> Reason:
     return Reason(
         ReasonCode.UNREADABLE,
-        f"only {len(thread.comments)} of {thread.issue.comment_count} comments could be read",
+        f"only {len(thread.comments)} of {thread.issue.comment_count} comments could be read"
+        if len(thread.comments) < thread.issue.comment_count
+        else "not every page of its comments could be read",
         "read it again: an incomplete list decides nothing",
     )

@@ -12,7 +12,7 @@ from datetime import timedelta
 from dibs.core.card import Card, CardState, RevokeMark, parse_mark
 from dibs.core.ids import ZERO, Fence, IssueRef, RunId, ServerTime, later
 from dibs.core.issue import Comment, Thread
-from dibs.core.lease import Lease, Record, Standing, Try
+from dibs.core.lease import Ending, Lease, Outcome, Record, Standing, Try
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
     """Pick out what counts: well formed, by an author with write access, within the maximum ttl."""
     cards: list[PostedCard] = []
     revokes: dict[RunId, tuple[PostedRevoke, ...]] = {}
-    for comment in comments:
+    for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
         if not comment.by_writer:
             continue
         mark = parse_mark(comment.body)
@@ -59,7 +59,6 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
         elif isinstance(mark, RevokeMark):
             run = mark.revocation.run
             revokes[run] = (*revokes.get(run, ()), PostedRevoke(mark, comment.created_at))
-    cards.sort(key=lambda posted: (posted.created_at, posted.id))
     return Marks(tuple(cards), revokes)
 
 
@@ -100,6 +99,17 @@ def _expiry_by_itself(posted: PostedCard) -> ServerTime:
             return later(posted.updated_at, card.ttl)
 
 
+def ending_of(
+    posted: PostedCard, revokes: Sequence[PostedRevoke], rules: FoldRules
+) -> Ending | None:
+    """What its holder decided, if that landed while the lease was still in force."""
+    if posted.card.state is not CardState.RELEASED or not counted_in_time(posted):
+        return None
+    if expiry(posted, revokes, rules) < posted.updated_at:
+        return None
+    return posted.card.ending or Ending(Outcome.RETURNED)
+
+
 def confirmed(card: Card) -> bool:
     """Whether its bidder ever proved a win. A conceded card never was."""
     return card.state in (CardState.HELD, CardState.RELEASED)
@@ -133,7 +143,7 @@ def tries_on_comments(marks: Marks, rules: FoldRules, now: ServerTime) -> tuple[
             continue
         revokes = marks.revokes.get(posted.card.run, ())
         ends_at = expiry(posted, revokes, rules)
-        said = posted.card.ending if counted_in_time(posted) else None
+        said = ending_of(posted, revokes, rules)
         over = said is not None or now >= ends_at
         found.append(
             Try(
@@ -141,7 +151,7 @@ def tries_on_comments(marks: Marks, rules: FoldRules, now: ServerTime) -> tuple[
                 stage=posted.card.stage,
                 ended_at=ends_at if over else None,
                 outcome=said.outcome if said else None,
-                excused=bool(revokes),
+                excused=any(one.created_at < _expiry_by_itself(posted) for one in revokes),
             )
         )
     return tuple(found)
@@ -205,7 +215,7 @@ def standing_on_comments(
             tries=tries,
             bidding_until=folded.expires_at if waiting else None,
         )
-    record = _record(thread, posted, marks, folded.expires_at, claimed_label)
+    record = _record(thread, posted, marks, folded.expires_at, claimed_label, rules)
     return Standing(record=record, tries=tries)
 
 
@@ -215,9 +225,10 @@ def _record(
     marks: Marks,
     expires_at: ServerTime,
     claimed_label: str,
+    rules: FoldRules,
 ) -> Record:
-    said = posted.card.ending if counted_in_time(posted) else None
     revokes = marks.revokes.get(posted.card.run, ())
+    said = ending_of(posted, revokes, rules)
     return Record(
         lease=lease_of(thread.issue.ref, posted, expires_at),
         as_of=thread.now,
@@ -235,5 +246,5 @@ def _record_before(
     for posted in reversed(marks.cards):
         if confirmed(posted.card):
             ends_at = expiry(posted, marks.revokes.get(posted.card.run, ()), rules)
-            return _record(thread, posted, marks, ends_at, claimed_label)
+            return _record(thread, posted, marks, ends_at, claimed_label, rules)
     return None

@@ -65,9 +65,12 @@ class Backoff:
     def after(self, failures: int) -> timedelta:
         if failures <= 0:
             return timedelta()
-        # Bounded: thirty doublings are past every cap and overflow nothing.
-        doublings = min(failures - 1, 30)
-        return min(self.first * (1 << doublings), self.most)
+        rest = min(self.first, self.most)
+        for _ in range(failures - 1):
+            if rest >= self.most or not rest:
+                break
+            rest = min(rest * 2, self.most)
+        return rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,7 @@ def _check_names(pipeline: Pipeline) -> None:
         if key in seen:
             raise ValueError(f"{role} and {seen[key]} are the same label {label!r}")
         seen[key] = role
+    _check_gates(pipeline, seen)
     names = [stage.name for stage in pipeline.stages]
     for name in names:
         if names.count(name) > 1:
@@ -183,6 +187,19 @@ def _check_names(pipeline: Pipeline) -> None:
     for blocker in pipeline.blockers:
         if blocker.casefold() in seen:
             raise ValueError(f"blocker {blocker!r} is also {seen[blocker.casefold()]}")
+
+
+def _check_gates(pipeline: Pipeline, taken: dict[str, str]) -> None:
+    """Several stages may share an approval label, but it may play no other role."""
+    blockers = {blocker.casefold() for blocker in pipeline.blockers}
+    for stage in pipeline.stages:
+        if not isinstance(stage.gate, ApprovalGate):
+            continue
+        label = stage.gate.label
+        if not label.strip() or label.casefold() in blockers or label.casefold() in taken:
+            raise ValueError(
+                f"the gate of stage {stage.name!r} needs a label of its own: {label!r}"
+            )
 
 
 def _label_roles(pipeline: Pipeline) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ the effects to a tracker. The whole label set is never replaced: other bots' lab
 
 from dataclasses import dataclass
 
+from dibs.core.errors import IllegalMove
 from dibs.core.lease import Ending, Outcome, Record
 from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
 
@@ -61,7 +62,10 @@ def ending_effects(pipeline: Pipeline, record: Record, labels: frozenset[str]) -
 
 
 def _advancing(pipeline: Pipeline, stage: Stage, ending: Ending, labels: frozenset[str]) -> Effects:
-    target = pipeline.target(stage.name, ending.next)
+    try:
+        target = pipeline.target(stage.name, ending.next)
+    except IllegalMove:  # the move was dropped from the configuration meanwhile
+        return _letting_go(pipeline, stage, labels)
     moved_by_hand = [
         other for other in pipeline.stages_of(labels) if other.name not in (stage.name, target.name)
     ]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from dibs.core.fold import FoldRules, fold, lease_of, read_marks, standing_on_comments
+from dibs.core.fold import FoldRules, confirmed, fold, lease_of, read_marks, standing_on_comments
 from dibs.core.ids import RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import Lease, Record
@@ -46,9 +46,9 @@ def prove(thread: Thread, run: RunId, rules: FoldRules, claimed_label: str) -> P
         if not folded.live(thread.now):
             return NoProof("our own bid has expired before it could be confirmed")
         return Won(lease_of(thread.issue.ref, folded.current, folded.expires_at))
-    rival = Record(
-        lease=lease_of(thread.issue.ref, folded.current, folded.expires_at), as_of=thread.now
-    )
-    return LostTo(
-        standing_on_comments(thread, rules, claimed_label, apart_from=run).record or rival
-    )
+    if not confirmed(folded.current.card):
+        rival = lease_of(thread.issue.ref, folded.current, folded.expires_at)
+        return LostTo(Record(lease=rival, as_of=thread.now))
+    record = standing_on_comments(thread, rules, claimed_label, apart_from=run).record
+    assert record is not None, "a confirmed current card is the record"
+    return LostTo(record)

@@ -8,7 +8,8 @@ import re
 from dibs.core.errors import BadReference
 from dibs.core.ids import IssueRef
 
-_REPO = r"[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}){1,5}"
+_SEGMENT = r"(?!\.{1,2}(?:[/#]|$))[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}"  # not a path that climbs
+_REPO = rf"{_SEGMENT}(?:/{_SEGMENT}){{1,5}}"
 _NUMBER = r"[1-9][0-9]{0,17}"
 _BARE = re.compile(rf"#?({_NUMBER})", re.ASCII)
 _QUALIFIED = re.compile(rf"({_REPO})#({_NUMBER})", re.ASCII)

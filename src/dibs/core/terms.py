@@ -57,7 +57,7 @@ def terms_for(
     """Fill in what was not set: renew at ttl/3; a tenth of the ttl, at most 5 s, over the grain."""
     return LeaseTerms(
         ttl=ttl,
-        renew_every=ttl / 3 if renew_every is None else renew_every,
+        renew_every=ttl // 3 if renew_every is None else renew_every,
         margin=grain + min(ttl / 10, timedelta(seconds=5)) if margin is None else margin,
         max_hold=max(max_hold, ttl),
     )

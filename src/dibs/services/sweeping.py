@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from dibs.core.eligibility import abandoned_at
 from dibs.core.errors import NoSuchIssue
 from dibs.core.events import Event, EventKind
 from dibs.core.ids import IssueRef, later
@@ -117,9 +118,10 @@ class Sweeping:
             return Swept(ref, Sweep.LIVE, f"{record.lease.holder} holds it")
         if standing.bidding_until is not None and thread.now < standing.bidding_until:
             return Swept(ref, Sweep.YOUNG, "somebody is bidding for it")
+        if not thread.complete:
+            return Swept(ref, Sweep.YOUNG, "not all its comments could be read")
         if record is None:
-            stages = self._pipeline.stages_of(thread.issue.labels) or self._pipeline.stages
-            if thread.now < later(thread.issue.updated_at, stages[0].terms.ttl):
+            if thread.now < abandoned_at(thread.issue, self._pipeline):
                 return Swept(ref, Sweep.YOUNG, "claimed without a card, less than a ttl ago")
         elif record.ending is None and record.as_of < later(record.lease.expires_at, self._grace):
             return Swept(ref, Sweep.YOUNG, "expired, and still in its grace")
