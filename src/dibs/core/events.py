@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName
+from dibs.core.lease import Bid, Lease
 
 
 class EventKind(StrEnum):
@@ -51,3 +52,19 @@ class Event:
     fence: Fence | None = None
     at: ServerTime | None = None
     detail: dict[str, str] = field(default_factory=dict)
+
+
+def about(
+    kind: EventKind, lease: Lease | Bid, *, at: ServerTime | None = None, **detail: str
+) -> Event:
+    """A fact about one lease, or about a bid for one; empty details are left out."""
+    return Event(
+        kind,
+        issue=lease.issue,
+        run=lease.run,
+        holder=lease.holder,
+        stage=lease.stage,
+        fence=lease.fence if isinstance(lease, Lease) else None,
+        at=at,
+        detail={key: value for key, value in detail.items() if value},
+    )

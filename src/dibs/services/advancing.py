@@ -7,8 +7,7 @@ comes next. A holder that has lost its lease is refused and touches nothing.
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from dibs.core.events import Event, EventKind
-from dibs.core.ids import StageName
+from dibs.core.events import EventKind, about
 from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked
 from dibs.core.pipeline import Pipeline
 from dibs.core.plan import Effects, ending_effects
@@ -97,35 +96,13 @@ class Advancing:
         return ending_effects(self._pipeline, record, labels)
 
     def _refuse(self, keeper: Keeper, why: str) -> FinishRefused:
-        lease = keeper.lease
-        self._journal.append(
-            Event(
-                EventKind.FINISH_REFUSED,
-                issue=lease.issue,
-                run=lease.run,
-                holder=lease.holder,
-                stage=lease.stage,
-                fence=lease.fence,
-                detail={"why": why},
-            )
-        )
+        self._journal.append(about(EventKind.FINISH_REFUSED, keeper.lease, why=why))
         return FinishRefused(why)
 
     def _note(self, keeper: Keeper, record: Record, ending: Ending) -> None:
-        lease = keeper.lease
-        detail = {"next": ending.next or StageName(""), "note": ending.note}
-        self._journal.append(
-            Event(
-                _EVENTS[ending.outcome],
-                issue=lease.issue,
-                run=lease.run,
-                holder=lease.holder,
-                stage=lease.stage,
-                fence=lease.fence,
-                at=record.as_of,
-                detail={key: value for key, value in detail.items() if value},
-            )
-        )
+        kind = _EVENTS[ending.outcome]
+        event = about(kind, keeper.lease, at=record.as_of, next=ending.next or "", note=ending.note)
+        self._journal.append(event)
 
 
 _EVENTS = {

@@ -1,6 +1,6 @@
 """The one read model: what every frontend shows, so that they cannot disagree."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -13,10 +13,9 @@ from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Record, Standing, Try
 from dibs.core.pipeline import NoHandler, Pipeline, Stage
 from dibs.ports.leases import ShownLeases
+from dibs.ports.paging import walk
 from dibs.ports.pauses import Pauses
 from dibs.ports.tracker import IssueQuery, Tracker
-
-_PAGE = 200
 
 
 class RowState(StrEnum):
@@ -112,7 +111,8 @@ class Board:
         """Issues as a person lists them, oldest first."""
         labels = (self._pipeline.stage(stage).label,) if stage else ()
         held = {record.lease.issue: record for record in self._leases.live()}
-        found = self._issues(labels, (), limit, closed_too=closed_too)
+        query = IssueQuery(labels, limit=limit, closed_too=closed_too)
+        found = walk(self._tracker, query)
         return tuple(self._row(issue, held.get(issue.ref)) for issue in found)
 
     def ready(self, *, stage: StageName | None = None, limit: int = 100) -> tuple[Row, ...]:
@@ -124,31 +124,13 @@ class Board:
             self._row(issue, None)
             for wanted in stages
             if not wanted.final
-            for issue in self._issues((wanted.label,), without, limit)
+            for issue in walk(self._tracker, IssueQuery((wanted.label,), without, limit))
         )
         urgent = sorted(
             (row for row in rows if row.state is RowState.READY),
             key=lambda row: (_urgency(row.issue, self._pipeline), row.issue.created_at),
         )
         return tuple(urgent[:limit])
-
-    def _issues(
-        self,
-        labels: tuple[str, ...],
-        without: tuple[str, ...],
-        limit: int,
-        *,
-        closed_too: bool = False,
-    ) -> Iterator[Issue]:
-        left, after = limit, None
-        while left > 0:
-            page = min(left, _PAGE)
-            found = self._tracker.find(IssueQuery(labels, without, page, after, closed_too))
-            yield from found.issues
-            if not found.more:
-                return
-            left -= len(found.issues)
-            after = found.issues[-1].ref
 
     def _row(self, issue: Issue, record: Record | None) -> Row:
         verdict = judge_picture(issue, self._pipeline)

@@ -1,5 +1,6 @@
 """Bringing the picture back to the truth, issue by issue: `dibs fsck`."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,10 +9,9 @@ from dibs.core.ids import IssueRef
 from dibs.core.pipeline import Pipeline
 from dibs.ports.applying import apply
 from dibs.ports.leases import ShownLeases
+from dibs.ports.paging import walk
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Claiming
-
-_PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +38,13 @@ class Checking:
                 yield from self._one(ref, repair=repair)
 
     def _refs(self) -> Iterator[IssueRef]:
-        yield from self._pages(IssueQuery(limit=_PAGE))
+        """Every open issue, and closed ones that still look claimed."""
+        for issue in walk(self._tracker, IssueQuery(limit=sys.maxsize)):
+            yield issue.ref
         claimed = (self._pipeline.labels.claimed,)
-        yield from self._pages(IssueQuery(labels=claimed, limit=_PAGE, closed_too=True))
-
-    def _pages(self, query: IssueQuery) -> Iterator[IssueRef]:
-        after = query.after
-        while True:
-            found = self._tracker.find(
-                IssueQuery(query.labels, query.without, query.limit, after, query.closed_too)
-            )
-            for issue in found.issues:
-                yield issue.ref
-            if not found.more:
-                return
-            after = found.issues[-1].ref
+        query = IssueQuery(labels=claimed, limit=sys.maxsize, closed_too=True)
+        for issue in walk(self._tracker, query):
+            yield issue.ref
 
     def _one(self, ref: IssueRef, *, repair: bool) -> Iterator[Finding]:
         thread = self._tracker.read(ref)

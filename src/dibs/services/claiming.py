@@ -18,7 +18,7 @@ from dibs.core.eligibility import (
     judge_claimable,
 )
 from dibs.core.errors import Outage
-from dibs.core.events import Event, EventKind
+from dibs.core.events import EventKind, about
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import (
@@ -133,10 +133,10 @@ class Claiming:
                 self._reached(Step.CLAIM_GRANTED)
                 return self._accept(lease, thread, stage, terms, asked_at, options)
             case Busy(record):
-                self._note(EventKind.CLAIM_LOST, bid, winner=record.lease.holder)
+                self._journal.append(about(EventKind.CLAIM_LOST, bid, winner=record.lease.holder))
                 return Beaten(issue, record)
             case Unproven(why):
-                self._note(EventKind.CLAIM_LOST, bid, why=why)
+                self._journal.append(about(EventKind.CLAIM_LOST, bid, why=why))
                 return Doubtful(issue, why)
             case never:
                 assert_never(never)
@@ -164,17 +164,7 @@ class Claiming:
         """Paint the ending that a vanished holder decided."""
         paint = ending_effects(self._pipeline, record, thread.issue.labels)
         self._leases.roll_forward(record, paint)
-        self._journal.append(
-            Event(
-                EventKind.ROLLED_FORWARD,
-                issue=record.lease.issue,
-                run=record.lease.run,
-                holder=record.lease.holder,
-                stage=record.lease.stage,
-                fence=record.lease.fence,
-                at=thread.now,
-            )
-        )
+        self._journal.append(about(EventKind.ROLLED_FORWARD, record.lease, at=thread.now))
 
     def _accept(
         self,
@@ -201,7 +191,9 @@ class Claiming:
         match shown:
             case Renewed(held, seen):
                 self._reached(Step.CLAIM_PAINTED)
-                self._journal.append(_claimed(held, thread, failed))
+                attempt = str(failed + 1)
+                event = about(EventKind.CLAIMED, held, at=thread.now, attempt=attempt)
+                self._journal.append(event)
                 return Claimed(held, stage, terms, asked_at, seen or thread, failed)
             case Lost(why) | StopAsked(why):
                 self._leases.concede(lease)
@@ -243,18 +235,6 @@ class Claiming:
     def _around(self, in_flight: int | None) -> Surroundings:
         return Surroundings(self._pauses.pauses(), self._grace, in_flight)
 
-    def _note(self, kind: EventKind, bid: Bid, **detail: str) -> None:
-        self._journal.append(
-            Event(
-                kind,
-                issue=bid.issue,
-                run=bid.run,
-                holder=bid.holder,
-                stage=bid.stage,
-                detail=detail,
-            )
-        )
-
 
 def _terms(stage: Stage, ttl: timedelta | None, grain: timedelta) -> LeaseTerms:
     if ttl is None or ttl == stage.terms.ttl:
@@ -265,16 +245,3 @@ def _terms(stage: Stage, ttl: timedelta | None, grain: timedelta) -> LeaseTerms:
 def _overlooking(verdict: Verdict, codes: frozenset[ReasonCode]) -> Verdict:
     kept = tuple(reason for reason in verdict.reasons if reason.code not in codes)
     return replace(verdict, reasons=kept)
-
-
-def _claimed(lease: Lease, thread: Thread, failed: int) -> Event:
-    return Event(
-        EventKind.CLAIMED,
-        issue=lease.issue,
-        run=lease.run,
-        holder=lease.holder,
-        stage=lease.stage,
-        fence=lease.fence,
-        at=thread.now,
-        detail={"attempt": str(failed + 1)},
-    )

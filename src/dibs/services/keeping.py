@@ -13,7 +13,7 @@ from typing import assert_never
 
 from dibs.core.eligibility import vetoed
 from dibs.core.errors import LeaseLost, Outage
-from dibs.core.events import Event, EventKind
+from dibs.core.events import EventKind, about
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId, StageName, local_after
 from dibs.core.issue import Thread
 from dibs.core.lease import Lease, Lost, Renewed, StopAsked
@@ -161,7 +161,7 @@ class Keeper:
                     self._lease = lease
                     self._trusted_until = self.terms.trusted_until(asked_at)
                     self._renew_at = local_after(asked_at, self.terms.renew_every)
-                self._journal.append(_event(EventKind.RENEWED, lease, beats=str(lease.beats)))
+                self._journal.append(about(EventKind.RENEWED, lease, beats=str(lease.beats)))
                 if thread is not None:
                     self._look(thread)
             case StopAsked() | Lost():
@@ -193,7 +193,7 @@ class Keeper:
             self._condition = condition
             watchers = list(self._watchers)
         self.over.set()
-        self._journal.append(_event(EventKind.LEASE_LOST, self._lease, why=condition.why))
+        self._journal.append(about(EventKind.LEASE_LOST, self._lease, why=condition.why))
         for watcher in watchers:
             watcher(condition.why)
 
@@ -254,15 +254,3 @@ class Supervision:
         self._stop.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-
-
-def _event(kind: EventKind, lease: Lease, **detail: str) -> Event:
-    return Event(
-        kind,
-        issue=lease.issue,
-        run=lease.run,
-        holder=lease.holder,
-        stage=lease.stage,
-        fence=lease.fence,
-        detail=detail,
-    )

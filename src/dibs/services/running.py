@@ -16,7 +16,7 @@ from typing import Any, Protocol, assert_never
 from dibs.core.card import parse_mark
 from dibs.core.durations import format_instant
 from dibs.core.errors import HandlerUnusable, IllegalMove, LeaseLost, Outage
-from dibs.core.events import Event, EventKind
+from dibs.core.events import EventKind, about
 from dibs.core.ids import LocalTime, ServerTime, later, local_after
 from dibs.core.issue import Thread
 from dibs.core.pipeline import Command, InProcess, NoHandler, Pipeline, PythonCallable
@@ -326,25 +326,13 @@ class Running:
                 assert_never(never)
 
     def _started(self, keeper: Keeper) -> None:
-        self._journal.append(self._event(EventKind.HANDLER_STARTED, keeper, {}))
+        self._journal.append(about(EventKind.HANDLER_STARTED, keeper.lease))
 
     def _exited(self, keeper: Keeper, verdict: Verdict) -> Verdict:
-        detail = {"verdict": type(verdict).__name__.lower(), "note": verdict.note}
-        self._journal.append(self._event(EventKind.HANDLER_EXITED, keeper, detail))
+        kind = type(verdict).__name__.lower()
+        event = about(EventKind.HANDLER_EXITED, keeper.lease, verdict=kind, note=verdict.note)
+        self._journal.append(event)
         return verdict
-
-    @staticmethod
-    def _event(kind: EventKind, keeper: Keeper, detail: dict[str, str]) -> Event:
-        lease = keeper.lease
-        return Event(
-            kind,
-            issue=lease.issue,
-            run=lease.run,
-            holder=lease.holder,
-            stage=lease.stage,
-            fence=lease.fence,
-            detail={key: value for key, value in detail.items() if value},
-        )
 
 
 _TIME_LIMIT = "the handler's time limit is over"

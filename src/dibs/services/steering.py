@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from dibs.core.eligibility import PauseScope
-from dibs.core.events import Event, EventKind
+from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.lease import Record, Revocation
 from dibs.core.pipeline import Pipeline
@@ -75,16 +75,15 @@ class Steering:
         record = self._leases.revoke(issue, Revocation(run, by, reason, force=force))
         if record is None:
             return NothingToRevoke(self._leases.standing(self._tracker.read(issue)).record)
-        detail = {"by": by, "reason": reason, "force": str(force).lower()}
+        forced = "true" if force else ""
         self._journal.append(
-            Event(
+            about(
                 EventKind.REVOKED,
-                issue=issue,
-                run=run,
-                holder=record.lease.holder,
-                fence=record.lease.fence,
+                record.lease,
                 at=record.as_of,
-                detail=detail,
+                by=by,
+                reason=reason,
+                force=forced,
             )
         )
         return Revoked(record)

@@ -5,7 +5,6 @@ issue afterwards bids for it like anybody else. Every worker sweeps, so recovery
 its own.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,10 +21,9 @@ from dibs.core.plan import freeing_effects
 from dibs.ports.applying import apply
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
+from dibs.ports.paging import walk
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Claiming
-
-_PAGE = 100
 
 
 class Sweep(StrEnum):
@@ -76,28 +74,11 @@ class Sweeping:
 
     def sweep(self, *, limit: int = 1000, dry_run: bool = False) -> SweepReport:
         swept = []
-        for issue in self._claimed(limit):
+        claimed = (self._pipeline.labels.claimed,)  # closed ones too: they can be stuck
+        for issue in walk(self._tracker, IssueQuery(claimed, limit=limit, closed_too=True)):
             with suppress(NoSuchIssue):  # deleted or transferred since it was listed
-                swept.append(self._one(issue, dry_run=dry_run))
+                swept.append(self._one(issue.ref, dry_run=dry_run))
         return SweepReport(len(swept), tuple(swept))
-
-    def _claimed(self, limit: int) -> Iterator[IssueRef]:
-        """Every issue with the claimed label, page by page, closed ones too: they can be stuck."""
-        left, after = limit, None
-        while left > 0:
-            query = IssueQuery(
-                labels=(self._pipeline.labels.claimed,),
-                limit=min(_PAGE, left),
-                after=after,
-                closed_too=True,
-            )
-            found = self._tracker.find(query)
-            for issue in found.issues:
-                yield issue.ref
-            if not found.more:
-                return
-            left -= len(found.issues)
-            after = found.issues[-1].ref
 
     def _one(self, ref: IssueRef, *, dry_run: bool) -> Swept:
         thread = self._tracker.read(ref)

@@ -6,6 +6,7 @@ waits, reads and edits, and touches no card but its own.
 """
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -45,6 +46,7 @@ _log = logging.getLogger("dibs.leases.comments")
 _READINGS = 4
 _READING_PAUSE_S = 0.5
 _SENDINGS = 3
+_REMEMBERED = 1024
 
 
 class CommentLeases:
@@ -64,6 +66,8 @@ class CommentLeases:
         self._rules = rules
         self._claimed = claimed_label
         self._reached = reached
+        self._ended: deque[RunId] = deque(maxlen=_REMEMBERED)
+        """Runs we ended: a late renewal would write `held` over our own ending."""
         self.name = f"comments on {tracker.traits.name}"
 
     # Claiming
@@ -135,6 +139,8 @@ class CommentLeases:
         return self._confirm(replace(lease, beats=lease.beats + 1), ())
 
     def _confirm(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
+        if lease.run in self._ended:
+            return Lost("we ended it ourselves")
         try:
             comment = self._edit(lease, CardState.HELD)
         except NoSuchComment:
@@ -187,6 +193,7 @@ class CommentLeases:
             if (why := self._not_ours(lease, thread)) is not None:
                 return Lost(why)
             self._reached(Step.FINISH_VERIFIED)
+            self._ended.append(lease.run)
             try:
                 comment = self._edit(lease, CardState.RELEASED, ending)
             except NoSuchComment:
