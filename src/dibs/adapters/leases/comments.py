@@ -66,7 +66,7 @@ class CommentLeases:
         self._rules = rules
         self._claimed = claimed_label
         self._reached = reached
-        self._ended: deque[RunId] = deque(maxlen=_REMEMBERED)
+        self._ended_runs: deque[RunId] = deque(maxlen=_REMEMBERED)
         """Runs we ended: a late renewal would write `held` over our own ending."""
         self.name = f"comments on {tracker.traits.name}"
 
@@ -139,7 +139,7 @@ class CommentLeases:
         return self._confirm(replace(lease, beats=lease.beats + 1), ())
 
     def _confirm(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
-        if lease.run in self._ended:
+        if lease.run in self._ended_runs:
             return Lost("we ended it ourselves")
         try:
             comment = self._edit(lease, CardState.HELD)
@@ -193,7 +193,7 @@ class CommentLeases:
             if (why := self._not_ours(lease, thread)) is not None:
                 return Lost(why)
             self._reached(Step.FINISH_VERIFIED)
-            self._ended.append(lease.run)
+            self._ended_runs.append(lease.run)
             try:
                 comment = self._edit(lease, CardState.RELEASED, ending)
             except NoSuchComment:
