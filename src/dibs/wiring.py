@@ -208,6 +208,7 @@ class Services:
             if stop_grace_s is None
             else stop_grace_s,
             repo=self.tracker.traits.repo,
+            cheap_reads=self.tracker.traits.cheap_reads,
         )
         return Worker(
             self.claiming,
@@ -265,7 +266,9 @@ def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> 
     from dibs.adapters.trackers.sqlite import SqliteTracker
 
     database = Database(_path(settings, place))
-    tracker: Tracker = SqliteTracker(database, author=author)
+    pipeline = settings.pipeline
+    shelf = pipeline.vetoes | {pipeline.labels.claimed}
+    tracker: Tracker = SqliteTracker(database, author=author, shelf=shelf)
     if os.environ.get("DIBS_BATCH") == "0":
         tracker = PlainTracker(tracker)
     store, closing = _store(settings, database.path)

@@ -38,17 +38,24 @@ class FileJournal:
         line = json.dumps(describe(event), ensure_ascii=False) + "\n"
         try:
             with self._lock:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                file = os.open(self._path, flags, 0o644)
+                file = self._open()
                 try:
-                    os.write(file, line.encode())
+                    os.write(file, line.encode(errors="replace"))
                 finally:
                     os.close(file)
         except OSError as failure:
             if not self._warned:
                 self._warned = True
                 _log.warning("the journal %s cannot be written: %s", self._path, failure)
+
+    def _open(self) -> int:
+        """Anew for each line, so that the file may be moved away at any time."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            return os.open(self._path, flags, 0o644)
+        except FileNotFoundError:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(self._path, flags, 0o644)
 
 
 def describe(event: Event) -> dict[str, object]:

@@ -6,6 +6,7 @@ Knows no table but its clock.
 """
 
 import os
+import random
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from dibs.adapters.clocks import SystemClock
 from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import ServerTime
 
@@ -25,7 +27,7 @@ _CLOCK = """
 CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY CHECK (id = 1), high INTEGER NOT NULL);
 INSERT OR IGNORE INTO clock VALUES (1, 0);
 """
-_WAL_TRIES = 300
+_TURN_S = (0.0005, 0.004)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
@@ -65,7 +67,7 @@ class Database:
             ).fetchone()
             if known[0] == 2:
                 return
-            sql.execute("BEGIN IMMEDIATE")
+            self._patiently(sql, "BEGIN IMMEDIATE")
             try:
                 _create(sql, _CLOCK)
                 if not sql.execute(
@@ -81,7 +83,7 @@ class Database:
     def writing(self) -> Iterator[Transaction]:
         """One immediate transaction: it waits for its turn once, and then cannot be refused."""
         with self._connection() as sql:
-            sql.execute("BEGIN IMMEDIATE")
+            self._patiently(sql, "BEGIN IMMEDIATE")
             try:
                 now_ms = sql.execute(_TICK).fetchone()[0]
                 yield Transaction(sql, now_ms)
@@ -96,7 +98,7 @@ class Database:
         with self._connection() as sql:
             sql.execute("BEGIN")
             try:
-                yield Transaction(sql, sql.execute(_PEEK).fetchone()[0])
+                yield Transaction(sql, self._patiently(sql, _PEEK).fetchone()[0])
             finally:
                 _roll_back(sql)
 
@@ -125,30 +127,34 @@ class Database:
         except OSError as failure:
             raise NotPermitted(f"cannot create the folder of {self.path}: {failure}") from failure
         sql = sqlite3.connect(
-            self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
+            self.path, timeout=_TURN_S[0], isolation_level=None, check_same_thread=False
         )
         try:
             # WAL lets readers go on while one process writes. NORMAL syncs at checkpoints: a killed
             # process loses nothing, a power cut may lose the last commits but never the file.
-            self._use_wal(sql)
+            self._patiently(sql, "PRAGMA journal_mode = WAL")
             sql.execute("PRAGMA synchronous = NORMAL")
         except BaseException:
             sql.close()
             raise
         return sql
 
-    def _use_wal(self, sql: sqlite3.Connection) -> None:
-        """Several processes may meet a new file at once, and this pragma does not wait its turn."""
-        for _ in range(_WAL_TRIES):
+    def _patiently(self, sql: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
+        """Wait our turn in short, uneven steps.
+
+        SQLite's own waiting doubles up to a tenth of a second, by which time what a worker meant to
+        claim is long gone; and some statements (journal_mode, a snapshot during recovery) do not
+        wait at all.
+        """
+        clock = SystemClock()
+        deadline = clock.now() + self._busy_s
+        while True:
             try:
-                sql.execute("PRAGMA journal_mode = WAL")
+                return sql.execute(statement)
             except sqlite3.OperationalError as failure:
-                if failure.sqlite_errorcode & 0xFF not in _BUSY:
+                if failure.sqlite_errorcode & 0xFF not in _BUSY or clock.now() >= deadline:
                     raise
-                threading.Event().wait(self._busy_s / _WAL_TRIES)
-            else:
-                return
-        sql.execute("PRAGMA journal_mode = WAL")
+                clock.sleep(random.uniform(*_TURN_S))
 
     def _give_back(self, sql: sqlite3.Connection) -> None:
         with self._lock:

@@ -25,6 +25,8 @@ class TrackerTraits:
     """How long after a write every reader is sure to see it."""
     grain: timedelta = timedelta(milliseconds=1)
     """The step of its timestamps."""
+    cheap_reads: bool = False
+    """Whether reading an issue costs next to nothing, so that looking before bidding pays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class IssueQuery:
     limit: int = 100
     after: IssueRef | None = None
     """Continue behind this issue."""
+    skip: int = 0
+    """Leave out the first so many that match: how a crowd of workers spreads."""
     closed_too: bool = False
 
 

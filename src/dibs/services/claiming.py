@@ -61,6 +61,8 @@ class Refused:
 
     issue: IssueRef
     reasons: tuple[Reason, ...]
+    after_grant: bool = False
+    """Found out only when the lease was already ours; it was conceded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +216,14 @@ class Claiming:
             options.overlook,
         )
         if verdict.reasons:
-            return Refused(lease.issue, verdict.reasons), verdict.failed_attempts
+            return Refused(lease.issue, verdict.reasons, True), verdict.failed_attempts
         if verdict.stage is None or verdict.stage.name != stage.name:
             moved = Reason(
                 ReasonCode.NOT_SERVED,
                 f"it left stage {stage.name!r} while it was being claimed",
                 "look again: another stage's worker may want it",
             )
-            return Refused(lease.issue, (moved,)), verdict.failed_attempts
+            return Refused(lease.issue, (moved,), True), verdict.failed_attempts
         return None, verdict.failed_attempts
 
     def _ahead_of(self, lease: Lease, stage: Stage) -> int | None:

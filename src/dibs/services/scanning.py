@@ -1,13 +1,14 @@
 """Which issues to try next, and how a crowd of workers keeps out of its own way.
 
 Oldest first, the most urgent before that, later stages before earlier ones so that work in progress
-is finished first. A worker that lost a race picks at random from a wide window, and narrows it
-again with every win.
+is finished first. A worker that lost a race reaches at random into a wide window, and narrows it
+again with every win: with N workers waiting for one store, a window of W lets about N/2W of the
+bids collide.
 """
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dibs.core.eligibility import Reason, ReasonCode
@@ -17,7 +18,11 @@ from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
 from dibs.ports.clock import Clock
 from dibs.ports.tracker import IssueQuery, Tracker
 
-WIDEST_WINDOW = 64
+WIDEST_WINDOW = 512
+_NARROWING = 8
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 1.0
+_MOST_RETURNS = 10_000
 _PASSING_S = 0.2
 _LASTING_S = 30.0
 _LONGEST_REST_S = 900.0
@@ -49,25 +54,37 @@ class Candidate:
 
 
 class Spread:
-    """How far down the list to look: one place while alone, many in a crowd."""
+    """How far down the list to reach: the top while alone, anywhere in a crowd."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         self._window = 1
+        self._losses = 0
 
     @property
     def window(self) -> int:
         return self._window
 
     def lost(self) -> None:
+        """At once as wide as it gets: a whole fleet that starts together loses only once."""
         self._window = WIDEST_WINDOW
+        self._losses += 1
 
     def won(self) -> None:
-        self._window = max(1, self._window - 1)
+        self._losses = 0
+        self._window = max(1, self._window - _NARROWING)
 
-    def choose(self, candidates: list[Candidate]) -> Candidate:
-        """One of the first `window`. The list is not empty."""
-        return candidates[self._dice.randrange(min(self._window, len(candidates)))]
+    def pause_s(self) -> float:
+        """Losses in a row mean that few issues are left: let the winners work them off."""
+        longest_s = min(_FIRST_PAUSE_S * (1 << min(self._losses, 10)), _LONGEST_PAUSE_S)
+        return self._dice.uniform(0.0, longest_s)
+
+    def skip(self) -> int:
+        """How many of the foremost to leave to others."""
+        return self._dice.randrange(self._window)
+
+    def pick(self, issues: list[Issue]) -> Issue:
+        return self._dice.choice(issues)
 
 
 class Scanning:
@@ -79,31 +96,32 @@ class Scanning:
         self._hopeless: set[IssueRef] = set()
         self._returns: Counter[IssueRef] = Counter()
 
-    def candidates(self, stages: Iterable[Stage]) -> list[Candidate]:
-        """The issues of one stage that look free: the last stage that has any."""
+    def next_candidate(self, stages: Iterable[Stage], spread: Spread) -> Candidate | None:
+        """One issue that looks free, from the last stage that has any."""
+        self._forget_what_is_over()
         marks = self._pipeline.labels
         without = (marks.claimed, marks.paused, marks.parked, *sorted(self._pipeline.blockers))
         for stage in stages:
-            found = [
-                candidate
-                for candidate in self._in_order(stage, without)
-                if self._may_try(candidate.issue.ref)
-            ]
-            if found:
-                return found
-        return []
+            for urgent in (*((label,) for label in self._pipeline.priorities), ()):
+                wanted = (*_labels(stage), *urgent)
+                if (found := self._reach(stage, wanted, without, spread)) is not None:
+                    return found
+        return None
 
-    def _in_order(self, stage: Stage, without: tuple[str, ...]) -> Iterator[Candidate]:
-        wanted = _labels(stage)
-        seen: set[IssueRef] = set()
-        for urgent in (*((label,) for label in self._pipeline.priorities), ()):
-            found = self._tracker.find(
-                IssueQuery((*wanted, *urgent), without, limit=WIDEST_WINDOW + len(self._not_before))
-            )
-            for issue in found.issues:
-                if issue.ref not in seen:
-                    seen.add(issue.ref)
-                    yield Candidate(issue, stage, found.now)
+    def _reach(
+        self, stage: Stage, wanted: tuple[str, ...], without: tuple[str, ...], spread: Spread
+    ) -> Candidate | None:
+        """One step into the list where it is long; any of the few that are left where it is not."""
+        skip, limit = spread.skip(), 1 + len(self._not_before)
+        found = self._tracker.find(IssueQuery(wanted, without, limit=limit, skip=skip))
+        free = [issue for issue in found.issues if issue.ref not in self._not_before]
+        if free:
+            return Candidate(free[0], stage, found.now)
+        if skip == 0:
+            return None
+        found = self._tracker.find(IssueQuery(wanted, without, limit=WIDEST_WINDOW + limit))
+        free = [issue for issue in found.issues if issue.ref not in self._not_before]
+        return Candidate(spread.pick(free), stage, found.now) if free else None
 
     def anything_left(self, stages: Iterable[Stage]) -> bool:
         """Whether an issue of these stages may still need us: free, held by others, or resting."""
@@ -116,14 +134,15 @@ class Scanning:
                 return True
         return False
 
-    def _may_try(self, issue: IssueRef) -> bool:
-        until = self._not_before.get(issue)
-        if until is None:
-            return True
-        if self._clock.now() < until:
-            return False
-        del self._not_before[issue]
-        return True
+    def _forget_what_is_over(self) -> None:
+        """Most issues that rest are finished by somebody else and never seen again."""
+        now = self._clock.now()
+        over = [issue for issue, until in self._not_before.items() if until <= now]
+        for issue in over:
+            del self._not_before[issue]
+            self._hopeless.discard(issue)
+        if len(self._returns) > _MOST_RETURNS:
+            self._returns.clear()
 
     def rest(self, issue: IssueRef, seconds: float) -> None:
         """Leave the issue alone for a while."""

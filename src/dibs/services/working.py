@@ -28,6 +28,7 @@ from dibs.services.scanning import Candidate, Scanning, Spread
 from dibs.services.sweeping import Sweeping
 
 _log = logging.getLogger("dibs.worker")
+_ARRIVAL_S = 0.1
 
 
 class Until(StrEnum):
@@ -48,6 +49,7 @@ class WorkOptions:
     sweep_s: float = 30.0
     stop_grace_s: float = 30.0
     repo: str = ""
+    cheap_reads: bool = False
 
 
 @dataclass(slots=True)
@@ -120,6 +122,9 @@ class Worker:
 
     def run(self) -> WorkReport:
         self._check_handlers()
+        if self._options.until is not Until.ONCE:
+            # A fleet that one command started should not arrive in step.
+            self._clock.wait(self._leaving, self._dice.uniform(0.0, _ARRIVAL_S))
         while not self._leaving.is_set():
             self._wake.clear()
             pause_s = self._step()
@@ -199,15 +204,16 @@ class Worker:
             return False
         stages = [stage for stage in self._options.stages if self._claiming.has_room(stage)]
         while not self._leaving.is_set():
-            candidates = self._scanning.candidates(stages)
-            if not candidates:
+            candidate = self._scanning.next_candidate(stages, self._spread)
+            if candidate is None:
                 return False
-            if self._try(self._spread.choose(candidates), stages):
+            if self._try(candidate, stages):
                 return True
         return False
 
     def _try(self, candidate: Candidate, stages: list[Stage]) -> bool:
-        options = ClaimOptions(self._options.holder, look_first=not candidate.untouched)
+        look = self._options.cheap_reads or not candidate.untouched
+        options = ClaimOptions(self._options.holder, look_first=look)
         self._scanning.forget(candidate.issue.ref)
         match self._claim(candidate, options):
             case Claimed() as claimed:
@@ -216,12 +222,10 @@ class Worker:
                 self._start(claimed)
                 return True
             case Beaten(issue, record):
-                self._spread.lost()
-                self.report.lost_races += 1
+                self._lose()
                 self._scanning.rest(issue, max(record.remaining.total_seconds(), 0.2))
             case Doubtful(issue, why):
-                self._spread.lost()
-                self.report.lost_races += 1
+                self._lose()
                 _log.info("%s: not won: %s", issue, why)
                 self._scanning.rest(issue, self._jittered(self._options.poll_s))
             case Refused(_, reasons):
@@ -233,19 +237,23 @@ class Worker:
                 assert_never(never)
         return False
 
+    def _lose(self) -> None:
+        self.report.lost_races += 1
+        self._spread.lost()
+        self._clock.wait(self._leaving, self._spread.pause_s())
+
     def _claim(
         self, candidate: Candidate, options: ClaimOptions
     ) -> Claimed | Beaten | Doubtful | Refused:
-        self.report.attempts += 1
         try:
             result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
         except Misuse as gone:  # deleted or transferred between the scan and the claim
             _log.info("%s: %s", candidate.issue.ref, gone)
             return Refused(candidate.issue.ref, ())
-        if isinstance(result, Refused):
-            self.report.attempts -= 1  # nothing was bid
-            if any(reason.code is ReasonCode.ATTEMPTS_SPENT for reason in result.reasons):
-                return self._park(candidate, options, result)
+        if not isinstance(result, Refused) or result.after_grant:
+            self.report.attempts += 1
+        if isinstance(result, Refused) and _spent(result):
+            return self._park(candidate, options, result)
         return result
 
     def _park(
@@ -328,3 +336,7 @@ class Worker:
         for stage in self._options.stages:
             if isinstance(stage.handler, Command | PythonCallable):
                 self._runner.check(stage.handler)
+
+
+def _spent(refused: Refused) -> bool:
+    return any(reason.code is ReasonCode.ATTEMPTS_SPENT for reason in refused.reasons)

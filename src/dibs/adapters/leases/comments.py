@@ -40,6 +40,7 @@ from dibs.ports.applying import apply
 from dibs.ports.clock import Clock
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import Painter
+from dibs.ports.paging import walk
 from dibs.ports.tracker import IssueQuery, Tracker
 
 _log = logging.getLogger("dibs.leases.comments")
@@ -47,6 +48,7 @@ _READINGS = 4
 _READING_PAUSE_S = 0.5
 _SENDINGS = 3
 _REMEMBERED = 1024
+_MOST_CLAIMED = 10_000
 
 
 class CommentLeases:
@@ -251,15 +253,15 @@ class CommentLeases:
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         """Reads every claimed issue: the price of a store without an index."""
-        found = self._tracker.find(IssueQuery(labels=(self._claimed,), limit=limit))
-        records = [self.read(issue.ref) for issue in found.issues]
+        claimed = walk(self._tracker, IssueQuery(labels=(self._claimed,), limit=_MOST_CLAIMED))
+        records = [self.read(issue.ref) for issue in claimed]
         live = [
             record
             for record in records
             if record is not None and record.live and stage in (None, record.lease.stage)
         ]
         live.sort(key=lambda record: (record.lease.granted_at, record.lease.fence))
-        return tuple(live)
+        return tuple(live[:limit])
 
     def _edit(self, lease: Lease, state: CardState, ending: Ending | None = None) -> Comment:
         """Write a state into our own card, against the expiry we know of."""

@@ -30,11 +30,12 @@ class MemoryTracker:
         self._issues: dict[IssueRef, Issue] = {}
         self._comments: dict[IssueRef, list[Comment]] = {}
         self._last_comment = 0
-        self.traits = TrackerTraits(name="memory:", settle=settle, grain=grain)
+        self.traits = TrackerTraits(name="memory:", settle=settle, grain=grain, cheap_reads=True)
 
     def find(self, query: IssueQuery) -> Found:
         with self._lock:
             wanted = [issue for issue in self._issues.values() if _matches(issue, query)]
+            wanted = wanted[query.skip :]
             page = tuple(wanted[: query.limit])
             return Found(page, self._now(), more=len(wanted) > query.limit)
 

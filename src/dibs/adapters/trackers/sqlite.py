@@ -1,7 +1,8 @@
 """The embedded default: a tracker in one SQLite file, shared by any number of processes.
 
 Timestamps come from the database, ids only grow, and a scan walks an index of open issues by label,
-so it touches what it returns however large the backlog is.
+so it touches what it returns however large the backlog is. The labels that keep workers off are the
+*shelf*: issues that carry one stand apart in that index and cost a scan nothing.
 """
 
 import sqlite3
@@ -31,9 +32,11 @@ CREATE INDEX issues_by_state ON issues (open, number);
 CREATE TABLE issue_labels (
     label TEXT NOT NULL,
     open INTEGER NOT NULL,
+    shelved INTEGER NOT NULL,
     number INTEGER NOT NULL REFERENCES issues (number),
-    PRIMARY KEY (label, open, number)
+    PRIMARY KEY (label, open, shelved, number)
 ) WITHOUT ROWID;
+CREATE TABLE shelf (label TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE INDEX labels_by_issue ON issue_labels (number, label);
 CREATE TABLE comments (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -48,23 +51,47 @@ CREATE INDEX comments_by_issue ON comments (number, id);
 
 _ISSUE = "number, title, body, author, open, comment_count, created_at, updated_at"
 _COMMENT = "id, author, body, created_at, updated_at"
-_DRIVER_SAMPLE = 1000
+_SHELVED = (
+    "EXISTS (SELECT 1 FROM issue_labels x JOIN shelf s ON s.label = x.label WHERE x.number = {})"
+)
+_DRIVER_SAMPLE = 200
 
 
 class SqliteTracker:
-    def __init__(self, database: Database, *, author: str = "") -> None:
+    def __init__(
+        self, database: Database, *, author: str = "", shelf: frozenset[str] = frozenset()
+    ) -> None:
         self._database = database
         self._author = author
         self.traits = TrackerTraits(
-            name=f"sqlite:{database.path}", settle=ZERO, grain=timedelta(milliseconds=1)
+            name=f"sqlite:{database.path}",
+            settle=ZERO,
+            grain=timedelta(milliseconds=1),
+            cheap_reads=True,
         )
         database.ensure("issues", _SCHEMA)
+        self._shelf = self._extend_shelf(shelf)
+
+    def _extend_shelf(self, wanted: frozenset[str]) -> frozenset[str]:
+        """The shelf only grows, so processes with different settings cannot undo each other."""
+        with self._database.reading() as tx:
+            known = _shelf(tx)
+        if wanted <= known:
+            return known
+        with self._database.writing() as tx:
+            tx.sql.executemany(
+                "INSERT OR IGNORE INTO shelf VALUES (?)", [(label,) for label in sorted(wanted)]
+            )
+            tx.sql.execute(
+                f"UPDATE issue_labels SET shelved = {_SHELVED.format('issue_labels.number')}"
+            )
+            return _shelf(tx)
 
     # Reading
 
     def find(self, query: IssueQuery) -> Found:
         with self._database.reading() as tx:
-            statement, parameters = _find_statement(tx, query)
+            statement, parameters = _find_statement(tx, query, self._shelf)
             rows = tx.sql.execute(statement, parameters).fetchall()
             issues = _issues(tx, rows[: query.limit])
             return Found(issues, moment(tx.now_ms), more=len(rows) > query.limit)
@@ -145,19 +172,27 @@ class SqliteTracker:
         return tuple(line for line in said if line != "ok")
 
 
-def _find_statement(tx: Transaction, query: IssueQuery) -> tuple[str, list[object]]:
+def _find_statement(
+    tx: Transaction, query: IssueQuery, shelf: frozenset[str]
+) -> tuple[str, list[object]]:
     """Walk the index of the rarest wanted label; probe the others issue by issue."""
     after = int(query.after.key) if query.after else 0
+    others: Sequence[str] = ()
+    without = query.without
     if query.labels:
-        first, *others = sorted(query.labels, key=lambda label: _rarity(tx, label))
+        first, *others = _rarest_first(tx, query.labels)
         states = "l.open IN (0, 1)" if query.closed_too else "l.open = 1"
+        if shelf and shelf <= set(without):
+            without = tuple(label for label in without if label not in shelf)
+            states += " AND l.shelved = 0"
+        else:
+            states += " AND l.shelved IN (0, 1)"
         source = (
             "issue_labels l CROSS JOIN issues i ON i.number = l.number"
             f" WHERE l.label = ? AND {states} AND l.number > ?"
         )
         parameters: list[object] = [first, after]
     else:
-        others = []
         states = "i.open IN (0, 1)" if query.closed_too else "i.open = 1"
         source = f"issues i WHERE {states} AND i.number > ?"
         parameters = [after]
@@ -167,10 +202,21 @@ def _find_statement(tx: Transaction, query: IssueQuery) -> tuple[str, list[objec
     for label in others:
         statement += f" AND {probe}"
         parameters.append(label)
-    for label in query.without:
+    for label in without:
         statement += f" AND NOT {probe}"
         parameters.append(label)
-    return f"{statement} ORDER BY i.number LIMIT ?", [*parameters, query.limit + 1]
+    # Ordered by the index that is walked: SQLite then stops at the limit instead of sorting.
+    order = "l.number" if query.labels else "i.number"
+    return (
+        f"{statement} ORDER BY {order} LIMIT ? OFFSET ?",
+        [*parameters, query.limit + 1, query.skip],
+    )
+
+
+def _rarest_first(tx: Transaction, labels: Sequence[str]) -> list[str]:
+    if len(labels) == 1:
+        return list(labels)
+    return sorted(labels, key=lambda label: _rarity(tx, label))
 
 
 def _rarity(tx: Transaction, label: str) -> int:
@@ -209,19 +255,18 @@ def _issue_of(row: tuple[object, ...], labels: frozenset[str]) -> Issue:
 
 
 def _issue(tx: Transaction, ref: IssueRef) -> Issue:
-    row = None
-    if ref.key.isdigit() and len(ref.key) < 19:
-        row = tx.sql.execute(
-            f"SELECT {_ISSUE} FROM issues WHERE number = ?",
-            (int(ref.key),),
-        ).fetchone()
-    if row is None or ref.repo:
-        raise NoSuchIssue(ref)
+    row = tx.sql.execute(
+        f"SELECT {_ISSUE} FROM issues WHERE number = ?", (_number(tx, ref),)
+    ).fetchone()
     return _issue_of(row, _labels(tx, row[0]))
 
 
 def _number(tx: Transaction, ref: IssueRef) -> int:
-    return int(_issue(tx, ref).ref.key)
+    """The issue's number, if there is such an issue."""
+    number = int(ref.key) if ref.key.isdigit() and len(ref.key) < 19 and not ref.repo else 0
+    if not tx.sql.execute("SELECT 1 FROM issues WHERE number = ?", (number,)).fetchone():
+        raise NoSuchIssue(ref)
+    return number
 
 
 def _thread(tx: Transaction, ref: IssueRef) -> Thread:
@@ -271,12 +316,20 @@ def _edit(tx: Transaction, number: int, comment: int, body: str, ref: IssueRef) 
 
 def _add_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
     for label in labels:
+        if _has_label(tx, number, label):
+            continue
         added = tx.sql.execute(
-            "INSERT OR IGNORE INTO issue_labels (label, open, number)"
-            " SELECT ?, open, number FROM issues WHERE number = ?",
+            "INSERT INTO issue_labels (label, open, shelved, number)"
+            " SELECT ?, open, 0, number FROM issues WHERE number = ?",
             (label, number),
         )
         _touch(tx, number, added)
+    _shelve(tx, number)
+
+
+def _has_label(tx: Transaction, number: int, label: str) -> bool:
+    probe = "SELECT 1 FROM issue_labels WHERE number = ? AND label = ?"
+    return tx.sql.execute(probe, (number, label)).fetchone() is not None
 
 
 def _remove_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
@@ -285,6 +338,20 @@ def _remove_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
             "DELETE FROM issue_labels WHERE number = ? AND label = ?", (number, label)
         )
         _touch(tx, number, removed)
+    _shelve(tx, number)
+
+
+def _shelve(tx: Transaction, number: int) -> None:
+    """Put the issue's entries where a scan finds or overlooks them."""
+    shelved = tx.sql.execute(f"SELECT {_SHELVED.format('?')}", (number,)).fetchone()[0]
+    tx.sql.execute(
+        "UPDATE issue_labels SET shelved = ? WHERE number = ? AND shelved <> ?",
+        (shelved, number, shelved),
+    )
+
+
+def _shelf(tx: Transaction) -> frozenset[str]:
+    return frozenset(row[0] for row in tx.sql.execute("SELECT label FROM shelf"))
 
 
 def _close(tx: Transaction, number: int) -> None:

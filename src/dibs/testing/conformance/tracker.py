@@ -11,6 +11,7 @@
 Each check starts from an empty tracker. What an adapter does not offer is not asked of it.
 """
 
+import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -66,8 +67,14 @@ def seen(harness: TrackerHarness, issue: IssueRef) -> Thread:
 
 
 def found(harness: TrackerHarness, query: IssueQuery) -> list[IssueRef]:
+    """What both clients find, once they are sure to see."""
     harness.settle()
-    return [issue.ref for issue in harness.another().find(query).issues]
+    mine, theirs = (
+        [issue.ref for issue in client.find(query).issues]
+        for client in (harness.tracker, harness.another())
+    )
+    assert mine == theirs, f"two clients found different issues: {mine} and {theirs}"
+    return mine
 
 
 # Issues
@@ -156,13 +163,15 @@ def labels_may_be_spelt_oddly(harness: TrackerHarness) -> None:
 
 
 def a_tally_counts_open_issues(harness: TrackerHarness) -> None:
-    """Closed issues do not count, and a label nobody carries counts zero."""
+    """Closed issues do not count unless asked for; a label nobody carries counts zero."""
     for _ in range(3):
         add(harness, "one", "a", "b")
     gone = add(harness, "two", "a").ref
     harness.tracker.close(gone)
     harness.settle()
     assert dict(harness.another().tally(("a", "b", "nobody"))) == {"a": 3, "b": 3, "nobody": 0}
+    counted = harness.another().tally(("a", "b", "nobody"), closed_too=True)
+    assert dict(counted) == {"a": 4, "b": 3, "nobody": 0}
     assert dict(harness.another().tally(())) == {}
 
 
@@ -182,8 +191,58 @@ def a_filter_never_returns_a_closed_or_excluded_issue(harness: TrackerHarness) -
     assert found(harness, query) == [free, later]
     harness.tracker.edit_labels(free, add=("paused",))
     assert found(harness, query) == [later]
+    assert found(harness, IssueQuery(labels=("ready", "bug"), without=("claimed",))) == [
+        free,
+        later,
+    ]
     harness.tracker.edit_labels(free, remove=("paused",))
     assert found(harness, query) == [free, later]
+
+
+def every_combination_of_labels_is_filtered_rightly(harness: TrackerHarness) -> None:
+    """Whatever is wanted, unwanted and asked of closed issues, the answer is what it says."""
+    marks = ("ready", "claimed", "paused")
+    carried: dict[IssueRef, frozenset[str]] = {}
+    shut: set[IssueRef] = set()
+    for number in range(2 ** len(marks)):
+        labels = frozenset(mark for place, mark in enumerate(marks) if number >> place & 1)
+        for closed in (False, True):
+            made = add(harness, f"{number}", *labels).ref
+            carried[made] = labels
+            if closed:
+                harness.tracker.close(made)
+                shut.add(made)
+    for choice in itertools.product(("wanted", "unwanted", "either"), repeat=len(marks)):
+        wanted = tuple(mark for mark, kind in zip(marks, choice, strict=True) if kind == "wanted")
+        without = tuple(
+            mark for mark, kind in zip(marks, choice, strict=True) if kind == "unwanted"
+        )
+        for closed_too in (False, True):
+            expected = [
+                ref
+                for ref, labels in carried.items()
+                if labels.issuperset(wanted)
+                and labels.isdisjoint(without)
+                and (closed_too or ref not in shut)
+            ]
+            query = IssueQuery(wanted, without, limit=100, closed_too=closed_too)
+            listed = found(harness, query)
+            assert listed == expected, f"{query} found {[ref.key for ref in listed]}"
+
+
+def skipping_passes_over_the_foremost(harness: TrackerHarness) -> None:
+    """How a crowd spreads: the list without its first so many, and nothing past its end."""
+    issues = [add(harness, f"issue {number}", "ready").ref for number in range(5)]
+    harness.tracker.edit_labels(issues[1], add=("claimed",))
+    free = [issue for issue in issues if issue != issues[1]]
+    for skip in range(7):
+        query = IssueQuery(labels=("ready",), without=("claimed",), limit=2, skip=skip)
+        assert found(harness, query) == free[skip : skip + 2]
+    rest = IssueQuery(labels=("ready",), limit=10, skip=1, after=issues[1])
+    assert found(harness, rest) == issues[3:]
+    harness.settle()
+    assert harness.tracker.find(IssueQuery(labels=("ready",), limit=2, skip=2)).more
+    assert not harness.tracker.find(IssueQuery(labels=("ready",), limit=2, skip=3)).more
 
 
 def closed_issues_are_found_when_asked_for(harness: TrackerHarness) -> None:
@@ -471,7 +530,9 @@ CHECKS: tuple[Check[TrackerHarness], ...] = tuple(
         labels_may_be_spelt_oddly,
         a_tally_counts_open_issues,
         a_filter_never_returns_a_closed_or_excluded_issue,
+        every_combination_of_labels_is_filtered_rightly,
         closed_issues_are_found_when_asked_for,
+        skipping_passes_over_the_foremost,
         paging_loses_nothing_and_repeats_nothing,
         a_finding_shows_the_issue_as_a_reading_does,
         comments_come_in_the_servers_order,
