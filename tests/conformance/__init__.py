@@ -1,0 +1,1 @@
+"""Every adapter through the public suites of `dibs.testing.conformance`."""

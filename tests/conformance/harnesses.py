@@ -1,0 +1,255 @@
+"""One harness per kind of adapter: virtual time for those in memory, the database's for SQLite."""
+
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from dibs.adapters.leases.comments import CommentLeases
+from dibs.adapters.leases.memory import MemoryLeases
+from dibs.adapters.leases.sqlite import SqliteLeases
+from dibs.adapters.sqlite_database import Database
+from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.trackers.plain import PlainTracker
+from dibs.adapters.trackers.sqlite import SqliteTracker
+from dibs.core.fold import FoldRules
+from dibs.core.issue import Draft
+from dibs.core.plan import AddLabels
+from dibs.testing.clock import FakeClock
+from dibs.testing.conformance.leases import LeaseHarness
+from dibs.testing.conformance.tracker import TrackerHarness
+
+CLAIMED = "claimed"
+
+
+@contextmanager
+def files() -> Iterator["Files"]:
+    """A folder with one database in it, gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
+        yield Files(Path(folder) / "backlog.db", opened)
+
+
+class Files:
+    def __init__(self, path: Path, opened: ExitStack) -> None:
+        self.path = path
+        self._opened = opened
+
+    def open(self) -> Database:
+        database = Database(self.path)
+        self._opened.callback(database.close)
+        return database
+
+    def die(self) -> None:
+        """All connections are gone, as after the death of every process."""
+        self._opened.close()
+
+
+def outwait(database: Database, seconds: float) -> None:
+    """Wait on the database's own clock, for as long as it takes and no longer."""
+
+    def now_ms() -> int:
+        with database.reading() as tx:
+            return tx.now_ms
+
+    until = now_ms() + seconds * 1000
+    pause = threading.Event()
+    while (left_ms := until - now_ms()) > 0:
+        pause.wait(min(left_ms / 1000, 0.1))
+
+
+# Trackers
+
+
+class MemoryTrackerHarness(TrackerHarness):
+    """The tracker is the server here: a second client is the same object."""
+
+    def __init__(self, clock: FakeClock, tracker) -> None:
+        super().__init__(tracker)
+        self._clock = clock
+
+    def another(self):
+        return self.tracker
+
+    def advance(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+
+
+class SqliteTrackerHarness(TrackerHarness):
+    def __init__(self, opened: Files, *, plain: bool = False, shelves=(frozenset(), frozenset())):
+        """`shelves`: what each of the two clients sets apart; the second one opens later."""
+        self._database = opened.open()
+        first = SqliteTracker(self._database, shelf=shelves[0])
+        self._second = SqliteTracker(opened.open(), shelf=shelves[1])
+        super().__init__(PlainTracker(first) if plain else first)
+
+    def another(self):
+        return self._second
+
+    def advance(self, seconds: float) -> None:
+        outwait(self._database, seconds)
+
+
+@contextmanager
+def memory_tracker():
+    clock = FakeClock()
+    yield MemoryTrackerHarness(clock, MemoryTracker(clock.server_now, author="fleet"))
+
+
+@contextmanager
+def memory_tracker_with_seconds():
+    """A tracker like GitHub: whole seconds, and a settle."""
+    clock = FakeClock(grain=timedelta(seconds=1))
+    tracker = MemoryTracker(
+        clock.server_now, settle=timedelta(seconds=2), grain=timedelta(seconds=1)
+    )
+    yield MemoryTrackerHarness(clock, tracker)
+
+
+@contextmanager
+def sqlite_tracker():
+    with files() as opened:
+        yield SqliteTrackerHarness(opened)
+
+
+@contextmanager
+def sqlite_tracker_with_a_shelf():
+    """As it is wired: the labels that keep workers off are set apart."""
+    shelf = frozenset({"claimed", "paused"})
+    with files() as opened:
+        yield SqliteTrackerHarness(opened, shelves=(shelf, shelf))
+
+
+@contextmanager
+def sqlite_tracker_with_two_shelves():
+    """Two processes with different settings on one file."""
+    with files() as opened:
+        shelves = (frozenset({"claimed"}), frozenset({"claimed", "paused"}))
+        yield SqliteTrackerHarness(opened, shelves=shelves)
+
+
+@contextmanager
+def plain_sqlite_tracker():
+    with files() as opened:
+        yield SqliteTrackerHarness(opened, plain=True)
+
+
+# Lease stores
+
+
+class MemoryHarness(LeaseHarness):
+    """The store is the server here: a second client is the same object."""
+
+    def __init__(self, clock: FakeClock, store) -> None:
+        super().__init__(store)
+        self._clock = clock
+
+    def another(self):
+        return self.store
+
+    def advance(self, seconds: float) -> None:
+        self._clock.advance(seconds)
+
+
+class SqliteHarness(LeaseHarness):
+    short = timedelta(seconds=0.4)
+
+    def __init__(self, opened: Files) -> None:
+        self._files = opened
+        self._database = opened.open()
+        super().__init__(SqliteLeases(self._database))
+        self._second = SqliteLeases(opened.open())
+
+    def another(self):
+        return self._second
+
+    def advance(self, seconds: float) -> None:
+        outwait(self._database, seconds)
+
+    def restart(self):
+        self._files.die()
+        self._database = self._files.open()
+        self.store = SqliteLeases(self._database)
+        self._second = SqliteLeases(self._files.open())
+        return self.store
+
+
+class CommentsHarness(LeaseHarness):
+    """A grant is a won bid, which `show` confirms; `claimed` on the issue says it is not painted.
+
+    The tracker is the server, so a restart is a new client with a local clock of its own.
+    """
+
+    def __init__(self, trackers, advance, clocks) -> None:
+        self._trackers, self._advance, self._clocks = trackers, advance, clocks
+        super().__init__(self._client(0))
+        self._second = self._client(1)
+
+    def _client(self, number):
+        return CommentLeases(
+            self._trackers[number], self._clocks(), rules=FoldRules(), claimed_label=CLAIMED
+        )
+
+    def another(self):
+        return self._second
+
+    def advance(self, seconds: float) -> None:
+        self._advance(seconds)
+
+    def restart(self):
+        self.store = self._client(0)
+        self._second = self._client(1)
+        return self.store
+
+    def issue(self):
+        return self._trackers[0].create(Draft("Prices are wrong")).ref
+
+    def confirm(self, store, lease):
+        return store.show(lease, (AddLabels((CLAIMED,)),))
+
+    def paint(self, store, record):
+        store.acknowledge(record)
+        self._trackers[0].edit_labels(record.lease.issue, remove=(CLAIMED,))
+
+
+@contextmanager
+def memory_leases():
+    clock = FakeClock()
+    yield MemoryHarness(clock, MemoryLeases(clock.server_now))
+
+
+@contextmanager
+def sqlite_leases():
+    with files() as opened:
+        yield SqliteHarness(opened)
+
+
+@contextmanager
+def comments_on_memory():
+    server = FakeClock()
+    tracker = MemoryTracker(server.server_now)
+    yield CommentsHarness((tracker, tracker), server.advance, FakeClock)
+
+
+class CommentsOnSqlite(CommentsHarness):
+    short = timedelta(seconds=0.4)
+
+    def __init__(self, opened: Files) -> None:
+        self._files = opened
+        super().__init__(self._open(), lambda seconds: outwait(self._database, seconds), FakeClock)
+
+    def _open(self):
+        self._database = self._files.open()
+        return SqliteTracker(self._database), SqliteTracker(self._files.open())
+
+    def restart(self):
+        self._files.die()
+        self._trackers = self._open()
+        return super().restart()
+
+
+@contextmanager
+def comments_on_sqlite():
+    with files() as opened:
+        yield CommentsOnSqlite(opened)

@@ -1,0 +1,72 @@
+"""A runner of handlers that takes virtual time and ends as it was told to."""
+
+import threading
+from dataclasses import dataclass, field
+
+from dibs.core.errors import HandlerUnusable
+from dibs.ports.runner import Assignment, Exited, Stopped
+from dibs.testing.clock import FakeClock
+
+
+@dataclass(eq=False)
+class ScriptedRun:
+    clock: FakeClock
+    assignment: Assignment
+    exits: int
+    after_s: float
+    left: bytes
+    trusted: list[float]
+    obeys: bool = True
+    polled_s: float = 0.0
+    stops: list[str] = field(default_factory=list)
+    killed: bool = False
+
+    def trust_until(self, moment):
+        self.trusted.append(moment)
+
+    def poll(self, seconds):
+        if self.killed:
+            return Stopped("killed")
+        if self.stops and self.obeys:
+            return Stopped(self.stops[0])
+        if self.polled_s >= self.after_s:
+            return Exited(self.exits)
+        self.polled_s += seconds
+        self.clock.advance(seconds)
+        threading.Event().wait(0.002)  # the keeper's thread needs a little real time
+        return None
+
+    def stop(self, why):
+        self.stops.append(why)
+
+    def kill(self):
+        self.killed = True
+
+    def result(self):
+        return self.left
+
+
+@dataclass(eq=False)
+class ScriptedRunner:
+    """Every handler exits with `exits` after `after_s` virtual seconds and leaves `left`."""
+
+    clock: FakeClock
+    exits: int = 0
+    after_s: float = 0.0
+    left: bytes = b""
+    unusable: str = ""
+    cannot_start: str = ""
+    runs: list[ScriptedRun] = field(default_factory=list)
+
+    def check(self, handler):
+        if self.unusable:
+            raise HandlerUnusable(self.unusable)
+
+    def start(self, assignment, trusted_until):
+        if self.cannot_start:
+            raise HandlerUnusable(self.cannot_start)
+        run = ScriptedRun(
+            self.clock, assignment, self.exits, self.after_s, self.left, [trusted_until]
+        )
+        self.runs.append(run)
+        return run

@@ -1,0 +1,81 @@
+"""The clock of these tests: it moves when its owner waits, and never by itself."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+
+from dibs.testing.clock import EPOCH, FakeClock
+
+
+def test_time_stands_still_until_somebody_waits():
+    clock = FakeClock()
+    before = clock.now()
+    assert clock.now() == before
+    clock.sleep(2.5)
+    assert clock.now() == before + 2.5
+    assert clock.passed_s == 2.5
+
+
+def test_server_time_goes_with_it_in_whole_grains():
+    clock = FakeClock(grain=timedelta(seconds=1))
+    assert clock.server_now() == EPOCH
+    clock.advance(1.9)
+    assert clock.server_now() == EPOCH + timedelta(seconds=1)
+
+
+def test_local_time_cannot_be_mistaken_for_time_that_passed():
+    assert FakeClock().now() != 0
+
+
+def test_time_never_runs_backwards():
+    clock = FakeClock()
+    clock.sleep(-5)
+    assert clock.passed_s == 0
+    with pytest.raises(ValueError, match="backwards"):
+        clock.advance(-1)
+
+
+def test_a_wait_ends_early_and_costs_nothing_if_the_event_is_set():
+    clock, event = FakeClock(), threading.Event()
+    assert not clock.wait(event, 3)
+    assert clock.passed_s == 3
+    event.set()
+    assert clock.wait(event, 3)
+    assert clock.passed_s == 3
+
+
+def test_a_patient_wait_lets_another_thread_set_the_event_first():
+    clock, event = FakeClock(patience_s=10), threading.Event()
+    threading.Timer(0.01, event.set).start()
+    assert clock.wait(event, 3600)
+    assert clock.passed_s == 0
+
+
+def test_another_thread_waits_until_the_owner_has_moved_time():
+    clock, event, woken = FakeClock(), threading.Event(), []
+
+    def wait():
+        woken.append(clock.wait(event, 10))
+        clock.sleep(5)
+        woken.append("slept")
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    for expected in (1, 2):
+        while len(woken) < expected:
+            clock.advance(1)
+            threading.Event().wait(0.002)
+    thread.join(10)
+    assert woken == [False, "slept"]
+    assert clock.passed_s >= 15
+
+
+def test_another_thread_is_woken_by_its_event():
+    clock, event, woken = FakeClock(), threading.Event(), []
+    thread = threading.Thread(target=lambda: woken.append(clock.wait(event, 10)))
+    thread.start()
+    event.set()
+    thread.join(10)
+    assert woken == [True]
+    assert clock.passed_s == 0

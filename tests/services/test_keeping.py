@@ -1,0 +1,526 @@
+"""Keeping a lease: when to renew, when to stop trusting, and that nothing revives it."""
+
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from dibs.core.errors import LeaseLost, Unavailable
+from dibs.core.issue import Thread
+from dibs.core.lease import Lost, StopAsked
+from dibs.core.terms import terms_for
+from dibs.services.keeping import Holding, Supervision
+
+from .world import BEAT_S, TERMS, TRUST_S, TTL_S, World, outage, pipeline_of
+
+
+def revoke(world, keeper, **options):
+    boss = world.process("boss")
+    return boss.services.steering.revoke(
+        keeper.issue, keeper.run, by="ada", reason="wrong branch", **{"force": False, **options}
+    )
+
+
+def lost_text(keeper):
+    with pytest.raises(LeaseLost) as caught:
+        keeper.check()
+    return caught.value.why
+
+
+# Beats
+
+
+def test_a_beat_before_its_time_renews_nothing_and_says_how_long_to_wait(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    assert keeper.beat() == pytest.approx(BEAT_S)
+    world.clock.advance(7)
+    assert keeper.beat() == pytest.approx(BEAT_S - 7)
+    assert keeper.lease.beats == 0
+    assert not [call for call in process.leases.calls if call.name == "renew"]
+
+
+def test_a_beat_in_time_renews_and_shows_it_on_the_card(world):
+    issue = world.add()
+    keeper = world.process().hold(issue)
+    for beats in (1, 2, 3):
+        world.clock.advance(BEAT_S)
+        assert keeper.beat() == pytest.approx(BEAT_S)
+        assert keeper.lease.beats == beats
+        assert [card.beats for card in world.cards(issue)] == [beats]
+    assert world.clock.passed_s == pytest.approx(TTL_S)
+    keeper.check()
+    assert len(world.read(issue).comments) == 1, "renewing edits the card and posts nothing"
+
+
+def test_a_kept_lease_outlives_its_first_ttl_many_times_over(world):
+    issue = world.add()
+    keeper, rival = world.process().hold(issue), world.process("rival")
+    while world.clock.passed_s < 10 * TTL_S:
+        world.clock.advance(keeper.beat())
+        assert rival.why(issue)[0] == "HELD"
+        keeper.check()
+
+
+def test_a_beat_that_comes_late_still_renews_while_the_lease_is_trusted(world):
+    keeper = world.process().hold(world.add())
+    world.clock.advance(TRUST_S - 0.5)
+    assert keeper.beat() == pytest.approx(BEAT_S)
+    assert keeper.remaining_s() == pytest.approx(TRUST_S)
+
+
+def test_the_last_pause_before_trust_ends_is_never_longer_than_trust(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    process.leases.before = outage("renew")
+    world.clock.advance(TRUST_S - 1)
+    assert keeper.beat() <= 1
+
+
+# Trust
+
+
+def test_trust_ends_a_margin_before_the_lease_does(world):
+    keeper = world.process().hold(world.add())
+    assert keeper.remaining_s() == pytest.approx(TRUST_S)
+    world.clock.advance(TRUST_S - 0.001)
+    keeper.check()
+    world.clock.advance(0.001)
+    assert "not renewed in time" in lost_text(keeper)
+    assert keeper.remaining_s() == 0.0
+    assert keeper.over.is_set()
+    assert keeper.beat() is None
+    rival = world.process("rival")
+    assert rival.why(keeper.issue)[0] == "HELD", "the store still keeps others out by then"
+
+
+def test_trust_is_counted_from_before_the_claim_was_sent(world):
+    issue, process = world.add(), world.process()
+
+    def slow(call):
+        if call.name == "acquire":
+            world.clock.advance(10)
+
+    process.leases.before = slow
+    keeper = process.hold(issue)
+    assert keeper.remaining_s() == pytest.approx(TRUST_S - 10)
+
+
+def test_trust_is_counted_from_before_the_renewal_was_sent(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    world.clock.advance(BEAT_S)
+    asked_at = world.clock.now()
+
+    def slow(call):
+        if call.name == "renew":
+            world.clock.advance(9)
+
+    process.leases.after = slow
+    keeper.beat()
+    assert keeper.trusted_until == pytest.approx(asked_at + TRUST_S)
+    assert keeper.remaining_s() == pytest.approx(TRUST_S - 9)
+
+
+def test_a_reply_that_comes_after_trust_has_ended_revives_nothing(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    world.clock.advance(BEAT_S)
+
+    def very_slow(call):
+        if call.name == "renew":
+            world.clock.advance(TRUST_S)
+
+    process.leases.after = very_slow
+    keeper.beat()
+    assert isinstance(keeper.condition, Lost)
+    process.leases.after = lambda call: None
+    assert keeper.beat() is None
+    keeper.renew_now()
+    assert "not renewed in time" in lost_text(keeper)
+    assert [call.name for call in process.leases.calls].count("renew") == 1
+
+
+def test_a_lost_lease_stays_lost_even_if_the_store_would_still_have_it(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    keeper.give_up("the disk is full")
+    world.clock.advance(BEAT_S)
+    assert keeper.beat() is None
+    keeper.renew_now()
+    assert lost_text(keeper) == "the disk is full"
+    assert not [call for call in process.leases.calls if call.name == "renew"]
+
+
+# Transport errors
+
+
+def test_transport_errors_are_retried_until_one_gets_through(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    process.leases.before = outage("renew", times=3)
+    world.clock.advance(BEAT_S)
+    pauses = []
+    while keeper.lease.beats == 0:
+        pauses.append(keeper.beat())
+        keeper.check()
+        world.clock.advance(pauses[-1])
+    assert pauses[:3] == [pytest.approx(BEAT_S / 5)] * 3
+    assert world.clock.passed_s < TRUST_S + BEAT_S
+
+
+def test_transport_errors_end_the_lease_only_when_trust_is_over(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    process.leases.before = outage("renew")
+    last_holding = 0.0
+    while (pause := keeper.beat()) is not None:
+        last_holding = world.clock.passed_s
+        world.clock.advance(pause)
+    assert world.clock.passed_s == pytest.approx(TRUST_S, abs=0.1)
+    assert TRUST_S - last_holding <= BEAT_S / 5 + 0.1
+    assert isinstance(keeper.condition, Lost)
+
+
+def test_a_tracker_outage_does_not_end_a_lease_that_the_store_renewed():
+    world = World("store")
+    process = world.process()
+    keeper = process.hold(world.add())
+    process.tracker.before = outage("read", "edit_comment", "edit_labels")
+    for _ in range(5):
+        world.clock.advance(BEAT_S)
+        keeper.beat()
+    keeper.check()
+    assert keeper.lease.beats == 5
+
+
+def test_a_tracker_outage_longer_than_trust_ends_a_comment_lease():
+    world = World("comments")
+    process = world.process()
+    keeper = process.hold(world.add())
+    process.tracker.before = outage("read", "edit_comment", "edit_labels")
+    while (pause := keeper.beat()) is not None:
+        world.clock.advance(pause)
+    assert isinstance(keeper.condition, Lost)
+    assert world.clock.passed_s < TTL_S
+
+
+def test_a_renewal_whose_reply_was_lost_is_asked_for_again(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    process.leases.after = outage("renew", times=1)
+    world.clock.advance(BEAT_S)
+    world.clock.advance(keeper.beat())
+    keeper.beat()
+    assert keeper.remaining_s() == pytest.approx(TRUST_S)
+    keeper.check()
+
+
+def test_a_renewal_on_an_incomplete_list_extends_no_trust():
+    """A renewal that did not look is not a renewal: the page it missed may hold a revoke."""
+    world = World("comments")
+    issue = world.add()
+    process = world.process()
+    keeper = process.hold(issue)
+    revoke(world, keeper)
+    revoked_at = world.clock.passed_s
+
+    def first_page_only(call, answer):
+        if call.name != "read":
+            return answer
+        return Thread(answer.issue, answer.comments[:1], answer.now)
+
+    process.tracker.change = first_page_only
+    while (pause := keeper.beat()) is not None and world.clock.passed_s < 5 * TTL_S:
+        world.clock.advance(pause)
+    assert world.clock.passed_s <= revoked_at + TTL_S, (
+        "a revoked holder trusted its lease beyond the moment another may bid"
+    )
+
+
+# Definite losses
+
+
+def test_a_forced_revoke_ends_the_lease_with_the_next_beat(world):
+    keeper = world.process().hold(world.add())
+    told = []
+    keeper.on_lost(told.append)
+    revoke(world, keeper, force=True)
+    keeper.check()
+    world.clock.advance(BEAT_S)
+    keeper.beat()
+    assert isinstance(keeper.condition, Lost)
+    assert keeper.over.is_set()
+    assert len(told) == 1
+    assert "lease_lost" in world.events()
+
+
+def test_a_beat_that_finds_the_lease_lost_says_that_it_is_over(world):
+    keeper = world.process().hold(world.add())
+    revoke(world, keeper, force=True)
+    world.clock.advance(BEAT_S)
+    assert keeper.beat() is None
+
+
+def test_a_graceful_revoke_asks_the_holder_to_stop_and_lets_it_finish(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    revoke(world, keeper)
+    world.clock.advance(BEAT_S)
+    keeper.beat()
+    assert isinstance(keeper.condition, StopAsked)
+    assert "wrong branch" in lost_text(keeper)
+    assert keeper.over.is_set()
+    finished = process.services.advancing.give_back(keeper, "stopped")
+    assert finished.outcome == "returned"
+    assert world.labels(keeper.issue) == {"stage:ready"}
+
+
+def test_a_holder_that_was_superseded_learns_it_with_its_next_beat(world):
+    issue = world.add()
+    keeper = world.process().hold(issue)
+    revoke(world, keeper, force=True)
+    world.process("next").claimed(issue)
+    before = world.read(issue)
+    world.clock.advance(BEAT_S)
+    keeper.beat()
+    assert isinstance(keeper.condition, Lost)
+    assert world.labels(issue) == before.issue.labels
+    assert world.states(issue)[-1] == ("next-1", "held")
+
+
+def test_a_deleted_card_ends_a_comment_lease():
+    world = World("comments")
+    issue = world.add()
+    keeper = world.process().hold(issue)
+    world.tracker._comments[issue].clear()
+    world.tracker._issues[issue] = replace(world.tracker._issues[issue], comment_count=0)
+    world.clock.advance(BEAT_S)
+    keeper.beat()
+    assert keeper.condition == Lost("the card was deleted")
+
+
+def test_a_deleted_card_does_not_end_a_lease_of_the_store():
+    world = World("store")
+    issue = world.add()
+    keeper = world.process().hold(issue)
+    world.tracker._comments[issue].clear()
+    world.tracker._issues[issue] = replace(world.tracker._issues[issue], comment_count=0)
+    world.clock.advance(BEAT_S)
+    assert keeper.beat() is not None
+    keeper.check()
+
+
+def test_watchers_are_told_why_and_only_once(world):
+    keeper = world.process().hold(world.add())
+    told = []
+    keeper.on_lost(told.append)
+    keeper.on_lost(told.append)
+    keeper.ask_to_stop("a person says so")
+    keeper.give_up("and again")
+    world.clock.advance(2 * TTL_S)
+    assert keeper.beat() is None
+    assert told == ["a person says so"] * 2
+    assert world.events().count("lease_lost") == 1
+
+
+# What people do to the issue
+
+
+@pytest.mark.parametrize("label", ["paused", "parked", "do-not-pickup"])
+def test_a_veto_label_stops_the_work_with_the_next_beat(world, label):
+    keeper = world.process().hold(world.add())
+    world.tracker.edit_labels(keeper.issue, add=(label,))
+    world.clock.advance(BEAT_S)
+    keeper.beat()
+    assert isinstance(keeper.condition, StopAsked)
+    assert label in lost_text(keeper)
+
+
+def test_closing_the_issue_stops_the_work_with_the_next_beat(world):
+    keeper = world.process().hold(world.add())
+    world.tracker.close(keeper.issue)
+    world.clock.advance(BEAT_S)
+    keeper.beat()
+    assert keeper.condition == StopAsked("the issue was closed")
+
+
+def test_other_labels_and_comments_do_not_stop_the_work(world):
+    keeper = world.process().hold(world.add())
+    world.tracker.edit_labels(keeper.issue, add=("bug", "needs-design"))
+    world.tracker.comment(keeper.issue, "any news?")
+    world.clock.advance(BEAT_S)
+    assert keeper.beat() is not None
+    keeper.check()
+
+
+@pytest.mark.parametrize(
+    "taken", [("claimed",), ("stage:processing",), ("claimed", "stage:processing")]
+)
+def test_labels_that_somebody_took_off_are_painted_again(world, taken):
+    keeper = world.process().hold(world.add())
+    world.tracker.edit_labels(keeper.issue, remove=taken)
+    world.clock.advance(BEAT_S)
+    keeper.beat()
+    keeper.check()
+    assert world.labels(keeper.issue) == {"stage:ready", "stage:processing", "claimed"}
+
+
+def test_a_holder_that_cannot_repaint_keeps_its_lease(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    world.tracker.edit_labels(keeper.issue, remove=("claimed",))
+    process.tracker.before = outage("edit_labels")
+    world.clock.advance(BEAT_S)
+    assert keeper.beat() is not None
+    keeper.check()
+
+
+# The absolute cap
+
+
+def test_a_lease_is_not_held_longer_than_its_absolute_cap(kind):
+    terms = terms_for(timedelta(seconds=60), max_hold=timedelta(seconds=150))
+    world = World(kind, pipeline=pipeline_of(terms=terms))
+    keeper = world.process().hold(world.add())
+    while (pause := keeper.beat()) is not None:
+        world.clock.advance(pause)
+    assert world.clock.passed_s == pytest.approx(150)
+    assert isinstance(keeper.condition, StopAsked)
+    assert "max_hold" in lost_text(keeper)
+
+
+# ensure
+
+
+def test_ensure_is_free_while_enough_trust_is_left(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    keeper.ensure(TRUST_S - 1)
+    assert not [call for call in process.leases.calls if call.name == "renew"]
+
+
+def test_ensure_renews_when_the_step_is_longer_than_what_is_left(world):
+    keeper = world.process().hold(world.add())
+    world.clock.advance(30)
+    assert keeper.remaining_s() < 40
+    keeper.ensure(40)
+    assert keeper.remaining_s() == pytest.approx(TRUST_S)
+
+
+def test_ensure_raises_for_a_step_longer_than_any_lease(world):
+    keeper = world.process().hold(world.add())
+    with pytest.raises(LeaseLost, match="only"):
+        keeper.ensure(TRUST_S + 1)
+    keeper.check()
+
+
+def test_ensure_raises_when_the_renewal_does_not_get_through(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    process.leases.before = outage("renew")
+    world.clock.advance(30)
+    with pytest.raises(LeaseLost):
+        keeper.ensure(40)
+    assert isinstance(keeper.condition, Holding), "a failed renewal is not yet a loss"
+
+
+def test_ensure_raises_when_the_lease_is_lost(world):
+    keeper = world.process().hold(world.add())
+    revoke(world, keeper, force=True)
+    world.clock.advance(30)
+    with pytest.raises(LeaseLost):
+        keeper.ensure(40)
+    world.clock.advance(TTL_S)
+    with pytest.raises(LeaseLost):
+        keeper.ensure(0)
+
+
+# Finishing
+
+
+def test_renewal_stops_before_finishing_begins(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    keeper.begin_finishing()
+    world.clock.advance(BEAT_S)
+    keeper.beat()
+    keeper.renew_now()
+    assert not [call for call in process.leases.calls if call.name == "renew"]
+
+
+# The thread
+
+
+def until(condition, *, within_s=10.0):
+    """Wait on a condition in real time: other threads need a little of it."""
+    pause = threading.Event()
+    for _ in range(int(within_s / 0.002)):
+        if condition():
+            return
+        pause.wait(0.002)
+    raise AssertionError("it never happened")
+
+
+def test_supervision_renews_whatever_the_work_is_doing(world):
+    keeper = world.process().hold(world.add())
+    supervision = Supervision(keeper, world.clock)
+    try:
+        for beats in (1, 2, 3):
+            world.clock.advance(BEAT_S + 0.1)
+            until(lambda wanted=beats: keeper.lease.beats >= wanted)
+        keeper.check()
+    finally:
+        supervision.stop()
+    world.clock.advance(BEAT_S + 0.1)
+    assert keeper.lease.beats == 3
+
+
+def test_supervision_tells_the_work_when_the_lease_is_lost(world):
+    keeper = world.process().hold(world.add())
+    supervision = Supervision(keeper, world.clock)
+    revoke(world, keeper, force=True)
+    world.clock.advance(BEAT_S + 0.1)
+    assert keeper.over.wait(10)
+    supervision.stop()
+
+
+def test_a_keeper_that_breaks_takes_the_lease_with_it(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+
+    def broken(call):
+        if call.name == "renew":
+            raise ZeroDivisionError
+
+    process.leases.before = broken
+    supervision = Supervision(keeper, world.clock)
+    world.clock.advance(BEAT_S + 0.1)
+    assert keeper.over.wait(10)
+    supervision.stop()
+    assert lost_text(keeper) == "its keeper failed"
+
+
+def test_supervision_can_be_stopped_by_the_thread_it_runs_in(world):
+    keeper = world.process().hold(world.add())
+    supervision = None
+    stopped = threading.Event()
+
+    def stop(why):
+        until(lambda: supervision is not None)
+        supervision.stop()
+        stopped.set()
+
+    keeper.on_lost(stop)
+    revoke(world, keeper, force=True)
+    world.clock.advance(BEAT_S + 0.1)
+    supervision = Supervision(keeper, world.clock)
+    assert stopped.wait(10)
+
+
+def test_the_terms_of_these_tests_are_coherent():
+    assert TRUST_S > 2 * BEAT_S
+    assert TERMS.margin.total_seconds() > 0
+    with pytest.raises(Unavailable):
+        outage("renew")(type("Call", (), {"name": "renew"}))

@@ -1,0 +1,262 @@
+"""One server with its clock, and any number of processes that share nothing else.
+
+Every process reaches the server through wires of its own, which note each call and go wrong when
+told to: before the call takes effect, after it (a lost reply), or in what it answers.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from dibs import config
+from dibs.adapters.journals import MemoryJournal
+from dibs.adapters.leases.memory import MemoryLeases
+from dibs.adapters.pauses import MemoryPauses
+from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.core.card import Card, parse_mark
+from dibs.core.errors import Unavailable
+from dibs.core.ids import HolderId, IssueRef, RunId
+from dibs.core.issue import Draft, Thread
+from dibs.core.pipeline import Backoff, Pipeline
+from dibs.core.presets import STAGES
+from dibs.core.steps import Step, unwatched
+from dibs.core.terms import terms_for
+from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult, Refused
+from dibs.services.keeping import Keeper
+from dibs.testing.clock import FakeClock
+from dibs.wiring import Adapters, Services
+
+TTL = timedelta(seconds=60)
+TTL_S = 60.0
+TERMS = terms_for(TTL)
+TRUST_S = (TERMS.ttl - TERMS.margin).total_seconds()
+BEAT_S = TERMS.renew_every.total_seconds()
+KINDS = ("store", "comments")
+
+WRITES = ("comment", "edit_comment", "edit_labels", "close", "create", "apply")
+
+
+def pipeline_of(base: Pipeline = STAGES, **stage_changes: Any) -> Pipeline:
+    """A preset with a ttl of a minute, a short backoff, and changes to its first stage."""
+    stages = [
+        replace(stage, terms=TERMS, backoff=Backoff(timedelta(seconds=30), timedelta(minutes=5)))
+        for stage in base.stages
+    ]
+    stages[0] = replace(stages[0], **stage_changes)
+    return replace(base, stages=tuple(stages))
+
+
+class Crash(BaseException):
+    """The process dies here. Not an Exception: nothing in the program may catch it."""
+
+
+@dataclass(frozen=True)
+class Call:
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def writes(self) -> bool:
+        return self.name in WRITES
+
+
+@dataclass
+class Wire:
+    """Between a process and an adapter."""
+
+    adapter: Any
+    before: Callable[[Call], None] = lambda call: None
+    after: Callable[[Call], None] = lambda call: None
+    change: Callable[[Call, Any], Any] = lambda call, answer: answer
+    calls: list[Call] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.adapter, name)
+        if not callable(found):
+            return found
+
+        def through(*args: Any, **kwargs: Any) -> Any:
+            call = Call(name, args, kwargs)
+            self.calls.append(call)
+            self.before(call)
+            answer = found(*args, **kwargs)
+            self.after(call)
+            return self.change(call, answer)
+
+        return through
+
+    @property
+    def written(self) -> list[Call]:
+        return [call for call in self.calls if call.writes]
+
+
+def outage(*names: str, times: int = 1_000_000, skip: int = 0) -> Callable[[Call], None]:
+    """A hook that raises Unavailable for the named calls, a number of times."""
+    left = {"times": times, "skip": skip}
+
+    def hook(call: Call) -> None:
+        if call.name not in names:
+            return
+        if left["skip"] > 0:
+            left["skip"] -= 1
+        elif left["times"] > 0:
+            left["times"] -= 1
+            raise Unavailable(f"{call.name} did not answer")
+
+    return hook
+
+
+def crashing(fatal: Step, occurrence: int = 1) -> Callable[[Step], None]:
+    left = {"times": occurrence}
+
+    def reached(step: Step) -> None:
+        if step is fatal:
+            left["times"] -= 1
+            if left["times"] == 0:
+                raise Crash(fatal)
+
+    return reached
+
+
+def at(wanted: Step, action: Callable[[], object]) -> Callable[[Step], None]:
+    """Do something, once, when a step is passed: what another process did meanwhile."""
+    done: list[Step] = []
+
+    def reached(step: Step) -> None:
+        if step is wanted and not done:
+            done.append(step)
+            action()
+
+    return reached
+
+
+class World:
+    def __init__(
+        self,
+        kind: str = "store",
+        *,
+        pipeline: Pipeline | None = None,
+        settle: timedelta = timedelta(),
+        grace: timedelta = timedelta(),
+        patience_s: float = 0.0,
+    ) -> None:
+        self.kind = kind
+        self.clock = FakeClock(patience_s=patience_s)
+        self.tracker = MemoryTracker(self.clock.server_now, author="fleet", settle=settle)
+        self.store = MemoryLeases(self.clock.server_now) if kind == "store" else None
+        self.pauses = MemoryPauses(self.clock.server_now)
+        self.journal = MemoryJournal()
+        self.runs: Counter[str] = Counter()
+        self.pipeline = pipeline or pipeline_of()
+        self.settings = replace(
+            config.from_mapping({}, source="test", root=Path("/nowhere")),
+            pipeline=self.pipeline,
+            grace=grace,
+            poll=timedelta(seconds=5),
+            sweep=timedelta(seconds=20),
+            stop_grace=timedelta(seconds=30),
+        )
+
+    def add(self, *labels: str, title: str = "Prices are wrong") -> IssueRef:
+        wanted = labels or (self.pipeline.stages[0].label,)
+        return self.tracker.create(Draft(title, "a body", frozenset(wanted))).ref
+
+    def process(self, name: str = "w1", **options: Any) -> "Process":
+        return Process(self, name, **options)
+
+    def read(self, issue: IssueRef) -> Thread:
+        return self.tracker.read(issue)
+
+    def labels(self, issue: IssueRef) -> frozenset[str]:
+        return self.read(issue).issue.labels
+
+    def cards(self, issue: IssueRef) -> list[Card]:
+        marks = (parse_mark(comment.body) for comment in self.read(issue).comments)
+        return [mark for mark in marks if isinstance(mark, Card)]
+
+    def states(self, issue: IssueRef) -> list[tuple[str, str]]:
+        """Every card's run and state, in the server's order."""
+        return [(card.run, card.state.value) for card in self.cards(issue)]
+
+    def events(self) -> list[str]:
+        return [event.kind.value for event in self.journal.events]
+
+
+class Process:
+    """The services as one process has them, over wires of its own."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        *,
+        reached: Callable[[Step], None] = unwatched,
+        handlers: Any = None,
+    ) -> None:
+        self.world, self.name = world, name
+        self.holder = HolderId(name)
+        self.tracker = Wire(world.tracker)
+        self.store = Wire(world.store) if world.store is not None else None
+        self.services = Services(
+            world.settings,
+            Adapters(
+                tracker=self.tracker,
+                store=self.store,
+                pauses=world.pauses,
+                journal=world.journal,
+                clock=world.clock,
+            ),
+            reached=reached,
+            handlers=handlers,
+            new_run=self._new_run,
+        )
+        self.leases = Wire(self.services.leases)
+        self.services.leases = self.leases
+
+    def _new_run(self) -> RunId:
+        """A nonce: never the same twice, however often a process of this name is started."""
+        runs = self.world.runs
+        runs[self.name] += 1
+        return RunId(f"{self.name}-{runs[self.name]}")
+
+    def claim(self, issue: IssueRef, stage: str | None = None, **options: Any) -> ClaimResult:
+        wanted = self.services.pipeline.stage(stage) if stage else None
+        return self.services.claiming.claim(issue, wanted, ClaimOptions(self.holder, **options))
+
+    def claimed(self, issue: IssueRef, **options: Any) -> Claimed:
+        result = self.claim(issue, **options)
+        assert isinstance(result, Claimed), result
+        return result
+
+    def hold(self, issue: IssueRef, **options: Any) -> Keeper:
+        return self.services.running.keep(self.claimed(issue, **options))
+
+    def advance(self, issue: IssueRef, to: str | None = None) -> Any:
+        """Claim, do the work in no time, move on."""
+        return self.services.advancing.advance(self.hold(issue), to)
+
+    def fail(self, issue: IssueRef) -> Any:
+        return self.services.advancing.fail(self.hold(issue), "it broke")
+
+    def give_back(self, issue: IssueRef) -> Any:
+        return self.services.advancing.give_back(self.hold(issue), "not now")
+
+    def why(self, issue: IssueRef) -> list[str]:
+        explanation = self.services.explaining.explain(issue)
+        return [reason.code.value for reason in explanation.reasons]
+
+    def sweep(self, **options: Any) -> Any:
+        return self.services.sweeping.sweep(**options)
+
+
+def codes(result: Any) -> list[str]:
+    assert isinstance(result, Refused), result
+    return [reason.code.value for reason in result.reasons]
+
+
+def stage_labels(labels: Iterable[str], pipeline: Pipeline) -> list[str]:
+    return [stage.label for stage in pipeline.stages if stage.label in set(labels)]
