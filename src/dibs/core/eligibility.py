@@ -129,7 +129,7 @@ def judge_claimable(
     elif attempts.rests_until is not None and now < attempts.rests_until:
         reasons.append(_resting(attempts.rests_until, attempts.failed, stage, now))
     if stage.wip is not None and around.in_flight is not None and around.in_flight >= stage.wip:
-        reasons.append(_wip(stage, around.in_flight))
+        reasons.append(over_limit(stage, around.in_flight))
     return Verdict(stage, tuple(reasons), attempts.failed)
 
 
@@ -302,7 +302,7 @@ def _resting(until: ServerTime, failed: int, stage: Stage, now: ServerTime) -> R
     )
 
 
-def _wip(stage: Stage, in_flight: int) -> Reason:
+def over_limit(stage: Stage, in_flight: int) -> Reason:
     return Reason(
         ReasonCode.WIP_LIMIT,
         f"stage {stage.name!r} has {in_flight} of at most {stage.wip} issues in flight",

@@ -179,6 +179,15 @@ def _pictured(posted: PostedCard, marks: Marks, record: Record | None) -> Try:
     )
 
 
+def shows_ending(comments: Iterable[Comment], run: RunId) -> bool:
+    """Whether this run's card says that its lease has ended."""
+    marks = (parse_mark(comment.body) for comment in comments if comment.by_writer)
+    return any(
+        isinstance(mark, Card) and mark.run == run and mark.state is CardState.RELEASED
+        for mark in marks
+    )
+
+
 def lease_of(issue: IssueRef, posted: PostedCard, expires_at: ServerTime) -> Lease:
     """The current card as a lease: its comment id is the fence."""
     return Lease(

@@ -97,6 +97,12 @@ class Stage:
         return not self.next
 
     @property
+    def entry_labels(self) -> tuple[str, ...]:
+        """What an issue must carry to be worked here: the stage, and its approval if gated."""
+        gate = (self.gate.label,) if isinstance(self.gate, ApprovalGate) else ()
+        return (self.label, *gate)
+
+    @property
     def passes_by_itself(self) -> bool:
         """Whether a worker moves the issue on without running anything, once the gate is open."""
         return isinstance(self.handler, NoHandler) and isinstance(self.gate, ApprovalGate)

@@ -1,5 +1,6 @@
 """The one read model: what every frontend shows, so that they cannot disagree."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -120,17 +121,21 @@ class Board:
         marks = self._pipeline.labels
         without = (marks.claimed, marks.paused, marks.parked, *sorted(self._pipeline.blockers))
         stages = [self._pipeline.stage(stage)] if stage else self._pipeline.stages
-        rows = (
-            self._row(issue, None)
-            for wanted in stages
-            if not wanted.final
-            for issue in walk(self._tracker, IssueQuery((wanted.label,), without, limit))
-        )
-        urgent = sorted(
-            (row for row in rows if row.state is RowState.READY),
+        urgent = (*((label,) for label in self._pipeline.priorities), ())
+        found: dict[IssueRef, Row] = {}
+        for extra, wanted in itertools.product(urgent, stages):
+            if wanted.final:
+                continue
+            query = IssueQuery((*wanted.entry_labels, *extra), without, limit)
+            for issue in walk(self._tracker, query):
+                row = self._row(issue, None)
+                if row.state is RowState.READY:
+                    found.setdefault(issue.ref, row)
+        rows = sorted(
+            found.values(),
             key=lambda row: (_urgency(row.issue, self._pipeline), row.issue.created_at),
         )
-        return tuple(urgent[:limit])
+        return tuple(rows[:limit])
 
     def _row(self, issue: Issue, record: Record | None) -> Row:
         verdict = judge_picture(issue, self._pipeline)

@@ -16,27 +16,34 @@ from dibs.core.eligibility import (
     Verdict,
     judge,
     judge_claimable,
+    judge_picture,
+    over_limit,
+    vetoed,
 )
 from dibs.core.errors import Outage
 from dibs.core.events import EventKind, about
+from dibs.core.fold import shows_ending
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import (
     Bid,
     Busy,
+    Ending,
     Granted,
     Lease,
     Lost,
+    Outcome,
     Record,
     Renewed,
     StopAsked,
     Unproven,
 )
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.core.plan import claim_effects, ending_effects
+from dibs.core.plan import Effects, claim_effects, ending_effects
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.core.terms import LeaseTerms, terms_for
 from dibs.ports.clock import Clock
+from dibs.ports.guarantees import Guarantee
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.ports.pauses import Pauses
@@ -155,7 +162,7 @@ class Claiming:
     def _look(self, issue: IssueRef, options: ClaimOptions) -> Verdict:
         thread = self._tracker.read(issue)
         standing = self._leases.standing(thread)
-        if standing.unpainted is not None:
+        if standing.unpainted is not None and thread.complete:
             self.roll_forward(standing.unpainted, thread)
             thread = self._tracker.read(issue)
             standing = self._leases.standing(thread)
@@ -164,7 +171,12 @@ class Claiming:
 
     def roll_forward(self, record: Record, thread: Thread) -> None:
         """Paint the ending that a vanished holder decided."""
-        paint = ending_effects(self._pipeline, record, thread.issue.labels)
+        labels = thread.issue.labels
+        # The card is ended after the labels: once it says so, only the acknowledgement is missing,
+        # and what the labels say now is a person's later word.
+        shown = self._pipeline.labels.claimed not in labels
+        shown = shown and shows_ending(thread.comments, record.lease.run)
+        paint = () if shown else self._paint(record, labels)
         self._leases.roll_forward(record, paint)
         self._journal.append(about(EventKind.ROLLED_FORWARD, record.lease, at=thread.now))
 
@@ -193,6 +205,10 @@ class Claiming:
         match shown:
             case Renewed(held, seen):
                 self._reached(Step.CLAIM_PAINTED)
+                refusal = self._look_once_more(held, seen or thread, stage, options)
+                if refusal is not None:
+                    self._leases.finish(held, Ending(Outcome.RETURNED), self._paint)
+                    return refusal
                 attempt = str(failed + 1)
                 event = about(EventKind.CLAIMED, held, at=thread.now, attempt=attempt)
                 self._journal.append(event)
@@ -216,7 +232,7 @@ class Claiming:
             options.overlook,
         )
         if verdict.reasons:
-            return Refused(lease.issue, verdict.reasons, True), verdict.failed_attempts
+            return Refused(lease.issue, verdict.reasons, after_grant=True), verdict.failed_attempts
         if verdict.stage is None or verdict.stage.name != stage.name:
             moved = Reason(
                 ReasonCode.NOT_SERVED,
@@ -226,13 +242,30 @@ class Claiming:
             return Refused(lease.issue, (moved,), True), verdict.failed_attempts
         return None, verdict.failed_attempts
 
+    def _look_once_more(
+        self, lease: Lease, thread: Thread, stage: Stage, options: ClaimOptions
+    ) -> Refused | None:
+        """The confirming reply is read too: a person's veto, or a limit that others filled."""
+        verdict = judge_picture(thread.issue, self._pipeline)
+        reasons = verdict.reasons if vetoed(thread.issue, self._pipeline) else ()
+        ahead = self._ahead_of(lease, stage)
+        if stage.wip is not None and ahead is not None and ahead >= stage.wip:
+            reasons = (*reasons, over_limit(stage, ahead))
+        kept = tuple(reason for reason in reasons if reason.code not in options.overlook)
+        return Refused(lease.issue, kept, after_grant=True) if kept else None
+
     def _ahead_of(self, lease: Lease, stage: Stage) -> int | None:
         """How many live leases of the stage were granted before ours: our place in its WIP."""
         if stage.wip is None:
             return None
         live = self._leases.live(stage.name, limit=stage.wip * 2 + 8)
-        mine = (lease.granted_at, lease.issue)
-        return sum((held.lease.granted_at, held.lease.issue) < mine for held in live)
+        others = [held.lease for held in live if held.lease.issue != lease.issue]
+        if Guarantee.ATOMIC not in self._leases.guarantees:
+            return len(others)  # a rank means nothing among grants that are seen late
+        return sum(held.granted_at <= lease.granted_at for held in others)
+
+    def _paint(self, record: Record, labels: frozenset[str]) -> Effects:
+        return ending_effects(self._pipeline, record, labels)
 
     def _around(self, in_flight: int | None) -> Surroundings:
         return Surroundings(self._pauses.pauses(), self._grace, in_flight)

@@ -132,7 +132,7 @@ class Keeper:
             return None
         if now >= self._renew_at:
             self.renew_now()
-        return self._pause_s()
+        return self._pause_s() if isinstance(self._condition, Holding) else None
 
     def renew_now(self) -> None:
         """One renewal, whoever asks. Transport errors are retried until trust ends."""

@@ -7,6 +7,7 @@ bids collide.
 """
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime
 from dibs.core.issue import Issue
-from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
+from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.clock import Clock
 from dibs.ports.tracker import IssueQuery, Tracker
 
@@ -95,6 +96,8 @@ class Scanning:
         self._not_before: dict[IssueRef, LocalTime] = {}
         self._hopeless: set[IssueRef] = set()
         self._returns: Counter[IssueRef] = Counter()
+        self._lock = threading.Lock()
+        """Jobs that give back write here while the loop scans."""
 
     def next_candidate(self, stages: Iterable[Stage], spread: Spread) -> Candidate | None:
         """One issue that looks free, from the last stage that has any."""
@@ -103,7 +106,7 @@ class Scanning:
         without = (marks.claimed, marks.paused, marks.parked, *sorted(self._pipeline.blockers))
         for stage in stages:
             for urgent in (*((label,) for label in self._pipeline.priorities), ()):
-                wanted = (*_labels(stage), *urgent)
+                wanted = (*stage.entry_labels, *urgent)
                 if (found := self._reach(stage, wanted, without, spread)) is not None:
                     return found
         return None
@@ -129,7 +132,7 @@ class Scanning:
         without = (marks.paused, marks.parked, *sorted(self._pipeline.blockers))
         for stage in stages:
             limit = 1 + len(self._hopeless)
-            found = self._tracker.find(IssueQuery(_labels(stage), without, limit=limit))
+            found = self._tracker.find(IssueQuery(stage.entry_labels, without, limit=limit))
             if any(issue.ref not in self._hopeless for issue in found.issues):
                 return True
         return False
@@ -137,37 +140,38 @@ class Scanning:
     def _forget_what_is_over(self) -> None:
         """Most issues that rest are finished by somebody else and never seen again."""
         now = self._clock.now()
-        over = [issue for issue, until in self._not_before.items() if until <= now]
-        for issue in over:
-            del self._not_before[issue]
-            self._hopeless.discard(issue)
-        if len(self._returns) > _MOST_RETURNS:
-            self._returns.clear()
+        with self._lock:
+            over = [issue for issue, until in self._not_before.items() if until <= now]
+            for issue in over:
+                del self._not_before[issue]
+                self._hopeless.discard(issue)
+            if len(self._returns) > _MOST_RETURNS:
+                self._returns.clear()
 
     def rest(self, issue: IssueRef, seconds: float) -> None:
         """Leave the issue alone for a while."""
-        self._not_before[issue] = LocalTime(self._clock.now() + seconds)
+        with self._lock:
+            self._not_before[issue] = LocalTime(self._clock.now() + seconds)
 
     def returned(self, issue: IssueRef, seconds: float) -> None:
         """Our own handler gave it back: leave it to others, longer each time it happens."""
-        self._returns[issue] += 1
-        self.rest(issue, min(seconds * (1 << min(self._returns[issue] - 1, 10)), _LONGEST_REST_S))
+        with self._lock:
+            self._returns[issue] += 1
+            doublings = min(self._returns[issue] - 1, 10)
+        self.rest(issue, min(seconds * (1 << doublings), _LONGEST_REST_S))
 
     def refused(self, candidate: Candidate, reasons: tuple[Reason, ...]) -> None:
         """Come back when the reasons have lifted, or much later if only a person can lift them."""
         ref = candidate.issue.ref
         if any(reason.code in _LASTING for reason in reasons):
-            self._hopeless.add(ref)
+            with self._lock:
+                self._hopeless.add(ref)
             self.rest(ref, _LASTING_S)
             return
         waits = [reason.until - candidate.now for reason in reasons if reason.until is not None]
         self.rest(ref, max(max(waits, default=ZERO).total_seconds(), _PASSING_S))
 
     def forget(self, issue: IssueRef) -> None:
-        self._not_before.pop(issue, None)
-        self._hopeless.discard(issue)
-
-
-def _labels(stage: Stage) -> tuple[str, ...]:
-    gate = stage.gate
-    return (stage.label, gate.label) if isinstance(gate, ApprovalGate) else (stage.label,)
+        with self._lock:
+            self._not_before.pop(issue, None)
+            self._hopeless.discard(issue)

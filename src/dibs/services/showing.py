@@ -70,7 +70,7 @@ class Showing:
 
     def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
         card = PostComment(_card(lease, CardState.HELD))
-        thread = apply(self._tracker, lease.issue, (card, *paint))
+        thread = apply(self._tracker, lease.issue, (*paint, card))
         self._reached(Step.CLAIM_CONFIRMED)
         return Renewed(replace(lease, card=self._card_of(thread, lease.run)), thread)
 
@@ -137,6 +137,9 @@ class Showing:
         tries = tries_on_picture(marks, record)
         if record is not None and record.lease.run == apart_from:
             record = None
+        if record is not None:
+            card = self._card_of(thread, record.lease.run)
+            record = replace(record, lease=replace(record.lease, card=card))
         return Standing(record, tries)
 
     def mine(self, thread: Thread, run: RunId) -> Lease | None:

@@ -83,7 +83,7 @@ class Sweeping:
     def _one(self, ref: IssueRef, *, dry_run: bool) -> Swept:
         thread = self._tracker.read(ref)
         standing = self._leases.standing(thread)
-        if standing.unpainted is not None:
+        if standing.unpainted is not None and thread.complete:
             if not dry_run:
                 self._claiming.roll_forward(standing.unpainted, thread)
             return Swept(ref, Sweep.ROLLED_FORWARD, _rolled(standing.unpainted))

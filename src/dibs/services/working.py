@@ -125,14 +125,19 @@ class Worker:
         if self._options.until is not Until.ONCE:
             # A fleet that one command started should not arrive in step.
             self._clock.wait(self._leaving, self._dice.uniform(0.0, _ARRIVAL_S))
-        while not self._leaving.is_set():
-            self._wake.clear()
-            pause_s = self._step()
-            if pause_s is None:
-                break
-            if pause_s > 0:
-                self._clock.wait(self._wake, pause_s)
-        self._go_home()
+        try:
+            while not self._leaving.is_set():
+                self._wake.clear()
+                pause_s = self._step()
+                if pause_s is None:
+                    break
+                if pause_s > 0:
+                    self._clock.wait(self._wake, pause_s)
+        except BaseException:
+            self.leave()
+            raise
+        finally:
+            self._go_home()
         return self.report
 
     def _step(self) -> float | None:
@@ -266,9 +271,7 @@ class Worker:
         result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
         if not isinstance(result, Claimed):
             return result
-        self._running.park(result)
-        self._tell(f"{candidate.issue.ref} parked: {result.failed_attempts} attempts failed")
-        self.report.outcomes["parked"] += 1
+        self._record(result, self._running.park(result))
         return refused
 
     # Jobs

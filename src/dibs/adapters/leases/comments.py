@@ -87,6 +87,9 @@ class CommentLeases:
             except Unavailable as failure:
                 doubt = str(failure)
                 continue
+            except Outage:
+                self.concede(_bidding(bid, posted))
+                raise
             self._reached(Step.CLAIM_SETTLED)
             match prove(thread, bid.run, self._rules, self._claimed):
                 case Won(lease):
@@ -135,19 +138,19 @@ class CommentLeases:
 
     def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
         """Confirm the won bid, then paint, then look."""
-        return self._confirm(lease, paint)
+        return self._confirm(lease, paint, Step.CLAIM_CONFIRMED)
 
     def renew(self, lease: Lease) -> RenewResult:
-        return self._confirm(replace(lease, beats=lease.beats + 1), ())
+        return self._confirm(replace(lease, beats=lease.beats + 1), (), Step.RENEW_STORED)
 
-    def _confirm(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
+    def _confirm(self, lease: Lease, paint: Sequence[Effect], done: Step) -> RenewResult:
         if lease.run in self._ended_runs:
             return Lost("we ended it ourselves")
         try:
             comment = self._edit(lease, CardState.HELD)
         except NoSuchComment:
             return Lost("the card was deleted")
-        self._reached(Step.CLAIM_CONFIRMED if paint else Step.RENEW_STORED)
+        self._reached(done)
         if comment.updated_at >= lease.expires_at:
             return Lost("the renewal landed after the lease had expired")
         held = replace(lease, expires_at=later(comment.updated_at, lease.ttl))
@@ -156,6 +159,8 @@ class CommentLeases:
 
     def _look(self, lease: Lease, thread: Thread) -> RenewResult:
         """A renewal that did not look is not a renewal."""
+        if not thread.complete:
+            raise Unavailable(f"{lease.issue}: not all comments could be read")
         marks = read_marks(thread.comments, self._rules)
         folded = fold(marks, self._rules)
         if folded.current is None or folded.current.card.run != lease.run:

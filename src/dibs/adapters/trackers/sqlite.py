@@ -70,14 +70,13 @@ class SqliteTracker:
             cheap_reads=True,
         )
         database.ensure("issues", _SCHEMA)
-        self._shelf = self._extend_shelf(shelf)
+        self._extend_shelf(shelf)
 
-    def _extend_shelf(self, wanted: frozenset[str]) -> frozenset[str]:
+    def _extend_shelf(self, wanted: frozenset[str]) -> None:
         """The shelf only grows, so processes with different settings cannot undo each other."""
         with self._database.reading() as tx:
-            known = _shelf(tx)
-        if wanted <= known:
-            return known
+            if wanted <= _shelf(tx):
+                return
         with self._database.writing() as tx:
             tx.sql.executemany(
                 "INSERT OR IGNORE INTO shelf VALUES (?)", [(label,) for label in sorted(wanted)]
@@ -85,13 +84,12 @@ class SqliteTracker:
             tx.sql.execute(
                 f"UPDATE issue_labels SET shelved = {_SHELVED.format('issue_labels.number')}"
             )
-            return _shelf(tx)
 
     # Reading
 
     def find(self, query: IssueQuery) -> Found:
         with self._database.reading() as tx:
-            statement, parameters = _find_statement(tx, query, self._shelf)
+            statement, parameters = _find_statement(tx, query, _shelf(tx))
             rows = tx.sql.execute(statement, parameters).fetchall()
             issues = _issues(tx, rows[: query.limit])
             return Found(issues, moment(tx.now_ms), more=len(rows) > query.limit)
