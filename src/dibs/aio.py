@@ -6,6 +6,7 @@ learns of a loss later.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -81,6 +82,7 @@ class AsyncDibs:
 
     def __init__(self, dibs: api.Dibs) -> None:
         self._dibs = dibs
+        self._threads = ThreadPoolExecutor(thread_name_prefix="dibs-aio")
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,6 +96,7 @@ class AsyncDibs:
         await self.close()
 
     async def close(self) -> None:
+        await asyncio.to_thread(self._threads.shutdown)
         await asyncio.to_thread(self._dibs.close)
 
     async def add(
@@ -111,32 +114,40 @@ class AsyncDibs:
         self, issue: api.IssueLike, *, ttl: timedelta | str | None = None
     ) -> AsyncLease | Refused | Beaten | Doubtful:
         """Ask once. Not getting it is a value."""
-        held = await asyncio.to_thread(self._dibs.try_lease, issue, ttl=ttl)
+        held = await self._claim(issue, ttl)
         return AsyncLease(held) if isinstance(held, api.HeldLease) else held
+
+    async def _claim(
+        self, issue: api.IssueLike, ttl: timedelta | str | None
+    ) -> api.HeldLease | Refused | Beaten | Doubtful:
+        """Claim in a thread. A caller that is cancelled meanwhile leaves no lease behind."""
+        asked = self._threads.submit(self._dibs.try_lease, issue, ttl=ttl)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(asked))
+        except asyncio.CancelledError:
+            asked.add_done_callback(_give_back_unwanted)
+            raise
 
     @asynccontextmanager
     async def lease(
         self, issue: api.IssueLike, *, ttl: timedelta | str | None = None
     ) -> AsyncIterator[AsyncLease]:
         """Hold the issue for the length of an `async with` body; see `dibs.Dibs.lease`."""
-        manager = self._dibs.lease(issue, ttl=ttl)
-        held = await asyncio.to_thread(manager.__enter__)
+        held = await self._claim(issue, ttl)
+        if not isinstance(held, api.HeldLease):
+            raise api.not_granted(held)
         try:
             yield AsyncLease(held)
         except BaseException as failure:
             # Shielded: a cancelled task must still give its issue back.
-            await asyncio.shield(asyncio.to_thread(_leave, manager, failure))
+            await asyncio.shield(asyncio.to_thread(held.leave, failure))
             raise
-        await asyncio.to_thread(manager.__exit__, None, None, None)
+        await asyncio.shield(asyncio.to_thread(held.leave, None))
 
 
-def _leave(manager: object, failure: BaseException) -> None:
-    """End the lease as the body's exception says; the caller re-raises that itself."""
-    try:
-        manager.__exit__(type(failure), failure, failure.__traceback__)  # type: ignore[attr-defined]
-    except BaseException as raised:
-        if raised is not failure:
-            raise
+def _give_back_unwanted(asked: Future[api.HeldLease | Refused | Beaten | Doubtful]) -> None:
+    if asked.exception() is None and isinstance(held := asked.result(), api.HeldLease):
+        held.leave(None)
 
 
 async def open(  # noqa: A001 - dibs.aio.open(...) mirrors dibs.open(...)

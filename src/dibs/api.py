@@ -103,8 +103,8 @@ class HeldLease:
         if isinstance(result, FinishRefused):
             raise LeaseLost(self.issue, fence=self.fence, why=result.why)
 
-    def _leave(self, failure: BaseException | None) -> None:
-        """The end of a `with` body that did not end the lease itself."""
+    def leave(self, failure: BaseException | None) -> None:
+        """What the end of a `with` body does, if the body did not end the lease itself."""
         if self._result is not None:
             return
         try:
@@ -202,13 +202,13 @@ class Dibs:
         """
         held = self.try_lease(issue, ttl=ttl)
         if not isinstance(held, HeldLease):
-            raise _not_granted(held)
+            raise not_granted(held)
         try:
             yield held
         except BaseException as failure:
-            held._leave(failure)  # noqa: SLF001 - the two halves of one idea
+            held.leave(failure)
             raise
-        held._leave(None)  # noqa: SLF001
+        held.leave(None)
 
     # Working
 
@@ -247,7 +247,7 @@ class Dibs:
         return self.worker(stages=stages, jobs=jobs, until=until).run()
 
 
-def _not_granted(result: Refused | Beaten | Doubtful) -> NotGranted:
+def not_granted(result: Refused | Beaten | Doubtful) -> NotGranted:
     match result:
         case Refused(issue, reasons):
             codes = tuple(reason.code.value for reason in reasons)

@@ -119,6 +119,7 @@ class Services:
             self.adapters.clock,
             new_run=self._new_run,
             grace=self.settings.grace,
+            max_ttl=self.settings.max_ttl,
             reached=self.reached,
         )
 
@@ -237,20 +238,24 @@ def connect(
     *,
     author: str,
     handlers: Mapping[str, PythonHandler] | None = None,
+    create: bool = True,
 ) -> Services:
-    """Build everything the settings name."""
+    """Build everything the settings name. Without `create`, a missing backlog is an empty one."""
     from dibs.adapters.failpoints import from_environment
 
     reached = from_environment(os.environ.get("DIBS_FAILPOINT", ""))
-    return Services(settings, _adapters(settings, author), reached=reached, handlers=handlers)
+    adapters = _adapters(settings, author, create=create)
+    return Services(settings, adapters, reached=reached, handlers=handlers)
 
 
-def _adapters(settings: Settings, author: str) -> Adapters:
+def _adapters(settings: Settings, author: str, *, create: bool) -> Adapters:
     journal = FileJournal(settings.journal) if settings.journal else NoJournal()
     scheme, _, rest = settings.tracker.partition(":")
     match scheme:
-        case "sqlite":
+        case "sqlite" if create or _path(settings, rest).exists():
             return _embedded(settings, author, rest, journal)
+        case "sqlite":
+            return _in_memory(settings, author)
         case "memory":
             return _in_memory(settings, author)
         case _:

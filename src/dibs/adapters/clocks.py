@@ -3,6 +3,7 @@
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 from dibs.core.ids import LocalTime
 
@@ -22,6 +23,22 @@ class SystemClock:
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
         return event.wait(max(0.0, seconds))
+
+
+def uptime_ms() -> int:
+    """How long the machine has been up, suspend included: the same for all its processes."""
+    return int(SystemClock().now() * 1000)
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return "unknown"  # then only a smaller uptime tells that there was a reboot
+
+
+BOOT = _boot()
+"""Which start of the machine this is."""
 
 
 def wall_clock() -> datetime:

@@ -9,24 +9,38 @@ import os
 import random
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from dibs.adapters.clocks import SystemClock
+from dibs.adapters.clocks import BOOT, SystemClock, uptime_ms
 from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import ServerTime
 
 # Whole milliseconds since 1970, by SQLite's own clock.
 _WALL_MS = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
-_TICK = f"UPDATE clock SET high = MAX(high, {_WALL_MS}) RETURNING high"
-_PEEK = f"SELECT MAX(high, {_WALL_MS}) FROM clock"
+# The database's time goes on with the machine's uptime, not with its time of day: a step of the
+# wall clock, either way, neither frees a lease that is held nor keeps one that is over. After a
+# reboot nobody holds anything, and time is taken from the wall again, never backwards.
+_NOW_MS = (
+    "CASE WHEN boot = :boot AND :uptime >= uptime THEN high + :uptime - uptime"
+    f" ELSE MAX(high, {_WALL_MS}) END"
+)
+_TICK = f"UPDATE clock SET high = {_NOW_MS}, uptime = :uptime, boot = :boot RETURNING high"
+_PEEK = f"SELECT {_NOW_MS} FROM clock"
 _CLOCK = """
-CREATE TABLE IF NOT EXISTS clock (id INTEGER PRIMARY KEY CHECK (id = 1), high INTEGER NOT NULL);
-INSERT OR IGNORE INTO clock VALUES (1, 0);
+CREATE TABLE IF NOT EXISTS clock (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    high INTEGER NOT NULL,
+    uptime INTEGER NOT NULL,
+    boot TEXT NOT NULL
+);
+INSERT OR IGNORE INTO clock VALUES (1, 0, 0, '');
 """
+SCHEMA_VERSION = 1
+_NOTHING: Mapping[str, object] = {}
 _TURN_S = (0.0005, 0.004)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -74,6 +88,7 @@ class Database:
                     "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
                 ).fetchone():  # asked again: another process may have been first
                     _create(sql, schema)
+                sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 sql.execute("COMMIT")
             except BaseException:
                 _roll_back(sql)
@@ -85,7 +100,7 @@ class Database:
         with self._connection() as sql:
             self._patiently(sql, "BEGIN IMMEDIATE")
             try:
-                now_ms = sql.execute(_TICK).fetchone()[0]
+                now_ms = sql.execute(_TICK, _uptime()).fetchone()[0]
                 yield Transaction(sql, now_ms)
                 sql.execute("COMMIT")
             except BaseException:
@@ -98,7 +113,7 @@ class Database:
         with self._connection() as sql:
             sql.execute("BEGIN")
             try:
-                yield Transaction(sql, self._patiently(sql, _PEEK).fetchone()[0])
+                yield Transaction(sql, self._patiently(sql, _PEEK, _uptime()).fetchone()[0])
             finally:
                 _roll_back(sql)
 
@@ -132,14 +147,30 @@ class Database:
         try:
             # WAL lets readers go on while one process writes. NORMAL syncs at checkpoints: a killed
             # process loses nothing, a power cut may lose the last commits but never the file.
-            self._patiently(sql, "PRAGMA journal_mode = WAL")
+            self._use_wal(sql)
             sql.execute("PRAGMA synchronous = NORMAL")
+            self._check_version(sql)
         except BaseException:
             sql.close()
             raise
         return sql
 
-    def _patiently(self, sql: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
+    def _use_wal(self, sql: sqlite3.Connection) -> None:
+        mode = self._patiently(sql, "PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise Damaged(f"{self.path} cannot keep a write-ahead log (its mode stays {mode})")
+
+    def _check_version(self, sql: sqlite3.Connection) -> None:
+        version = sql.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, SCHEMA_VERSION):
+            raise Damaged(
+                f"{self.path} was written by another version of dibs "
+                f"(its schema is {version}, this one knows {SCHEMA_VERSION})"
+            )
+
+    def _patiently(
+        self, sql: sqlite3.Connection, statement: str, values: Mapping[str, object] = _NOTHING
+    ) -> sqlite3.Cursor:
         """Wait our turn in short, uneven steps.
 
         SQLite's own waiting doubles up to a tenth of a second, by which time what a worker meant to
@@ -150,7 +181,7 @@ class Database:
         deadline = clock.now() + self._busy_s
         while True:
             try:
-                return sql.execute(statement)
+                return sql.execute(statement, values)
             except sqlite3.OperationalError as failure:
                 if failure.sqlite_errorcode & 0xFF not in _BUSY or clock.now() >= deadline:
                     raise
@@ -172,6 +203,10 @@ class Database:
             idle, self._idle = self._idle, []
         for sql in idle:
             sql.close()
+
+
+def _uptime() -> Mapping[str, object]:
+    return {"uptime": uptime_ms(), "boot": BOOT}
 
 
 def _create(sql: sqlite3.Connection, schema: str) -> None:

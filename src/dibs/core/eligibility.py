@@ -199,13 +199,13 @@ def _labels(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
         yield Reason(
             ReasonCode.PAUSED,
             f"a person paused it (label {marks.paused!r})",
-            f"dibs resume {issue.ref.typed}",
+            f"whoever paused it resumes it; dibs show {issue.ref.typed} tells who and why",
         )
     if marks.parked in issue.labels:
         yield Reason(
             ReasonCode.PARKED,
             f"it was parked for a person (label {marks.parked!r})",
-            f"see what failed: dibs runs {issue.ref.typed}; then dibs resume {issue.ref.typed}",
+            f"a person looks at what failed (dibs runs {issue.ref.typed}) and re-queues it",
         )
     for label in sorted(issue.labels & pipeline.blockers):
         yield Reason(
@@ -221,13 +221,15 @@ def _pauses(issue: Issue, pauses: tuple[Pause, ...]) -> Iterable[Reason]:
         match pause.scope:
             case PauseScope.FLEET:
                 yield Reason(
-                    ReasonCode.FLEET_PAUSED, f"the fleet is paused; {said}", "dibs resume --fleet"
+                    ReasonCode.FLEET_PAUSED,
+                    f"the fleet is paused; {said}",
+                    f"ask {pause.by or 'whoever said so'} to resume the fleet",
                 )
             case PauseScope.REPOSITORY if pause.repo == issue.ref.repo:
                 yield Reason(
                     ReasonCode.REPOSITORY_PAUSED,
                     f"the repository is paused; {said}",
-                    "dibs resume --repository",
+                    f"ask {pause.by or 'whoever said so'} to resume the repository",
                 )
             case PauseScope.REPOSITORY:
                 pass

@@ -5,11 +5,13 @@
     │   ├── BadReference          not a spelling of an issue
     │   ├── NoSuchIssue           the tracker does not have it
     │   ├── NoSuchComment         the issue does not have it (any more)
+    │   ├── BadTtl                a lease cannot run that long, or that short
     │   ├── IllegalMove           the pipeline has no such transition
     │   └── NoSuchStage           the pipeline has no such stage
     ├── NotGranted                a lease that was insisted on could not be had
     ├── LeaseLost                 the work must stop; another may hold the issue by now
     ├── BadConfiguration          the operator must change a setting
+    ├── Unwritable                a file or stream of the caller's cannot be read or written
     ├── HandlerUnusable           the operator must mend the handler (missing, not executable)
     └── Outage                    the tracker or the store did not do its part
         ├── Unavailable           try again later
@@ -82,6 +84,13 @@ class NoSuchStage(Misuse):
         super().__init__(f"the pipeline has no stage {stage!r}; its stages are {', '.join(known)}")
 
 
+class BadTtl(Misuse):
+    """A lease cannot run that long, or that short."""
+
+    code = "BAD_TTL"
+    hint = "look at the limits with: dibs config show"
+
+
 class IllegalMove(Misuse):
     """The pipeline has no such transition."""
 
@@ -121,6 +130,13 @@ class BadConfiguration(DibsError):
 
     code = "BAD_CONFIGURATION"
     hint = "check the file with: dibs config validate"
+
+
+class Unwritable(DibsError):
+    """A file or stream that the caller named cannot be read or written."""
+
+    code = "UNWRITABLE"
+    hint = "look at the path, its permissions and the space left"
 
 
 class HandlerUnusable(DibsError):

@@ -32,6 +32,14 @@ class Ending:
     note: str = ""
 
 
+LONGEST_NOTE = 200
+
+
+def fit_note(text: str) -> str:
+    """A note fit for a card: one line, bounded, writable anywhere."""
+    return " ".join(text.encode("utf-8", "replace").decode().split())[:LONGEST_NOTE]
+
+
 @dataclass(frozen=True, slots=True)
 class Bid:
     """A wish for a lease. The run is chosen by the caller, so a retry is recognised as the same."""

@@ -1,15 +1,15 @@
 """The one place where an effect becomes a call on a tracker.
 
 With a batching tracker it is one trip. With any other it is one call per effect, in the order of
-the plan, and then a reading: every write is looked at. A function beside the protocols, because
-both services and the comment store need it and neither may import the other.
+the plan, and then a reading: every write is looked at. Functions beside the protocols, because
+both services and the comment store need them and neither may import the other.
 """
 
 from collections.abc import Sequence
 from typing import assert_never
 
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Thread
+from dibs.core.issue import Issue, Thread
 from dibs.core.plan import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.tracker import Batching, Tracker
@@ -21,13 +21,31 @@ def apply(
     effects: Sequence[Effect],
     reached: Reached = unwatched,
 ) -> Thread:
+    """Do it, whatever the issue looks like by now."""
     if not effects:
         return tracker.read(issue)
     if isinstance(tracker, Batching):
-        return tracker.apply(issue, effects)
+        thread = tracker.apply(issue, effects)
+        assert thread is not None, "without a condition it is always applied"
+        return thread
     for effect in effects:
         _apply_one(tracker, issue, effect, reached)
     return tracker.read(issue)
+
+
+def apply_to(
+    tracker: Tracker, seen: Issue, effects: Sequence[Effect], reached: Reached = unwatched
+) -> Thread | None:
+    """Do it only if the issue is still as it was seen; None if it is not.
+
+    One step with a batching tracker. With any other a moment remains between looking and doing, in
+    which a sleeper may spoil the picture, never the truth.
+    """
+    if isinstance(tracker, Batching):
+        return tracker.apply(seen.ref, effects, seen=seen)
+    if tracker.read(seen.ref).issue != seen:
+        return None
+    return apply(tracker, seen.ref, effects, reached)
 
 
 def _apply_one(tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached) -> None:

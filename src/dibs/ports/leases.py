@@ -24,8 +24,8 @@ from dibs.core.lease import (
 from dibs.core.plan import Effect, Effects
 from dibs.ports.guarantees import Guarantee
 
-Painter = Callable[[Record, frozenset[str]], Effects]
-"""Which label changes show this ending, given the labels that are there."""
+Painter = Callable[[Record, Thread], Effects]
+"""Which label changes show this ending, given what can be seen of the issue."""
 
 
 class LeaseStore(Protocol):
@@ -85,8 +85,8 @@ class ShownLeases(Protocol):
         """Decide the ending, then paint it. The decision stands even if the painting fails."""
         ...
 
-    def roll_forward(self, record: Record, paint: Sequence[Effect]) -> None:
-        """Finish the painting of somebody's ending."""
+    def roll_forward(self, record: Record, painter: Painter) -> None:
+        """Finish the painting of an ending, unless somebody has: anybody's, by anybody."""
         ...
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None: ...

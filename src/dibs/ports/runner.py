@@ -56,7 +56,7 @@ class Running(Protocol):
         ...
 
     def result(self) -> bytes:
-        """What the handler left in DIBS_RESULT; empty if nothing."""
+        """What the handler left in DIBS_RESULT; empty if nothing. Raises OSError or ValueError."""
         ...
 
 

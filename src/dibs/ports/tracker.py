@@ -85,7 +85,11 @@ class Tracker(Protocol):
 class Batching(Protocol):
     """Optional: several effects and a reading in one trip. Correctness never depends on it."""
 
-    def apply(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread: ...
+    def apply(
+        self, issue: IssueRef, effects: Sequence[Effect], *, seen: Issue | None = None
+    ) -> Thread | None:
+        """With `seen`: only if the issue is still as it was seen; None if it is not."""
+        ...
 
 
 @runtime_checkable

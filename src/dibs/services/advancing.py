@@ -7,16 +7,17 @@ comes next. A holder that has lost its lease is refused and touches nothing.
 from dataclasses import dataclass, replace
 from typing import assert_never
 
+from dibs.core.errors import Outage
 from dibs.core.events import EventKind, about
-from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked
+from dibs.core.issue import Thread
+from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked, fit_note
+from dibs.core.painting import ending_paint
 from dibs.core.pipeline import Pipeline
-from dibs.core.plan import Effects, ending_effects
+from dibs.core.plan import Effects
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.services.keeping import Keeper
-
-_LONGEST_NOTE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Advancing:
 
     def _finish(self, keeper: Keeper, ending: Ending) -> FinishResult:
         keeper.begin_finishing()
-        ending = replace(ending, note=" ".join(ending.note.split())[:_LONGEST_NOTE])
+        ending = replace(ending, note=fit_note(ending.note))
         self._reached(Step.FINISH_STARTED)
         condition = keeper.condition
         if isinstance(condition, Lost):
@@ -82,7 +83,12 @@ class Advancing:
         if isinstance(condition, StopAsked) and blamed:
             # A person stopped the work: that is not the issue's failure.
             ending = Ending(Outcome.RETURNED, note=ending.note)
-        match self._leases.finish(keeper.lease, ending, self._paint):
+        try:
+            result = self._leases.finish(keeper.lease, ending, self._paint)
+        except Outage:
+            keeper.keep_on()  # nothing was decided that we know of: hold it and try again
+            raise
+        match result:
             case Released(record):
                 self._note(keeper, record, ending)
                 return Finished(record, ending)
@@ -92,8 +98,8 @@ class Advancing:
             case never:
                 assert_never(never)
 
-    def _paint(self, record: Record, labels: frozenset[str]) -> Effects:
-        return ending_effects(self._pipeline, record, labels)
+    def _paint(self, record: Record, thread: Thread) -> Effects:
+        return ending_paint(self._pipeline, record, thread)
 
     def _refuse(self, keeper: Keeper, why: str) -> FinishRefused:
         self._journal.append(about(EventKind.FINISH_REFUSED, keeper.lease, why=why))

@@ -5,10 +5,12 @@ stage that somebody finished meanwhile.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import assert_never
 
+from dibs.core.durations import format_duration
 from dibs.core.eligibility import (
     Reason,
     ReasonCode,
@@ -20,9 +22,8 @@ from dibs.core.eligibility import (
     over_limit,
     vetoed,
 )
-from dibs.core.errors import Outage
+from dibs.core.errors import BadTtl, Outage
 from dibs.core.events import EventKind, about
-from dibs.core.fold import shows_ending
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import (
@@ -38,8 +39,9 @@ from dibs.core.lease import (
     StopAsked,
     Unproven,
 )
+from dibs.core.painting import ending_paint
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.core.plan import Effects, claim_effects, ending_effects
+from dibs.core.plan import Effects, claim_effects
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.core.terms import LeaseTerms, terms_for
 from dibs.ports.clock import Clock
@@ -114,6 +116,7 @@ class Claiming:
         *,
         new_run: Callable[[], RunId],
         grace: timedelta,
+        max_ttl: timedelta = timedelta(days=1),
         reached: Reached = unwatched,
     ) -> None:
         self._tracker = tracker
@@ -124,6 +127,7 @@ class Claiming:
         self._clock = clock
         self._new_run = new_run
         self._grace = grace
+        self._max_ttl = max_ttl
         self._reached = reached
 
     def claim(self, issue: IssueRef, stage: Stage | None, options: ClaimOptions) -> ClaimResult:
@@ -132,8 +136,10 @@ class Claiming:
             verdict = self._look(issue, options)
             if verdict.reasons or verdict.stage is None:
                 return Refused(issue, verdict.reasons)
+            if stage is not None and verdict.stage.name != stage.name:
+                return Refused(issue, (_moved(stage),))
             stage = verdict.stage
-        terms = _terms(stage, options.ttl, self._tracker.traits.grain)
+        terms = _terms(stage, options.ttl, self._tracker.traits.grain, self._max_ttl)
         bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl)
         self._reached(Step.CLAIM_STARTED)
         asked_at = self._clock.now()
@@ -171,13 +177,7 @@ class Claiming:
 
     def roll_forward(self, record: Record, thread: Thread) -> None:
         """Paint the ending that a vanished holder decided."""
-        labels = thread.issue.labels
-        # The card is ended after the labels: once it says so, only the acknowledgement is missing,
-        # and what the labels say now is a person's later word.
-        shown = self._pipeline.labels.claimed not in labels
-        shown = shown and shows_ending(thread.comments, record.lease.run)
-        paint = () if shown else self._paint(record, labels)
-        self._leases.roll_forward(record, paint)
+        self._leases.roll_forward(record, self._paint)
         self._journal.append(about(EventKind.ROLLED_FORWARD, record.lease, at=thread.now))
 
     def _accept(
@@ -197,27 +197,40 @@ class Claiming:
             if refusal is not None:
                 self._leases.concede(lease)
                 return refusal
+        except Outage:
+            self._leases.concede(lease)
+            raise
+        if self._clock.now() >= terms.trusted_until(asked_at):
+            return Doubtful(lease.issue, "the lease ran out before it could be shown")
+        try:
             paint = claim_effects(self._pipeline, stage, thread.issue.labels)
             shown = self._leases.show(lease, paint)
         except Outage:
-            self._leases.concede(lease)
+            self._give_back(lease)
             raise
         match shown:
             case Renewed(held, seen):
                 self._reached(Step.CLAIM_PAINTED)
                 refusal = self._look_once_more(held, seen or thread, stage, options)
                 if refusal is not None:
-                    self._leases.finish(held, Ending(Outcome.RETURNED), self._paint)
+                    self._give_back(held)
                     return refusal
                 attempt = str(failed + 1)
                 event = about(EventKind.CLAIMED, held, at=thread.now, attempt=attempt)
                 self._journal.append(event)
                 return Claimed(held, stage, terms, asked_at, seen or thread, failed)
-            case Lost(why) | StopAsked(why):
-                self._leases.concede(lease)
+            case StopAsked(why):
+                self._give_back(lease)
+                return Doubtful(lease.issue, why)
+            case Lost(why):
                 return Doubtful(lease.issue, why)
             case never:
                 assert_never(never)
+
+    def _give_back(self, lease: Lease) -> None:
+        """End a lease that may have been shown already. If it cannot be, it expires."""
+        with suppress(Outage):
+            self._leases.finish(lease, Ending(Outcome.RETURNED), self._paint)
 
     def _judge_again(
         self, lease: Lease, thread: Thread, stage: Stage, options: ClaimOptions
@@ -234,12 +247,8 @@ class Claiming:
         if verdict.reasons:
             return Refused(lease.issue, verdict.reasons, after_grant=True), verdict.failed_attempts
         if verdict.stage is None or verdict.stage.name != stage.name:
-            moved = Reason(
-                ReasonCode.NOT_SERVED,
-                f"it left stage {stage.name!r} while it was being claimed",
-                "look again: another stage's worker may want it",
-            )
-            return Refused(lease.issue, (moved,), True), verdict.failed_attempts
+            refused = Refused(lease.issue, (_moved(stage),), after_grant=True)
+            return refused, verdict.failed_attempts
         return None, verdict.failed_attempts
 
     def _look_once_more(
@@ -264,17 +273,30 @@ class Claiming:
             return len(others)  # a rank means nothing among grants that are seen late
         return sum(held.granted_at <= lease.granted_at for held in others)
 
-    def _paint(self, record: Record, labels: frozenset[str]) -> Effects:
-        return ending_effects(self._pipeline, record, labels)
+    def _paint(self, record: Record, thread: Thread) -> Effects:
+        return ending_paint(self._pipeline, record, thread)
 
     def _around(self, in_flight: int | None) -> Surroundings:
         return Surroundings(self._pauses.pauses(), self._grace, in_flight)
 
 
-def _terms(stage: Stage, ttl: timedelta | None, grain: timedelta) -> LeaseTerms:
+def _terms(stage: Stage, ttl: timedelta | None, grain: timedelta, longest: timedelta) -> LeaseTerms:
     if ttl is None or ttl == stage.terms.ttl:
         return stage.terms
-    return terms_for(ttl, grain=grain, max_hold=stage.terms.max_hold)
+    if ttl > longest:
+        raise BadTtl(f"{format_duration(ttl)} is over max_ttl {format_duration(longest)}")
+    try:
+        return terms_for(ttl, grain=grain, max_hold=stage.terms.max_hold)
+    except ValueError as flaw:
+        raise BadTtl(str(flaw)) from flaw
+
+
+def _moved(stage: Stage) -> Reason:
+    return Reason(
+        ReasonCode.NOT_SERVED,
+        f"it left stage {stage.name!r} while it was being claimed",
+        "look again: another stage's worker may want it",
+    )
 
 
 def _overlooking(verdict: Verdict, codes: frozenset[ReasonCode]) -> Verdict:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
+from dibs.core.durations import format_duration
 from dibs.core.eligibility import vetoed
 from dibs.core.errors import LeaseLost, Outage
 from dibs.core.events import EventKind, about
@@ -36,7 +37,21 @@ class Holding:
     """Ours, and trusted until the local clock says otherwise."""
 
 
-Condition = Holding | StopAsked | Lost
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Still ours, but held longer than anybody may: the work is wedged, and that is a failure."""
+
+    why: str
+
+
+Condition = Holding | StopAsked | Overdue | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class NotRenewed:
+    """The store could not be asked; trust goes on until it ends by itself."""
+
+    failure: Outage
 
 
 class Keeper:
@@ -102,7 +117,7 @@ class Keeper:
         match self.condition:
             case Holding():
                 return
-            case StopAsked(why) | Lost(why):
+            case StopAsked(why) | Overdue(why) | Lost(why):
                 raise LeaseLost(self.lease.issue, fence=self.lease.fence, why=why)
             case never:
                 assert_never(never)
@@ -128,17 +143,20 @@ class Keeper:
             return None
         now = self._clock.now()
         if now >= self._hold_until:
-            self._end(StopAsked(f"held longer than max_hold ({self.terms.max_hold})"))
+            limit = format_duration(self.terms.max_hold)
+            self._end(Overdue(f"it was held longer than max_hold {limit}"))
             return None
+        if self._finishing:
+            return self.terms.renew_every.total_seconds()
         if now >= self._renew_at:
             self.renew_now()
         return self._pause_s() if isinstance(self._condition, Holding) else None
 
-    def renew_now(self) -> None:
+    def renew_now(self) -> NotRenewed | None:
         """One renewal, whoever asks. Transport errors are retried until trust ends."""
         with self._renewing:
             if self._finishing or not isinstance(self.condition, Holding):
-                return
+                return None
             asked_at = self._clock.now()
             self._reached(Step.RENEW_STARTED)
             try:
@@ -148,9 +166,10 @@ class Keeper:
                 retry_s = max(self.terms.renew_every.total_seconds() / 5, _SHORTEST_PAUSE_S)
                 with self._lock:
                     self._renew_at = LocalTime(self._clock.now() + retry_s)
-                return
+                return NotRenewed(failure)
             self._reached(Step.RENEW_SHOWN)
             self._take(result, asked_at)
+            return None
 
     def _take(self, result: Renewed | StopAsked | Lost, asked_at: LocalTime) -> None:
         if not isinstance(self.condition, Holding):
@@ -186,7 +205,7 @@ class Keeper:
             next_at = min(self._renew_at, self._trusted_until, self._hold_until)
         return max(next_at - self._clock.now(), _SHORTEST_PAUSE_S)
 
-    def _end(self, condition: StopAsked | Lost) -> None:
+    def _end(self, condition: StopAsked | Overdue | Lost) -> None:
         with self._lock:
             if not isinstance(self._condition, Holding):
                 return
@@ -210,6 +229,17 @@ class Keeper:
         with self._renewing:
             self._finishing = True
 
+    def keep_on(self) -> None:
+        """The finishing failed before anything was decided: renew again, so it can be retried."""
+        with self._renewing:
+            self._finishing = False
+
+    def watch(self) -> float | None:
+        """Notice the end of trust, even while a renewal hangs. Returns how long to wait."""
+        if not isinstance(self.condition, Holding):
+            return None
+        return max(self.trusted_until - self._clock.now(), _SHORTEST_PAUSE_S)
+
     # What a lease is to its user
 
     @property
@@ -230,20 +260,28 @@ class Keeper:
 
 
 class Supervision:
-    """The thread that keeps one lease alive, whatever the work is doing."""
+    """The threads that keep one lease, whatever the work is doing.
+
+    One renews. The other watches trust run out: the first may be waiting for a store that does not
+    answer, and the work must be told all the same.
+    """
 
     def __init__(self, keeper: Keeper, clock: Clock) -> None:
         self._keeper = keeper
         self._clock = clock
         self._stop = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name=f"dibs-keeper-{keeper.issue}", daemon=True
-        )
-        self._thread.start()
+        self._threads = [
+            threading.Thread(
+                target=self._run, args=(step,), name=f"dibs-{name}-{keeper.issue}", daemon=True
+            )
+            for name, step in (("keeper", keeper.beat), ("watch", keeper.watch))
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def _run(self) -> None:
+    def _run(self, step: Callable[[], float | None]) -> None:
         try:
-            while (pause_s := self._keeper.beat()) is not None:
+            while (pause_s := step()) is not None:
                 if self._clock.wait(self._stop, pause_s):
                     return
         except Exception:  # noqa: BLE001 - whatever it is, the work must learn of it
@@ -251,6 +289,8 @@ class Supervision:
             self._keeper.give_up("its keeper failed")
 
     def stop(self) -> None:
+        """No renewal is under way when this returns: a card has one writer at a time."""
         self._stop.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()

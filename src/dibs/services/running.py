@@ -29,12 +29,12 @@ from dibs.ports.runner import Running as RunningHandler
 from dibs.ports.tracker import Tracker
 from dibs.services.advancing import Advancing, FinishResult
 from dibs.services.claiming import Claimed
-from dibs.services.keeping import Holding, Keeper, Supervision
+from dibs.services.keeping import Keeper, Overdue, Supervision
 
 _log = logging.getLogger("dibs.running")
 GIVE_BACK_EXIT = 75
 _SLICE_S = 0.25
-_LONGEST_NOTE = 200
+_RETRY_S = 0.5
 
 
 class GiveBack(Exception):
@@ -184,7 +184,7 @@ class Running:
         try:
             verdict = self._work(claimed, keeper, leaving)
         except HandlerUnusable as flaw:  # not the issue's fault
-            self._advancing.give_back(keeper, _note(str(flaw)))
+            self._advancing.give_back(keeper, str(flaw))
             raise
         finally:
             supervision.stop()
@@ -197,8 +197,10 @@ class Running:
 
     def _work(self, claimed: Claimed, keeper: Keeper, leaving: StopSignal) -> Verdict:
         match claimed.stage.handler:
-            case NoHandler():
+            case NoHandler() if claimed.stage.passes_by_itself:
                 return Advance()
+            case NoHandler():
+                return Return("nothing runs in this stage")
             case InProcess():
                 return self._call(claimed, keeper, leaving)
             case Command() | PythonCallable() as handler:
@@ -224,15 +226,16 @@ class Running:
         document = issue_document(claimed.thread, lease.stage, attempt)
         work = Work(document, lease.stage, lease.run, lease.fence, attempt, keeper)
         try:
+            keeper.check()
             answer = handler(work)
         except GiveBack as asked:
-            return Return(_note(str(asked)))
+            return Return(str(asked))
         except LeaseLost as lost:
-            return Return(_note(lost.why))
+            return self._stopped(keeper, lost.why)
         except Exception as failure:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             _log.warning("%s: %s", lease.issue, "".join(traceback.format_exception(failure)))
             note = f"{type(failure).__name__}: {failure}"
-            return Fail(_note(note))
+            return Fail(note)
         return verdict_of(answer)
 
     # In a process of its own
@@ -246,12 +249,16 @@ class Running:
     ) -> Verdict:
         limit = claimed.stage.timeout or claimed.terms.max_hold
         started_at = self._clock.now()
+        try:
+            keeper.check()  # proving the win may have taken longer than the lease
+        except LeaseLost as lost:
+            return Return(lost.why)
         running = self._runner.start(
             self._assignment(claimed, handler, limit), keeper.trusted_until
         )
         self._started(keeper)
         keeper.on_lost(lambda why: running.stop(f"the lease is lost: {why}"))
-        if not isinstance(keeper.condition, Holding):
+        if keeper.over.is_set():  # before the watcher was there to be told
             running.stop("the lease is lost")
         leaving.enter(running)
         try:
@@ -260,11 +267,11 @@ class Running:
             leaving.leave(running)
         match end:
             case Exited(code):
-                return self._exited(keeper, _verdict_of_exit(code, running.result()))
+                return self._exited(keeper, _verdict_of_exit(code, running))
             case Stopped(why) if why == _TIME_LIMIT:
                 return self._exited(keeper, Fail(why))
             case Stopped(why):
-                return self._exited(keeper, Return(_note(why)))
+                return self._exited(keeper, self._stopped(keeper, why))
             case never:
                 assert_never(never)
 
@@ -303,16 +310,26 @@ class Running:
             stop_within=min(timedelta(seconds=5), claimed.terms.margin * 0.8),
         )
 
+    @staticmethod
+    def _stopped(keeper: Keeper, why: str) -> Verdict:
+        """Stopped work is given back, unless it was stopped for never coming to an end."""
+        condition = keeper.condition
+        return Fail(condition.why) if isinstance(condition, Overdue) else Return(why)
+
     # The end
 
     def _conclude(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
-        try:
-            return self._finish(keeper, verdict)
-        except IllegalMove as refusal:
-            return self._advancing.fail(keeper, _note(str(refusal)))
-        except Outage:
-            _log.exception("%s: the ending could not be written; the lease expires", keeper.issue)
-            raise
+        """Finished work is worth some patience: try as long as the lease is trusted."""
+        while True:
+            try:
+                return self._finish(keeper, verdict)
+            except IllegalMove as refusal:
+                verdict = Fail(str(refusal))
+            except Outage as failure:
+                if not failure.retryable or keeper.remaining_s() <= _RETRY_S:
+                    _log.error("%s: the ending could not be written: %s", keeper.issue, failure)
+                    raise
+                self._clock.sleep(_RETRY_S)
 
     def _finish(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
         match verdict:
@@ -374,24 +391,18 @@ def verdict_of(answer: object) -> Verdict:
             rest.keys() - {"next", "note"}
         ):
             assert isinstance(answer, Mapping), "a mapping pattern matched"
-            return Advance(answer.get("next"), _note(str(answer.get("note") or "")))
+            return Advance(answer.get("next"), str(answer.get("note") or ""))
         case _:
             return Fail(f"the handler's answer is not understood: {answer!r:.80}")
 
 
-def _verdict_of_exit(code: int, result: bytes) -> Verdict:
+def _verdict_of_exit(code: int, running: RunningHandler) -> Verdict:
     if code == GIVE_BACK_EXIT:
         return Return("the handler gave it back")
     if code != 0:
         return Fail(f"the handler exited with {code}")
-    if not result.strip():
-        return Advance()
     try:
-        answer = json.loads(result)
-    except ValueError as flaw:
-        return Fail(_note(f"DIBS_RESULT is not JSON: {flaw}"))
-    return verdict_of(answer)
-
-
-def _note(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST_NOTE]
+        result = running.result()
+        return verdict_of(json.loads(result)) if result.strip() else Advance()
+    except (OSError, ValueError, RecursionError) as flaw:
+        return Fail(f"DIBS_RESULT cannot be read: {flaw}")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dibs.core.card import Card, CardState, render_card, render_revoke
-from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage
+from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage, Unavailable
 from dibs.core.fold import FoldRules, Marks, read_marks, tries_on_picture, without_run
 from dibs.core.ids import IssueRef, RunId
 from dibs.core.issue import Thread
@@ -31,12 +31,13 @@ from dibs.core.lease import (
 )
 from dibs.core.plan import EditComment, Effect, PostComment
 from dibs.core.steps import Reached, Step, unwatched
-from dibs.ports.applying import apply
+from dibs.ports.applying import apply, apply_to
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import LeaseStore, Painter
 from dibs.ports.tracker import Tracker
 
 _log = logging.getLogger("dibs.showing")
+_PAINTINGS = 20
 
 
 class Showing:
@@ -106,24 +107,32 @@ class Showing:
         self._reached(Step.FINISH_DECIDED)
         record = replace(result.record, lease=replace(result.record.lease, card=lease.card))
         try:
-            thread = self._tracker.read(lease.issue)
-            self.roll_forward(record, painter(record, thread.issue.labels))
+            self.roll_forward(record, painter)
         except Outage as failure:
             _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
             return Released(record)
         return Released(replace(record, painted=True))
 
-    def roll_forward(self, record: Record, paint: Sequence[Effect]) -> None:
-        """Labels first, the holder's own card after them, the acknowledgement last."""
-        lease = record.lease
-        card = () if lease.card is None else (EditComment(lease.card, _ended_card(record)),)
-        try:
-            apply(self._tracker, lease.issue, (*paint, *card), self._reached)
-        except NoSuchComment:  # somebody deleted the card; the labels are what matters
-            apply(self._tracker, lease.issue, paint, self._reached)
-        self._reached(Step.FINISH_PAINTED)
-        self._store.acknowledge(record)
-        self._reached(Step.FINISH_ACKNOWLEDGED)
+    def roll_forward(self, record: Record, painter: Painter) -> None:
+        """Labels first, the card after them, the acknowledgement last.
+
+        Painted only while the issue is as it was when the store still said that this is to be done:
+        a sleeper that wakes up here must not undo what came after it.
+        """
+        for _ in range(_PAINTINGS):
+            thread = self._tracker.read(record.lease.issue)
+            known = self._store.read(record.lease.issue)
+            if known is None or known.lease.run != record.lease.run or known.painted:
+                return
+            paint = painter(record, thread)
+            if apply_to(
+                self._tracker, thread.issue, (*paint, *_card_edit(record, thread)), self._reached
+            ):
+                self._reached(Step.FINISH_PAINTED)
+                self._store.acknowledge(record)
+                self._reached(Step.FINISH_ACKNOWLEDGED)
+                return
+        raise Unavailable(f"{record.lease.issue} changes faster than it can be painted")
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
         record = self._store.revoke(issue, revocation)
@@ -175,5 +184,9 @@ def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
     )
 
 
-def _ended_card(record: Record) -> str:
-    return _card(record.lease, CardState.RELEASED, record.ending)
+def _card_edit(record: Record, thread: Thread) -> tuple[Effect, ...]:
+    """Show the ending on the run's card, if somebody has not deleted it."""
+    card = record.lease.card
+    if card is None or all(comment.id != card for comment in thread.comments):
+        return ()
+    return (EditComment(card, _card(record.lease, CardState.RELEASED, record.ending)),)

@@ -46,6 +46,8 @@ class Swept:
 class SweepReport:
     looked_at: int
     swept: tuple[Swept, ...]
+    resume_after: IssueRef | None = None
+    """Where the next pass goes on, if this one ended at its limit."""
 
     @property
     def changed(self) -> tuple[Swept, ...]:
@@ -72,13 +74,18 @@ class Sweeping:
         self._journal = journal
         self._grace = grace
 
-    def sweep(self, *, limit: int = 1000, dry_run: bool = False) -> SweepReport:
+    def sweep(
+        self, *, limit: int = 1000, dry_run: bool = False, after: IssueRef | None = None
+    ) -> SweepReport:
+        """Look at `limit` claimed issues; `after` goes on where a bounded pass ended."""
         swept = []
         claimed = (self._pipeline.labels.claimed,)  # closed ones too: they can be stuck
-        for issue in walk(self._tracker, IssueQuery(claimed, limit=limit, closed_too=True)):
+        query = IssueQuery(claimed, limit=limit, after=after, closed_too=True)
+        for issue in walk(self._tracker, query):
             with suppress(NoSuchIssue):  # deleted or transferred since it was listed
                 swept.append(self._one(issue.ref, dry_run=dry_run))
-        return SweepReport(len(swept), tuple(swept))
+        last = swept[-1].issue if len(swept) == limit else None
+        return SweepReport(len(swept), tuple(swept), resume_after=last)
 
     def _one(self, ref: IssueRef, *, dry_run: bool) -> Swept:
         thread = self._tracker.read(ref)

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from dibs.core.eligibility import Pause, PauseScope, ReasonCode
 from dibs.core.errors import HandlerUnusable, Misuse, Outage, RateLimited
-from dibs.core.ids import HolderId, LocalTime
+from dibs.core.ids import HolderId, IssueRef, LocalTime
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command, PythonCallable, Stage
 from dibs.ports.clock import Clock
@@ -29,6 +29,8 @@ from dibs.services.sweeping import Sweeping
 
 _log = logging.getLogger("dibs.worker")
 _ARRIVAL_S = 0.1
+_HURRY_S = 2.0
+_SWEEP = 200
 
 
 class Until(StrEnum):
@@ -98,10 +100,12 @@ class Worker:
         self._spread = Spread(dice)
         self._wake = threading.Event()
         self._leaving = threading.Event()
+        self._hurried = threading.Event()
         self._stop_jobs = StopSignal()
         self._jobs: set[threading.Thread] = set()
         self._lock = threading.Lock()
         self._sweep_at = LocalTime(0.0)
+        self._swept_to: IssueRef | None = None
         self._told: set[str] = set()
         self.report = WorkReport()
 
@@ -115,6 +119,7 @@ class Worker:
     def leave_now(self) -> None:
         """Stop the handlers at once."""
         self._leaving.set()
+        self._hurried.set()
         self._stop_jobs.kill_all("the worker was told to stop at once")
         self._wake.set()
 
@@ -126,8 +131,10 @@ class Worker:
             # A fleet that one command started should not arrive in step.
             self._clock.wait(self._leaving, self._dice.uniform(0.0, _ARRIVAL_S))
         try:
-            while not self._leaving.is_set():
+            while True:
                 self._wake.clear()
+                if self._leaving.is_set():
+                    break
                 pause_s = self._step()
                 if pause_s is None:
                     break
@@ -195,7 +202,9 @@ class Worker:
         if now < self._sweep_at:
             return
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
-        for entry in self._sweeping.sweep(limit=200).changed:
+        report = self._sweeping.sweep(limit=_SWEEP, after=self._swept_to)
+        self._swept_to = report.resume_after
+        for entry in report.changed:
             self.report.swept += 1
             self._scanning.forget(entry.issue)
             self._tell(f"{entry.issue} swept: {entry.text}")
@@ -271,6 +280,10 @@ class Worker:
         result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
         if not isinstance(result, Claimed):
             return result
+        if result.failed_attempts < result.stage.attempts:  # a person re-queued it meanwhile
+            self.report.claimed += 1
+            self._start(result)
+            return refused
         self._record(result, self._running.park(result))
         return refused
 
@@ -324,7 +337,13 @@ class Worker:
     def _go_home(self) -> None:
         """Wait for the running jobs: as long as it takes, or for the grace once asked to leave."""
         deadline: LocalTime | None = None
+        hurry: LocalTime | None = None
         while self._jobs:
+            if self._hurried.is_set():
+                # Long enough to give back what can be given back; the rest expires by itself.
+                hurry = hurry or LocalTime(self._clock.now() + _HURRY_S)
+                if self._clock.now() >= hurry:
+                    return
             if self._leaving.is_set() and deadline is None:
                 deadline = LocalTime(self._clock.now() + self._options.stop_grace_s)
             if deadline is not None and self._clock.now() >= deadline:

@@ -36,7 +36,7 @@ from dibs.core.lease import (
 from dibs.core.plan import Effect
 from dibs.core.proof import LostTo, NoProof, Won, prove
 from dibs.core.steps import Reached, Step, unwatched
-from dibs.ports.applying import apply
+from dibs.ports.applying import apply, apply_to
 from dibs.ports.clock import Clock
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import Painter
@@ -48,6 +48,7 @@ _READINGS = 4
 _READING_PAUSE_S = 0.5
 _SENDINGS = 3
 _REMEMBERED = 1024
+_PAINTINGS = 20
 _MOST_CLAIMED = 10_000
 
 
@@ -182,10 +183,10 @@ class CommentLeases:
         decided = self._decide(lease, ending)
         if isinstance(decided, Lost):
             return decided
-        record, thread = decided
+        record, _ = decided
         self._reached(Step.FINISH_DECIDED)
         try:
-            self.roll_forward(record, painter(record, thread.issue.labels))
+            self.roll_forward(record, painter)
         except Outage as failure:
             _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
             return Released(record)
@@ -232,10 +233,18 @@ class CommentLeases:
     def acknowledge(self, record: Record) -> None:
         """Nothing to write: here `claimed` coming off last is the acknowledgement."""
 
-    def roll_forward(self, record: Record, paint: Sequence[Effect]) -> None:
-        apply(self._tracker, record.lease.issue, paint, self._reached)
-        self._reached(Step.FINISH_PAINTED)
-        self._reached(Step.FINISH_ACKNOWLEDGED)
+    def roll_forward(self, record: Record, painter: Painter) -> None:
+        """Painted only while the card in force is still this one and nothing has changed since."""
+        for _ in range(_PAINTINGS):
+            thread = self._tracker.read(record.lease.issue)
+            known = self.standing(thread).unpainted
+            if known is None or known.lease.run != record.lease.run:
+                return
+            if apply_to(self._tracker, thread.issue, painter(record, thread), self._reached):
+                self._reached(Step.FINISH_PAINTED)
+                self._reached(Step.FINISH_ACKNOWLEDGED)
+                return
+        raise Unavailable(f"{record.lease.issue} changes faster than it can be painted")
 
     # Operators and onlookers
 

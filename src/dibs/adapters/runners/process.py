@@ -17,6 +17,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from dibs.adapters.clocks import SystemClock
 from dibs.core.errors import HandlerUnusable
 from dibs.core.ids import LocalTime
 from dibs.core.pipeline import Command, PythonCallable
@@ -37,6 +38,8 @@ SECRET_NAMES = (
     "DIBS_*_KEY",
     "DIBS_FAILPOINT",
 )
+_WARDEN_SLACK_S = 2.0
+_LARGEST_RESULT = 65_536
 _SHELL_WORDS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 
 
@@ -77,7 +80,7 @@ class ProcessRunner:
             [sys.executable, "-m", "dibs.frontends.handler_host", "--check", target],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=None,
             check=False,
             cwd=self._folder,
             env=_without_secrets(self._environment, ()),
@@ -137,9 +140,13 @@ class ProcessRun:
     ) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._pid: int | None = None
         self._said = b""
+        self._clock = SystemClock()
+        self._patience_s = assignment.stop_within.total_seconds() + _WARDEN_SLACK_S
+        self._ordered: tuple[float, str] | None = None
+        """When the warden was told to end the group, and why."""
         control_read, self._control = os.pipe()
+        os.set_blocking(self._control, False)  # a stopped warden must not stop us too
         self._status, status_write = os.pipe()
         arguments = [str(control_read), str(status_write)]
         arguments += [str(assignment.stop_within.total_seconds()), repr(float(trusted_until)), "--"]
@@ -165,10 +172,14 @@ class ProcessRun:
         self._order(f"until {float(moment)!r}")
 
     def stop(self, why: str) -> None:
-        self._order(f"stop {why}")
+        if self._ordered is None:
+            self._ordered = (self._clock.now() + self._patience_s, why)
+            self._order(f"stop {why}")
 
     def kill(self) -> None:
-        self._order("kill the worker was told to stop at once")
+        why = "the worker was told to stop at once"
+        self._ordered = (self._clock.now() + _WARDEN_SLACK_S, why)
+        self._order(f"kill {why}")
 
     def _order(self, line: str) -> None:
         with self._lock:
@@ -176,19 +187,31 @@ class ProcessRun:
                 return
             try:
                 os.write(self._control, (line.replace("\n", " ") + "\n").encode())
-            except BrokenPipeError:
-                pass  # the warden is done; its status says how it went
+            except (BrokenPipeError, BlockingIOError):
+                pass  # the warden is done, or does not listen: poll sees to either
 
     def poll(self, seconds: float) -> RunEnd | None:
         poller = select.poll()  # select() cannot watch descriptors past 1024
         poller.register(self._status, select.POLLIN)
         if not poller.poll(seconds * 1000):
-            return None
+            return self._overrule()
         data = os.read(self._status, 65536)
         self._said += data
         if data:
             return None
         return self._end()
+
+    def _overrule(self) -> RunEnd | None:
+        """A warden that was told and does nothing is itself frozen: end group and warden for it."""
+        if self._ordered is None or self._clock.now() < self._ordered[0]:
+            return None
+        why = self._ordered[1]
+        for line in self._said.decode(errors="replace").splitlines():
+            if line.startswith("started "):
+                _kill_group(int(line.removeprefix("started ")))
+        self._process.kill()
+        self._end()
+        return Stopped(why)
 
     def _end(self) -> RunEnd:
         """The warden has closed its status pipe: read its last word."""
@@ -210,9 +233,13 @@ class ProcessRun:
 
     def result(self) -> bytes:
         try:
-            return (self._folder / "result.json").read_bytes()
+            with (self._folder / "result.json").open("rb") as file:
+                result = file.read(_LARGEST_RESULT + 1)
         except FileNotFoundError:
             return b""
+        if len(result) > _LARGEST_RESULT:
+            raise ValueError(f"it is larger than {_LARGEST_RESULT} bytes")
+        return result
 
 
 def _kill_group(pid: int) -> None:

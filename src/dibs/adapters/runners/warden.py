@@ -41,6 +41,9 @@ class Warden:
         self._code: int | None = None
 
     def run(self, argv: list[str]) -> None:
+        if _now() >= self._until:
+            self._say("stopped the lease was lost before it could start")
+            return
         self._child = self._spawn(argv)
         self._say(f"started {self._child}")
         why = self._watch()

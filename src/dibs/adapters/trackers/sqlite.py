@@ -144,10 +144,14 @@ class SqliteTracker:
 
     # Optional capabilities
 
-    def apply(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+    def apply(
+        self, issue: IssueRef, effects: Sequence[Effect], *, seen: Issue | None = None
+    ) -> Thread | None:
         """All effects in one transaction: the picture is never seen half painted."""
         with self._database.writing() as tx:
             number = _number(tx, issue)
+            if seen is not None and _issue(tx, issue) != seen:
+                return None
             for effect in effects:
                 match effect:
                     case AddLabels(labels):

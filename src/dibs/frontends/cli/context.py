@@ -11,7 +11,7 @@ import click
 
 from dibs import config
 from dibs.config import Settings
-from dibs.core.errors import DibsError
+from dibs.core.errors import DibsError, Unwritable
 from dibs.core.ids import HolderId, IssueRef, holder_name
 from dibs.core.references import parse_reference
 from dibs.frontends.cli import output
@@ -27,6 +27,8 @@ class Context:
     directory: Path
     config_file: Path | None
     as_json: bool
+    creates: bool = False
+    """Whether a backlog that is not there yet may be made: not to look, and not in a dry run."""
     _services: "Services | None" = field(default=None)
 
     @property
@@ -42,7 +44,9 @@ class Context:
         from dibs.wiring import connect
 
         if self._services is None:
-            self._services = connect(settings or self.settings, author=config.actor())
+            self._services = connect(
+                settings or self.settings, author=config.actor(), create=self.creates
+            )
         return self._services
 
     def ref(self, text: str) -> IssueRef:
@@ -67,11 +71,17 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     @click.pass_obj
     def wrapped(context: Context, /, *args: Any, **kwargs: Any) -> None:
         context.as_json = context.as_json or kwargs.pop("as_json", False)
+        context.creates = not kwargs.get("dry_run", True)
         try:
             answer = command(context, *args, **kwargs)
             code = output.emit(answer, as_json=context.as_json)
         except DibsError as error:
             code = output.emit_error(error, for_error(error), as_json=context.as_json)
+        except BrokenPipeError:
+            code = output.unheard()
+        except OSError as failure:
+            said = Unwritable(str(failure))
+            code = output.emit_error(said, for_error(said), as_json=context.as_json)
         finally:
             context.close()
         if code:

@@ -4,11 +4,11 @@ from enum import IntEnum
 
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import (
-    BadReference,
     DibsError,
-    IllegalMove,
     LeaseLost,
-    NoSuchStage,
+    Misuse,
+    NoSuchComment,
+    NoSuchIssue,
     NotGranted,
     NotPermitted,
     RateLimited,
@@ -44,9 +44,9 @@ MEANINGS = {
 }
 
 _ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
-    (BadReference, Exit.USAGE),
-    (NoSuchStage, Exit.USAGE),
-    (IllegalMove, Exit.USAGE),
+    (NoSuchIssue, Exit.ERROR),
+    (NoSuchComment, Exit.ERROR),
+    (Misuse, Exit.USAGE),
     (LeaseLost, Exit.LOST),
     (NotGranted, Exit.HELD),
     (RateLimited, Exit.LIMITED),

@@ -19,7 +19,9 @@ from dibs.services.board import Row
 @click.argument("titles", metavar="TITLE...", nargs=-1, required=True)
 @click.option("--body", default="", help="The issue's text.")
 @click.option(
-    "--body-file", type=click.Path(path_type=Path, allow_dash=True), help="Read the text from here."
+    "--body-file",
+    type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False),
+    help="Read the text from here.",
 )
 @click.option("--stage", metavar="STAGE", help="The stage to start in; the first one by default.")
 @click.option("--label", "labels", multiple=True, help="A further label; may be repeated.")
@@ -39,10 +41,13 @@ def add_command(
     pipeline = context.services.pipeline
     entry = pipeline.stage(stage) if stage else pipeline.stages[0]
     if body_file is not None:
-        body = sys.stdin.read() if str(body_file) == "-" else body_file.read_text("utf-8")
+        body = sys.stdin.read() if str(body_file) == "-" else _text(body_file)
     wanted = [title for title in _titles(titles) if title.strip()]
     if not wanted:
         raise click.UsageError("there is no title")
+    for text in (*wanted, body, *labels):
+        if not text.isprintable() and any(0xD800 <= ord(char) <= 0xDFFF for char in text):
+            raise click.UsageError("a title, text or label is not valid UTF-8")
     drafts = [Draft(title.strip(), body, frozenset(labels) | {entry.label}) for title in wanted]
     if dry_run:
         lines = [f"would add {draft.title!r} in stage {entry.name}" for draft in drafts]
@@ -52,6 +57,13 @@ def add_command(
         [issue_data(issue) for issue in made],
         [f"{issue.ref} {issue.title} ({entry.name})" for issue in made],
     )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as flaw:
+        raise click.UsageError(f"{path} is not UTF-8 text") from flaw
 
 
 def _titles(titles: Sequence[str]) -> list[str]:

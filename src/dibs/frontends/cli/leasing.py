@@ -5,6 +5,7 @@ from datetime import timedelta
 import click
 
 from dibs.core.durations import describe_span, parse_duration
+from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
 from dibs.core.lease import Lease
@@ -72,7 +73,7 @@ def _ready(context: Context, stage: str | None) -> list[IssueRef]:
 
 def _would_claim(context: Context, ref: IssueRef) -> Answer:
     found = context.services.explaining.explain(ref)
-    reasons = tuple(reason for reason in found.reasons if reason.code.value != "NOT_SERVED")
+    reasons = tuple(reason for reason in found.reasons if reason.code is not ReasonCode.NOT_SERVED)
     if reasons:
         return describe_claim(Refused(ref, reasons))
     return Answer({"issue": str(ref), "claimable": True}, [f"{ref} would be claimed"])
@@ -115,7 +116,8 @@ def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> 
     claimed = resume(context, context.ref(issue), run)
     keeper = context.services.running.keep(claimed)
     if not dry_run:
-        keeper.renew_now()
+        if (hitch := keeper.renew_now()) is not None:
+            raise hitch.failure
         keeper.check()
     lease = keeper.lease
     verb = "would be renewed" if dry_run else "renewed"

@@ -118,9 +118,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return int(Exit.INTERRUPTED)
     except BrokenPipeError:
-        # The reader has seen enough. Keep the interpreter from complaining at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return int(Exit.DONE)
+        return output.unheard()
     except SystemExit as asked:
         return int(asked.code or 0) if isinstance(asked.code, int | None) else int(Exit.ERROR)
     return result if isinstance(result, int) else int(Exit.DONE)

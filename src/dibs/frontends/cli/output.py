@@ -29,13 +29,27 @@ class Answer:
 def emit(answer: Answer, *, as_json: bool) -> int:
     for warning in answer.warnings:
         tell(warning)
+    try:
+        _emit(answer, as_json=as_json)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        unheard()
+    return int(answer.exit)
+
+
+def unheard() -> int:
+    """The reader has seen enough. Keep the interpreter from complaining at its exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return int(Exit.DONE)
+
+
+def _emit(answer: Answer, *, as_json: bool) -> None:
     if as_json:
         write_json({"ok": answer.exit is Exit.DONE, "exit": int(answer.exit), "data": answer.data})
     elif answer.exit is Exit.DONE:
         write("\n".join(answer.lines))
     else:
         tell("\n".join(answer.lines))
-    return int(answer.exit)
 
 
 def emit_error(error: DibsError, exit_code: Exit, *, as_json: bool) -> int:
@@ -73,12 +87,6 @@ def _plain(value: object) -> object:
     if isinstance(value, timedelta):
         return value.total_seconds()
     return str(value)
-
-
-def colour(stream: Any = None) -> bool:
-    """Colour only on a terminal, and never against NO_COLOR."""
-    stream = stream or sys.stdout
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

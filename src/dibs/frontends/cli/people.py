@@ -12,7 +12,7 @@ from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.ids import IssueRef, RunId
 from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
 from dibs.frontends.cli.exits import Exit
-from dibs.frontends.cli.leasing import claimed_lines, describe_claim, duration, finish, lost
+from dibs.frontends.cli.leasing import claimed_lines, describe_claim, duration, finish
 from dibs.frontends.cli.output import Answer, lease_data, record_data, tell
 from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult
 from dibs.services.resuming import NotHeld
@@ -112,7 +112,8 @@ def give_back_command(
             line = f"{result.issue} is held by {record.lease.holder}, not by {holder}"
             data = {"issue": str(result.issue), "lease": record_data(record)}
             return Answer(data, [line], Exit.HELD)
-        raise lost(result, f"of {holder}")
+        line = f"{holder} does not hold {result.issue}; nobody does"
+        return Answer({"issue": str(result.issue), "lease": None}, [line], Exit.LOST)
     outcome = "advanced" if to else "returned"
     return finish(context, result, outcome, to, note, dry_run=dry_run)
 
@@ -245,6 +246,6 @@ def _confirm_force(ref: IssueRef, holder: str) -> None:
         "beside it; without --force it is asked to stop first and nobody overlaps."
     )
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{risk} Say --yes if {holder} is known to be dead.")
+        raise click.UsageError(f"{risk} A person must confirm it, and there is nobody to ask here.")
     tell(risk)
     confirm("End it at once?", abort=True, err=True)

@@ -53,7 +53,7 @@ def init_command(context: Context, preset: str, dry_run: bool) -> Answer:
         services = context.connect(settings)
         services.tracker.prepare(services.pipeline.every_label)
     names = [stage.name for stage in settings.pipeline.stages]
-    lines = [f"would have {line}" if dry_run else line for line in done]
+    lines = [f"not done, only said: {line}" if dry_run else line for line in done]
     lines.append(f"stages: {' -> '.join(names)}")
     lines.append("next: dibs add 'a first issue'; then give a stage a handler and run dibs work")
     return Answer({"file": str(path), "wrote": fresh, "stages": names}, lines)
@@ -179,7 +179,9 @@ def config_schema(_: Context) -> Answer:
 
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion_command(shell: str) -> None:
+@as_json
+@answering
+def completion_command(_: Context, shell: str) -> Answer:
     """Print the completion script for a shell; evaluate it in the shell's start-up file."""
     from click.shell_completion import get_completion_class
 
@@ -187,4 +189,5 @@ def completion_command(shell: str) -> None:
 
     kind = get_completion_class(shell)
     assert kind is not None, "click completes the shells offered above"
-    click.echo(kind(cli, {}, "dibs", "_DIBS_COMPLETE").source())
+    script = kind(cli, {}, "dibs", "_DIBS_COMPLETE").source()
+    return Answer({"shell": shell, "script": script}, [script])

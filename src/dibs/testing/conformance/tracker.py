@@ -478,6 +478,7 @@ def a_batch_returns_the_state_after(harness: TrackerHarness) -> None:
             CloseIssue(),
         ),
     )
+    assert thread is not None, "without a condition it is always applied"
     assert [comment.body for comment in thread.comments] == ["held", "hello"]
     assert thread.issue.labels == {"new"}
     assert not thread.issue.open
@@ -485,6 +486,19 @@ def a_batch_returns_the_state_after(harness: TrackerHarness) -> None:
     assert thread.comments[0].updated_at > card.updated_at
     after = seen(harness, issue)
     assert (after.issue, after.comments) == (thread.issue, thread.comments)
+
+
+def a_batch_that_saw_an_older_issue_does_nothing(harness: TrackerHarness) -> None:
+    """A sleeper that wakes up must not paint over what came after it."""
+    batching = _batching(harness)
+    made = harness.tracker.create(Draft("Prices are wrong", labels=frozenset({"old"})))
+    harness.tracker.edit_labels(made.ref, add=("newer",))
+    assert batching.apply(made.ref, (AddLabels(("stale",)),), seen=made) is None
+    current = harness.tracker.read(made.ref).issue
+    assert current.labels == {"old", "newer"}
+    applied = batching.apply(made.ref, (AddLabels(("fresh",)),), seen=current)
+    assert applied is not None
+    assert applied.issue.labels == {"old", "newer", "fresh"}
 
 
 def a_batch_is_all_or_nothing(harness: TrackerHarness) -> None:
@@ -546,6 +560,7 @@ CHECKS: tuple[Check[TrackerHarness], ...] = tuple(
         concurrent_writers_lose_nothing,
         a_batch_returns_the_state_after,
         a_batch_is_all_or_nothing,
+        a_batch_that_saw_an_older_issue_does_nothing,
     )
 )
 

@@ -1,0 +1,125 @@
+"""A person's word reaches running work: pause, resume, revoke, take."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from .harness import LEASES, LEDGER, Project, alive, pipeline, until
+
+BEATER = f"exec '{sys.executable}' -S '{Path(__file__).with_name('beater.py')}' mine"
+WAITING = f'touch "started.$DIBS_ISSUE"; until test -e go; do sleep 0.02; done; {LEDGER}'
+
+
+@pytest.mark.parametrize("leases", LEASES)
+def test_a_paused_issues_work_stops_at_the_next_renewal_and_is_nobodys_failure(
+    project: Project, leases: str
+) -> None:
+    project.begin(pipeline(leases, one=BEATER), 1)
+    worker = project.worker("worker", "--drain")
+    handler = project.pid("mine.pids")
+    assert project.dibs("pause", "#1", "--reason", "not now").code == 0
+    reply = worker.wait().quiet()
+    assert reply.data["outcomes"] == {"returned": 1}
+    assert not alive(handler)
+    assert project.endings() == [("#1", "one", "returned")]
+    assert project.labels() == {"stage:one", "paused"}
+    why = project.dibs("why", "1", "--json").data
+    assert [reason["code"] for reason in why["reasons"]] == ["PAUSED"]
+    assert why["failed_attempts"] == 0
+    assert project.dibs("claim", "1").code == 6
+
+    project.configure(pipeline(leases))
+    assert project.dibs("resume", "1").code == 0
+    assert project.dibs("resume", "1").code == 3
+    project.drain()
+    project.assert_drained(1)
+
+
+@pytest.mark.parametrize("scope", ["--fleet", "--repository"])
+def test_a_paused_fleet_finishes_what_it_has_and_claims_nothing(
+    project: Project, scope: str
+) -> None:
+    project.begin(pipeline(one=WAITING), 2)
+    worker = project.worker("worker", "--drain")
+    project.appears("started.#1")
+    assert project.dibs("pause", scope, "--reason", "a freeze").code == 0
+    (project.root / "go").touch()
+    reply = worker.wait().quiet()
+    assert (reply.code, reply.data["claimed"]) == (0, 1)
+    assert reply.data["outcomes"] == {"advanced": 1}
+    assert reply.data["paused"] == ["a freeze"]
+    assert not (project.root / "started.#2").exists()
+
+    for command in (("claim", "2"), ("claim", "--next"), ("work", "--drain"), ("work", "--once")):
+        assert project.dibs(*command).code == 6, command
+    assert len(project.events("claimed")) == 1
+    code = "FLEET_PAUSED" if scope == "--fleet" else "REPOSITORY_PAUSED"
+    assert code in project.dibs("why", "2").out
+    assert project.dibs("resume", scope).code == 0
+    assert project.dibs("resume", scope).code == 3
+    project.drain()
+    project.assert_drained(2)
+
+
+@pytest.mark.parametrize("leases", LEASES)
+def test_a_graceful_revoke_stops_the_holder_and_nobody_overlaps(
+    project: Project, leases: str
+) -> None:
+    project.begin(pipeline(leases, one=BEATER), 1)
+    workers = [project.worker(name) for name in ("first", "second")]
+    [first] = project.seen("handler_started")
+    until(lambda: _beats(project, first["run"]), "the first handler beats")
+    reply = project.dibs("revoke", "1", "--reason", "wrong machine", "--json")
+    assert (reply.code, reply.data["run"]) == (0, first["run"])
+    second = project.seen("handler_started", 2)[1]
+    until(lambda: _beats(project, second["run"]), "the next handler beats")
+    assert _beats(project, first["run"])[-1] < _beats(project, second["run"])[0]
+    assert second["fence"] > first["fence"]
+    assert project.endings() == [("#1", "one", "returned")]
+    assert project.failed_attempts() == 0
+    assert all(worker.running for worker in workers)
+
+
+def _beats(project: Project, run: str) -> list[int]:
+    return [int(line) for line in project.lines(f"mine.{run}.beats")]
+
+
+def test_a_revoke_hits_only_the_run_it_names_and_force_must_be_meant(project: Project) -> None:
+    project.begin(pipeline(ttl="10m"), 1)
+    assert project.dibs("revoke", "1", "--reason", "x").code == 3
+    run = project.dibs("claim", "1", "--json").data["run"]
+    before = project.dump()
+    assert project.dibs("revoke", "1", "--reason", "x", "--run", "0ther").code == 4
+    assert project.dibs("revoke", "1", "--reason", "x", "--force").code == 2
+    assert project.dump() == before
+    assert project.dibs("revoke", "1", "--reason", "x", "--force", "--yes").code == 0
+    lost = project.dibs("heartbeat", "1", "--run", run, "--json")
+    assert (lost.code, lost.error["code"]) == (5, "LEASE_LOST")
+    assert project.dibs("claim", "1").code == 0
+
+
+def test_a_person_takes_an_issue_and_workers_keep_off(project: Project) -> None:
+    project.begin(pipeline(), 2)
+    assert project.dibs("take", "1", "--as", "ann").code == 0
+    reply = project.worker("worker", "--once").wait()
+    assert reply.data["outcomes"] == {"advanced": 1}
+    assert project.ledger() == {("#2", "one"): 1}
+    assert project.dibs("take", "1", "--as", "bob").code == 4
+    assert project.dibs("give-back", "1", "--as", "bob").code == 4
+    assert project.dibs("give-back", "1", "--as", "ann", "--to", "two").code == 0
+    assert project.dibs("give-back", "1", "--as", "ann").code == 5
+    project.drain()
+    project.assert_drained(2)
+
+
+def test_a_person_waits_for_the_present_holder(project: Project) -> None:
+    project.begin(pipeline(one=WAITING), 1)
+    worker = project.worker("worker", "--once")
+    project.appears("started.#1")
+    person = project.start("person", "take", "1", "--as", "ann", "--wait", "60s", "--json")
+    until(lambda: "waiting" in person.err, "the person waits")
+    (project.root / "go").touch()
+    assert worker.wait().data["outcomes"] == {"advanced": 1}
+    taken = person.wait()
+    assert (taken.code, taken.data["holder"], taken.data["stage"]) == (0, "ann", "two")

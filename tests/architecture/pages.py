@@ -1,0 +1,159 @@
+"""Reading the documentation: headings, tables, code blocks and links of a page."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src" / "dibs"
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+ENTRANCES = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")
+
+_FENCE = re.compile(r"^\s*```(.*)$")
+_HEADING = re.compile(r"^(#{1,6}) (.+?)\s*$")
+_CODE = re.compile(r"`([^`]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block: its language, the words after it, and its text."""
+
+    language: str
+    words: tuple[str, ...]
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    heading: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def by_name(self) -> dict[str, tuple[str, ...]]:
+        """The rows by the first name in their first cell."""
+        return {codes(row[0])[0]: row for row in self.rows}
+
+    def names(self) -> set[str]:
+        """Every name in the first column."""
+        return {name for row in self.rows for name in codes(row[0])}
+
+
+def pages() -> list[Path]:
+    return [*(ROOT / name for name in ENTRANCES), *sorted(DOCS.rglob("*.md"))]
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def codes(text: str) -> list[str]:
+    return _CODE.findall(text.replace("\\|", "|"))
+
+
+@cache
+def blocks(path: Path) -> tuple[Block, ...]:
+    found: list[Block] = []
+    opened: tuple[int, list[str]] | None = None
+    lines: list[str] = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        fence = _FENCE.match(line)
+        if fence is None:
+            lines.append(line)
+        elif opened is None:
+            opened, lines = (number, fence[1].split()), []
+        else:
+            start, words = opened
+            language = words[0] if words else ""
+            text = "\n".join(lines) + "\n"
+            found.append(Block(language, tuple(words[1:]), text, start))
+            opened = None
+    assert opened is None, f"{name_of(path)}: the block at line {opened} is not closed"
+    return tuple(found)
+
+
+@cache
+def prose(path: Path) -> tuple[tuple[int, str], ...]:
+    """The lines outside code blocks, with their numbers."""
+    found, inside = [], False
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        if _FENCE.match(line):
+            inside = not inside
+        elif not inside:
+            found.append((number, line))
+    return tuple(found)
+
+
+@cache
+def headings(path: Path) -> tuple[tuple[int, str], ...]:
+    """Level and text of each heading."""
+    matches = (_HEADING.match(line) for _, line in prose(path))
+    return tuple((len(match[1]), match[2]) for match in matches if match)
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    made = {_slug(text) for _, text in headings(path)}
+    return frozenset(made | set(re.findall(r'<a id="([^"]+)">', path.read_text("utf-8"))))
+
+
+def _slug(heading: str) -> str:
+    kept = re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower())
+    return kept.replace(" ", "-")
+
+
+@cache
+def section(path: Path, heading: str) -> str:
+    """The text under a heading, up to the next one of its level or above."""
+    lines = path.read_text("utf-8").splitlines()
+    level, start = 0, None
+    for place, line in enumerate(lines):
+        match = _HEADING.match(line)
+        if match is None:
+            continue
+        if start is not None and len(match[1]) <= level:
+            return "\n".join(lines[start:place])
+        if start is None and match[2] == heading:
+            level, start = len(match[1]), place + 1
+    assert start is not None, f"{name_of(path)} has no heading {heading!r}"
+    return "\n".join(lines[start:])
+
+
+@cache
+def tables(path: Path) -> tuple[Table, ...]:
+    found: list[Table] = []
+    heading, gathered = "", []
+    for _, line in (*prose(path), (0, "")):
+        if match := _HEADING.match(line):
+            heading = match[2]
+        if line.startswith("|"):
+            gathered.append(_cells(line))
+        elif gathered:
+            columns, _, *rows = gathered
+            assert all(len(row) == len(columns) for row in rows), f"{name_of(path)}: {heading}"
+            found.append(Table(heading, columns, tuple(rows)))
+            gathered = []
+    return tuple(found)
+
+
+def _cells(line: str) -> tuple[str, ...]:
+    return tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+
+
+def table(path: Path, heading: str, column: str | None = None) -> Table:
+    """The one table under a heading, or the one whose first column has that name."""
+    found = [
+        one for one in tables(path) if one.heading == heading and column in (None, one.columns[0])
+    ]
+    assert len(found) == 1, f"{name_of(path)}: {len(found)} tables under {heading!r}"
+    return found[0]
+
+
+def links(path: Path) -> Iterator[tuple[int, str]]:
+    for number, line in prose(path):
+        for target in _LINK.findall(re.sub(r"`[^`]*`", "", line)):
+            yield number, target

@@ -1,0 +1,112 @@
+"""The public names, pinned: whoever changes this list changes what users may rely on."""
+
+import ast
+import dataclasses
+import re
+
+import dibs
+from dibs import aio, api
+from dibs.services.claiming import Beaten, Doubtful, Refused
+from dibs.services.running import Work
+from dibs.services.working import Until, WorkReport
+
+from .pages import REFERENCE, SRC, codes, section, table
+
+PAGE = REFERENCE / "python.md"
+PUBLIC = [
+    "__version__",
+    "BadConfiguration",
+    "BadReference",
+    "Beaten",
+    "Damaged",
+    "Dibs",
+    "DibsError",
+    "Doubtful",
+    "Fence",
+    "GiveBack",
+    "HandlerUnusable",
+    "HeldLease",
+    "IllegalMove",
+    "IssueRef",
+    "LeaseLost",
+    "Misuse",
+    "NoSuchComment",
+    "NoSuchIssue",
+    "NoSuchStage",
+    "NotGranted",
+    "NotPermitted",
+    "Outage",
+    "RateLimited",
+    "Refused",
+    "Unavailable",
+    "Until",
+    "Work",
+    "open",
+]
+
+
+def test_the_public_names_are_these():
+    assert dibs.__all__ == PUBLIC
+
+
+def test_every_public_name_resolves_and_is_listed():
+    for name in dibs.__all__:
+        assert getattr(dibs, name) is not None
+    assert set(dibs.__all__) <= set(dir(dibs))
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    assert not hasattr(dibs, "no_such_name")
+
+
+def test_the_names_for_type_checkers_are_the_public_ones():
+    tree = ast.parse((SRC / "__init__.py").read_text("utf-8"))
+    checked = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module != "typing"
+        for alias in node.names
+    }
+    assert checked == set(PUBLIC)
+
+
+def test_every_public_name_is_documented():
+    text = PAGE.read_text("utf-8")
+    missing = [name for name in dibs.__all__ if not re.search(rf"`(dibs\.)?{name}\b", text)]
+    assert missing == []
+
+
+def _public(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def _documented(heading: str, column: str | None = None) -> set[str]:
+    return {name.split("(")[0] for name in table(PAGE, heading, column).names()}
+
+
+def test_every_member_is_documented():
+    assert _documented("Dibs") == _public(api.Dibs)
+    assert _documented("HeldLease") == _public(api.HeldLease)
+    assert _documented("dibs.aio", "member of `AsyncDibs`") == _public(aio.AsyncDibs)
+    assert _documented("dibs.aio", "member of `AsyncLease`") == _public(aio.AsyncLease)
+
+
+def test_the_fields_of_values_are_documented():
+    rows = table(PAGE, "Not getting a lease").by_name()
+    for kind in (Refused, Beaten, Doubtful):
+        names = [field.name for field in dataclasses.fields(kind)]
+        assert codes(rows[kind.__name__][1]) == names
+    handlers = table(PAGE, "Handlers").by_name()
+    given = {name.split("(")[0] for name in codes(handlers["Work"][1])}
+    assert given == {field.name for field in dataclasses.fields(Work)} | {"check"}
+    assert set(codes(handlers["Until"][1])) == {member.name for member in Until}
+    report = set(codes(section(PAGE, "Dibs")))
+    assert {field.name for field in dataclasses.fields(WorkReport)} <= report
+
+
+def test_the_parameters_of_open_are_documented():
+    import inspect
+
+    for opened in (dibs.open, aio.open):
+        names = set(inspect.signature(opened).parameters)
+        assert table(PAGE, "Opening").names() == names
