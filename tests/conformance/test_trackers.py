@@ -35,7 +35,11 @@ def test_a_tracker_keeps_its_contract(factory, check):
 
 @pytest.mark.parametrize("name", ["memory", "sqlite", "sqlite-plain"])
 def test_batches_were_checked_where_they_are_offered(name):
-    batch_checks = ("a_batch_returns_the_state_after", "a_batch_is_all_or_nothing")
+    batch_checks = (
+        "a_batch_returns_the_state_after",
+        "a_batch_is_all_or_nothing",
+        "a_batch_that_saw_an_older_issue_does_nothing",
+    )
     skipped = suite.prove(TRACKERS[name]).named(Result.SKIPPED)
     assert skipped == (() if name == "sqlite" else batch_checks)
 

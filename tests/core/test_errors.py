@@ -9,6 +9,7 @@ from dibs.core import errors
 from dibs.core.errors import (
     BadConfiguration,
     BadReference,
+    BadTtl,
     Damaged,
     DibsError,
     HandlerUnusable,
@@ -23,6 +24,7 @@ from dibs.core.errors import (
     Outage,
     RateLimited,
     Unavailable,
+    Unwritable,
 )
 from dibs.core.ids import Fence, StageName
 
@@ -36,6 +38,8 @@ EXAMPLES = [
     (NoSuchIssue(REF), Misuse, "NO_SUCH_ISSUE", ["acme/shop#7"]),
     (NoSuchComment(REF, 55), Misuse, "NO_SUCH_COMMENT", ["acme/shop#7", "55"]),
     (NoSuchStage("redy", (READY, REVIEW)), Misuse, "NO_SUCH_STAGE", ["redy", "ready", "review"]),
+    (BadTtl("2d is over max_ttl 1d"), Misuse, "BAD_TTL", ["2d", "1d"]),
+    (Unwritable("no space left"), DibsError, "UNWRITABLE", ["no space left"]),
     (IllegalMove(READY, "done", (REVIEW,)), Misuse, "ILLEGAL_MOVE", ["ready", "done", "review"]),
     (IllegalMove(READY, "done", ()), Misuse, "ILLEGAL_MOVE", ["ready", "done", "nowhere"]),
     (

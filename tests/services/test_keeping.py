@@ -10,7 +10,7 @@ from dibs.core.errors import LeaseLost, Unavailable
 from dibs.core.issue import Thread
 from dibs.core.lease import Lost, StopAsked
 from dibs.core.terms import terms_for
-from dibs.services.keeping import Holding, Supervision
+from dibs.services.keeping import Holding, Overdue, Supervision
 
 from .world import BEAT_S, TERMS, TRUST_S, TTL_S, World, outage, pipeline_of
 
@@ -387,7 +387,7 @@ def test_a_lease_is_not_held_longer_than_its_absolute_cap(kind):
     while (pause := keeper.beat()) is not None:
         world.clock.advance(pause)
     assert world.clock.passed_s == pytest.approx(150)
-    assert isinstance(keeper.condition, StopAsked)
+    assert isinstance(keeper.condition, Overdue)
     assert "max_hold" in lost_text(keeper)
 
 

@@ -55,7 +55,7 @@ def commands(kind):
         ({"next": "review"}, Advance("review")),
         ({"next": None}, Advance()),
         ({"note": "see PR 7"}, Advance(None, "see PR 7")),
-        ({"next": "review", "note": "see\n PR 7"}, Advance("review", "see PR 7")),
+        ({"next": "review", "note": "see\n PR 7"}, Advance("review", "see\n PR 7")),
     ],
 )
 def test_a_handlers_answer_says_where_to_go(answer, verdict):
@@ -77,7 +77,7 @@ def test_an_answer_that_is_not_understood_is_a_failed_attempt(answer):
         (0, b'"review"', Outcome.ADVANCED, ""),
         (0, b'{"next": "review", "note": "see PR 7"}', Outcome.ADVANCED, "see PR 7"),
         (0, b"null", Outcome.ADVANCED, ""),
-        (0, b"{oops", Outcome.FAILED, "DIBS_RESULT is not JSON"),
+        (0, b"{oops", Outcome.FAILED, "DIBS_RESULT cannot be read"),
         (0, b"[1]", Outcome.FAILED, "not understood"),
         (0, b'"nowhere"', Outcome.FAILED, "may not move to 'nowhere'"),
         (0, b'"done"', Outcome.FAILED, "may not move to 'done'"),

@@ -7,11 +7,11 @@ import pytest
 
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import (
+    Damaged,
     HandlerUnusable,
     NoSuchIssue,
     NotPermitted,
     RateLimited,
-    Unavailable,
 )
 from dibs.core.pipeline import Command
 from dibs.core.steps import Step
@@ -445,7 +445,7 @@ def test_an_ending_that_cannot_be_written_does_not_take_the_worker_down(world):
 
     def broken(call):
         if call.name == "finish" and call.args[0].issue == bad:
-            raise Unavailable("the store is down")
+            raise Damaged("the store is broken")
 
     process.leases.before = broken
     watcher = threading.Thread(

@@ -84,7 +84,7 @@ class Sweeping:
         for issue in walk(self._tracker, query):
             with suppress(NoSuchIssue):  # deleted or transferred since it was listed
                 swept.append(self._one(issue.ref, dry_run=dry_run))
-        last = swept[-1].issue if len(swept) == limit else None
+        last = swept[-1].issue if swept and len(swept) == limit else None
         return SweepReport(len(swept), tuple(swept), resume_after=last)
 
     def _one(self, ref: IssueRef, *, dry_run: bool) -> Swept:
