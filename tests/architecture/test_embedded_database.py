@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dibs.adapters.sqlite_database import Database, moment
+from dibs.core.errors import Damaged
 
 
 @pytest.fixture
@@ -28,13 +29,46 @@ def test_its_clock_never_runs_backwards(database):
     with database.writing() as tx:
         ahead_ms = tx.now_ms + 86_400_000
         tx.sql.execute("UPDATE clock SET high = ?", (ahead_ms,))
-    for opened in (database.reading, database.writing):
-        with opened() as tx:
-            assert tx.now_ms == ahead_ms
     again = Database(database.path)
-    with again.writing() as tx:
-        assert moment(tx.now_ms) == moment(ahead_ms)
+    last_ms = ahead_ms
+    for opened in (database.reading, database.writing, again.writing, again.reading):
+        with opened() as tx:
+            assert tx.now_ms >= last_ms
+            last_ms = tx.now_ms
     again.close()
+
+
+def test_its_clock_goes_on_with_the_uptime_whatever_the_time_of_day_says(database):
+    """Neither a step of the wall clock ends a lease, nor does one keep it for ever."""
+    with database.writing() as tx:
+        ahead_ms = tx.now_ms + 86_400_000
+        tx.sql.execute("UPDATE clock SET high = ?, uptime = uptime - 5000", (ahead_ms,))
+    with database.reading() as tx:
+        assert 5000 <= tx.now_ms - ahead_ms < 300_000
+
+
+def test_after_a_reboot_it_is_set_by_the_time_of_day_and_never_backwards(database):
+    with database.writing() as tx:
+        wall_ms = tx.now_ms
+        tx.sql.execute("UPDATE clock SET high = high - 60000, boot = 'the one before'")
+    with database.writing() as tx:
+        assert tx.now_ms >= wall_ms
+        tx.sql.execute("UPDATE clock SET high = high + 60000, boot = 'the one before'")
+    with database.writing() as tx:
+        assert tx.now_ms >= wall_ms + 60_000
+
+
+def test_a_file_of_another_version_is_left_alone(database):
+    with database.writing() as tx:
+        tx.sql.execute("PRAGMA user_version = 99")
+    stranger = Database(database.path)
+
+    def look() -> None:
+        with stranger.reading():
+            pass
+
+    with pytest.raises(Damaged, match="another version of dibs"):
+        look()
 
 
 def test_its_clock_follows_the_machines_otherwise(database):

@@ -187,7 +187,7 @@ def _gate(issue: Issue, stage: Stage) -> Iterable[Reason]:
                 yield Reason(
                     ReasonCode.GATE_SHUT,
                     f"the gate of stage {stage.name!r} is shut: nobody approved it",
-                    f"a person approves by putting the label {label!r} on it",
+                    f"a person approves it: dibs approve, or the label {label!r} in the tracker",
                 )
         case _:
             assert_never(stage.gate)

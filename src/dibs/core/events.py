@@ -36,6 +36,8 @@ class EventKind(StrEnum):
     """Labels of a lease that was over were taken off."""
     REVOKED = "revoked"
     """An operator took a lease away, or asked for it."""
+    APPROVED = "approved"
+    """A person opened the gate an issue stood before."""
     PAUSED = "paused"
     """A person said hands off."""
     RESUMED = "resumed"

@@ -6,7 +6,7 @@ from dibs.core.eligibility import PauseScope
 from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.lease import Record, Revocation
-from dibs.core.pipeline import Pipeline
+from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.ports.pauses import Pauses
@@ -25,6 +25,16 @@ class NothingToRevoke:
     record: Record | None
 
 
+@dataclass(frozen=True, slots=True)
+class Approved:
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class NoGateHere:
+    """The issue stands before no gate."""
+
+
 class Steering:
     def __init__(
         self,
@@ -39,6 +49,21 @@ class Steering:
         self._pipeline = pipeline
         self._pauses = pauses
         self._journal = journal
+
+    def approve(self, issue: IssueRef, *, by: str) -> Approved | NoGateHere:
+        """Open the gate that the issue stands before."""
+        labels = self._tracker.read(issue).issue.labels
+        for stage in self._pipeline.stages_of(labels):
+            if isinstance(stage.gate, ApprovalGate):
+                self._tracker.edit_labels(issue, add=(stage.gate.label,))
+                self._tracker.comment(issue, f"Approved by {by}, out of {stage.name}.")
+                self._note(EventKind.APPROVED, issue, by, stage.name)
+                return Approved(stage)
+        return NoGateHere()
+
+    def relabel(self, issue: IssueRef, *, add: tuple[str, ...], remove: tuple[str, ...]) -> None:
+        """A person's own hand on the labels. Added first, removed after."""
+        self._tracker.edit_labels(issue, add=add, remove=remove)
 
     def pause_issue(self, issue: IssueRef, *, reason: str, by: str) -> None:
         """Hands off. Running work reads it with its next renewal and gives the issue back."""

@@ -29,6 +29,8 @@ COMMANDS = {
     "work": "work",
     "take": "people",
     "give-back": "people",
+    "approve": "people",
+    "label": "people",
     "pause": "people",
     "resume": "people",
     "revoke": "people",

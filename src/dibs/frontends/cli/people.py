@@ -16,7 +16,7 @@ from dibs.frontends.cli.leasing import claimed_lines, describe_claim, duration, 
 from dibs.frontends.cli.output import Answer, lease_data, record_data, tell
 from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult
 from dibs.services.resuming import NotHeld
-from dibs.services.steering import NothingToRevoke
+from dibs.services.steering import Approved, NothingToRevoke
 
 # What keeps workers off need not keep a person off.
 _OVERLOOKED = frozenset(
@@ -116,6 +116,65 @@ def give_back_command(
         return Answer({"issue": str(result.issue), "lease": None}, [line], Exit.LOST)
     outcome = "advanced" if to else "returned"
     return finish(context, result, outcome, to, note, dry_run=dry_run)
+
+
+@click.command("approve")
+@click.argument("issues", metavar="ISSUE...", nargs=-1, required=True)
+@as_name
+@dry_run
+@as_json
+@answering
+def approve_command(
+    context: Context, issues: Sequence[str], name: str | None, dry_run: bool
+) -> Answer:
+    """Open the gate that an issue stands before; the next worker moves it on.
+
+    Exit 3 if none of the issues stands before a gate.
+    """
+    refs = [context.ref(issue) for issue in issues]
+    if dry_run:
+        lines = [f"{ref} would be approved" for ref in refs]
+        return Answer({"would_approve": [str(ref) for ref in refs]}, lines)
+    steering, by = context.services.steering, context.holder(name)
+    results = {ref: steering.approve(ref, by=by) for ref in refs}
+    approved = {
+        str(ref): result.stage.name
+        for ref, result in results.items()
+        if isinstance(result, Approved)
+    }
+    lines = [
+        f"{ref} approved, out of {approved[str(ref)]}"
+        if str(ref) in approved
+        else f"{ref} stands before no gate"
+        for ref in refs
+    ]
+    return Answer({"approved": approved}, lines, Exit.DONE if approved else Exit.NOTHING)
+
+
+@click.command("label")
+@reference
+@click.option("--add", multiple=True, metavar="LABEL", help="Put this label on; may be repeated.")
+@click.option("--remove", multiple=True, metavar="LABEL", help="Take this one off; the same.")
+@dry_run
+@as_json
+@answering
+def label_command(
+    context: Context, issue: str, add: Sequence[str], remove: Sequence[str], dry_run: bool
+) -> Answer:
+    """Change an issue's labels by hand, as you would in a tracker's own pages."""
+    if not add and not remove:
+        raise click.UsageError("name a label to --add or to --remove")
+    if any(not label.strip() or "," in label for label in (*add, *remove)):
+        raise click.UsageError("a label may not be empty or contain a comma")
+    ref = context.ref(issue)
+    if not dry_run:
+        context.services.steering.relabel(ref, add=tuple(add), remove=tuple(remove))
+    labels = sorted(context.services.tracker.read(ref).issue.labels)
+    if dry_run:
+        labels = sorted((set(labels) | set(add)) - set(remove))
+    verb = "would carry" if dry_run else "carries"
+    line = f"{ref} {verb} {', '.join(labels) or 'no label'}"
+    return Answer({"issue": str(ref), "labels": labels}, [line])
 
 
 def _scope(repository: bool, fleet: bool, issues: Sequence[str]) -> PauseScope | None:
