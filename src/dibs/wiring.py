@@ -250,12 +250,13 @@ def connect(
 
 def _adapters(settings: Settings, author: str, *, create: bool) -> Adapters:
     journal = FileJournal(settings.journal) if settings.journal else NoJournal()
+    _refuse_unknown_store(settings.leases)  # before anything is made
     scheme, _, rest = settings.tracker.partition(":")
     match scheme:
-        case "sqlite" if create or _path(settings, rest).exists():
-            return _embedded(settings, author, rest, journal)
-        case "sqlite":
+        case "sqlite" if not create and _absent(_path(settings, rest)):
             return _in_memory(settings, author)
+        case "sqlite":
+            return _embedded(settings, author, rest, journal)
         case "memory":
             return _in_memory(settings, author)
         case _:
@@ -306,9 +307,15 @@ def _store(
             database = Database(_path(settings, place))
         case _:
             raise BadConfiguration(
-                f"leases {settings.leases!r} is not known; it may be {', '.join(STORES)}"
+                f"leases {settings.leases!r} do not go with tracker {settings.tracker!r}"
             )
     return SqliteLeases(database), [database.close]
+
+
+def _refuse_unknown_store(leases: str) -> None:
+    known = {store.partition(":")[0] for store in STORES}
+    if leases.partition(":")[0] not in known:
+        raise BadConfiguration(f"leases {leases!r} is not known; it may be {', '.join(STORES)}")
 
 
 def _in_memory(settings: Settings, author: str) -> Adapters:
@@ -327,6 +334,11 @@ def _in_memory(settings: Settings, author: str) -> Adapters:
         journal=NoJournal(),
         clock=SystemClock(),
     )
+
+
+def _absent(path: Path) -> bool:
+    """Whether there simply is no such file yet; not whether something is in its way."""
+    return not path.exists() and (path.parent.is_dir() or not path.parent.exists())
 
 
 def _path(settings: Settings, place: str) -> Path:

@@ -19,7 +19,8 @@ from dibs.frontends.cli.main import COMMANDS
 from .harness import LEDGER, Project, pipeline, until
 
 # Every command, in a form that succeeds on the backlog below. Issue 1 is free, 2 is held by a
-# script, 3 taken by a person, 4 paused, 5 left claimed by a holder that vanished.
+# script, 3 taken by a person, 4 paused, 5 left claimed by a holder that vanished, 6 in the second
+# stage, 7 before a gate.
 FORMS: dict[str, list[tuple[str, ...]]] = {
     "init": [("init",)],
     "config": [("config", "show"), ("config", "validate"), ("config", "schema")],
@@ -34,6 +35,8 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "work": [("work", "--once", "--quiet"), ("work", "--drain", "--quiet", "--stage", "two")],
     "take": [("take", "1", "--as", "bob")],
     "give-back": [("give-back", "3", "--as", "ann", "--note", "enough")],
+    "approve": [("approve", "7")],
+    "label": [("label", "1", "--add", "x", "--add", "y", "--remove", "z")],
     "pause": [("pause", "1", "--reason", "r"), ("pause", "--fleet", "--reason", "r")],
     "resume": [("resume", "4"), ("resume", "--repository")],
     "revoke": [
@@ -49,7 +52,7 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
 }
 WRITING = (
     *("init", "add", "claim", "heartbeat", "release", "work", "take", "give-back"),
-    *("pause", "resume", "revoke", "sweep", "fsck"),
+    *("approve", "label", "pause", "resume", "revoke", "sweep", "fsck"),
 )
 
 
@@ -61,8 +64,10 @@ def _forms(*names: str) -> list[tuple[str, ...]]:
 def lived_in(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A backlog in which every command has something to do, and the run that holds issue 2."""
     project = Project(tmp_path_factory.mktemp("lived-in"))
-    project.begin(pipeline(ttl="1h"), 5, history=False)
+    gated = "[[stage]]\nname = 'gated'\ngate = 'approval'\nnext = 'done'\n"
+    project.begin(pipeline(ttl="1h") + gated, 5, history=False)
     project.add(1, "--stage", "two")
+    project.add(1, "--stage", "gated")
     run: str = project.dibs("claim", "2", "--json").data["run"]
     assert project.dibs("take", "3", "--as", "ann").code == 0
     assert project.dibs("pause", "4", "--reason", "r").code == 0
@@ -241,6 +246,8 @@ CODES: list[tuple[Exit, Callable[[Project], tuple[str, ...]]]] = [
     (Exit.NOTHING, _empty),
     (Exit.NOTHING, _always("sweep")),
     (Exit.NOTHING, _always("runs", "1")),
+    (Exit.NOTHING, _always("approve", "1")),
+    (Exit.USAGE, _always("label", "1")),
     (Exit.HELD, _held),
     (Exit.LOST, _lost),
     (Exit.LOST, _always("heartbeat", "1", "--run", "abc")),

@@ -123,3 +123,28 @@ def test_a_person_waits_for_the_present_holder(project: Project) -> None:
     assert worker.wait().data["outcomes"] == {"advanced": 1}
     taken = person.wait()
     assert (taken.code, taken.data["holder"], taken.data["stage"]) == (0, "ann", "two")
+
+
+@pytest.mark.parametrize("leases", LEASES)
+def test_a_gate_is_shut_until_a_person_approves_and_opens_once(
+    project: Project, leases: str
+) -> None:
+    text = pipeline(leases, two="exit 1")
+    gate = "gate = 'approval'\nnext = 'done'\n"
+    text = text.replace("name = 'two'\nnext = 'done'\n", f"name = 'two'\n{gate}", 1)
+    project.begin(text.replace("run = '''exit 1'''", ""), 2)
+    reply = project.drain()
+    assert reply.data["outcomes"] == {"advanced": 2}
+    assert [project.labels(n) for n in (1, 2)] == [{"stage:two"}, {"stage:two"}]
+    assert project.dibs("claim", "1").code == 6
+    assert project.worker("idle", "--drain").wait().code == 3
+
+    assert project.dibs("approve", "1", "--json").data == {"approved": {"#1": "two"}}
+    project.drain()
+    assert [project.labels(n) for n in (1, 2)] == [{"stage:done"}, {"stage:two"}]
+    assert project.dibs("approve", "1").code == 3
+    assert project.dibs("approve", "2").code == 0
+    project.drain()
+    project.assert_drained(2)
+    assert project.ledger() == {("#1", "one"): 1, ("#2", "one"): 1}
+    assert (project.gained("approved"), project.gained("parked")) == ({"#1": 1, "#2": 1}, {})

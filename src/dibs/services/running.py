@@ -327,7 +327,6 @@ class Running:
                 verdict = Fail(str(refusal))
             except Outage as failure:
                 if not failure.retryable or keeper.remaining_s() <= _RETRY_S:
-                    _log.error("%s: the ending could not be written: %s", keeper.issue, failure)
                     raise
                 self._clock.sleep(_RETRY_S)
 

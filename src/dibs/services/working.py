@@ -304,17 +304,25 @@ class Worker:
     def _job(self, claimed: Claimed) -> None:
         try:
             self._record(claimed, self._running.run(claimed, self._stop_jobs))
-        except Exception as failure:  # noqa: BLE001 - a job must not take the worker down
+        except HandlerUnusable as failure:
+            self.report.unusable = str(failure)
+            self._tell(f"{claimed.lease.issue} was given back: {failure}")
+            self.leave()
+        except Outage as failure:
+            self._broken(f"{claimed.lease.issue} was not finished: {failure}")
+        except Exception:  # noqa: BLE001 - a job must not take the worker down
             _log.exception("%s: the run ended unexpectedly", claimed.lease.issue)
-            with self._lock:
-                self.report.outcomes["broken"] += 1
-            if isinstance(failure, HandlerUnusable):
-                self.report.unusable = str(failure)
-                self.leave()
+            self._broken(f"{claimed.lease.issue} ended unexpectedly")
         finally:
             with self._lock:
                 self._jobs.discard(threading.current_thread())
             self._wake.set()
+
+    def _broken(self, line: str) -> None:
+        """The lease was not ended: it expires, and the issue is taken up again."""
+        self._tell(line)
+        with self._lock:
+            self.report.outcomes["broken"] += 1
 
     def _record(self, claimed: Claimed, result: Finished | FinishRefused) -> None:
         issue = claimed.lease.issue

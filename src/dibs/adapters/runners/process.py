@@ -102,7 +102,8 @@ def _check_command(line: str, folder: Path) -> None:
     if _SHELL_WORDS & set(program) or program in {"if", "for", "while", "case", "exec", "cd", "."}:
         return
     place = folder / program
-    if shutil.which(str(place) if "/" in program else program) is not None:
+    found = shutil.which(str(place) if "/" in program else program)
+    if found is not None and ("/" not in program or os.access(found, os.R_OK)):
         return
     if "/" in program and place.is_dir():
         raise HandlerUnusable(f"the handler {program!r} is a folder")

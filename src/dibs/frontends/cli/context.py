@@ -70,7 +70,7 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
     @functools.wraps(command)
     @click.pass_obj
     def wrapped(context: Context, /, *args: Any, **kwargs: Any) -> None:
-        context.as_json = context.as_json or kwargs.pop("as_json", False)
+        context.as_json |= kwargs.pop("as_json", False)
         context.creates = not kwargs.get("dry_run", True)
         try:
             answer = command(context, *args, **kwargs)
@@ -80,6 +80,7 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
         except BrokenPipeError:
             code = output.unheard()
         except OSError as failure:
+            output.unheard()  # what is still buffered cannot be written either
             said = Unwritable(str(failure))
             code = output.emit_error(said, for_error(said), as_json=context.as_json)
         finally:

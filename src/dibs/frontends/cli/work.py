@@ -142,6 +142,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         "swept": report.swept,
         "outcomes": dict(report.outcomes),
         "paused": [pause.reason for pause in report.paused],
+        "unusable": report.unusable,
     }
     did = ", ".join(f"{count} {what}" for what, count in sorted(report.outcomes.items()))
     lines = [f"claimed {report.claimed} ({did or 'nothing came of it'})"]
