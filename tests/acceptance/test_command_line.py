@@ -6,6 +6,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -459,6 +460,8 @@ def test_a_watched_status_is_a_stream_of_lines(project: Project) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell's background job is started with SIGINT ignored, and so would be our child.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert process.stdout is not None

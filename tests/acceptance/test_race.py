@@ -102,9 +102,9 @@ def test_one_place_under_a_wip_limit_goes_to_one_of_two(
     assert set(codes) <= {(0, 6), (6, 6)}
     assert codes[0, 6] > WIP_ROUNDS // 2
     outcomes = Counter(outcome for *_, outcome in project.endings())
-    # Cards are seen only once they are shown: there a loser may have to step back afterwards.
+    # Winners give back at the end of a round; a loser may have had to step back from a grant.
     assert set(outcomes) == {"returned"}
-    assert outcomes["returned"] == codes[0, 6] or leases == "comments"
+    assert codes[0, 6] <= outcomes["returned"] < 2 * WIP_ROUNDS
 
 
 @pytest.mark.parametrize("leases", LEASES)
