@@ -461,7 +461,7 @@ def test_a_watched_status_is_a_stream_of_lines(project: Project) -> None:
         stderr=subprocess.PIPE,
         text=True,
         # A shell's background job is started with SIGINT ignored, and so would be our child.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     try:
         assert process.stdout is not None
