@@ -129,7 +129,7 @@ def _costs(costs: dict[str, tuple[Counter[str], str]]) -> Table:
 
 
 _OURS = """\
-dibs per cycle: pauses read, backlog scanned for up to 64 candidates, lease granted with a fence,
+dibs per cycle: pauses read, backlog scanned for a free issue, lease granted with a fence,
 issue judged again under it, card posted and labels painted, handler called in a thread with a
 keeper thread beside it, ending decided, labels and card repainted, ending acknowledged; and four
 lines in the event journal

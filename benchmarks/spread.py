@@ -16,7 +16,7 @@ MOST_ATTEMPTS = 1.15
 _NOTES = """\
 attempts: WorkReport.attempts over all workers: bids that were won or lost
 given up: granted, and conceded at once, because somebody had finished the issue between the scan
-and the bid; WorkReport counts these as refusals and not as attempts
+and the bid; they count as attempts
 grants + lost: everything that was bid for, from the store's fences and the lost races
 """
 

@@ -248,9 +248,19 @@ def connect(
     return Services(settings, adapters, reached=reached, handlers=handlers)
 
 
+def refuse_unknown(settings: Settings) -> None:
+    """Before anything is made: is there an adapter for what the settings name?"""
+    for key, value, known in (
+        ("tracker", settings.tracker, TRACKERS),
+        ("leases", settings.leases, STORES),
+    ):
+        if value.partition(":")[0] not in {form.partition(":")[0] for form in known}:
+            raise BadConfiguration(f"{key} {value!r} is not known; it may be {', '.join(known)}")
+
+
 def _adapters(settings: Settings, author: str, *, create: bool) -> Adapters:
     journal = FileJournal(settings.journal) if settings.journal else NoJournal()
-    _refuse_unknown_store(settings.leases)  # before anything is made
+    refuse_unknown(settings)
     scheme, _, rest = settings.tracker.partition(":")
     match scheme:
         case "sqlite" if not create and _absent(_path(settings, rest)):
@@ -260,9 +270,7 @@ def _adapters(settings: Settings, author: str, *, create: bool) -> Adapters:
         case "memory":
             return _in_memory(settings, author)
         case _:
-            raise BadConfiguration(
-                f"tracker {settings.tracker!r} is not known; it may be {' or '.join(TRACKERS)}"
-            )
+            raise AssertionError("unknown trackers were refused before")
 
 
 def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> Adapters:
@@ -310,12 +318,6 @@ def _store(
                 f"leases {settings.leases!r} do not go with tracker {settings.tracker!r}"
             )
     return SqliteLeases(database), [database.close]
-
-
-def _refuse_unknown_store(leases: str) -> None:
-    known = {store.partition(":")[0] for store in STORES}
-    if leases.partition(":")[0] not in known:
-        raise BadConfiguration(f"leases {leases!r} is not known; it may be {', '.join(STORES)}")
 
 
 def _in_memory(settings: Settings, author: str) -> Adapters:

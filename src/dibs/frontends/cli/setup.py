@@ -164,7 +164,10 @@ def stage_data(stage: Stage) -> dict[str, Any]:
 @answering
 def config_validate(context: Context, file: Path | None) -> Answer:
     """Check the configuration, or FILE. Exit 1 and say what is wrong, if anything is."""
+    from dibs.wiring import refuse_unknown
+
     settings = config.load(file, start=context.directory) if file else context.settings
+    refuse_unknown(settings)
     return Answer({"source": settings.source, "valid": True}, [f"{settings.source} is valid"])
 
 
