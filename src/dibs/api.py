@@ -231,9 +231,7 @@ class Dibs:
         tell: Callable[[str], None] = lambda _: None,
     ) -> Worker:
         """A worker, not yet running: `run` it, `leave` it from another thread or a signal."""
-        pipeline = self._services.pipeline
-        wanted = tuple(pipeline.stage(name) for name in stages) or pipeline.stages
-        served = tuple(stage for stage in wanted if stage.served)
+        served = self._services.serving(tuple(stages))
         return self._services.worker(self._holder, served, jobs=jobs, until=until, tell=tell)
 
     def work(

@@ -4,7 +4,7 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -186,6 +186,23 @@ class Services:
 
     def supervise(self, keeper: Keeper) -> Supervision:
         return Supervision(keeper, self.adapters.clock)
+
+    def serving(self, wanted: Sequence[str]) -> tuple[Stage, ...]:
+        """The stages a worker has something to do in: the wanted ones, or all that have a handler.
+
+        Raises NoSuchStage for a name that is none, BadConfiguration if there is nothing to serve.
+        """
+        chosen = tuple(self.pipeline.stage(name) for name in wanted) or self.pipeline.stages
+        served = tuple(stage for stage in chosen if stage.served)
+        # Gates that open by themselves are not a reason to be up, unless one was asked for.
+        idle = not wanted and all(stage.passes_by_itself for stage in served)
+        if idle or not served:
+            what = " and ".join(wanted) if wanted else "any stage"
+            raise BadConfiguration(
+                f"no handler is set for {what}; give a stage run or python in dibs.toml, "
+                "or say --stage STAGE --run COMMAND"
+            )
+        return tuple(stage for stage in self.pipeline.stages if stage in served)
 
     def worker(
         self,

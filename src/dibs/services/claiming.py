@@ -104,6 +104,22 @@ class ClaimOptions:
     """Read before bidding. A scan that knows the issue is untouched saves the reading."""
 
 
+A_PERSON_MAY_OVERLOOK = frozenset(
+    {
+        ReasonCode.BACKING_OFF,
+        ReasonCode.ATTEMPTS_SPENT,
+        ReasonCode.GATE_SHUT,
+        ReasonCode.PARKED,
+        ReasonCode.PAUSED,
+        ReasonCode.BLOCKED,
+        ReasonCode.REPOSITORY_PAUSED,
+        ReasonCode.FLEET_PAUSED,
+        ReasonCode.WIP_LIMIT,
+    }
+)
+"""What keeps workers off need not keep a person off."""
+
+
 class Claiming:
     def __init__(
         self,

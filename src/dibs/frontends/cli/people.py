@@ -14,24 +14,14 @@ from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry
 from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.leasing import claimed_lines, describe_claim, duration, finish
 from dibs.frontends.cli.output import Answer, lease_data, record_data, tell
-from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult
+from dibs.services.claiming import (
+    A_PERSON_MAY_OVERLOOK,
+    Claimed,
+    ClaimOptions,
+    ClaimResult,
+)
 from dibs.services.resuming import NotHeld
 from dibs.services.steering import Approved, NothingToRevoke
-
-# What keeps workers off need not keep a person off.
-_OVERLOOKED = frozenset(
-    {
-        ReasonCode.BACKING_OFF,
-        ReasonCode.ATTEMPTS_SPENT,
-        ReasonCode.GATE_SHUT,
-        ReasonCode.PARKED,
-        ReasonCode.PAUSED,
-        ReasonCode.BLOCKED,
-        ReasonCode.REPOSITORY_PAUSED,
-        ReasonCode.FLEET_PAUSED,
-        ReasonCode.WIP_LIMIT,
-    }
-)
 
 
 @click.command("take")
@@ -57,7 +47,7 @@ def take_command(
     options = ClaimOptions(
         context.holder(name),
         ttl=ttl or services.settings.person_ttl,
-        overlook=_OVERLOOKED,
+        overlook=A_PERSON_MAY_OVERLOOK,
     )
     if dry_run:
         found = services.explaining.explain(ref)

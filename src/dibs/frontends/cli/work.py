@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from dibs.config import Settings
-from dibs.core.errors import BadConfiguration
 from dibs.core.ids import holder_name
-from dibs.core.pipeline import Command, Stage
+from dibs.core.pipeline import Command
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
 from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.leasing import duration
@@ -60,7 +59,7 @@ def work_command(
     if once and drain:
         raise click.UsageError("--once and --drain exclude each other")
     services = context.connect(_with_command(context.settings, stages, command))
-    served = _served(services.pipeline.stages, stages)
+    served = services.serving(stages)
     if dry_run:
         rows = [row for stage in served for row in services.board.ready(stage=stage.name)]
         lines = [
@@ -91,26 +90,6 @@ def _with_command(settings: Settings, stages: Sequence[str], command: str | None
         for stage in settings.pipeline.stages
     )
     return replace(settings, pipeline=replace(settings.pipeline, stages=changed))
-
-
-def _served(known: tuple[Stage, ...], wanted: Sequence[str]) -> tuple[Stage, ...]:
-    names = {stage.name for stage in known}
-    for name in wanted:
-        if name not in names:
-            raise click.UsageError(
-                f"there is no stage {name!r}; stages: {', '.join(sorted(names))}"
-            )
-    chosen = [stage for stage in known if not wanted or stage.name in wanted]
-    served = tuple(stage for stage in chosen if stage.served)
-    if not any(not stage.passes_by_itself for stage in served) and not wanted:
-        served = ()
-    if not served:
-        what = " and ".join(wanted) if wanted else "any stage"
-        raise BadConfiguration(
-            f"no handler is set for {what}; give a stage run or python in dibs.toml, "
-            "or say --stage STAGE --run COMMAND"
-        )
-    return served
 
 
 @contextmanager
