@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dibs.core.errors import (
         BadConfiguration,
         BadReference,
+        BadTtl,
         Damaged,
         DibsError,
         HandlerUnusable,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         Outage,
         RateLimited,
         Unavailable,
+        Unwritable,
     )
     from dibs.core.ids import Fence, IssueRef
     from dibs.services.claiming import Beaten, Doubtful, Refused
@@ -37,6 +39,7 @@ _HOMES = {
     "dibs.core.errors": (
         "BadConfiguration",
         "BadReference",
+        "BadTtl",
         "Damaged",
         "DibsError",
         "HandlerUnusable",
@@ -51,6 +54,7 @@ _HOMES = {
         "Outage",
         "RateLimited",
         "Unavailable",
+        "Unwritable",
     ),
     "dibs.core.ids": ("Fence", "IssueRef"),
     "dibs.services.claiming": ("Beaten", "Doubtful", "Refused"),
@@ -63,6 +67,7 @@ __all__ = [  # noqa: RUF022 - the strings come from the table above
     "__version__",
     "BadConfiguration",
     "BadReference",
+    "BadTtl",
     "Beaten",
     "Damaged",
     "Dibs",
@@ -86,6 +91,7 @@ __all__ = [  # noqa: RUF022 - the strings come from the table above
     "Refused",
     "Unavailable",
     "Until",
+    "Unwritable",
     "Work",
     "open",
 ]

@@ -17,6 +17,7 @@ PUBLIC = [
     "__version__",
     "BadConfiguration",
     "BadReference",
+    "BadTtl",
     "Beaten",
     "Damaged",
     "Dibs",
@@ -40,6 +41,7 @@ PUBLIC = [
     "Refused",
     "Unavailable",
     "Until",
+    "Unwritable",
     "Work",
     "open",
 ]

@@ -89,10 +89,6 @@ class Verdict:
     def eligible(self) -> bool:
         return self.stage is not None and not self.reasons
 
-    def only(self, *codes: ReasonCode) -> bool:
-        """Whether nothing but these stands against it."""
-        return bool(self.reasons) and all(reason.code in codes for reason in self.reasons)
-
 
 def judge_picture(issue: Issue, pipeline: Pipeline) -> Verdict:
     """What the issue's own fields say. A scan needs no more; a claim also asks `judge`."""

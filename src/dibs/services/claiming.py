@@ -218,6 +218,12 @@ class Claiming:
             raise
         if self._clock.now() >= terms.trusted_until(asked_at):
             return Doubtful(lease.issue, "the lease ran out before it could be shown")
+        won = Claimed(lease, stage, terms, asked_at, thread, failed)
+        return self._show(won, options)
+
+    def _show(self, won: Claimed, options: ClaimOptions) -> ClaimResult:
+        """Make the grant visible, and read the reply like any other."""
+        lease, stage, thread = won.lease, won.stage, won.thread
         try:
             paint = claim_effects(self._pipeline, stage, thread.issue.labels)
             shown = self._leases.show(lease, paint)
@@ -231,10 +237,10 @@ class Claiming:
                 if refusal is not None:
                     self._give_back(held)
                     return refusal
-                attempt = str(failed + 1)
+                attempt = str(won.failed_attempts + 1)
                 event = about(EventKind.CLAIMED, held, at=thread.now, attempt=attempt)
                 self._journal.append(event)
-                return Claimed(held, stage, terms, asked_at, seen or thread, failed)
+                return replace(won, lease=held, thread=seen or thread)
             case StopAsked(why):
                 self._give_back(lease)
                 return Doubtful(lease.issue, why)

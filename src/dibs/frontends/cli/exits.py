@@ -29,20 +29,6 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-MEANINGS = {
-    Exit.DONE: "done",
-    Exit.ERROR: "error: a fault, bad configuration, damaged storage",
-    Exit.USAGE: "usage: a wrong option, reference, stage or move",
-    Exit.NOTHING: "nothing to do",
-    Exit.HELD: "held by another, or lost the race",
-    Exit.LOST: "lease lost",
-    Exit.SHUT: "gate shut, paused, parked, blocked, resting or over its limit",
-    Exit.LIMITED: "rate limited",
-    Exit.UNPROVEN: "not provable: no win could be proved, so there was none",
-    Exit.FORBIDDEN: "not permitted",
-    Exit.INTERRUPTED: "interrupted",
-}
-
 _ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
     (NoSuchIssue, Exit.ERROR),
     (NoSuchComment, Exit.ERROR),
