@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from dibs.adapters.threads import SystemThreads
 from dibs.core.errors import LeaseLost, Unavailable
 from dibs.core.issue import Thread
 from dibs.core.lease import Lost, StopAsked
@@ -465,7 +466,7 @@ def until(condition, *, within_s=10.0):
 
 def test_supervision_renews_whatever_the_work_is_doing(world):
     keeper = world.process().hold(world.add())
-    supervision = Supervision(keeper, world.clock)
+    supervision = Supervision(keeper, world.clock, SystemThreads())
     try:
         for beats in (1, 2, 3):
             world.clock.advance(BEAT_S + 0.1)
@@ -479,7 +480,7 @@ def test_supervision_renews_whatever_the_work_is_doing(world):
 
 def test_supervision_tells_the_work_when_the_lease_is_lost(world):
     keeper = world.process().hold(world.add())
-    supervision = Supervision(keeper, world.clock)
+    supervision = Supervision(keeper, world.clock, SystemThreads())
     revoke(world, keeper, force=True)
     world.clock.advance(BEAT_S + 0.1)
     assert keeper.over.wait(10)
@@ -495,7 +496,7 @@ def test_a_keeper_that_breaks_takes_the_lease_with_it(world):
             raise ZeroDivisionError
 
     process.leases.before = broken
-    supervision = Supervision(keeper, world.clock)
+    supervision = Supervision(keeper, world.clock, SystemThreads())
     world.clock.advance(BEAT_S + 0.1)
     assert keeper.over.wait(10)
     supervision.stop()
@@ -515,7 +516,7 @@ def test_supervision_can_be_stopped_by_the_thread_it_runs_in(world):
     keeper.on_lost(stop)
     revoke(world, keeper, force=True)
     world.clock.advance(BEAT_S + 0.1)
-    supervision = Supervision(keeper, world.clock)
+    supervision = Supervision(keeper, world.clock, SystemThreads())
     assert stopped.wait(10)
 
 

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from dibs.core.durations import format_duration
@@ -25,6 +26,7 @@ from dibs.ports.applying import apply
 from dibs.ports.clock import Clock
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
+from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.claiming import Claimed
 
@@ -266,18 +268,14 @@ class Supervision:
     answer, and the work must be told all the same.
     """
 
-    def __init__(self, keeper: Keeper, clock: Clock) -> None:
+    def __init__(self, keeper: Keeper, clock: Clock, threads: Threads) -> None:
         self._keeper = keeper
         self._clock = clock
         self._stop = threading.Event()
         self._threads = [
-            threading.Thread(
-                target=self._run, args=(step,), name=f"dibs-{name}-{keeper.issue}", daemon=True
-            )
+            threads.start(partial(self._run, step), f"dibs-{name}-{keeper.issue}")
             for name, step in (("keeper", keeper.beat), ("watch", keeper.watch))
         ]
-        for thread in self._threads:
-            thread.start()
 
     def _run(self, step: Callable[[], float | None]) -> None:
         try:
@@ -292,5 +290,4 @@ class Supervision:
         """No renewal is under way when this returns: a card has one writer at a time."""
         self._stop.set()
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()

@@ -26,6 +26,7 @@ from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.ports.runner import Assignment, Exited, Runner, Stopped
 from dibs.ports.runner import Running as RunningHandler
+from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.advancing import Advancing, FinishResult
 from dibs.services.claiming import Claimed
@@ -153,6 +154,7 @@ class Running:
         clock: Clock,
         journal: Journal,
         *,
+        threads: Threads,
         handlers: Mapping[str, PythonHandler],
         reached: Reached = unwatched,
     ) -> None:
@@ -163,6 +165,7 @@ class Running:
         self._runner = runner
         self._clock = clock
         self._journal = journal
+        self._threads = threads
         self._handlers = handlers
         self._reached = reached
 
@@ -180,7 +183,7 @@ class Running:
     def run(self, claimed: Claimed, leaving: StopSignal) -> FinishResult:
         """To the end, whatever it is. Raises Outage only if the ending could not be written."""
         keeper = self.keep(claimed)
-        supervision = Supervision(keeper, self._clock)
+        supervision = Supervision(keeper, self._clock, self._threads)
         try:
             verdict = self._work(claimed, keeper, leaving)
         except HandlerUnusable as flaw:  # not the issue's fault
