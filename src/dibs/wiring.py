@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.journals import FileJournal, NoJournal
+from dibs.adapters.threads import SystemThreads
 from dibs.config import Settings
 from dibs.core.errors import BadConfiguration
 from dibs.core.fold import FoldRules
@@ -22,6 +23,7 @@ from dibs.ports.journal import Journal
 from dibs.ports.leases import LeaseStore, ShownLeases
 from dibs.ports.pauses import Pauses
 from dibs.ports.runner import Runner
+from dibs.ports.threads import Threads
 from dibs.ports.tracker import SelfChecking, Tracker
 from dibs.services.advancing import Advancing
 from dibs.services.board import Board
@@ -51,6 +53,7 @@ class Adapters:
     pauses: Pauses
     journal: Journal
     clock: Clock
+    threads: Threads = field(default_factory=SystemThreads)
     close: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -65,12 +68,14 @@ class Services:
         reached: Reached = unwatched,
         handlers: Mapping[str, PythonHandler] | None = None,
         new_run: Callable[[], RunId] | None = None,
+        dice: Callable[[], random.Random] = random.Random,
     ) -> None:
         self.settings = settings
         self.adapters = adapters
         self.reached = reached
         self.handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
+        self._dice = dice
 
     @property
     def pipeline(self) -> Pipeline:
@@ -180,12 +185,13 @@ class Services:
             self.runner,
             self.adapters.clock,
             self.adapters.journal,
+            threads=self.adapters.threads,
             handlers=self.handlers,
             reached=self.reached,
         )
 
     def supervise(self, keeper: Keeper) -> Supervision:
-        return Supervision(keeper, self.adapters.clock)
+        return Supervision(keeper, self.adapters.clock, self.adapters.threads)
 
     def serving(self, wanted: Sequence[str]) -> tuple[Stage, ...]:
         """The stages a worker has something to do in: the wanted ones, or all that have a handler.
@@ -237,7 +243,8 @@ class Services:
             self.runner,
             self.adapters.clock,
             options,
-            random.Random(),
+            self._dice(),
+            threads=self.adapters.threads,
             tell=tell,
         )
 
@@ -344,7 +351,8 @@ def _in_memory(settings: Settings, author: str) -> Adapters:
     from dibs.adapters.trackers.memory import MemoryTracker
 
     def now() -> ServerTime:
-        return ServerTime(wall_clock())
+        moment = wall_clock()  # in whole milliseconds, as cards write them
+        return ServerTime(moment.replace(microsecond=moment.microsecond // 1000 * 1000))
 
     return Adapters(
         tracker=MemoryTracker(now, author=author),

@@ -51,6 +51,7 @@ REACHED_IN = {
     Step.FINISH_LABEL_ADDED: _PLAIN,  # a batching tracker paints in one transaction
     Step.FINISH_LABEL_REMOVED: _PLAIN,
     Step.FINISH_CLOSED: _PLAIN,
+    Step.FINISH_SHOWN: _PLAIN,
     Step.FINISH_PAINTED: _EVERYWHERE,
     Step.FINISH_ACKNOWLEDGED: _EVERYWHERE,
 }

@@ -1,7 +1,7 @@
 """Reading the documentation: headings, tables, code blocks and links of a page."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -151,6 +151,19 @@ def table(path: Path, heading: str, column: str | None = None) -> Table:
     ]
     assert len(found) == 1, f"{name_of(path)}: {len(found)} tables under {heading!r}"
     return found[0]
+
+
+def absent(references: Iterable[str]) -> list[str]:
+    """Of names like `tests/core/test_fold.py::test_x`, those that name no function there."""
+    return [reference for reference in references if not _is_there(reference)]
+
+
+def _is_there(reference: str) -> bool:
+    place, _, name = reference.partition("::")
+    path = ROOT / place
+    return path.is_file() and bool(
+        re.search(rf"^def {re.escape(name)}\(", path.read_text("utf-8"), re.MULTILINE)
+    )
 
 
 def links(path: Path) -> Iterator[tuple[int, str]]:

@@ -3,6 +3,7 @@
 import ast
 import re
 import typing
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -13,7 +14,7 @@ from dibs.adapters.leases.comments import CommentLeases
 from dibs.adapters.leases.memory import MemoryLeases
 from dibs.adapters.leases.sqlite import SqliteLeases
 from dibs.adapters.runners.process import SECRET_NAMES
-from dibs.core.card import Card, CardState, render_card, render_revoke
+from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
 from dibs.core.diagnosis import FlawCode
 from dibs.core.durations import format_duration
 from dibs.core.eligibility import Reason, ReasonCode
@@ -273,6 +274,7 @@ def test_every_field_of_a_card_is_explained():
         prev=ServerTime(EPOCH),
         beats=1,
         ending=Ending(Outcome.ADVANCED, StageName("t"), "n"),
+        shown=True,
         extra=(("fence", "1"),),
     )
     written = set(re.findall(r" ([a-z]+)=", render_card(card).splitlines()[0]))
@@ -294,6 +296,15 @@ def test_the_cards_in_the_protocol_are_real():
         beats=2,
     )
     assert render_card(card) + "\n" in texts
+    ended = replace(
+        card,
+        state=CardState.RELEASED,
+        prev=ServerTime(EPOCH.replace(hour=12, minute=44, second=2)),
+        ending=Ending(Outcome.ADVANCED, StageName("done")),
+        shown=True,
+    )
+    assert render_card(ended) + "\n" in texts
+    assert render_shown(card.run) + "\n" in texts
     revocation = Revocation(RunId("4be07a91c35d"), "ann", "wrong branch")
     assert render_revoke(revocation) + "\n" in texts
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 
-from dibs.core.card import Card, CardState, render_card, render_revoke
+from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
 from dibs.core.fold import FoldRules, PostedCard, PostedRevoke, RevokeMark
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName, server_time
 from dibs.core.issue import Comment, Issue, Thread
@@ -41,6 +41,7 @@ def make_card(
     ending: Ending | None = None,
     stage: str = "ready",
     beats: int = 0,
+    shown: bool = False,
 ) -> Card:
     return Card(
         run=RunId(run),
@@ -51,6 +52,7 @@ def make_card(
         prev=None if prev is None else at(prev),
         beats=beats,
         ending=ending,
+        shown=shown,
     )
 
 
@@ -82,6 +84,7 @@ def edited(
     outcome: str | None = None,
     target: str | None = None,
     stage: str = "ready",
+    shown: bool = False,
     by_writer: bool = True,
 ) -> Comment:
     """A card as it stands after its holder's last edit. A release says what came of it."""
@@ -92,7 +95,7 @@ def edited(
         if outcome is not None
         else None
     )
-    card = make_card(run, state, ttl=ttl, prev=prev, ending=ending, stage=stage)
+    card = make_card(run, state, ttl=ttl, prev=prev, ending=ending, stage=stage, shown=shown)
     return make_comment(render_card(card), id, created, updated, by_writer=by_writer)
 
 
@@ -107,6 +110,11 @@ def revoke(
 ) -> Comment:
     mark = Revocation(RunId(run), by, "stuck", force)
     return make_comment(render_revoke(mark), id, created, by_writer=by_writer)
+
+
+def shown_by_another(run: str, id: int, created: float, *, by_writer: bool = True) -> Comment:  # noqa: A002
+    """Somebody says that the labels show how this run ended."""
+    return make_comment(render_shown(RunId(run)), id, created, by_writer=by_writer)
 
 
 def posted(card: Card, id: int, created: float, updated: float | None = None) -> PostedCard:  # noqa: A002

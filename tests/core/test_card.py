@@ -14,17 +14,22 @@ from dibs.core.card import (
     Card,
     CardState,
     RevokeMark,
+    ShownMark,
     UnknownMark,
     parse_mark,
     render_card,
     render_revoke,
+    render_shown,
 )
 from dibs.core.ids import LONGEST_HOLDER, HolderId, RunId, StageName, server_time
 from dibs.core.lease import Ending, Outcome, Revocation
 
 from .builders import HOSTILE, RUNS, WILD, at, make_card, s
 
-KNOWN = {"run", "ttl", "v", "holder", "stage", "state", "prev", "beats", "outcome", "next", "note"}
+KNOWN = {
+    *("run", "ttl", "v", "holder", "stage", "state", "prev", "beats"),
+    *("outcome", "next", "note", "shown"),
+}
 KEYS = st.from_regex(r"[a-z][a-z0-9_]{0,31}", fullmatch=True).filter(lambda key: key not in KNOWN)
 EXTRAS = st.dictionaries(KEYS, WILD.filter(bool), max_size=3).map(
     lambda found: tuple(found.items())
@@ -56,6 +61,7 @@ def cards(draw):
         prev=None if state is CardState.BID else draw(INSTANTS),
         beats=draw(st.integers(0, 999_999_999)),
         ending=draw(ENDINGS) if state is CardState.RELEASED else None,
+        shown=state is CardState.RELEASED and draw(st.booleans()),
         extra=draw(EXTRAS),
     )
 
@@ -82,6 +88,11 @@ def test_a_card_reads_back_exactly_whatever_its_values(card):
 @given(REVOCATIONS)
 def test_a_revoke_reads_back_exactly_whatever_its_values(revocation):
     assert parse_mark(render_revoke(revocation)) == RevokeMark(revocation)
+
+
+@given(RUNS.map(RunId))
+def test_what_somebody_says_for_another_run_reads_back_exactly(run):
+    assert parse_mark(render_shown(run)) == ShownMark(run)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +155,7 @@ def test_the_longest_names_and_note_that_services_let_through_still_make_a_card(
     """A line that is too long is no card: a decision written there would be lost."""
     ending = Ending(Outcome.FAILED, StageName(char * 100), char * 200)
     card = replace(
-        make_card(state="released", prev=20, ending=ending, beats=999_999_999),
+        make_card(state="released", prev=20, ending=ending, beats=999_999_999, shown=True),
         run=RunId("r" * 64),
         holder=HolderId(char * LONGEST_HOLDER),
         stage=StageName(char * 100),
@@ -164,10 +175,14 @@ def test_a_long_reason_does_not_make_a_revoke_that_nobody_can_read():
 # The line
 
 
-@given(st.one_of(cards().map(render_card), REVOCATIONS.map(render_revoke)))
+@given(
+    st.one_of(
+        cards().map(render_card), REVOCATIONS.map(render_revoke), RUNS.map(RunId).map(render_shown)
+    )
+)
 def test_the_line_is_one_html_comment_that_ends_only_at_its_end(body):
     line = first_line(body)
-    assert re.match(r"<!-- (claim|revoke) run=", line)
+    assert re.match(r"<!-- (claim|revoke|shown) run=", line)
     assert line.endswith(" -->")
     assert line.index("-->") == len(line) - 3
     assert "--" not in line[4:-3]
@@ -208,6 +223,27 @@ def test_the_card_is_spelled_as_the_protocol_shows_it():
     assert sentence.startswith("Claimed by **worker-7** for `")
     assert "the lease runs 10m" in sentence
     assert "renewed 3 times" in sentence
+
+
+def test_an_ending_that_is_painted_is_spelled_as_the_protocol_shows_it():
+    card = Card(
+        run=RunId("4be07a91c35d"),
+        ttl=s(900),
+        state=CardState.RELEASED,
+        holder=HolderId("builder-2"),
+        stage=StageName("review"),
+        prev=server_time(datetime(2026, 5, 1, 12, 44, 2, tzinfo=UTC)),
+        beats=2,
+        ending=Ending(Outcome.ADVANCED, StageName("done")),
+        shown=True,
+    )
+    assert first_line(render_card(card)) == (
+        "<!-- claim run=4be07a91c35d ttl=900s v=1 holder=builder-2 stage=review state=released "
+        "prev=2026-05-01T12:44:02Z beats=2 outcome=advanced next=done shown=1 -->"
+    )
+    line, sentence = render_shown(card.run).split("\n")
+    assert line == "<!-- shown run=4be07a91c35d v=1 -->"
+    assert sentence == "The labels now show how the lease of run `4be07a91c35d` ended."
 
 
 # The sentence
@@ -254,6 +290,14 @@ def test_a_revokes_sentence_says_who_and_whose_and_mentions_nobody(revocation):
         assert sentence.startswith("An operator")
 
 
+@given(cards().filter(lambda card: card.state is CardState.RELEASED))
+def test_people_read_the_same_about_an_ending_whether_or_not_it_is_shown(card):
+    sentences = {
+        render_card(replace(card, shown=shown)).split("\n", 1)[1] for shown in (True, False)
+    }
+    assert len(sentences) == 1
+
+
 # What others write
 
 
@@ -296,8 +340,21 @@ def test_only_force_one_is_force(value):
     assert not parse_mark(f"<!-- revoke run=a force={value} -->").revocation.force
 
 
+@pytest.mark.parametrize("value", ["0", "true", "yes", "", "11"])
+def test_only_shown_one_is_shown(value):
+    released = "state=released prev=2026-05-01T19:52:33Z"
+    assert parse_mark(f"<!-- claim run=a ttl=60s {released} shown=1 -->").shown
+    assert not parse_mark(f"<!-- claim run=a ttl=60s {released} shown={value} -->").shown
+
+
+def test_a_word_for_another_runs_keys_of_tomorrow_are_read():
+    assert parse_mark("<!-- shown run=a by=op sig=ff -->") == ShownMark(
+        RunId("a"), (("by", "op"), ("sig", "ff"))
+    )
+
+
 @pytest.mark.parametrize("version", ["0", "2", "1.0", "01", "", "one", "%32"])
-@pytest.mark.parametrize("kind", ["claim", "revoke"])
+@pytest.mark.parametrize("kind", ["claim", "revoke", "shown"])
 def test_an_unknown_version_is_left_alone(kind, version):
     mark = parse_mark(f"<!-- {kind} run=a ttl=60s v={version} -->")
     assert isinstance(mark, UnknownMark)
@@ -329,6 +386,8 @@ def test_the_version_may_be_left_out():
         "<!-- claim\nrun=a ttl=600s -->",
         "<!-- agent-claim:codename=lucius firing_id=1 ts=2026-05-01T19:42:33Z -->",
         "> <!-- revoke run=a -->",
+        "> <!-- shown run=a -->",
+        "<!-- shown-by run=a -->",
     ],
 )
 def test_a_quoted_or_merely_similar_comment_is_no_mark(body):
@@ -362,6 +421,11 @@ def test_a_quoted_or_merely_similar_comment_is_no_mark(body):
         "run=a ttl=60s state=held prev=2026-05-01T19:52:33",
         "run=a ttl=60s state=held prev=yesterday",
         "run=a ttl=60s state=held prev=",
+        "run=a ttl=60s shown=1",  # only an ending can be shown
+        "run=a ttl=60s state=held prev=2026-05-01T19:52:33Z shown=1",
+        "run=a ttl=60s state=conceded prev=2026-05-01T19:52:33Z shown=1",
+        "run=a ttl=60s state=released shown=1",  # and it says when the lease ended
+        "run=a ttl=60s state=released prev=2026-05-01T19:52:33Z shown=1 shown=1",
         "run=a ttl=60s beats=many",
         "run=a ttl=60s beats=-1",
         "run=a ttl=60s beats=1234567890",
@@ -396,6 +460,11 @@ def test_a_line_that_is_not_exactly_a_card_is_no_card(fields):
         "<!-- claim run=a\nttl=60s -->",
         "<!-- revoke by=op -->",
         "<!-- revoke run=%20 -->",
+        "<!-- shown -->",
+        "<!-- shown by=op -->",
+        "<!-- shown run=%20 -->",
+        "<!-- shown run=a run=b -->",
+        "<!-- shown run=a",
         "<!-- claim run=a ttl=60s k=" + "x" * LONGEST_LINE + " -->",
     ],
 )
@@ -409,7 +478,18 @@ def test_a_card_whose_html_comment_ends_inside_a_value_is_no_card(value):
 
 
 PIECES = (
-    *("<!-- claim ", "<!-- revoke ", "-->", " -->", "run=a ", "ttl=9s ", "v=1 ", "state=held "),
+    *(
+        "<!-- claim ",
+        "<!-- revoke ",
+        "<!-- shown ",
+        "shown=1 ",
+        "-->",
+        " -->",
+        "run=a ",
+        "ttl=9s ",
+        "v=1 ",
+        "state=held ",
+    ),
     *("prev=", "2026-05-01T19:52:33Z ", "beats=", "outcome=", "%", "%2D", "<script>", "\n", "="),
 )
 
@@ -422,8 +502,9 @@ PIECES = (
 @example("<!-- revoke run=a reason=" + "x" * 1_000_000 + " -->")
 @example("<div onload=alert(1)>" * 50_000)
 def test_no_body_however_hostile_or_large_makes_reading_fail(body):
-    for text in (body, f"<!-- claim {body} -->", f"<!-- revoke {body} -->"):
-        assert isinstance(parse_mark(text), Card | RevokeMark | UnknownMark | None)
+    for kind in ("claim", "revoke", "shown"):
+        for text in (body, f"<!-- {kind} {body} -->"):
+            assert isinstance(parse_mark(text), Card | RevokeMark | ShownMark | UnknownMark | None)
 
 
 @given(st.lists(st.one_of(st.sampled_from(PIECES), WILD), max_size=20).map("".join))
@@ -441,11 +522,12 @@ def test_a_megabyte_after_a_card_does_not_hide_it():
 
 def test_a_card_has_modest_defaults():
     card = Card(RunId("a"), s(1))
-    assert (card.state, card.prev, card.beats, card.ending, card.extra) == (
+    assert (card.state, card.prev, card.beats, card.ending, card.shown, card.extra) == (
         "bid",
         None,
         0,
         None,
+        False,
         (),
     )
     assert make_card(state="held", prev=3).prev == at(3)

@@ -89,7 +89,13 @@ def test_a_flaw_is_named_and_mended_only_as_the_truth_says(labels, standing, cod
 
 
 @pytest.mark.parametrize(
-    "body", ["<!-- claim run=a ttl=60s v=2 -->", "<!-- claim of mine -->", "<!-- revoke run= -->"]
+    "body",
+    [
+        "<!-- claim run=a ttl=60s v=2 -->",
+        "<!-- claim of mine -->",
+        "<!-- revoke run= -->",
+        "<!-- shown run= -->",
+    ],
 )
 def test_a_card_nobody_can_read_is_named_and_left_alone(body):
     comments = [bid("a", 1, 0), make_comment(body, 2, 1), make_comment("talk", 3, 2)]
@@ -114,6 +120,14 @@ def test_a_card_nobody_can_read_is_named_and_left_alone(body):
 )
 def test_a_picture_that_shows_the_truth_has_no_flaw(labels, standing, is_open):
     assert flaws_of(labels, standing, open=is_open) == ()
+
+
+@pytest.mark.parametrize("labels", [["stage:ready"], ["stage:review"]])
+def test_an_ending_that_no_card_says_is_painted_is_a_flaw_without_claimed_too(labels):
+    """Somebody else may have taken `claimed` off, before or after the stage's labels changed."""
+    (flaw,) = flaws_of(labels, Standing(replace(ADVANCED, painted=False)))
+    assert flaw.code is CODES.UNPAINTED_ENDING
+    assert labels_after(flaw.repair, frozenset(labels)) == {"stage:review"}
 
 
 def test_half_painted_explains_everything_else():
@@ -143,7 +157,7 @@ def test_an_incomplete_list_mends_nothing(missing):
 
 
 def test_a_stage_that_came_back_after_the_painting_was_finished_is_left_to_a_person():
-    """`claimed` comes off last: without it, the old label is no leftover. Somebody put it there."""
+    """The cards say that it is painted, so the old label is no leftover. Somebody put it there."""
     (flaw,) = flaws_of(["stage:ready", "stage:review"], Standing(ADVANCED))
     assert flaw.code is CODES.SEVERAL_STAGES
     assert flaw.repair == ()
@@ -165,7 +179,7 @@ def test_a_repaired_issue_has_nothing_left_to_repair_and_keeps_what_is_not_ours(
         for flaw in flaws:
             labels = labels_after(flaw.repair, labels)
             is_open = is_open and CloseIssue() not in flaw.repair
-        if standing.unpainted is not None and "claimed" not in labels:
+        if standing.unpainted is not None:  # whoever paints it says so
             standing = Standing(ADVANCED)
     assert not any(flaw.repair for flaw in flaws_of(labels, standing, open=is_open))
     kept = {"bug", "area:shop", "paused", "parked", "do-not-pickup"}

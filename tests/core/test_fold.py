@@ -20,6 +20,7 @@ from dibs.core.fold import (
     fold,
     lease_of,
     read_marks,
+    shows_ending,
     standing_on_comments,
     tries_on_comments,
     tries_on_picture,
@@ -45,6 +46,7 @@ from .builders import (
     posted_revoke,
     revoke,
     s,
+    shown_by_another,
 )
 
 SETTLED = FoldRules(settle=s(2))
@@ -61,7 +63,7 @@ def current_run(*comments, rules=RULES):
 
 def standing(*comments, now, labels=("stage:ready", "claimed"), rules=RULES, apart_from=None):
     thread = make_thread(comments, now=now, labels=labels)
-    return standing_on_comments(thread, rules, "claimed", apart_from=apart_from)
+    return standing_on_comments(thread, rules, apart_from=apart_from)
 
 
 # Section 3: the expiry of one card, a row per branch; ttl 20
@@ -95,6 +97,39 @@ def test_a_card_expires_as_the_protocol_says(state, created, prev, updated, in_t
     assert counted_in_time(card) is in_time
     assert expiry(card, (), RULES) == at(ends)
     assert expiry(card, (), SETTLED) == at(ends)  # settling is for revokes only
+
+
+@pytest.mark.parametrize("updated", [7, 8, 19, 20, 500])
+def test_saying_that_an_ending_is_shown_moves_neither_its_end_nor_its_outcome(updated):
+    """The second edit carries the moment of the first as `prev`, and may land at any time."""
+    decided = edited("a", "released", 1, 0, prev=20, updated=7, outcome="failed")
+    shown = edited("a", "released", 1, 0, prev=7, updated=updated, outcome="failed", shown=True)
+    assert folded(shown).expires_at == folded(decided).expires_at == at(7)
+    before, after = standing(decided, now=500), standing(shown, now=500)
+    assert after == replace(before, record=replace(before.record, painted=True))
+
+
+@pytest.mark.parametrize("prev", [8, 20, 10**9])
+def test_a_shown_card_whose_prev_lies_ahead_keeps_nobody_off(prev):
+    """No server stamps that; a card written by hand must not lock an issue for years."""
+    odd = edited("a", "released", 1, 0, prev=prev, updated=7, outcome="advanced", shown=True)
+    assert folded(odd).expires_at == at(7)
+    assert current_run(odd, bid("b", 2, 7)) == "b"
+
+
+@pytest.mark.parametrize(
+    ("revoked", "force", "counts"),
+    [(3, False, True), (8, True, True), (7, True, True), (6, True, False)],
+)
+def test_a_revoke_caps_a_shown_ending_as_it_capped_the_decision(revoked, force, counts):
+    decided = edited("a", "released", 1, 0, prev=20, updated=7, outcome="advanced")
+    shown = edited("a", "released", 1, 0, prev=7, updated=30, outcome="advanced", shown=True)
+    word = revoke("a", 2, revoked, force=force)
+    for card in (decided, shown):
+        found = standing(card, word, now=40)
+        assert found.record.lease.expires_at == at(7 if counts else revoked)
+        assert (found.record.ending is not None) is counts
+        assert [attempt.outcome for attempt in found.tries] == ["advanced" if counts else None]
 
 
 @pytest.mark.parametrize(
@@ -397,6 +432,7 @@ def histories(draw, *, one_revoke_each=True):
             updated = created + draw(st.integers(0, 4))
             prev = created + draw(st.integers(1, 5))
             outcome = draw(st.sampled_from(Outcome)) if state is CardState.RELEASED else None
+            shown = outcome is not None and draw(st.booleans())
             comments.append(
                 edited(run, state.value, number * 10, created, prev=prev, updated=updated, ttl=ttl)
                 if outcome is None
@@ -409,9 +445,12 @@ def histories(draw, *, one_revoke_each=True):
                     updated=updated,
                     ttl=ttl,
                     outcome=outcome.value,
+                    shown=shown,
                     by_writer=writer,
                 )
             )
+        if draw(st.integers(0, 3)) == 0:
+            comments.append(shown_by_another(run, 300 + number, created, by_writer=writer))
     for number in range(draw(st.integers(0, 3))):
         run = f"r{number + 1 if one_revoke_each else draw(st.integers(1, size))}"
         comments.append(
@@ -428,6 +467,7 @@ def histories(draw, *, one_revoke_each=True):
 
 
 RULED = FoldRules(max_ttl=s(3600), settle=s(1))
+LABELS = (*STAGES.every_label, "bug")
 
 
 def plain_fold(comments, rules):
@@ -487,6 +527,24 @@ def test_the_standing_does_not_depend_on_the_order_of_two_revokes_of_one_run():
     assert standing(held, first, second, now=8) == standing(second, first, held, now=8)
 
 
+@given(histories(one_revoke_each=False), st.integers(0, 30))
+def test_who_says_that_an_ending_is_painted_has_no_say_in_who_holds_the_issue(comments, now):
+    said = [shown_by_another(f"r{number}", 700 + number, number) for number in range(1, 7)]
+    assert folded(*comments, *said, rules=RULED) == folded(*comments, rules=RULED)
+    before = standing(*comments, now=now, rules=RULED)
+    after = standing(*comments, *said, now=now, rules=RULED)
+    assert after.unpainted is None
+    if before.record is not None:
+        before = replace(before, record=replace(before.record, painted=True))
+    assert after == before
+
+
+@given(histories(one_revoke_each=False), st.integers(0, 30), st.frozensets(st.sampled_from(LABELS)))
+def test_no_label_has_a_say_in_where_an_issue_stands(comments, now, labels):
+    bare = standing(*comments, now=now, rules=RULED, labels=())
+    assert standing(*comments, now=now, rules=RULED, labels=labels) == bare
+
+
 @given(histories(one_revoke_each=False), st.text(max_size=20))
 def test_talk_and_strangers_never_change_the_verdict(comments, talk):
     noise = [
@@ -497,10 +555,13 @@ def test_talk_and_strangers_never_change_the_verdict(comments, talk):
             revoke(f"r{number}", 910 + number, 0, force=True, by_writer=False)
             for number in range(7)
         ),
+        *(shown_by_another(f"r{number}", 920 + number, 0, by_writer=False) for number in range(7)),
         bid("greedy", 930, 0, ttl=3601),
         make_comment("<!-- claim run=future ttl=60s v=2 -->", 931, 0),
     ]
     assert folded(*noise, *comments, rules=RULED) == folded(*comments, rules=RULED)
+    heard = standing(*noise, *comments, now=40, rules=RULED)
+    assert heard == standing(*comments, now=40, rules=RULED)
 
 
 @given(histories(one_revoke_each=False))
@@ -551,6 +612,20 @@ def test_the_believable_marks_are_picked_out():
     assert marks.cards == (PostedCard(make_card("a"), 4, at(1), at(1)),)
     said = RevokeMark(Revocation(RunId("a"), "operator", "stuck"))
     assert marks.revokes == {"a": (PostedRevoke(said, at(3)),)}
+    assert marks.shown == frozenset()
+
+
+def test_what_others_said_about_an_ending_is_picked_out_by_its_run():
+    comments = [
+        bid("a", 1, 0),
+        shown_by_another("a", 2, 1),
+        shown_by_another("a", 3, 2),
+        shown_by_another("stranger", 4, 3, by_writer=False),
+    ]
+    marks = read_marks(comments, RULES)
+    assert marks.shown == {"a"}
+    assert [found.id for found in marks.cards] == [1], "it is no card"
+    assert without_run(marks, RunId("a")).shown == {"a"}
 
 
 def test_a_run_can_be_left_out_as_if_it_had_never_bid():
@@ -628,25 +703,73 @@ def test_the_standing_tells_holder_bid_and_ending(comments, now, holder, bidding
     assert (said.outcome.value if said else None) == ending
 
 
+def ended(run="a", number=1, *, prev=20.0, updated=5.0, shown=False):
+    return edited(
+        run,
+        "released",
+        number,
+        0,
+        prev=prev,
+        updated=updated,
+        outcome="advanced",
+        target="review",
+        shown=shown,
+    )
+
+
 @pytest.mark.parametrize(
-    ("labels", "updated", "painted"),
+    "labels",
     [
-        (["stage:ready", "claimed"], 5, False),
-        (["stage:review"], 5, True),
-        (["stage:ready", "claimed"], 25, True),  # too late to be a decision: nothing to paint
+        ["stage:ready", "stage:processing", "claimed"],
+        ["stage:ready"],  # a sweep that slept took `claimed` off, and nobody has painted
+        ["stage:review", "claimed"],
+        ["stage:review"],
+        [],
     ],
 )
-def test_claimed_on_a_released_issue_means_that_the_painting_did_not_finish(
-    labels, updated, painted
+@pytest.mark.parametrize(
+    ("marks", "painted"),
+    [
+        ([ended()], False),
+        ([ended(prev=5, updated=9, shown=True)], True),
+        ([ended(), shown_by_another("a", 2, 9)], True),
+        ([ended(), shown_by_another("a", 2, 9, by_writer=False)], False),
+        ([ended(), shown_by_another("b", 2, 9)], False),
+        ([ended(updated=25)], True),  # too late to be a decision: nothing to paint
+        ([ended(), bid("b", 2, 9)], False),  # a bid changes nothing about the ending before it
+        ([ended(), bid("b", 2, 9), shown_by_another("a", 3, 10)], True),
+    ],
+)
+def test_an_ending_is_painted_when_the_cards_say_so_whatever_labels_are_on_the_issue(
+    labels, marks, painted
 ):
-    card = edited(
-        "a", "released", 1, 0, prev=20, updated=updated, outcome="advanced", target="review"
-    )
-    found = standing(card, now=30, labels=labels)
+    found = standing(*marks, now=30, labels=labels)
     assert found.record.painted is painted
     assert (found.unpainted is None) is painted
     if not painted:
         assert found.unpainted.ending == Ending(Outcome.ADVANCED, StageName("review"))
+
+
+def test_a_lease_that_is_not_over_has_no_ending_that_could_be_shown():
+    held = edited("a", "held", 1, 0, prev=20, updated=5)
+    found = standing(held, shown_by_another("a", 2, 6), now=7)
+    assert found.live.lease.run == "a"
+    assert (found.record.ending, found.unpainted) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("comments", "shows"),
+    [
+        ([], False),
+        ([ended()], False),
+        ([ended(prev=5, updated=9, shown=True)], True),
+        ([ended(), shown_by_another("a", 2, 9)], True),
+        ([ended(), shown_by_another("a", 2, 9, by_writer=False)], False),
+        ([ended("b", shown=True), shown_by_another("b", 2, 9)], False),
+    ],
+)
+def test_a_card_shows_its_ending_when_it_or_somebody_for_it_says_so(comments, shows):
+    assert shows_ending(comments, RunId("a")) is shows
 
 
 def test_a_revoke_shows_on_the_record_of_the_run_it_names():
@@ -701,6 +824,12 @@ def test_the_standing_can_be_told_as_it_was_before_ones_own_bid():
         (edited("a", "released", 1, 0, prev=20, updated=5, outcome="failed"), 4, 5, "failed"),
         (edited("a", "released", 1, 0, prev=20, updated=5, outcome="advanced"), 6, 5, "advanced"),
         (edited("a", "released", 1, 0, prev=20, updated=22, outcome="advanced"), 30, 20, None),
+        (
+            edited("a", "released", 1, 0, prev=5, updated=22, outcome="failed", shown=True),
+            30,
+            5,  # its rest counts from the end, not from the painting
+            "failed",
+        ),
     ],
 )
 def test_a_confirmed_card_is_a_try_judged_by_its_own_times(comment, now, ended, outcome):
@@ -759,6 +888,12 @@ def test_cards_that_only_show_what_a_store_decided_defer_to_it(state, outcome, r
     (found,) = tries_on_picture(read_marks([comment], RULES), told)
     assert found.ended_at == (None if ended is None else at(ended))
     assert found.outcome == said
+
+
+def test_a_try_that_only_shows_what_a_store_decided_ended_when_it_was_decided():
+    shown = edited("a", "released", 1, 0, prev=5, updated=90, outcome="failed", shown=True)
+    (found,) = tries_on_picture(read_marks([shown], RULES), None)
+    assert (found.ended_at, found.outcome) == (at(5), "failed")
 
 
 def test_a_stores_word_about_one_run_says_nothing_about_another():
@@ -824,7 +959,7 @@ class World:
             worker.run, worker.phase = f"run{self.runs}", "bidding"
             worker.sent = (make_card(worker.run, ttl=self.ttl), self.now)
         elif worker.phase == "bidding":
-            won = isinstance(prove(self.thread(), worker.run, RULES, "claimed"), Won)
+            won = isinstance(prove(self.thread(), worker.run, RULES), Won)
             if won and not self.finished():
                 worker.phase = "confirming"
                 self.edit(worker, CardState.HELD)

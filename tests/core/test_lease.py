@@ -65,6 +65,7 @@ def test_nobody_holds_an_issue_that_has_no_record():
 )
 def test_only_a_decided_ending_can_be_unpainted(outcome, painted, found):
     record = make_record(outcome, painted=painted)
+    assert record.unpainted is found
     assert Standing(record).unpainted == (record if found else None)
 
 

@@ -194,6 +194,16 @@ def test_vetoes_are_the_blockers_and_what_people_pause_and_park_with():
     assert pipeline.vetoes == {"stop", "human", "wontfix"}
 
 
+def test_working_labels_are_listed_for_the_stages_that_have_one():
+    stages = (
+        stage("draft", "check", working_label="l:drafting"),
+        stage("check", "out"),
+        stage("out"),
+    )
+    assert Pipeline(stages).working_labels == ("l:drafting",)
+    assert Pipeline(stages[1:]).working_labels == ()
+
+
 def test_every_label_is_listed_once_in_the_order_a_person_would():
     gate = ApprovalGate("ok")
     pipeline = Pipeline(

@@ -10,13 +10,13 @@ from dibs.core.fold import FoldRules
 from dibs.core.ids import RunId
 from dibs.core.proof import LostTo, NoProof, Won, prove
 
-from .builders import RULES, at, bid, edited, make_thread, revoke, s
+from .builders import RULES, at, bid, edited, make_thread, revoke, s, shown_by_another
 
 ME = RunId("me")
 
 
 def verdict(*comments, now, rules=RULES):
-    return prove(make_thread(comments, now=now, labels=["stage:ready"]), ME, rules, "claimed")
+    return prove(make_thread(comments, now=now, labels=["stage:ready"]), ME, rules)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,8 @@ def verdict(*comments, now, rules=RULES):
         ([edited("b", "released", 4, 0, prev=20, updated=7), bid("me", 5, 7)], 8, 5, 27),
         ([edited("b", "conceded", 4, 0, prev=20, updated=7), bid("me", 5, 8)], 8, 5, 28),
         ([edited("b", "held", 4, 0, prev=20, updated=7), bid("me", 5, 27)], 28, 5, 47),
+        # posted between the end and the edit that says its labels are painted
+        ([edited("b", "released", 4, 0, prev=7, updated=9, shown=True), bid("me", 5, 8)], 9, 5, 28),
     ],
 )
 def test_a_bid_wins_if_the_fold_names_it(comments, now, fence, ends):
@@ -62,6 +64,20 @@ def test_a_bidder_that_lost_is_told_the_bid_that_beat_it_and_not_a_lease_long_ov
 
 
 @pytest.mark.parametrize(
+    ("marks", "painted"),
+    [
+        ([edited("b", "released", 4, 0, prev=20, updated=7)], False),
+        ([edited("b", "released", 4, 0, prev=7, updated=9, shown=True)], True),
+        ([edited("b", "released", 4, 0, prev=20, updated=7), shown_by_another("b", 6, 8)], True),
+    ],
+)
+def test_a_bidder_that_lost_is_told_whether_the_ending_it_lost_to_is_painted(marks, painted):
+    lost = verdict(*marks, bid("me", 5, 6), now=9)
+    assert isinstance(lost, LostTo)
+    assert lost.record.unpainted is not painted
+
+
+@pytest.mark.parametrize(
     ("comments", "now"),
     [
         ([], 1),
@@ -92,8 +108,8 @@ def test_an_incomplete_list_proves_nothing(others, missing, pages_missing):
     else:
         count = thread.issue.comment_count + missing
         short = replace(thread, issue=replace(thread.issue, comment_count=count))
-    assert isinstance(prove(thread, ME, RULES, "claimed"), Won)
-    assert isinstance(prove(short, ME, RULES, "claimed"), NoProof)
+    assert isinstance(prove(thread, ME, RULES), Won)
+    assert isinstance(prove(short, ME, RULES), NoProof)
 
 
 @given(
@@ -108,9 +124,7 @@ def test_of_all_bidders_on_one_list_at_most_one_is_told_that_it_won(bids, now):
     ]
     thread = make_thread(comments, now=now)
     rules = FoldRules(max_ttl=s(60))
-    verdicts = [
-        prove(thread, RunId(f"r{n}"), rules, "claimed") for n in range(1, len(comments) + 1)
-    ]
+    verdicts = [prove(thread, RunId(f"r{n}"), rules) for n in range(1, len(comments) + 1)]
     assert sum(isinstance(one, Won) for one in verdicts) <= 1
     if any(isinstance(one, Won) for one in verdicts):
         assert not any(isinstance(one, NoProof) for one in verdicts)

@@ -1,9 +1,11 @@
 """Ending a lease: the order of the labels, refusals that touch nothing, crashes that converge."""
 
 import itertools
+from datetime import timedelta
 
 import pytest
 
+from dibs.core.card import ShownMark, parse_mark
 from dibs.core.errors import IllegalMove, Unavailable
 from dibs.core.lease import Outcome
 from dibs.core.steps import Step
@@ -27,9 +29,17 @@ HELD = {"stage:ready", "stage:processing", "claimed"}
 
 def label_steps(process):
     """Every label that was written, in order: `+added`, `-removed`."""
+    return [step for step in written_steps(process) if not step.startswith("card ")]
+
+
+def written_steps(process):
+    """Everything that was written, in order; for a card what it says then."""
     steps = []
     for call in process.tracker.calls:
-        if call.name == "edit_labels":
+        if call.name == "edit_comment":
+            card = parse_mark(call.args[2])
+            steps.append(f"card {card.state.value}{' shown' if card.shown else ''}")
+        elif call.name == "edit_labels":
             steps += [f"+{label}" for label in call.kwargs.get("add", ())]
             steps += [f"-{label}" for label in call.kwargs.get("remove", ())]
         elif call.name == "close":
@@ -48,7 +58,9 @@ def test_advancing_moves_the_issue_and_ends_the_lease(world):
     assert finished.record.painted
     assert world.labels(issue) == {"stage:review"}
     assert world.states(issue) == [("w1-1", "released")]
-    assert world.cards(issue)[0].ending.next == "review"
+    (card,) = world.cards(issue)
+    assert (card.ending.next, card.shown) == ("review", True)
+    assert world.read(issue).issue.comment_count == 1, "one comment for the whole lease"
     assert process.services.leases.live() == ()
     assert world.events() == ["claimed", "advanced"]
 
@@ -64,6 +76,38 @@ def test_the_labels_change_in_an_order_that_a_crash_cannot_hurt(world):
         "-stage:processing",
         "-claimed",
     ]
+
+
+def test_the_card_says_that_it_is_shown_after_the_stages_labels_and_before_claimed_comes_off(world):
+    process = world.process()
+    keeper = process.hold(world.add())
+    process.tracker.calls.clear()
+    process.services.advancing.advance(keeper)
+    decision = ["card released"] if world.kind == "comments" else []  # a store has its own
+    assert written_steps(process) == [
+        *decision,
+        "+stage:review",
+        "-stage:ready",
+        "-stage:processing",
+        "card released shown",
+        "-claimed",
+    ]
+
+
+def test_a_shown_card_still_says_when_the_lease_ended(world):
+    """Attempts rest from the decision on, however long the painting took."""
+    process = world.process()
+    keeper = process.hold(world.add())
+    world.clock.advance(5)
+    decided_at = world.clock.server_now()
+    process.tracker.before = lambda call: world.clock.advance(2 if call.writes else 0)
+    if world.kind == "comments":
+        decided_at += timedelta(seconds=2)  # the decision is a write as well
+    process.services.advancing.fail(keeper, "it broke")
+    (card,) = world.cards(keeper.issue)
+    assert (card.shown, card.prev) == (True, decided_at)
+    standing = world.process("next").services.leases.standing(world.read(keeper.issue))
+    assert [attempt.ended_at for attempt in standing.tries] == [decided_at]
 
 
 def test_the_decision_is_written_before_any_label(world):
@@ -297,7 +341,7 @@ def test_an_ending_whose_reply_was_lost_is_not_decided_twice():
     assert isinstance(finished, Finished)
     assert world.labels(keeper.issue) == {"stage:review"}
     edits = [call for call in process.tracker.calls if call.name == "edit_comment"]
-    assert len(edits) == 2, "one confirmed the bid, one decided"
+    assert len(edits) == 3, "one confirmed the bid, one decided, one says that it is shown"
 
 
 def test_a_store_that_does_not_answer_leaves_the_picture_alone():
@@ -383,6 +427,8 @@ def test_a_crash_anywhere_in_an_ending_is_completed_or_undone_by_the_next_claim(
         if decided and finish != "give_back":
             expected = {"advance": "GATE_SHUT", "fail": "BACKING_OFF", "park": "PARKED"}
             assert codes_of(result) == [expected[finish]]
+            if step is Step.FINISH_SHOWN:  # the stage is right; only `claimed` waits for a sweep
+                world.process("sweeper").sweep()
             assert world.labels(issue) == LABELS_BY_ENDING[finish]
             assert quiet(world, issue)
         else:
@@ -451,6 +497,72 @@ def test_a_person_who_moves_an_issue_back_is_not_undone_by_a_late_acknowledgemen
     claimed = world.process("next").claim(issue)
     assert isinstance(claimed, Claimed), "the person's move was undone"
     assert world.labels(issue) == HELD
+
+
+def die_before(world, issue, wanted):
+    """Advance, and die before the first call that `wanted` picks; the decision stands."""
+    dying = world.process("dying")
+    keeper = dying.hold(issue)
+
+    def fatal(call):
+        if wanted(call):
+            raise Crash(call.name)
+
+    dying.tracker.before = fatal
+    with pytest.raises(Crash):
+        dying.services.advancing.advance(keeper)
+
+
+def says_shown(call):
+    return call.name == "edit_comment" and parse_mark(call.args[2]).shown
+
+
+def takes_claimed_off(call):
+    return call.name == "edit_labels" and call.kwargs.get("remove") == ("claimed",)
+
+
+def marks_of(world, issue):
+    return [type(parse_mark(comment.body)) for comment in world.read(issue).comments]
+
+
+@pytest.mark.parametrize("claimed", ["still on", "taken off by a bot"])
+def test_whoever_paints_for_the_dead_says_so_in_a_comment_and_leaves_their_card_alone(claimed):
+    world = World("comments")
+    issue = world.add()
+    die_before(world, issue, says_shown)
+    assert world.labels(issue) == {"stage:review", "claimed"}
+    if claimed == "taken off by a bot":
+        world.tracker.edit_labels(issue, remove=("claimed",))
+    (card,) = world.read(issue).comments
+    assert codes_of(world.process("next").claim(issue)) == ["GATE_SHUT"]
+    after = world.read(issue).comments
+    assert after[0] == card
+    assert [parse_mark(comment.body) for comment in after[1:]] == [ShownMark("dying-1")]
+    assert quiet(world, issue)
+    assert codes_of(world.process("next").claim(issue)) == ["GATE_SHUT"]
+    assert len(world.read(issue).comments) == 2, "it is said once"
+
+
+def test_a_crash_between_the_card_and_claimed_leaves_only_claimed_to_be_taken_off(world):
+    issue = world.add()
+    die_before(world, issue, takes_claimed_off)
+    assert world.labels(issue) == {"stage:review", "claimed"}
+    assert world.cards(issue)[0].shown
+    before = marks_of(world, issue)
+    world.process("sweeper").sweep()
+    assert world.labels(issue) == {"stage:review"}
+    assert quiet(world, issue)
+    assert marks_of(world, issue) == before, "the holder said it already"
+
+
+def test_a_persons_requeue_of_a_shown_ending_is_respected_by_every_reader(world):
+    issue = world.add()
+    world.process("first").advance(issue)
+    world.tracker.edit_labels(issue, add=("stage:ready",), remove=("stage:review",))
+    world.process("sweeper").sweep()
+    list(world.process("checker").services.checking.check(repair=True))
+    assert world.labels(issue) == {"stage:ready"}
+    assert world.process("next").claimed(issue).stage.name == "ready"
 
 
 def test_crashed_endings_are_counted_as_what_was_decided(world):

@@ -1,7 +1,7 @@
 """Processes that wake up late, replies that do not come, work that never ends.
 
-Each of these was a hole that a reader of the first version found; the schedule that showed it is
-kept here.
+Each of these was a hole that a reader of the first version or the simulator found; the schedule
+that showed it is kept here.
 """
 
 from dataclasses import replace
@@ -9,15 +9,19 @@ from datetime import timedelta
 
 import pytest
 
+from dibs.core.errors import Unavailable
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import NoGate
 from dibs.core.steps import Step
 from dibs.core.terms import terms_for
 from dibs.services.advancing import Finished, FinishRefused
-from dibs.services.claiming import Refused
+from dibs.services.claiming import Beaten, Claimed, Refused
 from dibs.services.running import StopSignal
+from dibs.services.sweeping import Sweep
 
-from .world import KINDS, TTL_S, World, at, outage, pipeline_of
+from .world import KINDS, TTL_S, Crash, World, at, crashing, outage, pipeline_of
+
+HELD = {"stage:ready", "stage:processing", "claimed"}
 
 
 def three_worked_stages():
@@ -145,3 +149,205 @@ def test_a_bounded_sweep_goes_on_where_it_ended(world):
     second = sweeper.sweep(limit=3, after=first.resume_after)
     assert [entry.issue for entry in second.changed] == [crashed]
     assert second.resume_after is None
+
+
+# An ending is painted when the cards say so
+
+
+def asleep_before(process, wanted, meanwhile):
+    """The process freezes before the first call that `wanted` picks; others go on."""
+    slept = []
+
+    def hook(call):
+        if wanted(call) and not slept:
+            slept.append(call)
+            meanwhile()
+
+    process.tracker.before = hook
+
+
+def a_label_edit(call):
+    return call.name == "edit_labels"
+
+
+def takes_claimed_off(call):
+    return call.name == "edit_labels" and call.kwargs.get("remove") == ("claimed",)
+
+
+def drop_claimed(world, issue):
+    """A bot that keeps labels tidy, or a person who does not know better."""
+    world.tracker.edit_labels(issue, remove=("claimed",))
+
+
+def decide_and_die(world, issue):
+    dying = world.process("dying", reached=crashing(Step.FINISH_DECIDED))
+    keeper = dying.hold(issue)
+    with pytest.raises(Crash):
+        dying.services.advancing.advance(keeper)
+
+
+@pytest.mark.parametrize("frozen_before", [a_label_edit, takes_claimed_off])
+def test_an_ending_is_painted_although_a_late_sweeper_took_its_claimed_off(world, frozen_before):
+    """The simulator's schedule: `claimed` that is not there says nothing about the painting."""
+    issue = world.add()
+    world.process("vanished").claimed(issue)
+    world.clock.advance(TTL_S)
+    holder = world.process("holder")
+    keepers = []
+    sweeper = world.process("sweeper")
+    asleep_before(sweeper, frozen_before, lambda: keepers.append(holder.hold(issue)))
+    sweeper.sweep()
+    assert "claimed" not in world.labels(issue), "the late sweeper took the new holder's label"
+    assert isinstance(holder.services.advancing.advance(keepers[0]), Finished)
+    assert world.labels(issue) == {"stage:review"}
+    assert world.process("next").claimed(issue).stage.name == "review", "ready ran a second time"
+
+
+@pytest.mark.parametrize("who", ["a claim", "a sweep", "a repair"])
+def test_a_dead_holders_ending_is_painted_although_a_bot_took_its_claimed_off(world, who):
+    issue = world.add()
+    decide_and_die(world, issue)
+    drop_claimed(world, issue)
+    following = world.process("next")
+    match who:
+        case "a sweep":
+            assert [entry.action for entry in following.sweep().swept] == [Sweep.ROLLED_FORWARD]
+        case "a repair":
+            list(following.services.checking.check(repair=True))
+    if who != "a claim":
+        assert world.labels(issue) == {"stage:review"}
+    assert following.claimed(issue).stage.name == "review", "ready ran a second time"
+
+
+def test_a_late_claimer_that_did_not_look_does_not_run_what_a_bot_made_look_free(world):
+    issue = world.add()
+    decide_and_die(world, issue)
+    drop_claimed(world, issue)
+    world.tracker.edit_labels(issue, remove=("stage:processing",))
+    hasty = world.process("hasty")
+    assert not isinstance(hasty.claim(issue, "ready", look_first=False), Claimed)
+    assert world.labels(issue) == {"stage:review"}
+
+
+@pytest.mark.parametrize("look_first", [True, False])
+def test_a_grant_that_was_given_back_unseen_does_not_keep_everybody_off_for_ever(look_first):
+    """The store's answer came, the tracker's did not: no comment tells that there was a lease."""
+    world = World("store", pipeline=three_worked_stages())
+    issue = world.add()
+    unlucky = world.process("unlucky")
+    cut_off = []
+
+    def no_answer(call):
+        if cut_off or call.writes:
+            cut_off.append(call)
+            raise Unavailable(f"{call.name} did not answer")
+
+    unlucky.tracker.before = no_answer
+    with pytest.raises(Unavailable):
+        unlucky.claim(issue)
+    thread = world.read(issue)
+    assert (thread.comments, thread.issue.labels) == ((), {"stage:ready"})
+    assert not world.store.read(issue).painted
+    following = world.process("next")
+    if not look_first:  # as a worker does that found no comment on the issue
+        assert isinstance(following.claim(issue, "ready", look_first=False), Beaten)
+        assert world.store.read(issue).painted
+    assert isinstance(following.claim(issue, "ready", look_first=look_first), Claimed)
+
+
+def deleting_the_card(world, issue, *, before_edit):
+    """A person deletes the card just before it would be edited for the n-th time."""
+    edits = []
+
+    def hook(call):
+        if call.name == "edit_comment":
+            edits.append(call.args[1])
+            if len(edits) == before_edit:
+                world.tracker.delete_comment(issue, call.args[1])
+
+    return hook
+
+
+def test_an_ending_whose_card_is_deleted_while_it_is_painted_is_painted_without_it():
+    world = World("store", pipeline=three_worked_stages())
+    issue, process = world.add(), world.process()
+    keeper = process.hold(issue)
+    process.tracker.before = deleting_the_card(world, issue, before_edit=1)
+    finished = process.services.advancing.advance(keeper)
+    assert isinstance(finished, Finished)
+    assert finished.record.painted
+    assert world.labels(issue) == {"stage:review"}
+    assert world.read(issue).comments == ()
+    assert world.process("next").claimed(issue).stage.name == "review"
+
+
+def test_a_card_that_is_deleted_after_its_labels_were_painted_breaks_nothing():
+    """On comments the decision goes with the card; its labels are there, `claimed` is swept."""
+    world = World("comments", pipeline=three_worked_stages())
+    issue, process = world.add(), world.process()
+    keeper = process.hold(issue)
+    process.tracker.before = deleting_the_card(world, issue, before_edit=2)
+    assert isinstance(process.services.advancing.advance(keeper), Finished)
+    assert world.labels(issue) == {"stage:review", "claimed"}
+    world.clock.advance(TTL_S)
+    world.process("sweeper").sweep()
+    assert world.labels(issue) == {"stage:review"}
+    assert world.process("next").claimed(issue).stage.name == "review"
+
+
+def test_a_working_label_that_stands_without_claimed_is_swept_once_its_lease_is_over(world):
+    """A sweeper slept between its two labels, and the holder that came in between died."""
+    issue = world.add()
+    world.process("vanished").claimed(issue)
+    world.clock.advance(TTL_S)
+    sweeper = world.process("sweeper")
+    asleep_before(sweeper, takes_claimed_off, lambda: world.process("dying").claimed(issue))
+    sweeper.sweep()
+    assert world.labels(issue) == {"stage:ready", "stage:processing"}
+    other = world.process("other")
+    assert [entry.action for entry in other.sweep().swept] == [Sweep.LIVE]
+    assert world.labels(issue) == {"stage:ready", "stage:processing"}
+    world.clock.advance(TTL_S)
+    assert [entry.action for entry in other.sweep().swept] == [Sweep.FREED]
+    assert world.labels(issue) == {"stage:ready"}
+    assert other.sweep().looked_at == 0
+
+
+def test_labels_that_a_bot_wrote_back_as_a_whole_while_an_ending_was_painted_are_painted_again(
+    world,
+):
+    """It had read them before; setting what it read undoes the stage that was just put on."""
+    issue, process = world.add(), world.process()
+    keeper = process.hold(issue)
+    old = world.labels(issue)
+    written_back = []
+
+    def bot(call):
+        if call.kwargs.get("remove") == ("stage:processing",) and not written_back:
+            written_back.append(call)
+            now = world.labels(issue)
+            world.tracker.edit_labels(issue, add=tuple(old - now), remove=tuple(now - old))
+
+    process.tracker.after = bot
+    assert isinstance(process.services.advancing.advance(keeper), Finished)
+    assert written_back
+    assert world.labels(issue) == {"stage:review"}
+    assert world.process("next").claimed(issue).stage.name == "review", "ready ran a second time"
+
+
+def test_a_sweeper_that_slept_after_its_look_does_not_free_what_was_claimed_meanwhile(world):
+    issue = world.add()
+    world.process("vanished").claimed(issue)
+    world.clock.advance(TTL_S)
+    sweeper, holder, slept = world.process("sweeper"), world.process("holder"), []
+
+    def meanwhile(call):
+        if call.name == "standing" and not slept:
+            slept.append(call)
+            holder.claimed(issue)
+
+    sweeper.leases.after = meanwhile
+    assert [entry.action for entry in sweeper.sweep().swept] == [Sweep.YOUNG]
+    assert sweeper.tracker.written == []
+    assert world.labels(issue) == HELD
+    assert "freed" not in world.events()

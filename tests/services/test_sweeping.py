@@ -82,6 +82,31 @@ def test_a_claimed_label_without_a_card_is_given_a_full_ttl(world):
     assert world.labels(issue) == {"stage:ready"}
 
 
+def test_a_working_label_without_a_card_is_given_a_full_ttl(world):
+    issue, sweeper = world.add(), world.process("sweeper")
+    world.clock.advance(100 * TTL_S)
+    world.tracker.edit_labels(issue, add=("stage:processing",))
+    world.clock.advance(TTL_S - 1)
+    assert actions(sweeper.sweep()) == [Sweep.YOUNG]
+    world.clock.advance(1)
+    assert actions(sweeper.sweep()) == [Sweep.FREED]
+    assert world.labels(issue) == {"stage:ready"}
+
+
+def test_working_labels_without_claimed_are_looked_at_once_all_claimed_issues_were(world):
+    claimed = [world.add("stage:ready", "claimed") for _ in range(3)]
+    stray = world.add("stage:ready", "stage:processing")
+    world.tracker.close(stray)
+    world.clock.advance(TTL_S)
+    sweeper = world.process("sweeper")
+    first = sweeper.sweep(limit=3, dry_run=True)
+    assert ([entry.issue for entry in first.swept], first.resume_after) == (claimed, claimed[-1])
+    rest = sweeper.sweep(limit=3, dry_run=True, after=first.resume_after)
+    assert ([entry.issue for entry in rest.swept], rest.resume_after) == ([stray], None)
+    assert [entry.issue for entry in sweeper.sweep().changed] == [*claimed, stray]
+    assert world.labels(stray) == {"stage:ready"}
+
+
 def test_a_bid_that_may_still_be_confirmed_is_left_alone():
     world = World("comments")
     issue = world.add("stage:ready", "claimed")
@@ -102,6 +127,7 @@ def test_a_decided_ending_is_rolled_forward_at_once(world):
     assert "to review" in report.swept[0].text
     assert world.labels(issue) == {"stage:review"}
     assert "rolled_forward" in world.events()
+    assert world.process("second").sweep().looked_at == 0, "once painted, and said so, it is done"
 
 
 def test_a_closed_issue_that_is_still_claimed_is_freed_too(world):

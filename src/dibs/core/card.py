@@ -1,4 +1,4 @@
-"""The claim card and the revoke: comments that machines read first and people second.
+"""The claim card and what is said about one: comments for machines first, people second.
 
 Decides the one spelling of a card (native dialect, version 1) and reads it back. Refuses to know
 when a card is in force: that is `fold`. A comment that is not exactly a card is no card; a card of
@@ -6,9 +6,11 @@ an unknown version is left alone.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from dibs.core.durations import (
@@ -23,9 +25,12 @@ from dibs.core.lease import Ending, Outcome, Revocation
 
 VERSION = 1
 LONGEST_LINE = 16_000
+_LONGEST_WHY = 200
+_LONGEST_KEPT = 2000
 _LINE = re.compile(
-    r"<!-- (claim|revoke)((?: [a-z][a-z0-9_]{0,31}=[!-~]*)*) -->(?:[ \r\n]|$)", re.ASCII
+    r"<!-- (claim|revoke|shown)((?: [a-z][a-z0-9_]{0,31}=[!-~]*)*) -->(?=[ \r\n]|$)", re.ASCII
 )
+_END = re.compile(r"--!?>")  # Markdown ends a comment at the one, browsers at both
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", re.ASCII)
 # Everything that could end an HTML comment, split a field or ping a person is escaped.
 _SAFE = "-._~:/+"
@@ -49,6 +54,8 @@ class Card:
     """The expiry as it was just before the edit that wrote this state; None: never edited."""
     beats: int = 0
     ending: Ending | None = None
+    shown: bool = False
+    """Its ending is painted: a second edit, whose `prev` is when the lease ended."""
     extra: tuple[tuple[str, str], ...] = ()
     """Keys this version does not know, kept as they came."""
 
@@ -60,13 +67,21 @@ class RevokeMark:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownMark:
+    """Somebody painted the ending of a run that did not live to do it."""
+
+    run: RunId
+    extra: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownMark:
     """Looks like one of ours, but of another version or not well formed. Left alone."""
 
     why: str
 
 
-Mark = Card | RevokeMark | UnknownMark
+Mark = Card | RevokeMark | ShownMark | UnknownMark
 
 
 @dataclass(slots=True)
@@ -86,24 +101,36 @@ class _Fields:
 
 def parse_mark(body: str) -> Mark | None:
     """Read a comment's first line. None for a comment that is no mark of ours."""
-    if not body.startswith(("<!-- claim ", "<!-- revoke ")):
+    if not body.startswith(("<!-- claim ", "<!-- revoke ", "<!-- shown ")):
         return None
-    match = _LINE.match(body[:LONGEST_LINE])
-    if match is None:
+    return _parse_known(body) if len(body) <= _LONGEST_KEPT else _parse(body)
+
+
+def _parse(body: str) -> Mark:
+    match = _LINE.match(body[: LONGEST_LINE + 1])  # one more, to see what the line ends at
+    if match is None or match.end() > LONGEST_LINE:
         return UnknownMark("the first line is not a well-formed mark")
-    if "-->" in match[2]:
+    if _END.search(match[2]):
         return UnknownMark("the HTML comment ends inside a value")
     pairs = [pair.split("=", 1) for pair in match[2].split()]
     fields = _Fields(dict(pairs))
     if len(fields.pairs) != len(pairs):
         return UnknownMark("a field stands twice")
     try:
-        version = fields.take("v")
-        if version not in (None, str(VERSION)):
-            return UnknownMark(f"version {version} is not {VERSION}")
-        return _card(fields) if match[1] == "claim" else _revoke(fields)
+        _check_version(fields)
+        return _READERS[match[1]](fields)
     except (ValueError, OverflowError) as flaw:
-        return UnknownMark(str(flaw))
+        return UnknownMark(str(flaw)[:_LONGEST_WHY])
+
+
+_parse_known = lru_cache(maxsize=4096)(_parse)
+"""Every reading of an issue reads all its cards again, and most of them have not changed."""
+
+
+def _check_version(fields: _Fields) -> None:
+    version = fields.take("v")
+    if version not in (None, str(VERSION)):
+        raise ValueError(f"version {version!r} is not {VERSION}")
 
 
 def _run(fields: _Fields) -> RunId:
@@ -123,6 +150,9 @@ def _card(fields: _Fields) -> Card:
         raise ValueError("beats is not a count")
     outcome = fields.take("outcome")
     target, note = fields.take("next"), fields.take("note")
+    shown = fields.take("shown") == "1"
+    if shown and state is not CardState.RELEASED:
+        raise ValueError(f"a {state} card has no ending that could be shown")
     if (prev is None) != (state is CardState.BID):
         raise ValueError(f"a {state} card {'must' if prev is None else 'may not'} carry prev")
     return Card(
@@ -136,6 +166,7 @@ def _card(fields: _Fields) -> Card:
         ending=Ending(Outcome(outcome), StageName(target) if target else None, note or "")
         if outcome is not None
         else None,
+        shown=shown,
         extra=fields.rest,
     )
 
@@ -149,6 +180,17 @@ def _revoke(fields: _Fields) -> RevokeMark:
         force=fields.take("force") == "1",
     )
     return RevokeMark(revocation, extra=fields.rest)
+
+
+def _shown(fields: _Fields) -> ShownMark:
+    return ShownMark(_run(fields), extra=fields.rest)
+
+
+_READERS: dict[str, Callable[[_Fields], Mark]] = {
+    "claim": _card,
+    "revoke": _revoke,
+    "shown": _shown,
+}
 
 
 def render_card(card: Card) -> str:
@@ -165,6 +207,7 @@ def render_card(card: Card) -> str:
         ("outcome", ending.outcome.value if ending else ""),
         ("next", (ending.next or "") if ending else ""),
         ("note", ending.note if ending else ""),
+        ("shown", "1" if card.shown else ""),
     ]
     return _line("claim", fields, card.extra) + "\n" + _sentence(card)
 
@@ -180,6 +223,11 @@ def render_revoke(revocation: Revocation) -> str:
     who = _plain(revocation.by) or "An operator"
     what = "ended" if revocation.force else "asked to end"
     return f"{_line('revoke', fields)}\n{who} {what} the lease of run `{revocation.run}`."
+
+
+def render_shown(run: RunId) -> str:
+    line = _line("shown", [("run", run), ("v", str(VERSION))])
+    return f"{line}\nThe labels now show how the lease of run `{run}` ended."
 
 
 def _short(text: str, most: int = 3000) -> str:

@@ -249,7 +249,7 @@ def _lease(
         yield Reason(
             ReasonCode.UNPAINTED,
             "its last run ended but its labels do not show it yet",
-            "any worker or dibs sweep finishes the labels",
+            "the next worker that wants it, or dibs fsck, finishes the labels",
         )
     elif standing.bidding_until is not None and now < standing.bidding_until:
         yield Reason(

@@ -6,10 +6,10 @@ and 8.)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from dibs.core.card import Card, CardState, RevokeMark, parse_mark
+from dibs.core.card import Card, CardState, RevokeMark, ShownMark, parse_mark
 from dibs.core.ids import ZERO, Fence, IssueRef, RunId, ServerTime, later
 from dibs.core.issue import Comment, Thread
 from dibs.core.lease import Ending, Lease, Outcome, Record, Standing, Try
@@ -44,12 +44,15 @@ class Marks:
 
     cards: tuple[PostedCard, ...]
     revokes: Mapping[RunId, tuple[PostedRevoke, ...]]
+    shown: frozenset[RunId] = frozenset()
+    """Runs whose ending somebody else painted."""
 
 
 def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
     """Pick out what counts: well formed, by an author with write access, within the maximum ttl."""
     cards: list[PostedCard] = []
     revokes: dict[RunId, tuple[PostedRevoke, ...]] = {}
+    shown: set[RunId] = set()
     for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
         if not comment.by_writer:
             continue
@@ -59,20 +62,33 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
         elif isinstance(mark, RevokeMark):
             run = mark.revocation.run
             revokes[run] = (*revokes.get(run, ()), PostedRevoke(mark, comment.created_at))
-    return Marks(tuple(cards), revokes)
+        elif isinstance(mark, ShownMark):
+            shown.add(mark.run)
+    return Marks(tuple(cards), revokes, frozenset(shown))
 
 
 def without_run(marks: Marks, run: RunId | None) -> Marks:
     """The marks as if this run had never bid."""
     if run is None:
         return marks
-    return Marks(tuple(posted for posted in marks.cards if posted.card.run != run), marks.revokes)
+    return replace(marks, cards=tuple(posted for posted in marks.cards if posted.card.run != run))
 
 
 def counted_in_time(posted: PostedCard) -> bool:
-    """Whether the card's last edit landed before the expiry it was written against."""
+    """Whether the card's last edit landed before the expiry it was written against.
+
+    The edit that says `shown` comes after the end and repeats an ending that counted.
+    """
     prev = posted.card.prev
-    return prev is None or posted.updated_at < prev
+    return prev is None or posted.card.shown or posted.updated_at < prev
+
+
+def landed_at(posted: PostedCard) -> ServerTime:
+    """When the state it is in was written; never after the edit that repeats it."""
+    card = posted.card
+    if card.shown and card.prev is not None:
+        return min(card.prev, posted.updated_at)
+    return posted.updated_at
 
 
 def expiry(posted: PostedCard, revokes: Sequence[PostedRevoke], rules: FoldRules) -> ServerTime:
@@ -94,7 +110,7 @@ def _expiry_by_itself(posted: PostedCard) -> ServerTime:
         return card.prev
     match card.state:
         case CardState.RELEASED | CardState.CONCEDED:
-            return posted.updated_at
+            return landed_at(posted)
         case CardState.BID | CardState.HELD:
             return later(posted.updated_at, card.ttl)
 
@@ -105,7 +121,7 @@ def ending_of(
     """What its holder decided, if that landed while the lease was still in force."""
     if posted.card.state is not CardState.RELEASED or not counted_in_time(posted):
         return None
-    if expiry(posted, revokes, rules) < posted.updated_at:
+    if expiry(posted, revokes, rules) < landed_at(posted):
         return None
     return posted.card.ending or Ending(Outcome.RETURNED)
 
@@ -173,17 +189,19 @@ def _pictured(posted: PostedCard, marks: Marks, record: Record | None) -> Try:
     return Try(
         run=posted.card.run,
         stage=posted.card.stage,
-        ended_at=None if running else posted.updated_at,
+        ended_at=None if running else landed_at(posted),
         outcome=said.outcome if said else None,
         excused=posted.card.run in marks.revokes,
     )
 
 
 def shows_ending(comments: Iterable[Comment], run: RunId) -> bool:
-    """Whether this run's card says that its lease has ended."""
+    """Whether this run's card, or somebody for it, says that its ending is painted."""
     marks = (parse_mark(comment.body) for comment in comments if comment.by_writer)
     return any(
-        isinstance(mark, Card) and mark.run == run and mark.state is CardState.RELEASED
+        isinstance(mark, Card | ShownMark)
+        and mark.run == run
+        and (isinstance(mark, ShownMark) or mark.shown)
         for mark in marks
     )
 
@@ -205,7 +223,7 @@ def lease_of(issue: IssueRef, posted: PostedCard, expires_at: ServerTime) -> Lea
 
 
 def standing_on_comments(
-    thread: Thread, rules: FoldRules, claimed_label: str, *, apart_from: RunId | None = None
+    thread: Thread, rules: FoldRules, *, apart_from: RunId | None = None
 ) -> Standing:
     """An issue's standing where the cards themselves are the lease.
 
@@ -220,11 +238,11 @@ def standing_on_comments(
     if not confirmed(posted.card):
         waiting = posted.card.state is CardState.BID and folded.live(thread.now)
         return Standing(
-            record=_record_before(thread, marks, rules, claimed_label),
+            record=_record_before(thread, marks, rules),
             tries=tries,
             bidding_until=folded.expires_at if waiting else None,
         )
-    record = _record(thread, posted, marks, folded.expires_at, claimed_label, rules)
+    record = _record(thread, posted, marks, folded.expires_at, rules)
     return Standing(record=record, tries=tries)
 
 
@@ -233,7 +251,6 @@ def _record(
     posted: PostedCard,
     marks: Marks,
     expires_at: ServerTime,
-    claimed_label: str,
     rules: FoldRules,
 ) -> Record:
     revokes = marks.revokes.get(posted.card.run, ())
@@ -242,18 +259,16 @@ def _record(
         lease=lease_of(thread.issue.ref, posted, expires_at),
         as_of=thread.now,
         ending=said,
-        # `claimed` comes off last, so its presence means the painting did not finish.
-        painted=said is None or claimed_label not in thread.issue.labels,
+        # Only the cards say it. `claimed` is no sign: a sweep that slept may have taken it off.
+        painted=said is None or posted.card.shown or posted.card.run in marks.shown,
         revocation=revokes[-1].mark.revocation if revokes else None,
     )
 
 
-def _record_before(
-    thread: Thread, marks: Marks, rules: FoldRules, claimed_label: str
-) -> Record | None:
+def _record_before(thread: Thread, marks: Marks, rules: FoldRules) -> Record | None:
     """The last confirmed lease, where only unconfirmed bids came after it."""
     for posted in reversed(marks.cards):
         if confirmed(posted.card):
             ends_at = expiry(posted, marks.revokes.get(posted.card.run, ()), rules)
-            return _record(thread, posted, marks, ends_at, claimed_label, rules)
+            return _record(thread, posted, marks, ends_at, rules)
     return None

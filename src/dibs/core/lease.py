@@ -95,6 +95,11 @@ class Record:
         return self.ending is None and self.as_of < self.lease.expires_at
 
     @property
+    def unpainted(self) -> bool:
+        """Decided, and nobody has finished painting its labels."""
+        return self.ending is not None and not self.painted
+
+    @property
     def remaining(self) -> timedelta:
         return self.lease.expires_at - self.as_of
 
@@ -129,8 +134,7 @@ class Standing:
     @property
     def unpainted(self) -> Record | None:
         """An ending that was decided but whose labels nobody has finished painting."""
-        record = self.record
-        return record if record and record.ending and not record.painted else None
+        return self.record if self.record is not None and self.record.unpainted else None
 
 
 # Outcomes of the store's operations: values, matched to the end.

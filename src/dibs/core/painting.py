@@ -1,20 +1,34 @@
 """Which label changes show an ending, given everything that can be seen of the issue."""
 
+from dataclasses import dataclass
+
 from dibs.core.fold import shows_ending
 from dibs.core.issue import Thread
 from dibs.core.lease import Record
 from dibs.core.pipeline import Pipeline
-from dibs.core.plan import Effects, ending_effects
+from dibs.core.plan import AddLabels, Effects, RemoveLabels, ending_effects
 
 
-def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Effects:
-    """Nothing, once the card shows the ending and `claimed` is off.
+@dataclass(frozen=True, slots=True)
+class Painting:
+    """What shows an ending, and what lets the issue go once the card says that it is shown."""
 
-    The card is ended after the labels, so then only the acknowledgement is missing, and whatever
-    the labels say now is a person's later word.
+    showing: Effects = ()
+    letting_go: Effects = ()
+
+    @property
+    def labels_differ(self) -> bool:
+        return any(isinstance(effect, AddLabels | RemoveLabels) for effect in self.showing)
+
+
+def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting:
+    """Nothing but letting go, once the ending is marked as shown.
+
+    Whatever stage the labels say from then on is a person's later word.
     """
-    labels = thread.issue.labels
-    off = pipeline.labels.claimed not in labels
-    if off and shows_ending(thread.comments, record.lease.run):
-        return ()
-    return ending_effects(pipeline, record, labels)
+    claimed, labels = pipeline.labels.claimed, thread.issue.labels
+    last = RemoveLabels((claimed,))
+    if shows_ending(thread.comments, record.lease.run):
+        return Painting((), (last,) if claimed in labels else ())
+    effects = ending_effects(pipeline, record, labels)
+    return Painting(tuple(effect for effect in effects if effect != last), (last,))

@@ -155,6 +155,10 @@ class Pipeline:
         return self.stage(wanted)
 
     @property
+    def working_labels(self) -> tuple[str, ...]:
+        return tuple(stage.working_label for stage in self.stages if stage.working_label)
+
+    @property
     def vetoes(self) -> frozenset[str]:
         """Labels that stop a running lease when a person puts them on."""
         return self.blockers | {self.labels.paused, self.labels.parked}

@@ -91,8 +91,10 @@ def _letting_go(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Eff
 
 def freeing_effects(pipeline: Pipeline, labels: frozenset[str]) -> Effects:
     """Take off what a vanished holder left: every working label, then `claimed`."""
-    working = tuple(stage.working_label for stage in pipeline.stages if stage.working_label)
-    return (*_removing(working, labels), *_removing((pipeline.labels.claimed,), labels))
+    return (
+        *_removing(pipeline.working_labels, labels),
+        *_removing((pipeline.labels.claimed,), labels),
+    )
 
 
 def _adding(wanted: tuple[str, ...], labels: frozenset[str]) -> Effects:

@@ -30,7 +30,7 @@ class NoProof:
 Proof = Won | LostTo | NoProof
 
 
-def prove(thread: Thread, run: RunId, rules: FoldRules, claimed_label: str) -> Proof:
+def prove(thread: Thread, run: RunId, rules: FoldRules) -> Proof:
     """A win needs the complete list, our card in it, and the fold to name it current and live."""
     if not thread.complete:
         return NoProof(
@@ -49,6 +49,6 @@ def prove(thread: Thread, run: RunId, rules: FoldRules, claimed_label: str) -> P
     if not confirmed(folded.current.card):
         rival = lease_of(thread.issue.ref, folded.current, folded.expires_at)
         return LostTo(Record(lease=rival, as_of=thread.now))
-    record = standing_on_comments(thread, rules, claimed_label, apart_from=run).record
+    record = standing_on_comments(thread, rules, apart_from=run).record
     assert record is not None, "a confirmed current card is the record"
     return LostTo(record)

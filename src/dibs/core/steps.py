@@ -26,6 +26,7 @@ class Step(StrEnum):
     FINISH_LABEL_ADDED = "finish.label_added"
     FINISH_LABEL_REMOVED = "finish.label_removed"
     FINISH_CLOSED = "finish.closed"
+    FINISH_SHOWN = "finish.shown"
     FINISH_PAINTED = "finish.painted"
     FINISH_ACKNOWLEDGED = "finish.acknowledged"
 

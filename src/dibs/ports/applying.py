@@ -5,11 +5,12 @@ the plan, and then a reading: every write is looked at. Functions beside the pro
 both services and the comment store need them and neither may import the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Thread
+from dibs.core.painting import Painting
 from dibs.core.plan import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.tracker import Batching, Tracker
@@ -48,6 +49,27 @@ def apply_to(
     return apply(tracker, seen.ref, effects, reached)
 
 
+def paint_ending(
+    tracker: Tracker,
+    seen: Thread,
+    plan: Callable[[Thread], Painting],
+    mark: Sequence[Effect],
+    reached: Reached = unwatched,
+) -> Thread | None:
+    """Labels first, then the mark that says they are shown, then the issue is let go.
+
+    None if the issue is not as it was seen, or if somebody undid the labels meanwhile: look again.
+    """
+    paint = plan(seen)
+    if isinstance(tracker, Batching):
+        effects = (*paint.showing, *mark, *paint.letting_go)
+        return tracker.apply(seen.issue.ref, effects, seen=seen.issue)
+    painted = apply_to(tracker, seen.issue, paint.showing, reached)
+    if painted is None or plan(painted).labels_differ:
+        return None
+    return apply(tracker, seen.issue.ref, (*mark, *paint.letting_go), reached)
+
+
 def _apply_one(tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached) -> None:
     match effect:
         case AddLabels(labels):
@@ -58,8 +80,10 @@ def _apply_one(tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reach
             reached(Step.FINISH_LABEL_REMOVED)
         case PostComment(body):
             tracker.comment(issue, body)
+            reached(Step.FINISH_SHOWN)
         case EditComment(comment, body):
             tracker.edit_comment(issue, comment, body)
+            reached(Step.FINISH_SHOWN)
         case CloseIssue():
             tracker.close(issue)
             reached(Step.FINISH_CLOSED)

@@ -21,10 +21,11 @@ from dibs.core.lease import (
     Revocation,
     Standing,
 )
-from dibs.core.plan import Effect, Effects
+from dibs.core.painting import Painting
+from dibs.core.plan import Effect
 from dibs.ports.guarantees import Guarantee
 
-Painter = Callable[[Record, Thread], Effects]
+Painter = Callable[[Record, Thread], Painting]
 """Which label changes show this ending, given what can be seen of the issue."""
 
 

@@ -11,9 +11,8 @@ from dibs.core.errors import Outage
 from dibs.core.events import EventKind, about
 from dibs.core.issue import Thread
 from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked, fit_note
-from dibs.core.painting import ending_paint
+from dibs.core.painting import Painting, ending_paint
 from dibs.core.pipeline import Pipeline
-from dibs.core.plan import Effects
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
@@ -98,7 +97,7 @@ class Advancing:
             case never:
                 assert_never(never)
 
-    def _paint(self, record: Record, thread: Thread) -> Effects:
+    def _paint(self, record: Record, thread: Thread) -> Painting:
         return ending_paint(self._pipeline, record, thread)
 
     def _refuse(self, keeper: Keeper, why: str) -> FinishRefused:

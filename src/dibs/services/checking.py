@@ -52,7 +52,7 @@ class Checking:
         for flaw in diagnose(thread, standing, self._pipeline):
             mend = repair and (bool(flaw.repair) or flaw.code is FlawCode.UNPAINTED_ENDING)
             if mend and standing.unpainted is not None:
-                self._claiming.roll_forward(standing.unpainted, thread)
+                self._claiming.roll_forward(standing.unpainted)
             elif mend:
                 apply(self._tracker, ref, flaw.repair)
             yield Finding(flaw, repaired=mend)

@@ -39,9 +39,9 @@ from dibs.core.lease import (
     StopAsked,
     Unproven,
 )
-from dibs.core.painting import ending_paint
+from dibs.core.painting import Painting, ending_paint
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.core.plan import Effects, claim_effects
+from dibs.core.plan import claim_effects
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.core.terms import LeaseTerms, terms_for
 from dibs.ports.clock import Clock
@@ -165,6 +165,8 @@ class Claiming:
                 return self._accept(lease, thread, stage, terms, asked_at, options)
             case Busy(record):
                 self._journal.append(about(EventKind.CLAIM_LOST, bid, winner=record.lease.holder))
+                if record.unpainted:  # nothing is granted over it, so somebody has to paint it
+                    self.roll_forward(record)
                 return Beaten(issue, record)
             case Unproven(why):
                 self._journal.append(about(EventKind.CLAIM_LOST, bid, why=why))
@@ -185,16 +187,16 @@ class Claiming:
         thread = self._tracker.read(issue)
         standing = self._leases.standing(thread)
         if standing.unpainted is not None and thread.complete:
-            self.roll_forward(standing.unpainted, thread)
+            self.roll_forward(standing.unpainted)
             thread = self._tracker.read(issue)
             standing = self._leases.standing(thread)
         verdict = judge(thread, standing, self._pipeline, self._around(None))
         return _overlooking(verdict, options.overlook)
 
-    def roll_forward(self, record: Record, thread: Thread) -> None:
+    def roll_forward(self, record: Record) -> None:
         """Paint the ending that a vanished holder decided."""
         self._leases.roll_forward(record, self._paint)
-        self._journal.append(about(EventKind.ROLLED_FORWARD, record.lease, at=thread.now))
+        self._journal.append(about(EventKind.ROLLED_FORWARD, record.lease, at=record.as_of))
 
     def _accept(
         self,
@@ -259,7 +261,7 @@ class Claiming:
     ) -> tuple[Refused | None, int]:
         before = self._leases.standing(thread, apart_from=lease.run)
         if before.unpainted is not None:
-            self.roll_forward(before.unpainted, thread)
+            self.roll_forward(before.unpainted)
             thread = self._tracker.read(lease.issue)
         rivals = self._ahead_of(lease, stage)
         verdict = _overlooking(
@@ -295,7 +297,7 @@ class Claiming:
             return len(others)  # a rank means nothing among grants that are seen late
         return sum(held.granted_at <= lease.granted_at for held in others)
 
-    def _paint(self, record: Record, thread: Thread) -> Effects:
+    def _paint(self, record: Record, thread: Thread) -> Painting:
         return ending_paint(self._pipeline, record, thread)
 
     def _around(self, in_flight: int | None) -> Surroundings:

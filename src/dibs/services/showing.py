@@ -8,6 +8,7 @@ acknowledged last, so that whoever comes next can finish what a crash left half 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from dibs.core.card import Card, CardState, render_card, render_revoke
 from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage, Unavailable
@@ -31,7 +32,7 @@ from dibs.core.lease import (
 )
 from dibs.core.plan import EditComment, Effect, PostComment
 from dibs.core.steps import Reached, Step, unwatched
-from dibs.ports.applying import apply, apply_to
+from dibs.ports.applying import apply, paint_ending
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import LeaseStore, Painter
 from dibs.ports.tracker import Tracker
@@ -114,7 +115,7 @@ class Showing:
         return Released(replace(record, painted=True))
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
-        """Labels first, the card after them, the acknowledgement last.
+        """The stage's labels, then the card, then `claimed` off, and the acknowledgement last.
 
         Painted only while the issue is as it was when the store still said that this is to be done:
         a sleeper that wakes up here must not undo what came after it.
@@ -124,10 +125,17 @@ class Showing:
             known = self._store.read(record.lease.issue)
             if known is None or known.lease.run != record.lease.run or known.painted:
                 return
-            paint = painter(record, thread)
-            if apply_to(
-                self._tracker, thread.issue, (*paint, *_card_edit(record, thread)), self._reached
-            ):
+            try:
+                painted = paint_ending(
+                    self._tracker,
+                    thread,
+                    partial(painter, record),
+                    _card_edit(record, thread),
+                    self._reached,
+                )
+            except NoSuchComment:
+                continue  # somebody deleted the card: it shows without one
+            if painted is not None:
                 self._reached(Step.FINISH_PAINTED)
                 self._store.acknowledge(record)
                 self._reached(Step.FINISH_ACKNOWLEDGED)
@@ -179,6 +187,7 @@ def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
             prev=lease.expires_at,
             beats=lease.beats,
             ending=ending,
+            shown=state is CardState.RELEASED,
             extra=(("fence", str(lease.fence)),),
         )
     )

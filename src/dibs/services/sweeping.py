@@ -1,10 +1,13 @@
 """One bounded pass over claimed issues: finish what was left half painted, free what is over.
 
+Claimed is what carries `claimed`, or a stage's working label that a late painter left alone.
+
 A sweep never ends a live lease. It only brings the picture back to the truth; whoever wants the
 issue afterwards bids for it like anybody else. Every worker sweeps, so recovery needs no job of
-its own.
+its own; and so each does its share, or a fleet would read the square of its size.
 """
 
+import random
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,7 +21,7 @@ from dibs.core.issue import Thread
 from dibs.core.lease import Record, Standing
 from dibs.core.pipeline import Pipeline
 from dibs.core.plan import freeing_effects
-from dibs.ports.applying import apply
+from dibs.ports.applying import apply_to
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.ports.paging import walk
@@ -41,6 +44,22 @@ class Swept:
     action: Sweep
     text: str
 
+    @property
+    def changed(self) -> bool:
+        return self.action in (Sweep.ROLLED_FORWARD, Sweep.FREED)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One worker's part: so many claimed issues drawn at random, and more while any was amiss.
+
+    A fleet that holds as many issues as it has places looks at each about `looks` times in a round.
+    Fewer claimed issues than that are all looked at.
+    """
+
+    looks: int
+    dice: random.Random
+
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
@@ -51,9 +70,7 @@ class SweepReport:
 
     @property
     def changed(self) -> tuple[Swept, ...]:
-        return tuple(
-            entry for entry in self.swept if entry.action in (Sweep.ROLLED_FORWARD, Sweep.FREED)
-        )
+        return tuple(entry for entry in self.swept if entry.changed)
 
 
 class Sweeping:
@@ -75,30 +92,64 @@ class Sweeping:
         self._grace = grace
 
     def sweep(
-        self, *, limit: int = 1000, dry_run: bool = False, after: IssueRef | None = None
+        self,
+        *,
+        limit: int = 1000,
+        dry_run: bool = False,
+        after: IssueRef | None = None,
+        share: Share | None = None,
     ) -> SweepReport:
-        """Look at `limit` claimed issues; `after` goes on where a bounded pass ended."""
+        """Look at `limit` claimed issues; `after` goes on where a bounded pass ended.
+
+        With a `share`, list as many and look at those that fall to it.
+        """
+        claimed = self._pipeline.labels.claimed
+        # Closed ones too: they can be stuck.
+        query = IssueQuery((claimed,), limit=limit, after=after, closed_too=True)
+        if share is None:
+            swept = self._each(query, dry_run=dry_run)
+            last = swept[-1].issue if swept and len(swept) == limit else None
+        else:
+            swept, last = self._some(query, share, dry_run=dry_run)
+        if last is None:
+            for label in self._pipeline.working_labels:
+                strays = IssueQuery((label,), (claimed,), limit=limit, closed_too=True)
+                swept += self._each(strays, dry_run=dry_run)
+        return SweepReport(len(swept), tuple(swept), resume_after=last)
+
+    def _each(self, query: IssueQuery, *, dry_run: bool) -> list[Swept]:
         swept = []
-        claimed = (self._pipeline.labels.claimed,)  # closed ones too: they can be stuck
-        query = IssueQuery(claimed, limit=limit, after=after, closed_too=True)
         for issue in walk(self._tracker, query):
             with suppress(NoSuchIssue):  # deleted or transferred since it was listed
                 swept.append(self._one(issue.ref, dry_run=dry_run))
-        last = swept[-1].issue if swept and len(swept) == limit else None
-        return SweepReport(len(swept), tuple(swept), resume_after=last)
+        return swept
+
+    def _some(
+        self, query: IssueQuery, share: Share, *, dry_run: bool
+    ) -> tuple[list[Swept], IssueRef | None]:
+        listed = [issue.ref for issue in walk(self._tracker, query)]
+        last = listed[-1] if len(listed) == query.limit else None
+        swept: list[Swept] = []
+        in_order = 0
+        while listed and in_order < share.looks:
+            ref = listed.pop(share.dice.randrange(len(listed)))
+            with suppress(NoSuchIssue):
+                swept.append(self._one(ref, dry_run=dry_run))
+                in_order = 0 if swept[-1].changed else in_order + 1
+        return swept, last
 
     def _one(self, ref: IssueRef, *, dry_run: bool) -> Swept:
         thread = self._tracker.read(ref)
         standing = self._leases.standing(thread)
         if standing.unpainted is not None and thread.complete:
             if not dry_run:
-                self._claiming.roll_forward(standing.unpainted, thread)
+                self._claiming.roll_forward(standing.unpainted)
             return Swept(ref, Sweep.ROLLED_FORWARD, _rolled(standing.unpainted))
         if (why := self._keep(thread, standing)) is not None:
             return why
-        if not dry_run:
-            self._free(thread)
-        return Swept(ref, Sweep.FREED, "no lease is live; its labels were taken off")
+        if dry_run or self._free(thread):
+            return Swept(ref, Sweep.FREED, "no lease is live; its labels were taken off")
+        return Swept(ref, Sweep.YOUNG, "it changed while it was looked at")
 
     def _keep(self, thread: Thread, standing: Standing) -> Swept | None:
         ref, record = thread.issue.ref, standing.record
@@ -115,10 +166,13 @@ class Sweeping:
             return Swept(ref, Sweep.YOUNG, "expired, and still in its grace")
         return None
 
-    def _free(self, thread: Thread) -> None:
+    def _free(self, thread: Thread) -> bool:
+        """False if somebody is at it by now: then it is not ours to free any more."""
         paint = freeing_effects(self._pipeline, thread.issue.labels)
-        apply(self._tracker, thread.issue.ref, paint)
+        if apply_to(self._tracker, thread.issue, paint) is None:
+            return False
         self._journal.append(Event(EventKind.FREED, issue=thread.issue.ref, at=thread.now))
+        return True
 
 
 def _rolled(record: Record) -> str:

@@ -11,26 +11,29 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import assert_never
 
 from dibs.core.eligibility import Pause, PauseScope, ReasonCode
 from dibs.core.errors import HandlerUnusable, Misuse, Outage, RateLimited
-from dibs.core.ids import HolderId, IssueRef, LocalTime
+from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command, PythonCallable, Stage
 from dibs.ports.clock import Clock
 from dibs.ports.pauses import Pauses
 from dibs.ports.runner import Runner
+from dibs.ports.threads import Threads
 from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.running import Running, StopSignal
 from dibs.services.scanning import Candidate, Scanning, Spread
-from dibs.services.sweeping import Sweeping
+from dibs.services.sweeping import Share, Sweeping
 
 _log = logging.getLogger("dibs.worker")
 _ARRIVAL_S = 0.1
 _HURRY_S = 2.0
 _SWEEP = 200
+_LOOKS = 4
 
 
 class Until(StrEnum):
@@ -85,6 +88,7 @@ class Worker:
         options: WorkOptions,
         dice: random.Random,
         *,
+        threads: Threads,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._claiming = claiming
@@ -96,13 +100,14 @@ class Worker:
         self._clock = clock
         self._options = options
         self._dice = dice
+        self._threads = threads
         self._tell = tell
         self._spread = Spread(dice)
         self._wake = threading.Event()
         self._leaving = threading.Event()
         self._hurried = threading.Event()
         self._stop_jobs = StopSignal()
-        self._jobs: set[threading.Thread] = set()
+        self._jobs: set[RunId] = set()
         self._lock = threading.Lock()
         self._sweep_at = LocalTime(0.0)
         self._swept_to: IssueRef | None = None
@@ -168,9 +173,9 @@ class Worker:
         options = self._options
         if options.until is Until.ONCE:
             return None
-        # A job that ends sets the wake event, so a full worker need not poll at all.
+        # A job that ends sets the wake event, so a full worker wakes up only to sweep.
         if len(self._jobs) >= options.jobs:
-            return options.poll_s
+            return max(self._sweep_at - self._clock.now(), 0.0)
         if options.until is Until.DRAINED and not self._jobs:
             if self._drained():
                 return None
@@ -202,7 +207,8 @@ class Worker:
         if now < self._sweep_at:
             return
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
-        report = self._sweeping.sweep(limit=_SWEEP, after=self._swept_to)
+        share = Share(_LOOKS * self._options.jobs, self._dice)
+        report = self._sweeping.sweep(limit=_SWEEP, after=self._swept_to, share=share)
         self._swept_to = report.resume_after
         for entry in report.changed:
             self.report.swept += 1
@@ -294,12 +300,9 @@ class Worker:
         self._tell(
             f"{lease.issue} claimed for {lease.stage} (run {lease.run}, fence {lease.fence})"
         )
-        job = threading.Thread(
-            target=self._job, args=(claimed,), name=f"dibs-job-{lease.issue}", daemon=True
-        )
         with self._lock:
-            self._jobs.add(job)
-        job.start()
+            self._jobs.add(lease.run)
+        self._threads.start(partial(self._job, claimed), f"dibs-job-{lease.issue}")
 
     def _job(self, claimed: Claimed) -> None:
         try:
@@ -315,7 +318,7 @@ class Worker:
             self._broken(f"{claimed.lease.issue} ended unexpectedly")
         finally:
             with self._lock:
-                self._jobs.discard(threading.current_thread())
+                self._jobs.discard(claimed.lease.run)
             self._wake.set()
 
     def _broken(self, line: str) -> None:

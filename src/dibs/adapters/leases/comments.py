@@ -9,8 +9,9 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
-from dibs.core.card import Card, CardState, render_card, render_revoke
+from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
 from dibs.core.errors import NoSuchComment, Outage, Unavailable
 from dibs.core.fold import FoldRules, PostedCard, fold, lease_of, read_marks, standing_on_comments
 from dibs.core.ids import IssueRef, RunId, later
@@ -33,10 +34,10 @@ from dibs.core.lease import (
     StopAsked,
     Unproven,
 )
-from dibs.core.plan import Effect
+from dibs.core.plan import EditComment, Effect, PostComment
 from dibs.core.proof import LostTo, NoProof, Won, prove
 from dibs.core.steps import Reached, Step, unwatched
-from dibs.ports.applying import apply, apply_to
+from dibs.ports.applying import apply, paint_ending
 from dibs.ports.clock import Clock
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import Painter
@@ -92,7 +93,7 @@ class CommentLeases:
                 self.concede(_bidding(bid, posted))
                 raise
             self._reached(Step.CLAIM_SETTLED)
-            match prove(thread, bid.run, self._rules, self._claimed):
+            match prove(thread, bid.run, self._rules):
                 case Won(lease):
                     return Granted(lease, thread)
                 case LostTo(record):
@@ -186,7 +187,7 @@ class CommentLeases:
         record, _ = decided
         self._reached(Step.FINISH_DECIDED)
         try:
-            self.roll_forward(record, painter)
+            self._paint(record, painter, EditComment(_card_of(lease), _shown(record)))
         except Outage as failure:
             _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
             return Released(record)
@@ -231,16 +232,28 @@ class CommentLeases:
         return None if folded.live(thread.now) else "the lease has expired"
 
     def acknowledge(self, record: Record) -> None:
-        """Nothing to write: here `claimed` coming off last is the acknowledgement."""
+        """Said in a comment of its own: nobody edits another's card."""
+        self._tracker.comment(record.lease.issue, render_shown(record.lease.run))
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
+        self._paint(record, painter, PostComment(render_shown(record.lease.run)))
+
+    def _paint(self, record: Record, painter: Painter, mark: Effect) -> None:
         """Painted only while the card in force is still this one and nothing has changed since."""
         for _ in range(_PAINTINGS):
             thread = self._tracker.read(record.lease.issue)
+            if not thread.complete:
+                continue
             known = self.standing(thread).unpainted
             if known is None or known.lease.run != record.lease.run:
                 return
-            if apply_to(self._tracker, thread.issue, painter(record, thread), self._reached):
+            try:
+                painted = paint_ending(
+                    self._tracker, thread, partial(painter, record), (mark,), self._reached
+                )
+            except NoSuchComment:
+                return  # our card was deleted, and the ending with it
+            if painted is not None:
                 self._reached(Step.FINISH_PAINTED)
                 self._reached(Step.FINISH_ACKNOWLEDGED)
                 return
@@ -259,7 +272,7 @@ class CommentLeases:
         return self.standing(self._tracker.read(issue)).record
 
     def standing(self, thread: Thread, *, apart_from: RunId | None = None) -> Standing:
-        return standing_on_comments(thread, self._rules, self._claimed, apart_from=apart_from)
+        return standing_on_comments(thread, self._rules, apart_from=apart_from)
 
     def mine(self, thread: Thread, run: RunId) -> Lease | None:
         record = self.standing(thread).record
@@ -279,18 +292,31 @@ class CommentLeases:
 
     def _edit(self, lease: Lease, state: CardState, ending: Ending | None = None) -> Comment:
         """Write a state into our own card, against the expiry we know of."""
-        assert lease.card is not None, "a comment lease always has its card"
-        card = Card(
-            run=lease.run,
-            ttl=lease.ttl,
-            state=state,
-            holder=lease.holder,
-            stage=lease.stage,
-            prev=lease.expires_at,
-            beats=lease.beats,
-            ending=ending,
-        )
-        return self._tracker.edit_comment(lease.issue, lease.card, render_card(card))
+        card = _card(lease, state, ending)
+        return self._tracker.edit_comment(lease.issue, _card_of(lease), render_card(card))
+
+
+def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
+    return Card(
+        run=lease.run,
+        ttl=lease.ttl,
+        state=state,
+        holder=lease.holder,
+        stage=lease.stage,
+        prev=lease.expires_at,
+        beats=lease.beats,
+        ending=ending,
+    )
+
+
+def _card_of(lease: Lease) -> int:
+    assert lease.card is not None, "a comment lease always has its card"
+    return lease.card
+
+
+def _shown(record: Record) -> str:
+    """The ended card once more, now that its labels show it."""
+    return render_card(replace(_card(record.lease, CardState.RELEASED, record.ending), shown=True))
 
 
 def _bidding(bid: Bid, posted: Comment) -> Lease:

@@ -77,9 +77,9 @@ class MemoryLeases:
                 return Released(known)  # a retry after a lost reply
             if known is None or not known.live:
                 return Lost("the lease expired or another run holds the issue")
-            ended = Record(
+            ended = replace(
+                known,
                 lease=replace(known.lease, expires_at=now),
-                as_of=now,
                 ending=ending,
                 painted=ending.outcome is Outcome.CONCEDED,
             )

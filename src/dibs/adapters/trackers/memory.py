@@ -1,18 +1,49 @@
 """A tracker in this process's memory, for tests, the simulator and trying things out.
 
 It does what a tracker does and nothing more: no batching, so the services' plain path is what runs
-on it. Time is handed in.
+on it. Time is handed in. Finding costs by what is found and not by what is there, so that a backlog
+of any size can be simulated.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.ids import ZERO, IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
+
+_MOST_LISTINGS = 32
+
+
+class _Listing:
+    """The numbers of the issues that one kind of query finds, kept in order as issues change."""
+
+    def __init__(self, kind: IssueQuery, issues: Iterable[Issue]) -> None:
+        self._kind = kind
+        self._numbers = [int(issue.ref.key) for issue in issues if matches(issue, kind)]
+
+    def page(self, query: IssueQuery) -> tuple[list[int], bool]:
+        """What a page of it holds, and whether there is more behind."""
+        after = query.after
+        first = 0 if after is None else bisect_right(self._numbers, int(after.key))
+        start = first + query.skip
+        end = start + query.limit
+        return self._numbers[start:end], len(self._numbers) > end
+
+    def take(self, issue: Issue) -> None:
+        """The issue is new, or not as it was."""
+        number, wanted = int(issue.ref.key), matches(issue, self._kind)
+        place = bisect_left(self._numbers, number)
+        listed = place < len(self._numbers) and self._numbers[place] == number
+        if wanted and not listed:
+            self._numbers.insert(place, number)
+        elif listed and not wanted:
+            del self._numbers[place]
 
 
 class MemoryTracker:
@@ -28,16 +59,27 @@ class MemoryTracker:
         self._author = author
         self._lock = threading.RLock()
         self._issues: dict[IssueRef, Issue] = {}
+        self._refs: list[IssueRef] = []
+        self._listings: dict[IssueQuery, _Listing] = {}
         self._comments: dict[IssueRef, list[Comment]] = {}
         self._last_comment = 0
         self.traits = TrackerTraits(name="memory:", settle=settle, grain=grain, cheap_reads=True)
 
     def find(self, query: IssueQuery) -> Found:
         with self._lock:
-            wanted = [issue for issue in self._issues.values() if _matches(issue, query)]
-            wanted = wanted[query.skip :]
-            page = tuple(wanted[: query.limit])
-            return Found(page, self._now(), more=len(wanted) > query.limit)
+            numbers, more = self._listing(query).page(query)
+            page = tuple(self._issues[self._refs[number - 1]] for number in numbers)
+            return Found(page, self._now(), more=more)
+
+    def _listing(self, query: IssueQuery) -> _Listing:
+        """Made when first asked for, and kept: workers ask the same few questions all day."""
+        kind = IssueQuery(query.labels, query.without, closed_too=query.closed_too)
+        listing = self._listings.get(kind)
+        if listing is None:
+            if len(self._listings) >= _MOST_LISTINGS:
+                del self._listings[next(iter(self._listings))]
+            listing = self._listings[kind] = _Listing(kind, self._issues.values())
+        return listing
 
     def read(self, issue: IssueRef) -> Thread:
         with self._lock:
@@ -63,15 +105,21 @@ class MemoryTracker:
                 author=self._author,
             )
             self._issues[ref], self._comments[ref] = issue, []
+            self._refs.append(ref)
+            self._list(issue)
             return issue
 
-    def comment(self, issue: IssueRef, body: str) -> Comment:
+    def comment(
+        self, issue: IssueRef, body: str, *, author: str | None = None, by_writer: bool = True
+    ) -> Comment:
+        """Beyond the port: anybody may be the author, with or without write access."""
         with self._lock:
             known, now = self._issue(issue), self._now()
             self._last_comment += 1
-            posted = Comment(self._last_comment, body, now, now, author=self._author)
+            name = self._author if author is None else author
+            posted = Comment(self._last_comment, body, now, now, author=name, by_writer=by_writer)
             self._comments[issue].append(posted)
-            self._change(replace(known, comment_count=known.comment_count + 1))
+            self._change(known, comment_count=known.comment_count + 1)
             return posted
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
@@ -84,6 +132,16 @@ class MemoryTracker:
                     return thread[place]
             raise NoSuchComment(issue, comment)
 
+    def delete_comment(self, issue: IssueRef, comment: int) -> None:
+        """Beyond the port: what a person may do on a tracker, and no service does."""
+        with self._lock:
+            known = self._issue(issue)
+            left = [one for one in self._comments[issue] if one.id != comment]
+            if len(left) == len(self._comments[issue]):
+                raise NoSuchComment(issue, comment)
+            self._comments[issue] = left
+            self._change(known, comment_count=len(left))
+
     def edit_labels(
         self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
     ) -> None:
@@ -91,11 +149,11 @@ class MemoryTracker:
             known = self._issue(issue)
             labels = (known.labels | set(add)) - set(remove)
             if labels != known.labels:
-                self._change(replace(known, labels=labels))
+                self._change(known, labels=labels)
 
     def close(self, issue: IssueRef) -> None:
         with self._lock:
-            self._change(replace(self._issue(issue), open=False))
+            self._change(self._issue(issue), open=False)
 
     def prepare(self, labels: Sequence[str]) -> None:
         """Labels need no making here."""
@@ -105,11 +163,18 @@ class MemoryTracker:
             raise NoSuchIssue(ref)
         return self._issues[ref]
 
-    def _change(self, issue: Issue) -> None:
-        self._issues[issue.ref] = replace(issue, updated_at=self._now())
+    def _change(self, known: Issue, **changes: Any) -> None:
+        changed = replace(known, updated_at=self._now(), **changes)
+        self._issues[known.ref] = changed
+        if changed.labels != known.labels or changed.open != known.open:
+            self._list(changed)
+
+    def _list(self, issue: Issue) -> None:
+        for listing in self._listings.values():
+            listing.take(issue)
 
 
-def _matches(issue: Issue, query: IssueQuery) -> bool:
+def matches(issue: Issue, query: IssueQuery) -> bool:
     return (
         (issue.open or query.closed_too)
         and issue.labels.issuperset(query.labels)

@@ -1,0 +1,123 @@
+"""What shows an ending, what lets the issue go, and when there is nothing left to do."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.core.painting import Painting, ending_paint
+from dibs.core.plan import AddLabels, CloseIssue, RemoveLabels, ending_effects, labels_after
+from dibs.core.presets import STAGES
+
+from .builders import edited, make_record, make_thread, shown_by_another
+
+ADVANCED = make_record("advanced", "review", painted=False)
+DECIDED = edited("a", "released", 1, 0, prev=20, updated=5, outcome="advanced", target="review")
+SHOWN = edited(
+    "a", "released", 1, 0, prev=5, updated=9, outcome="advanced", target="review", shown=True
+)
+TOLD = shown_by_another("a", 2, 9)
+OFF = RemoveLabels(("claimed",))
+HELD = ("stage:ready", "stage:processing", "claimed")
+
+LABEL_SETS = st.frozensets(st.sampled_from([*STAGES.every_label, "bug"]))
+ENDINGS = st.sampled_from(
+    [
+        ADVANCED,
+        make_record("advanced", "done", stage="review", painted=False),
+        make_record("advanced", "ready", stage="review", painted=False),
+        *(make_record(outcome, painted=False) for outcome in ("returned", "failed", "parked")),
+    ]
+)
+
+
+def painting(record, labels, *comments) -> Painting:
+    return ending_paint(STAGES, record, make_thread(comments, now=30, labels=labels))
+
+
+def whole(paint: Painting):
+    return (*paint.showing, *paint.letting_go)
+
+
+def test_the_stages_labels_show_the_ending_and_claimed_lets_the_issue_go():
+    assert painting(ADVANCED, HELD, DECIDED) == Painting(
+        showing=(
+            AddLabels(("stage:review",)),
+            RemoveLabels(("stage:ready",)),
+            RemoveLabels(("stage:processing",)),
+        ),
+        letting_go=(OFF,),
+    )
+
+
+@given(ENDINGS, LABEL_SETS)
+def test_nothing_but_claimed_waits_for_the_card(record, labels):
+    paint = painting(record, labels)
+    assert paint.letting_go == (OFF,)
+    assert labels_after(paint.showing, labels) & {"claimed"} == labels & {"claimed"}
+    assert labels_after(whole(paint), labels) == labels_after(
+        ending_effects(STAGES, record, labels), labels
+    )
+
+
+def test_claimed_is_let_go_even_if_the_plan_did_not_see_it():
+    """Between the look and the writing a late claimer may have put it on."""
+    paint = painting(ADVANCED, ["stage:ready"], DECIDED)
+    assert paint.letting_go == (OFF,)
+
+
+@pytest.mark.parametrize("labels", [("stage:ready",), ("stage:ready", "stage:processing")])
+def test_an_ending_is_painted_although_somebody_else_took_claimed_off(labels):
+    paint = painting(ADVANCED, labels, DECIDED)
+    assert labels_after(whole(paint), frozenset(labels)) == {"stage:review"}
+
+
+@pytest.mark.parametrize("comments", [(SHOWN,), (DECIDED, TOLD), (SHOWN, TOLD)])
+@given(labels=LABEL_SETS.map(lambda labels: labels - {"claimed"}))
+def test_what_a_person_does_to_the_labels_of_a_shown_ending_is_the_last_word(comments, labels):
+    assert painting(ADVANCED, labels, *comments) == Painting()
+
+
+@pytest.mark.parametrize("comments", [(SHOWN,), (DECIDED, TOLD)])
+def test_claimed_that_is_left_on_a_shown_ending_comes_off(comments):
+    paint = painting(ADVANCED, ("stage:review", "claimed"), *comments)
+    assert paint == Painting(letting_go=(OFF,))
+
+
+@pytest.mark.parametrize(
+    "comments",
+    [
+        (),
+        (DECIDED,),
+        (DECIDED, shown_by_another("b", 2, 9)),
+        (DECIDED, shown_by_another("a", 2, 9, by_writer=False)),
+    ],
+)
+def test_an_ending_that_nobody_who_counts_says_is_shown_is_painted(comments):
+    assert painting(ADVANCED, ("stage:ready",), *comments).labels_differ
+
+
+@pytest.mark.parametrize(
+    ("showing", "differ"),
+    [
+        ((), False),
+        ((CloseIssue(),), False),  # closing twice does no harm, and a label says where it is
+        ((AddLabels(("stage:review",)),), True),
+        ((RemoveLabels(("stage:ready",)),), True),
+        ((AddLabels(("stage:done",)), CloseIssue()), True),
+    ],
+)
+def test_only_labels_that_are_missing_or_left_over_make_a_difference(showing, differ):
+    assert Painting(showing, (OFF,)).labels_differ is differ
+
+
+@given(ENDINGS, LABEL_SETS)
+def test_once_its_labels_are_on_nothing_differs_until_somebody_undoes_them(record, labels):
+    painted = labels_after(painting(record, labels).showing, labels)
+    assert not painting(record, painted).labels_differ
+    if painted != labels:
+        assert painting(record, labels).labels_differ
+
+
+def test_an_ending_in_a_stage_the_configuration_has_dropped_only_lets_the_issue_go():
+    record = make_record("advanced", "review", stage="old", painted=False)
+    assert painting(record, ("stage:old", "claimed")) == Painting(letting_go=(OFF,))
