@@ -4,9 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TESTS  ?= tests
+FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format lint imports types docs bench build clean
+.PHONY: help venv demo test check format lint imports types docs conformance fuzz bench build clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -41,6 +42,12 @@ types: $(STAMP) ## mypy, strict
 
 docs: $(STAMP) ## the docs say what the code does
 	$(BIN)/python -m pytest -q tests/architecture
+
+conformance: $(STAMP) ## which guarantee each adapter proved, and by which checks
+	@$(BIN)/python -m tests.conformance
+
+fuzz: $(STAMP) ## coverage-guided fuzzing for a while: FUZZ_SECONDS=60
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 bench: $(STAMP) ## tables and ratios, measured side by side in one run
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'

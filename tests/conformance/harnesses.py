@@ -14,12 +14,12 @@ from dibs.adapters.sqlite_database import Database
 from dibs.adapters.trackers.memory import MemoryTracker
 from dibs.adapters.trackers.plain import PlainTracker
 from dibs.adapters.trackers.sqlite import SqliteTracker
+from dibs.core.errors import Unavailable
 from dibs.core.fold import FoldRules
 from dibs.core.issue import Draft
 from dibs.core.plan import AddLabels
 from dibs.testing.clock import FakeClock
-from dibs.testing.conformance.leases import LeaseHarness
-from dibs.testing.conformance.tracker import TrackerHarness
+from dibs.testing.conformance import LeaseHarness, TrackerHarness
 
 CLAIMED = "claimed"
 
@@ -45,6 +45,12 @@ class Files:
         """All connections are gone, as after the death of every process."""
         self._opened.close()
 
+    def vanish(self) -> None:
+        """Where the database was, nobody can open one: as when its disk is gone."""
+        self.die()
+        self.path.rename(self.path.with_suffix(".gone"))
+        self.path.mkdir()
+
 
 def outwait(database: Database, seconds: float) -> None:
     """Wait on the database's own clock, for as long as it takes and no longer."""
@@ -62,6 +68,17 @@ def outwait(database: Database, seconds: float) -> None:
 # Trackers
 
 
+class Stranger:
+    """Somebody who may comment on a memory tracker, and may not write."""
+
+    def __init__(self, tracker) -> None:
+        self._tracker = tracker
+        self.read = tracker.read
+
+    def comment(self, issue, body):
+        return self._tracker.comment(issue, body, author="mallory", by_writer=False)
+
+
 class MemoryTrackerHarness(TrackerHarness):
     """The tracker is the server here: a second client is the same object."""
 
@@ -71,6 +88,9 @@ class MemoryTrackerHarness(TrackerHarness):
 
     def another(self):
         return self.tracker
+
+    def stranger(self):
+        return Stranger(self.tracker)
 
     def advance(self, seconds: float) -> None:
         self._clock.advance(seconds)
@@ -84,11 +104,17 @@ class SqliteTrackerHarness(TrackerHarness):
         self._second = SqliteTracker(opened.open(), shelf=shelves[1])
         super().__init__(PlainTracker(first) if plain else first)
 
+        self._files = opened
+
     def another(self):
         return self._second
 
     def advance(self, seconds: float) -> None:
         outwait(self._database, seconds)
+
+    def cut_off(self):
+        self._files.vanish()
+        return self.tracker
 
 
 @contextmanager
@@ -154,6 +180,7 @@ class MemoryHarness(LeaseHarness):
 
 class SqliteHarness(LeaseHarness):
     short = timedelta(seconds=0.4)
+    sequences = 3
 
     def __init__(self, opened: Files) -> None:
         self._files = opened
@@ -174,6 +201,39 @@ class SqliteHarness(LeaseHarness):
         self._second = SqliteLeases(self._files.open())
         return self.store
 
+    def cut_off(self):
+        self._files.vanish()
+        return self.store
+
+
+class Skewed:
+    """A local clock that is wrong by a fixed span."""
+
+    def __init__(self, clock: FakeClock, by: timedelta) -> None:
+        self._clock, self._by_s = clock, by.total_seconds()
+
+    def now(self):
+        return self._clock.now() + self._by_s
+
+    def sleep(self, seconds):
+        self._clock.sleep(seconds)
+
+    def wait(self, event, seconds):
+        return self._clock.wait(event, seconds)
+
+
+class Unreachable:
+    """A tracker whose every call is lost on the way."""
+
+    def __init__(self, tracker) -> None:
+        self.traits = tracker.traits
+
+    def __getattr__(self, name):
+        def lost(*args, **kwargs):
+            raise Unavailable(f"{name}: no answer")
+
+        return lost
+
 
 class CommentsHarness(LeaseHarness):
     """A grant is a won bid, which `show` confirms; `claimed` on the issue says it is not painted.
@@ -187,9 +247,10 @@ class CommentsHarness(LeaseHarness):
         self._second = self._client(1)
 
     def _client(self, number):
-        return CommentLeases(
-            self._trackers[number], self._clocks(), rules=FoldRules(), claimed_label=CLAIMED
-        )
+        return self._on(self._trackers[number], self._clocks())
+
+    def _on(self, tracker, clock):
+        return CommentLeases(tracker, clock, rules=FoldRules(), claimed_label=CLAIMED)
 
     def another(self):
         return self._second
@@ -201,6 +262,12 @@ class CommentsHarness(LeaseHarness):
         self.store = self._client(0)
         self._second = self._client(1)
         return self.store
+
+    def skewed(self, by: timedelta):
+        return self._on(self._trackers[1], Skewed(self._clocks(), by))
+
+    def cut_off(self):
+        return self._on(Unreachable(self._trackers[0]), self._clocks())
 
     def issue(self):
         return self._trackers[0].create(Draft("Prices are wrong")).ref
@@ -234,6 +301,7 @@ def comments_on_memory():
 
 class CommentsOnSqlite(CommentsHarness):
     short = timedelta(seconds=0.4)
+    sequences = 3
 
     def __init__(self, opened: Files) -> None:
         self._files = opened
@@ -247,6 +315,10 @@ class CommentsOnSqlite(CommentsHarness):
         self._files.die()
         self._trackers = self._open()
         return super().restart()
+
+    def cut_off(self):
+        self._files.vanish()
+        return self.store
 
 
 @contextmanager

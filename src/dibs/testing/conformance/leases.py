@@ -1,25 +1,19 @@
 """What a lease store must do, as checks that any store can be put through.
 
-    from dibs.testing.conformance import leases
-
-    @contextmanager
-    def mine() -> Iterator[leases.LeaseHarness]:
-        yield MyHarness(...)
-
-    leases.prove(mine).insist()
-
 A check names the guarantee it proves and runs only on a store that declares it; those that prove
 none are the contract of every store. Each check starts from an empty store.
 """
 
 import itertools
 import threading
-from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 
+from dibs.core.errors import Outage
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.lease import (
-    AcquireResult,
     Bid,
     Busy,
     Ending,
@@ -27,114 +21,31 @@ from dibs.core.lease import (
     Lease,
     Lost,
     Outcome,
-    Record,
     Released,
     Renewed,
-    RenewResult,
     Revocation,
     StopAsked,
 )
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import LeaseStore
-from dibs.testing.conformance.report import Check, Factory, NotApplicable, Report, examine
+from dibs.testing.conformance.lease_harness import (
+    ADVANCED,
+    CONCEDED,
+    LeaseHarness,
+    bid,
+    end,
+    expire,
+    hold,
+    record_of,
+    refused,
+    revocation,
+)
+from dibs.testing.conformance.report import Check, Factory, Report, assert_outage, examine
+from dibs.testing.conformance.sequences import wander
 
-ADVANCED = Ending(Outcome.ADVANCED, StageName("review"), "it works")
-CONCEDED = Ending(Outcome.CONCEDED)
 _STALLS = 5
-
-
-class LeaseHarness(ABC):
-    """A store under test, and what the checks need of its surroundings."""
-
-    long = timedelta(minutes=5)
-    """A ttl that no check outlives, even on a slow machine."""
-    short = timedelta(seconds=20)
-    """A ttl that is waited for. Where the store's time is real, make it a fraction of a second."""
-
-    def __init__(self, store: LeaseStore) -> None:
-        self.store = store
-        self._issues = 0
-
-    @abstractmethod
-    def another(self) -> LeaseStore:
-        """A second, independent client of the same store."""
-
-    @abstractmethod
-    def advance(self, seconds: float) -> None:
-        """Return when the store's own clock has gone on by so much, and little more."""
-
-    def restart(self) -> LeaseStore:
-        """End every process that the store lives in, and come back on what is left."""
-        raise NotApplicable("this store cannot be restarted")
-
-    def issue(self) -> IssueRef:
-        """An issue that nobody has touched yet."""
-        self._issues += 1
-        return IssueRef("", str(self._issues))
-
-    def confirm(self, store: LeaseStore, lease: Lease) -> RenewResult:
-        """Make a grant count, where a grant is only a won bid."""
-        del store
-        return Renewed(lease)
-
-    def paint(self, store: LeaseStore, record: Record) -> None:
-        """Show an ending on the tracker, as far as this store wants to know of it."""
-        store.acknowledge(record)
-
-
-def bid(issue: IssueRef, run: str, ttl: timedelta, *, stage: str = "ready") -> Bid:
-    return Bid(issue, RunId(run), HolderId(f"worker-{run}"), StageName(stage), ttl)
-
-
-def hold(
-    harness: LeaseHarness,
-    issue: IssueRef,
-    run: str,
-    ttl: timedelta,
-    *,
-    store: LeaseStore | None = None,
-    stage: str = "ready",
-) -> Lease:
-    """Acquire and confirm; the check fails if either is refused."""
-    store = store or harness.store
-    granted = store.acquire(bid(issue, run, ttl, stage=stage))
-    assert isinstance(granted, Granted), f"run {run} was not granted: {granted}"
-    confirmed = harness.confirm(store, granted.lease)
-    assert isinstance(confirmed, Renewed), f"run {run} was not confirmed: {confirmed}"
-    return confirmed.lease
-
-
-def end(harness: LeaseHarness, lease: Lease, ending: Ending = ADVANCED) -> Record:
-    """Release and paint, as a holder that finished its work does."""
-    released = harness.store.release(lease, ending)
-    assert isinstance(released, Released), f"the holder could not release: {released}"
-    harness.paint(harness.store, released.record)
-    return released.record
-
-
-def expire(harness: LeaseHarness, issue: IssueRef) -> Record:
-    """Wait, on the store's own word, until the lease is over."""
-    for _ in range(1000):
-        record = harness.store.read(issue)
-        assert record is not None, "a lease that was granted can be read"
-        if not record.live:
-            return record
-        harness.advance(max(record.remaining.total_seconds(), 0.001))
-    raise AssertionError("the lease never expired by the store's clock")
-
-
-def refused(result: AcquireResult) -> bool:
-    return not isinstance(result, Granted)
-
-
-def _record(store: LeaseStore, issue: IssueRef) -> Record:
-    record = store.read(issue)
-    assert record is not None, f"{issue} has a lease, and the store cannot tell of it"
-    return record
-
-
-def _revoke(run: str, *, force: bool = False) -> Revocation:
-    return Revocation(RunId(run), "ada", "wrong branch", force=force)
+_HOUR = timedelta(hours=1)
+_FAILED = Ending(Outcome.FAILED, note="it broke")
 
 
 # The contract of every store
@@ -164,7 +75,7 @@ def issues_do_not_disturb_each_other(harness: LeaseHarness) -> None:
     second = hold(harness, two, "b", harness.long)
     end(harness, first)
     assert isinstance(harness.store.renew(second), Renewed)
-    assert _record(harness.store, two).lease.run == second.run
+    assert record_of(harness.store, two).lease.run == second.run
 
 
 def a_reading_names_the_holder(harness: LeaseHarness) -> None:
@@ -177,7 +88,7 @@ def a_reading_names_the_holder(harness: LeaseHarness) -> None:
     assert isinstance(granted, Granted), f"the first bid was refused: {granted}"
     confirmed = harness.confirm(harness.store, granted.lease)
     assert isinstance(confirmed, Renewed), f"the first bid was not confirmed: {confirmed}"
-    record = _record(harness.another(), issue)
+    record = record_of(harness.another(), issue)
     seen, given = record.lease, confirmed.lease
     assert record.live, "a lease just granted is not read as live"
     assert (seen.issue, seen.run, seen.holder, seen.stage, seen.ttl) == (
@@ -204,7 +115,7 @@ def a_renewal_extends(harness: LeaseHarness) -> None:
         gained = renewed.lease.expires_at - lease.expires_at
         assert gained >= timedelta(seconds=0.04), f"the renewal gained only {gained}"
         assert (renewed.lease.run, renewed.lease.granted_at) == (lease.run, lease.granted_at)
-        seen = _record(harness.another(), issue).lease
+        seen = record_of(harness.another(), issue).lease
         assert (seen.expires_at, seen.beats) == (renewed.lease.expires_at, beat)
         lease = renewed.lease
 
@@ -217,7 +128,7 @@ def renewing_keeps_a_lease_past_its_first_expiry(harness: LeaseHarness) -> None:
         while True:
             harness.advance(harness.short.total_seconds() / 4)
             renewed = harness.store.renew(lease)
-            record = _record(harness.store, issue)
+            record = record_of(harness.store, issue)
             if not isinstance(renewed, Renewed):
                 # Where time is real, a machine that stalls for a whole ttl loses the lease rightly.
                 assert record.as_of >= lease.expires_at, f"a live lease was refused: {renewed}"
@@ -245,10 +156,10 @@ def nothing_revives_an_expired_lease(harness: LeaseHarness) -> None:
     expire(harness, issue)
     for _ in range(2):
         assert isinstance(harness.store.renew(lease), Lost), "an expired lease was renewed"
-        assert not _record(harness.another(), issue).live, "a late renewal revived the lease"
+        assert not record_of(harness.another(), issue).live, "a late renewal revived the lease"
     released = harness.store.release(lease, ADVANCED)
     assert isinstance(released, Lost), "an ending counted although the lease had expired"
-    assert _record(harness.another(), issue).ending is None, "a late ending was written down"
+    assert record_of(harness.another(), issue).ending is None, "a late ending was written down"
     assert harness.store.live() == ()
     assert not refused(harness.another().acquire(bid(issue, "b", harness.long)))
 
@@ -261,7 +172,7 @@ def a_superseded_lease_can_do_nothing(harness: LeaseHarness) -> None:
     new = hold(harness, issue, "b", harness.long, store=harness.another())
     assert isinstance(harness.store.renew(old), Lost), "a superseded lease was renewed"
     assert isinstance(harness.store.release(old, ADVANCED), Lost), "a superseded lease was released"
-    record = _record(harness.store, issue)
+    record = record_of(harness.store, issue)
     assert record.live, "the old holder ended the new holder's lease"
     assert (record.lease.run, record.lease.fence) == (new.run, new.fence)
     assert isinstance(harness.store.renew(new), Renewed), "the new holder cannot renew"
@@ -273,7 +184,7 @@ def a_release_ends_the_lease(harness: LeaseHarness) -> None:
     lease = hold(harness, issue, "a", harness.long)
     released = harness.store.release(lease, ADVANCED)
     assert isinstance(released, Released), f"the holder could not release: {released}"
-    for record in (released.record, _record(harness.another(), issue)):
+    for record in (released.record, record_of(harness.another(), issue)):
         assert record.ending == ADVANCED, f"the ending was not kept: {record.ending}"
         assert not record.live
         assert record.lease.fence == lease.fence
@@ -287,7 +198,7 @@ def a_released_lease_cannot_renew(harness: LeaseHarness) -> None:
     assert isinstance(harness.store.release(lease, ADVANCED), Released)
     renewed = harness.store.renew(lease)
     assert isinstance(renewed, Lost), f"a released lease was renewed: {renewed}"
-    record = _record(harness.another(), issue)
+    record = record_of(harness.another(), issue)
     assert record.ending == ADVANCED, "a late renewal erased the ending"
     assert not record.live, "a late renewal revived the lease"
 
@@ -301,7 +212,7 @@ def a_release_can_be_retried(harness: LeaseHarness) -> None:
         again = client.release(lease, ADVANCED)
         assert isinstance(again, Released), f"the retry was told {again}"
         assert again.record.ending == ADVANCED
-    harness.paint(harness.store, _record(harness.store, issue))
+    harness.paint(harness.store, record_of(harness.store, issue))
     assert isinstance(harness.store.release(lease, ADVANCED), Released)
 
 
@@ -317,11 +228,11 @@ def an_unpainted_ending_can_be_read(harness: LeaseHarness) -> None:
     issue = harness.issue()
     lease = hold(harness, issue, "a", harness.long)
     assert isinstance(harness.store.release(lease, ADVANCED), Released)
-    found = _record(harness.another(), issue)
+    found = record_of(harness.another(), issue)
     assert found.ending == ADVANCED
     assert not found.painted, "an ending that nobody painted is read as painted"
     harness.paint(harness.another(), found)
-    assert _record(harness.store, issue).painted, "a painted ending is read as unpainted"
+    assert record_of(harness.store, issue).painted, "a painted ending is read as unpainted"
 
 
 def a_conceded_ending_needs_no_painting(harness: LeaseHarness) -> None:
@@ -338,10 +249,10 @@ def a_graceful_revoke_asks_and_waits(harness: LeaseHarness) -> None:
     """The holder is told with its next renewal, may still end the lease, and is not pushed out."""
     issue = harness.issue()
     lease = hold(harness, issue, "a", harness.long)
-    record = harness.another().revoke(issue, _revoke("a"))
+    record = harness.another().revoke(issue, revocation("a"))
     assert record is not None, "the run that holds it was not found"
     assert record.live, "a graceful revoke ended the lease at once"
-    assert record.revocation == _revoke("a")
+    assert record.revocation == revocation("a")
     assert refused(harness.another().acquire(bid(issue, "b", harness.long))), (
         "a revoked holder was pushed out before its lease was over"
     )
@@ -358,9 +269,9 @@ def a_graceful_revoke_frees_at_expiry(harness: LeaseHarness) -> None:
     for _ in range(_STALLS):
         issue = harness.issue()
         lease = hold(harness, issue, "a", harness.short)
-        if harness.store.revoke(issue, _revoke("a")) is None:
+        if harness.store.revoke(issue, revocation("a")) is None:
             # Where time is real, a machine that stalls for a whole ttl comes too late rightly.
-            assert not _record(harness.store, issue).live, "the run that holds it was not found"
+            assert not record_of(harness.store, issue).live, "the run that holds it was not found"
             continue
         over = expire(harness, issue)
         assert over.as_of >= lease.expires_at, "the lease was over before its time"
@@ -374,20 +285,20 @@ def a_forced_revoke_frees_at_once(harness: LeaseHarness) -> None:
     """Break-glass: the issue is free now, and the old holder finds out by itself."""
     issue = harness.issue()
     lease = hold(harness, issue, "a", harness.long)
-    record = harness.another().revoke(issue, _revoke("a", force=True))
+    record = harness.another().revoke(issue, revocation("a", force=True))
     assert record is not None, "the run that holds it was not found"
     assert not record.live, "a forced revoke left the lease live"
     hold(harness, issue, "b", harness.long, store=harness.another())
     assert isinstance(harness.store.renew(lease), Lost), "the old holder could still renew"
     assert isinstance(harness.store.release(lease, ADVANCED), Lost), "the old holder could release"
-    assert _record(harness.store, issue).lease.run == RunId("b")
+    assert record_of(harness.store, issue).lease.run == RunId("b")
 
 
 def a_forced_holder_is_lost_even_if_nobody_came(harness: LeaseHarness) -> None:
     """A holder that was forced out cannot come back just because the issue is still free."""
     issue = harness.issue()
     lease = hold(harness, issue, "a", harness.long)
-    assert harness.store.revoke(issue, _revoke("a", force=True)) is not None
+    assert harness.store.revoke(issue, revocation("a", force=True)) is not None
     assert isinstance(harness.store.renew(lease), Lost), "a forced-out holder renewed"
     assert isinstance(harness.store.release(lease, ADVANCED), Lost), "a forced-out holder released"
     assert harness.store.live() == ()
@@ -396,16 +307,16 @@ def a_forced_holder_is_lost_even_if_nobody_came(harness: LeaseHarness) -> None:
 def a_revoke_names_one_run(harness: LeaseHarness) -> None:
     """A revoke that names another run, or comes after the end, does nothing at all."""
     issue = harness.issue()
-    assert harness.store.revoke(issue, _revoke("a", force=True)) is None
+    assert harness.store.revoke(issue, revocation("a", force=True)) is None
     lease = hold(harness, issue, "a", harness.long)
     for force in (False, True):
-        assert harness.another().revoke(issue, _revoke("b", force=force)) is None
-    record = _record(harness.store, issue)
+        assert harness.another().revoke(issue, revocation("b", force=force)) is None
+    record = record_of(harness.store, issue)
     assert record.live, "a revoke hit a run that it did not name"
     assert record.revocation is None
     assert isinstance(harness.store.renew(lease), Renewed)
     end(harness, lease)
-    assert harness.store.revoke(issue, _revoke("a", force=True)) is None
+    assert harness.store.revoke(issue, revocation("a", force=True)) is None
 
 
 def live_lists_only_the_live_oldest_grant_first(harness: LeaseHarness) -> None:
@@ -417,7 +328,7 @@ def live_lists_only_the_live_oldest_grant_first(harness: LeaseHarness) -> None:
         held[place] = hold(harness, issues[place], f"r{place}", ttl)
         harness.advance(0.01)
     end(harness, held[2])
-    assert harness.store.revoke(issues[3], _revoke("r3", force=True)) is not None
+    assert harness.store.revoke(issues[3], revocation("r3", force=True)) is not None
     assert isinstance(harness.store.renew(held[4]), Renewed)
     expire(harness, issues[1])
     listed = [record.lease.run for record in harness.another().live()]
@@ -454,50 +365,176 @@ def the_limit_of_live_counts_what_it_returns(harness: LeaseHarness) -> None:
         assert listed == expected, f"live({stage_asked!r}, limit={limit}) listed {listed}"
 
 
+def a_new_run_starts_afresh(harness: LeaseHarness) -> None:
+    """Nothing of the leases before it is inherited: not their expiry, beats, revoke or ending."""
+    issue = harness.issue()
+    renewed = harness.store.renew(hold(harness, issue, "a", harness.long))
+    assert isinstance(renewed, Renewed)
+    end(harness, renewed.lease, _FAILED)
+    hold(harness, issue, "b", harness.long)
+    assert harness.store.revoke(issue, revocation("b", force=True)) is not None
+    harness.advance(0.05)
+    lease = hold(harness, issue, "c", harness.long / 2, stage="review")
+    record = record_of(harness.another(), issue)
+    assert record.live, "a new lease is not read as live"
+    for seen in (lease, record.lease):
+        assert (seen.run, seen.stage, seen.ttl) == ("c", "review", harness.long / 2)
+        assert seen.beats == 0, "a new lease was born with beats"
+    assert timedelta() < record.remaining <= harness.long / 2, (
+        f"a lease of {harness.long / 2} runs for another {record.remaining}"
+    )
+    assert (record.ending, record.revocation) == (None, None), "an old word was inherited"
+    assert isinstance(harness.store.renew(lease), Renewed), "an old revoke hit the new lease"
+
+
+def a_name_proves_nothing(harness: LeaseHarness) -> None:
+    """A fleet shares one name and one login: the run is the identity, and nothing else."""
+    issue = harness.issue()
+    old = hold(harness, issue, "a", harness.short, holder="fleet")
+    again = harness.another().acquire(bid(issue, "b", harness.long, holder="fleet"))
+    assert refused(again), "a second run of the same name was granted what the first holds"
+    expire(harness, issue)
+    new = hold(harness, issue, "c", harness.long, holder="fleet")
+    assert isinstance(harness.store.renew(old), Lost), "an old run renewed by its name"
+    assert isinstance(harness.store.release(old, ADVANCED), Lost), "an old run ended by its name"
+    assert harness.store.revoke(issue, revocation("a", force=True)) is None
+    record = record_of(harness.another(), issue)
+    assert record.live, "an old run of the same name ended the lease"
+    assert record.lease.run == new.run
+    assert isinstance(harness.store.renew(new), Renewed)
+
+
+def the_first_ending_stands(harness: LeaseHarness) -> None:
+    """Whoever decides again, by mistake or after a lost reply, is told what was decided first."""
+    issue = harness.issue()
+    lease = hold(harness, issue, "a", harness.long)
+    assert isinstance(harness.store.release(lease, ADVANCED), Released)
+    again = harness.store.release(lease, _FAILED)
+    assert isinstance(again, Released), f"the retry was told {again}"
+    assert again.record.ending == ADVANCED, "a second ending replaced the first"
+    assert record_of(harness.another(), issue).ending == ADVANCED
+
+
+def a_late_retry_does_not_disturb_the_next_holder(harness: LeaseHarness) -> None:
+    """A release that is repeated when the issue is another's ends nothing."""
+    issue = harness.issue()
+    old = hold(harness, issue, "a", harness.long)
+    end(harness, old)
+    new = hold(harness, issue, "b", harness.long, store=harness.another())
+    harness.store.release(old, ADVANCED)
+    harness.store.release(old, _FAILED)
+    record = record_of(harness.store, issue)
+    assert record.live, "a late retry ended the next holder's lease"
+    assert (record.lease.run, record.ending) == (new.run, None)
+    assert isinstance(harness.another().renew(new), Renewed)
+
+
+def what_people_say_comes_back_letter_for_letter(harness: LeaseHarness) -> None:
+    """Names, notes and reasons are text: quotes, signs and accents do no harm and are kept."""
+    odd = 'it\'s 100% "odd" -- <b>; é 🦄 {x} $1 \\n'
+    issue = harness.issue()
+    lease = hold(harness, issue, "a", harness.long, holder=odd)
+    said = Revocation(RunId("a"), odd, odd)
+    assert harness.store.revoke(issue, said) is not None
+    record = record_of(harness.another(), issue)
+    assert record.lease.holder == odd
+    assert record.revocation == said
+    ending = Ending(Outcome.PARKED, note=odd)
+    assert isinstance(harness.store.release(lease, ending), Released)
+    assert record_of(harness.another(), issue).ending == ending
+
+
+def any_sequence_of_calls_is_answered_rightly(harness: LeaseHarness) -> None:
+    """Random claims, renewals, endings, revokes and deaths: each answer fits what went before."""
+    wander(harness, "contract")
+
+
+def an_outage_is_told_as_one(harness: LeaseHarness) -> None:
+    """A store that cannot be reached raises an Outage: not another error, and never an answer."""
+    issue = harness.issue()
+    lease = hold(harness, issue, "a", harness.long)
+    record = record_of(harness.store, issue)
+    client = harness.cut_off()
+    operations: dict[str, Callable[[], object]] = {
+        "acquire": lambda: client.acquire(bid(issue, "b", harness.long)),
+        "renew": lambda: client.renew(lease),
+        "release": lambda: client.release(lease, ADVANCED),
+        "revoke": lambda: client.revoke(issue, revocation("a")),
+        "read": lambda: client.read(issue),
+        "live": client.live,
+    }
+    for name, operation in operations.items():
+        assert_outage(name, operation)
+    with suppress(Outage):  # where it is not written down, there is nothing to fail
+        client.acknowledge(record)
+
+
 # ATOMIC
 
 
 def a_crowd_never_holds_twice(harness: LeaseHarness) -> None:
     """Many threads on two clients, one issue: at no time are two of them granted."""
     issue = harness.issue()
-    clients = (harness.store, harness.another())
     crowd = _Crowd(issue, harness.long)
-    threads = [
-        threading.Thread(target=crowd.visit, args=(clients[number % 2], number), daemon=True)
-        for number in range(crowd.size)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-        assert not thread.is_alive(), "an acquirer hangs"
+    crowd.run((harness.store, harness.another()))
     assert not crowd.flaws, "; ".join(crowd.flaws[:5])
-    assert crowd.grants, "nobody was ever granted the issue"
-    assert len(set(crowd.grants)) == len(crowd.grants), "two grants carry the same fence"
-    assert crowd.grants == sorted(crowd.grants), "a later grant carries a lower fence"
+    grants = [lease.fence for lease in crowd.leases]
+    assert grants, "nobody was ever granted the issue"
+    assert len(set(grants)) == len(grants), "two grants carry the same fence"
+    assert grants == sorted(grants), "a later grant carries a lower fence"
 
 
 class _Crowd:
+    """Threads that take the issue in turn, and others that only look."""
+
     size = 6
     visits = 15
 
-    def __init__(self, issue: IssueRef, ttl: timedelta) -> None:
+    def __init__(self, issue: IssueRef, ttl: timedelta, *, onlookers: int = 0) -> None:
         self._issue = issue
         self._ttl = ttl
+        self._onlookers = onlookers
         self._gate = threading.Barrier(self.size)
         self._lock = threading.Lock()
         self._inside: set[RunId] = set()
-        self.grants: list[Fence] = []
+        self._visiting = self.size - onlookers
+        self.leases: list[Lease] = []
+        """What was granted, in the order in which it was."""
+        self.sightings: list[Lease] = []
         self.flaws: list[str] = []
 
-    def visit(self, store: LeaseStore, number: int) -> None:
+    def run(self, clients: tuple[LeaseStore, LeaseStore]) -> None:
+        threads = [
+            threading.Thread(target=self._live, args=(clients[number % 2], number), daemon=True)
+            for number in range(self.size)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+            assert not thread.is_alive(), "an acquirer hangs"
+
+    def _live(self, store: LeaseStore, number: int) -> None:
         try:
             self._gate.wait(timeout=30)
+            if number < self._onlookers:
+                self._look_on(store)
+                return
             for turn in range(self.visits):
                 self._take(store, f"t{number}-{turn}")
         except Exception as flaw:  # noqa: BLE001 - told by the thread that checks
             with self._lock:
                 self.flaws.append(f"{type(flaw).__name__}: {flaw}")
+        finally:
+            with self._lock:
+                self._visiting -= number >= self._onlookers
+
+    def _look_on(self, store: LeaseStore) -> None:
+        while self._visiting > 0:
+            record = store.read(self._issue)
+            if record is not None:
+                with self._lock:
+                    self.sightings.append(record.lease)
 
     def _take(self, store: LeaseStore, run: str) -> None:
         granted = store.acquire(bid(self._issue, run, self._ttl))
@@ -507,13 +544,40 @@ class _Crowd:
             if self._inside:
                 self.flaws.append(f"{run} was granted while {sorted(self._inside)} held it")
             self._inside.add(granted.lease.run)
-            self.grants.append(granted.lease.fence)
+            self.leases.append(granted.lease)
         # A moment in which others may try; a store that grants twice is seen to.
         threading.Event().wait(0.0005)
         with self._lock:
             self._inside.discard(granted.lease.run)
         released = store.release(granted.lease, CONCEDED)
         assert isinstance(released, Released), f"{run} could not give back: {released}"
+
+
+def nobody_sees_half_a_grant(harness: LeaseHarness) -> None:
+    """Run, fence and times change in one step: whoever reads meanwhile sees a whole lease."""
+    issue = harness.issue()
+    crowd = _Crowd(issue, harness.long, onlookers=2)
+    crowd.run((harness.store, harness.another()))
+    assert not crowd.flaws, "; ".join(crowd.flaws[:5])
+    seen: dict[Fence, set[tuple[RunId, ServerTime]]] = {}
+    for lease in (*crowd.leases, *crowd.sightings):
+        seen.setdefault(lease.fence, set()).add((lease.run, lease.granted_at))
+    torn = [f"{fence}: {sorted(who)}" for fence, who in seen.items() if len(who) > 1]
+    assert not torn, f"one fence was seen with several leases: {torn[:3]}"
+
+
+def a_run_that_does_not_hold_can_do_nothing(harness: LeaseHarness) -> None:
+    """Renewing and ending compare the run in the step that writes, whatever is handed in."""
+    issue = harness.issue()
+    lease = hold(harness, issue, "a", harness.long)
+    foreign = replace(lease, run=RunId("b"), fence=Fence(lease.fence + 1))
+    assert isinstance(harness.another().renew(foreign), Lost), "a run renewed another's lease"
+    assert isinstance(harness.another().release(foreign, ADVANCED), Lost), (
+        "a run ended another's lease"
+    )
+    record = record_of(harness.store, issue)
+    assert record.live, "a run that did not hold it ended the lease"
+    assert (record.lease.run, record.lease.fence, record.lease.beats) == ("a", lease.fence, 0)
 
 
 def nothing_is_granted_over_an_unpainted_ending(harness: LeaseHarness) -> None:
@@ -527,7 +591,7 @@ def nothing_is_granted_over_an_unpainted_ending(harness: LeaseHarness) -> None:
         assert isinstance(second, Busy), f"an unpainted ending was granted over: {second}"
         assert second.record.ending == ADVANCED
         assert not second.record.painted
-    harness.paint(harness.another(), _record(harness.another(), issue))
+    harness.paint(harness.another(), record_of(harness.another(), issue))
     assert not refused(harness.another().acquire(bid(issue, "b", harness.long)))
 
 
@@ -537,10 +601,12 @@ def an_acknowledgement_is_for_one_term(harness: LeaseHarness) -> None:
     old = end(harness, hold(harness, issue, "a", harness.long))
     lease = hold(harness, issue, "b", harness.long)
     harness.store.acknowledge(old)
-    assert _record(harness.store, issue).live, "an old acknowledgement ended a live lease"
+    assert record_of(harness.store, issue).live, "an old acknowledgement ended a live lease"
     assert isinstance(harness.store.release(lease, ADVANCED), Released)
     harness.store.acknowledge(old)
-    assert not _record(harness.store, issue).painted, "an old acknowledgement painted a new ending"
+    assert not record_of(harness.store, issue).painted, (
+        "an old acknowledgement painted a new ending"
+    )
     assert refused(harness.another().acquire(bid(issue, "c", harness.long)))
 
 
@@ -571,8 +637,14 @@ def fences_rise_across_a_forced_revoke(harness: LeaseHarness) -> None:
     issue, fences = harness.issue(), []
     for run in range(3):
         fences.append(hold(harness, issue, f"r{run}", harness.long).fence)
-        assert harness.store.revoke(issue, _revoke(f"r{run}", force=True)) is not None
+        assert harness.store.revoke(issue, revocation(f"r{run}", force=True)) is not None
     _assert_rising(fences)
+
+
+def fences_rise_whatever_happens(harness: LeaseHarness) -> None:
+    """Random claims, renewals, endings, revokes and deaths: no fence twice, and none too low."""
+    for journey in wander(harness, "fences"):
+        _assert_rising(journey.fences)
 
 
 def a_renewal_keeps_its_fence(harness: LeaseHarness) -> None:
@@ -582,7 +654,7 @@ def a_renewal_keeps_its_fence(harness: LeaseHarness) -> None:
     renewed = harness.store.renew(lease)
     assert isinstance(renewed, Renewed)
     assert renewed.lease.fence == lease.fence
-    assert _record(harness.store, issue).lease.fence == lease.fence
+    assert record_of(harness.store, issue).lease.fence == lease.fence
 
 
 def _assert_rising(fences: list[Fence]) -> None:
@@ -599,7 +671,7 @@ def expiry_follows_the_stores_clock(harness: LeaseHarness) -> None:
     lease = hold(harness, issue, "a", harness.short)
     seen: list[ServerTime] = []
     for _ in range(1000):
-        record = _record(harness.another(), issue)
+        record = record_of(harness.another(), issue)
         seen.append(record.as_of)
         assert record.live == (record.as_of < lease.expires_at)
         if not record.live:
@@ -615,13 +687,37 @@ def a_grant_is_stamped_by_the_store(harness: LeaseHarness) -> None:
     """The times of a lease lie between two readings of the store's clock, a ttl apart."""
     known, issue = harness.issue(), harness.issue()
     hold(harness, known, "clock", harness.long)
-    before = _record(harness.another(), known).as_of
+    before = record_of(harness.another(), known).as_of
     granted = harness.store.acquire(bid(issue, "a", harness.long))
     assert isinstance(granted, Granted), f"the first bid was refused: {granted}"
-    after = _record(harness.another(), known).as_of
+    after = record_of(harness.another(), known).as_of
     lease = granted.lease
     assert before <= lease.granted_at <= after, "the grant was not stamped by the store"
     assert lease.expires_at == lease.granted_at + harness.long
+
+
+def a_clients_own_clock_changes_nothing(harness: LeaseHarness) -> None:
+    """An hour ahead or behind, a client is granted, kept and refused like anybody else."""
+    known = harness.issue()
+    hold(harness, known, "clock", harness.long)
+    for run, by in (("ahead", _HOUR), ("behind", -_HOUR)):
+        client, kept, over = harness.skewed(by), harness.issue(), harness.issue()
+        before = record_of(harness.store, known).as_of
+        lease = hold(harness, kept, run, harness.long, store=client)
+        after = record_of(harness.store, known).as_of
+        assert before <= lease.granted_at <= after, f"a clock that is {run} stamped the grant"
+        assert lease.expires_at <= after + harness.long, f"a clock that is {run} gained time"
+        assert refused(harness.another().acquire(bid(kept, f"{run}-b", harness.long))), (
+            f"the lease of a client that is {run} was over for others"
+        )
+        assert isinstance(client.renew(lease), Renewed), f"a client that is {run} cannot renew"
+        assert refused(client.acquire(bid(known, f"{run}-c", harness.long))), (
+            f"a client that is {run} took what another holds"
+        )
+        lease = hold(harness, over, f"{run}-d", harness.short, store=client)
+        expire(harness, over)
+        assert not record_of(client, over).live, f"a client that is {run} reads it as live"
+        assert isinstance(client.renew(lease), Lost), f"a client that is {run} renewed too late"
 
 
 # IDEMPOTENT
@@ -659,7 +755,7 @@ def a_restart_keeps_the_lease(harness: LeaseHarness) -> None:
     issue = harness.issue()
     lease = hold(harness, issue, "a", harness.long)
     store = harness.restart()
-    record = _record(store, issue)
+    record = record_of(store, issue)
     assert record.live, "a restart ended a lease"
     assert (record.lease.run, record.lease.fence) == (lease.run, lease.fence)
     assert refused(store.acquire(bid(issue, "b", harness.long))), "a restart freed a held issue"
@@ -681,9 +777,47 @@ def an_ending_survives_a_restart(harness: LeaseHarness) -> None:
     issue = harness.issue()
     lease = hold(harness, issue, "a", harness.long)
     assert isinstance(harness.store.release(lease, ADVANCED), Released)
-    record = _record(harness.restart(), issue)
+    record = record_of(harness.restart(), issue)
     assert record.ending == ADVANCED
     assert not record.painted, "a restart took an unpainted ending for painted"
+
+
+def a_restart_revives_nothing(harness: LeaseHarness) -> None:
+    """What was over before every process died is over afterwards."""
+    issues = [harness.issue() for _ in range(3)]
+    ended, forced, expired = (
+        hold(harness, issue, f"r{place}", harness.long if place < 2 else harness.short)
+        for place, issue in enumerate(issues)
+    )
+    end(harness, ended)
+    assert harness.store.revoke(issues[1], revocation("r1", force=True)) is not None
+    expire(harness, issues[2])
+    store = harness.restart()
+    assert [record_of(store, issue).live for issue in issues] == [False] * 3
+    assert store.live() == ()
+    for lease in (forced, expired):
+        assert isinstance(store.renew(lease), Lost), f"a restart revived {lease.run}"
+    assert record_of(store, issues[0]).ending == ADVANCED
+
+
+def a_restart_hands_no_lease_over(harness: LeaseHarness) -> None:
+    """A process that is started again under its old name asks like anybody else."""
+    held, over = harness.issue(), harness.issue()
+    hold(harness, held, "a", harness.long, holder="w1")
+    old = hold(harness, over, "b", harness.short, holder="w1")
+    expire(harness, over)
+    store = harness.restart()
+    again = store.acquire(bid(held, "c", harness.long, holder="w1"))
+    assert refused(again), "a restarted process was handed the lease it had before"
+    new = hold(harness, over, "d", harness.long, store=store, holder="w1")
+    assert isinstance(store.renew(old), Lost), "the lease from before the restart lives on"
+    _assert_rising([old.fence, new.fence])
+
+
+def restarts_change_no_answer(harness: LeaseHarness) -> None:
+    """Random claims, endings, revokes and restarts: nothing is lost, and no fence comes twice."""
+    for journey in wander(harness, "restarts", restarts=True):
+        _assert_rising(journey.fences)
 
 
 CHECKS: tuple[Check[LeaseHarness], ...] = (
@@ -710,7 +844,16 @@ CHECKS: tuple[Check[LeaseHarness], ...] = (
     Check(live_lists_only_the_live_oldest_grant_first),
     Check(live_can_be_asked_for_one_stage),
     Check(the_limit_of_live_counts_what_it_returns),
+    Check(a_new_run_starts_afresh),
+    Check(a_name_proves_nothing),
+    Check(the_first_ending_stands),
+    Check(a_late_retry_does_not_disturb_the_next_holder),
+    Check(what_people_say_comes_back_letter_for_letter),
+    Check(any_sequence_of_calls_is_answered_rightly),
+    Check(an_outage_is_told_as_one, optional=True),
     Check(a_crowd_never_holds_twice, Guarantee.ATOMIC),
+    Check(nobody_sees_half_a_grant, Guarantee.ATOMIC),
+    Check(a_run_that_does_not_hold_can_do_nothing, Guarantee.ATOMIC),
     # A store that cannot grant and look in one step leaves this to its claimer, who looks under
     # the grant (services.claiming).
     Check(nothing_is_granted_over_an_unpainted_ending, Guarantee.ATOMIC),
@@ -718,14 +861,19 @@ CHECKS: tuple[Check[LeaseHarness], ...] = (
     Check(fences_rise_across_release, Guarantee.FENCED),
     Check(fences_rise_across_expiry, Guarantee.FENCED),
     Check(fences_rise_across_a_forced_revoke, Guarantee.FENCED),
+    Check(fences_rise_whatever_happens, Guarantee.FENCED),
     Check(a_renewal_keeps_its_fence, Guarantee.FENCED),
     Check(expiry_follows_the_stores_clock, Guarantee.SERVER_CLOCK),
     Check(a_grant_is_stamped_by_the_store, Guarantee.SERVER_CLOCK),
+    Check(a_clients_own_clock_changes_nothing, Guarantee.SERVER_CLOCK, optional=True),
     Check(a_retried_acquire_is_the_same_grant, Guarantee.IDEMPOTENT),
     Check(a_retry_after_the_end_is_a_new_grant, Guarantee.IDEMPOTENT),
     Check(a_restart_keeps_the_lease, Guarantee.DURABLE),
     Check(fences_rise_across_a_restart, Guarantee.DURABLE),
     Check(an_ending_survives_a_restart, Guarantee.DURABLE),
+    Check(a_restart_revives_nothing, Guarantee.DURABLE),
+    Check(a_restart_hands_no_lease_over, Guarantee.DURABLE),
+    Check(restarts_change_no_answer, Guarantee.DURABLE),
 )
 
 

@@ -2,7 +2,7 @@
 
 A check is a plain function that takes a harness and raises AssertionError. The report is what is
 shown to people: a guarantee that is declared and that no check could prove is as bad as a check
-that failed.
+that failed, and so is a check that had to be made and was not.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+from dibs.core.errors import Outage
 from dibs.ports.guarantees import Guarantee
+
+_LONGEST_WHY = 600
 
 Harness = TypeVar("Harness")
 Factory = Callable[[], AbstractContextManager[Harness]]
@@ -19,7 +22,11 @@ Factory = Callable[[], AbstractContextManager[Harness]]
 
 
 class NotApplicable(Exception):
-    """Raised by a check, or by a harness, for what this adapter does not offer."""
+    """Raised by a check, or by a harness, for what this adapter does not offer.
+
+    Only an optional check may be skipped for it. Any other that it stops has been missed, and an
+    adapter of which something was missed does not conform.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,8 @@ class Check(Generic[Harness]):
 
     run: Callable[[Harness], None]
     proves: Guarantee = Guarantee.NONE
+    optional: bool = False
+    """For what an adapter may lack, and for faults that a harness may be unable to cause."""
 
     @property
     def name(self) -> str:
@@ -47,6 +56,8 @@ class Check(Generic[Harness]):
 class Result(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
+    MISSED = "missed"
+    """It had to be made, and the harness could not."""
     SKIPPED = "skipped"
 
 
@@ -102,30 +113,60 @@ class Report:
         )
 
     @property
+    def missed(self) -> tuple[str, ...]:
+        """The checks that had to be made and were not."""
+        return self.named(Result.MISSED)
+
+    @property
     def ok(self) -> bool:
-        return not self.failed and not self.unproved
+        return not (self.failed or self.missed or self.unproved)
 
     def insist(self) -> None:
         """Raise AssertionError, with the whole report, unless everything held."""
         assert self.ok, str(self)
 
     def __str__(self) -> str:
-        lines = [f"{self.subject}: {'conforms' if self.ok else 'DOES NOT CONFORM'}"]
-        contract = tuple(
-            finding.check
+        contract = [
+            finding
             for finding in self.findings
             if finding.proves is Guarantee.NONE and finding.result is Result.PASSED
-        )
-        lines.append(f"  every adapter's contract: {len(contract)} checks passed")
-        for name in self.declared.names:
-            checks = ", ".join(self.proved.get(name, ())) or "NOT PROVED"
-            lines.append(f"  {name}: {checks}")
-        lines += [
-            f"  {finding.result.value}: {finding.check}: {finding.why}"
-            for finding in self.findings
-            if finding.result is not Result.PASSED
+        ]
+        lines = [
+            f"{self.subject}: {'conforms' if self.ok else 'DOES NOT CONFORM'}",
+            f"  every adapter's contract: {len(contract)} checks passed",
+            *(
+                self._told(guarantee)
+                for guarantee in Guarantee
+                if guarantee in self.declared or self._asked(guarantee)
+            ),
+            *(
+                f"  {finding.result.value}: {finding.check}: {finding.why}"
+                for finding in self.findings
+                if finding.result is not Result.PASSED and finding.proves in self.declared
+            ),
         ]
         return "\n".join(lines)
+
+    def _asked(self, guarantee: Guarantee) -> int:
+        """How many checks could prove it."""
+        return sum(guarantee in finding.proves for finding in self.findings)
+
+    def _told(self, guarantee: Guarantee) -> str:
+        name = guarantee.names[0]
+        if guarantee not in self.declared:
+            return f"  {name}: not declared, {self._asked(guarantee)} checks skipped"
+        return f"  {name}: {', '.join(self.proved.get(name, ())) or 'NOT PROVED'}"
+
+
+def assert_outage(name: str, operation: Callable[[], object]) -> None:
+    """The operation must raise an Outage: an answer would be a guess, another error a leak."""
+    try:
+        answer = operation()
+    except Outage:
+        return
+    except Exception as flaw:
+        raise AssertionError(f"{name} raised {type(flaw).__name__}, not an Outage") from flaw
+    raise AssertionError(f"{name} answered {answer}, although nothing can be reached")
 
 
 def examine(
@@ -145,8 +186,9 @@ def _find(check: Check[Harness], declared: Guarantee, factory: Factory[Harness])
         with factory() as harness:
             check(harness)
     except NotApplicable as reason:
-        return Finding(check.name, check.proves, Result.SKIPPED, str(reason))
+        result = Result.SKIPPED if check.optional else Result.MISSED
+        return Finding(check.name, check.proves, result, str(reason))
     except Exception as flaw:  # noqa: BLE001 - whatever an adapter raises is what was found
-        why = " ".join(f"{type(flaw).__name__}: {flaw}".split())[:300]
+        why = " ".join(f"{type(flaw).__name__}: {flaw}".split())[:_LONGEST_WHY]
         return Finding(check.name, check.proves, Result.FAILED, why)
     return Finding(check.name, check.proves, Result.PASSED)

@@ -1,14 +1,7 @@
 """What a tracker must do, as checks that any tracker can be put through.
 
-    from dibs.testing.conformance import tracker
-
-    @contextmanager
-    def mine() -> Iterator[tracker.TrackerHarness]:
-        yield MyHarness(...)
-
-    tracker.prove(mine).insist()
-
-Each check starts from an empty tracker. What an adapter does not offer is not asked of it.
+Trackers declare no guarantees: what they are like is in their traits, and what they offer beyond
+the port is asked of them only if it is there. Each check starts from an empty tracker.
 """
 
 import itertools
@@ -22,8 +15,16 @@ from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Draft, Issue, Thread
 from dibs.core.plan import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
 from dibs.ports.guarantees import Guarantee
-from dibs.ports.tracker import Batching, IssueQuery, Tracker
-from dibs.testing.conformance.report import Check, Factory, NotApplicable, Report, examine
+from dibs.ports.paging import walk
+from dibs.ports.tracker import Batching, IssueQuery, SelfChecking, Tracker
+from dibs.testing.conformance.report import (
+    Check,
+    Factory,
+    NotApplicable,
+    Report,
+    assert_outage,
+    examine,
+)
 
 _THREADS = 4
 _WRITES = 10
@@ -35,6 +36,9 @@ ODD_LABELS = ("area: shop/cart", 'it\'s 100% "odd"', "größe", "x' OR 1=1 --")
 class TrackerHarness(ABC):
     """A tracker under test, and what the checks need of its surroundings."""
 
+    many = 120
+    """More issues, and more comments on one, than the tracker hands out at a time."""
+
     def __init__(self, tracker: Tracker) -> None:
         self.tracker = tracker
 
@@ -45,6 +49,14 @@ class TrackerHarness(ABC):
     @abstractmethod
     def advance(self, seconds: float) -> None:
         """Return when the tracker's own clock has gone on by so much, and little more."""
+
+    def stranger(self) -> Tracker:
+        """A client of somebody who may comment and may not write."""
+        raise NotApplicable("whoever can reach it may write")
+
+    def cut_off(self) -> Tracker:
+        """A client that can no longer reach the tracker, for the rest of the check."""
+        raise NotApplicable("there is nothing that its clients could be cut off from")
 
     def tick(self) -> None:
         """Let enough time pass for two timestamps to differ."""
@@ -121,6 +133,20 @@ def closing_twice_is_closing_once(harness: TrackerHarness) -> None:
     assert not thread.issue.open
     assert thread.issue.labels == {"a"}
     assert len(thread.comments) == 1
+
+
+def a_closed_issue_can_still_be_written_on(harness: TrackerHarness) -> None:
+    """An issue is closed before `claimed` comes off: labels and cards of closed ones change."""
+    issue = add(harness, "done", "stage:done", "claimed").ref
+    card = harness.tracker.comment(issue, "held")
+    harness.tracker.close(issue)
+    harness.tracker.edit_comment(issue, card.id, "released")
+    harness.tracker.comment(issue, "bye")
+    harness.tracker.edit_labels(issue, add=("shipped",), remove=("claimed",))
+    thread = seen(harness, issue)
+    assert not thread.issue.open, "writing on a closed issue opened it again"
+    assert thread.issue.labels == {"stage:done", "shipped"}
+    assert [comment.body for comment in thread.comments] == ["released", "bye"]
 
 
 # Labels
@@ -282,6 +308,19 @@ def _pages(harness: TrackerHarness, limit: int) -> Iterable[IssueRef]:
     raise AssertionError("paging never ends")
 
 
+def a_long_list_is_walked_to_its_end(harness: TrackerHarness) -> None:
+    """However much is asked for at a time, what is left out is said to be more."""
+    issues = [add(harness, f"issue {number}", "ready").ref for number in range(harness.many)]
+    harness.settle()
+    for limit in (10 * harness.many, harness.many, harness.many - 1):
+        query = IssueQuery(labels=("ready",), limit=limit)
+        page = harness.another().find(query)
+        assert page.more or len(page.issues) == harness.many, "issues were left out in silence"
+        walked = [issue.ref for issue in walk(harness.another(), query)]
+        assert walked == issues[:limit], f"a walk of {limit} found {len(walked)}"
+    assert harness.another().tally(("ready",))["ready"] == harness.many
+
+
 def a_finding_shows_the_issue_as_a_reading_does(harness: TrackerHarness) -> None:
     """A scan decides from what it found, so that must not be another picture."""
     issue = add(harness, "same", "a", "b").ref
@@ -355,6 +394,31 @@ def the_comment_count_is_the_length_of_the_list(harness: TrackerHarness) -> None
         thread = seen(harness, issue)
         assert thread.issue.comment_count == len(thread.comments) == count
         assert thread.complete
+
+
+def a_long_thread_is_read_to_its_end(harness: TrackerHarness) -> None:
+    """The card that counts may stand anywhere among the comments, on any page."""
+    issue = add(harness).ref
+    posted = [harness.tracker.comment(issue, f"comment {number}") for number in range(harness.many)]
+    thread = seen(harness, issue)
+    assert [comment.id for comment in thread.comments] == [comment.id for comment in posted]
+    assert thread.complete, "the whole list is not said to be whole"
+    for place in (0, harness.many // 2, harness.many - 1):
+        harness.tracker.edit_comment(issue, posted[place].id, "edited")
+        assert seen(harness, issue).comments[place].body == "edited"
+
+
+def strangers_are_told_from_writers(harness: TrackerHarness) -> None:
+    """Whose comments count is said by the tracker, of each comment, and the same to everybody."""
+    issue = add(harness).ref
+    stranger = harness.stranger()
+    harness.tracker.comment(issue, "a writer's")
+    stranger.comment(issue, "a stranger's")
+    harness.another().comment(issue, "another writer's")
+    harness.settle()
+    for reader in (harness.tracker, harness.another(), stranger):
+        believed = [comment.by_writer for comment in reader.read(issue).comments]
+        assert believed == [True, False, True], f"a reader believes {believed}"
 
 
 def a_missing_comment_is_said_to_be_missing(harness: TrackerHarness) -> None:
@@ -458,7 +522,37 @@ def concurrent_writers_lose_nothing(harness: TrackerHarness) -> None:
     assert len(set(made)) == len(made) == len(marks)
 
 
-# The optional capability
+def an_outage_is_told_as_one(harness: TrackerHarness) -> None:
+    """A tracker that cannot be reached raises an Outage: not another error, never an answer."""
+    issue = add(harness, "out of reach", "ready").ref
+    card = harness.tracker.comment(issue, "held")
+    client = harness.cut_off()
+    operations: dict[str, Callable[[], object]] = {
+        "find": lambda: client.find(IssueQuery()),
+        "read": lambda: client.read(issue),
+        "tally": lambda: client.tally(("ready",)),
+        "create": lambda: client.create(Draft("one more")),
+        "comment": lambda: client.comment(issue, "hello"),
+        "edit_comment": lambda: client.edit_comment(issue, card.id, "released"),
+        "edit_labels": lambda: client.edit_labels(issue, add=("claimed",)),
+        "close": lambda: client.close(issue),
+    }
+    for name, operation in operations.items():
+        assert_outage(name, operation)
+
+
+# Optional capabilities
+
+
+def a_healthy_tracker_finds_no_flaw_in_itself(harness: TrackerHarness) -> None:
+    """Whoever can inspect its own storage has nothing to say about one that is in order."""
+    tracker = harness.tracker
+    if not isinstance(tracker, SelfChecking):
+        raise NotApplicable("the tracker does not inspect itself")
+    issue = add(harness, "fine", "ready").ref
+    tracker.comment(issue, "hello")
+    tracker.edit_labels(issue, add=("claimed",), remove=("ready",))
+    assert tracker.flaws() == ()
 
 
 def a_batch_returns_the_state_after(harness: TrackerHarness) -> None:
@@ -533,35 +627,38 @@ def _assert_raises(error: type[Exception], operation: Callable[[], object]) -> N
     raise AssertionError(f"{error.__name__} was not raised")
 
 
-CHECKS: tuple[Check[TrackerHarness], ...] = tuple(
-    Check(run)
-    for run in (
-        an_issue_is_as_it_was_drafted,
-        a_missing_issue_is_said_to_be_missing,
-        closing_twice_is_closing_once,
-        labels_are_added_and_removed_idempotently,
-        labels_of_others_are_kept,
-        labels_may_be_spelt_oddly,
-        a_tally_counts_open_issues,
-        a_filter_never_returns_a_closed_or_excluded_issue,
-        every_combination_of_labels_is_filtered_rightly,
-        closed_issues_are_found_when_asked_for,
-        skipping_passes_over_the_foremost,
-        paging_loses_nothing_and_repeats_nothing,
-        a_finding_shows_the_issue_as_a_reading_does,
-        comments_come_in_the_servers_order,
-        comment_ids_only_grow,
-        an_edit_changes_the_text_and_updated_at_only,
-        the_comment_count_is_the_length_of_the_list,
-        a_missing_comment_is_said_to_be_missing,
-        unknown_marks_are_left_alone,
-        server_time_never_runs_backwards,
-        a_change_is_stamped_on_the_issue,
-        concurrent_writers_lose_nothing,
-        a_batch_returns_the_state_after,
-        a_batch_is_all_or_nothing,
-        a_batch_that_saw_an_older_issue_does_nothing,
-    )
+CHECKS: tuple[Check[TrackerHarness], ...] = (
+    Check(an_issue_is_as_it_was_drafted),
+    Check(a_missing_issue_is_said_to_be_missing),
+    Check(closing_twice_is_closing_once),
+    Check(a_closed_issue_can_still_be_written_on),
+    Check(labels_are_added_and_removed_idempotently),
+    Check(labels_of_others_are_kept),
+    Check(labels_may_be_spelt_oddly),
+    Check(a_tally_counts_open_issues),
+    Check(a_filter_never_returns_a_closed_or_excluded_issue),
+    Check(every_combination_of_labels_is_filtered_rightly),
+    Check(closed_issues_are_found_when_asked_for),
+    Check(skipping_passes_over_the_foremost),
+    Check(paging_loses_nothing_and_repeats_nothing),
+    Check(a_long_list_is_walked_to_its_end),
+    Check(a_finding_shows_the_issue_as_a_reading_does),
+    Check(comments_come_in_the_servers_order),
+    Check(comment_ids_only_grow),
+    Check(an_edit_changes_the_text_and_updated_at_only),
+    Check(the_comment_count_is_the_length_of_the_list),
+    Check(a_long_thread_is_read_to_its_end),
+    Check(strangers_are_told_from_writers, optional=True),
+    Check(a_missing_comment_is_said_to_be_missing),
+    Check(unknown_marks_are_left_alone),
+    Check(server_time_never_runs_backwards),
+    Check(a_change_is_stamped_on_the_issue),
+    Check(concurrent_writers_lose_nothing),
+    Check(an_outage_is_told_as_one, optional=True),
+    Check(a_healthy_tracker_finds_no_flaw_in_itself, optional=True),
+    Check(a_batch_returns_the_state_after, optional=True),
+    Check(a_batch_is_all_or_nothing, optional=True),
+    Check(a_batch_that_saw_an_older_issue_does_nothing, optional=True),
 )
 
 

@@ -1,0 +1,29 @@
+"""Every adapter of the project, each a line: how it is opened, and what is promised of it.
+
+Whoever changes a guarantee here changes what users may rely on. `make conformance` prints what
+came of each line.
+"""
+
+from dibs.ports.guarantees import Guarantee
+from dibs.ports.tracker import Batching, SelfChecking
+
+from . import harnesses
+
+FENCED = Guarantee.FENCED | Guarantee.SERVER_CLOCK
+ATOMIC = FENCED | Guarantee.ATOMIC | Guarantee.IDEMPOTENT
+
+STORES = {
+    "memory": (harnesses.memory_leases, ATOMIC),
+    "sqlite": (harnesses.sqlite_leases, ATOMIC | Guarantee.DURABLE),
+    "comments-on-memory": (harnesses.comments_on_memory, FENCED | Guarantee.DURABLE),
+    "comments-on-sqlite": (harnesses.comments_on_sqlite, FENCED | Guarantee.DURABLE),
+}
+
+TRACKERS = {
+    "memory": (harnesses.memory_tracker, ()),
+    "memory-whole-seconds": (harnesses.memory_tracker_with_seconds, ()),
+    "sqlite": (harnesses.sqlite_tracker, (Batching, SelfChecking)),
+    "sqlite-plain": (harnesses.plain_sqlite_tracker, ()),
+    "sqlite-shelf": (harnesses.sqlite_tracker_with_a_shelf, (Batching, SelfChecking)),
+    "sqlite-two-shelves": (harnesses.sqlite_tracker_with_two_shelves, (Batching, SelfChecking)),
+}
