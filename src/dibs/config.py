@@ -38,12 +38,14 @@ from dibs.core.terms import terms_for
 
 FILE_NAME = "dibs.toml"
 EMBEDDED_TRACKER = "sqlite:.dibs/backlog.db"
+_LONGEST_FLAW = 1000
 
 Duration = Annotated[
     str, msgspec.Meta(pattern=r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+$", examples=["90s", "10m"])
 ]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+# In Python `$` alone would let a line end pass; JSON Schema knows no `\Z`.
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?!\n)$")]
 Label = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
 
@@ -216,12 +218,14 @@ def load(path: Path | None = None, *, start: Path | None = None) -> Settings:
 def _read(path: Path) -> dict[str, Any] | None:
     """The file's settings; None for a pyproject without [tool.dibs]."""
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as missing:
         raise BadConfiguration(f"there is no file {path}") from missing
-    except (OSError, UnicodeDecodeError) as failure:
+    except (OSError, ValueError) as failure:
         raise BadConfiguration(f"{path} cannot be read: {failure}") from failure
-    except tomllib.TOMLDecodeError as flaw:
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as flaw:  # also a number or a nesting beyond all measure
         raise BadConfiguration(f"{path} is not valid TOML: {flaw}") from flaw
     if path.name != "pyproject.toml":
         return document
@@ -231,19 +235,20 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def from_mapping(document: Mapping[str, Any] | None, *, source: str, root: Path) -> Settings:
     """Validate a document. Raises BadConfiguration that names the key and what is wrong with it."""
-    raw = document or {}
+    raw = {} if document is None else document
     try:
         _refuse_unknown(raw, ConfigFile, "")
         file = msgspec.convert(raw, ConfigFile)
+        _refuse_null(msgspec.to_builtins(file), "")
         return _settings(file, source, root)
-    except msgspec.ValidationError as flaw:
+    except (msgspec.ValidationError, ValueError) as flaw:
         raise BadConfiguration(f"{source}: {_plain(str(flaw))}") from flaw
-    except ValueError as flaw:
-        raise BadConfiguration(f"{source}: {flaw}") from flaw
 
 
 def _plain(text: str) -> str:
-    return text.replace("`$.", "`").replace("Object contains", "the file contains")
+    """In the file's words, and no longer than anybody would read: a value may be a megabyte."""
+    plain = text.replace("`$.", "`").replace("Object contains", "the file contains")
+    return plain if len(plain) <= _LONGEST_FLAW else f"{plain[:_LONGEST_FLAW]}..."
 
 
 def _refuse_unknown(document: object, shape: type[msgspec.Struct], place: str) -> None:
@@ -258,6 +263,19 @@ def _refuse_unknown(document: object, shape: type[msgspec.Struct], place: str) -
             for number, entry in enumerate(value if isinstance(value, list) else [value]):
                 where = f"{place}{key}[{number}]." if isinstance(value, list) else f"{place}{key}."
                 _refuse_unknown(entry, inner, where)
+
+
+def _refuse_null(value: object, place: str) -> None:
+    """No path, command or variable can hold one: using the setting would fail in another way."""
+    match value:
+        case str() if "\0" in value:
+            raise ValueError(f"{place}: a null character is not allowed")
+        case dict():
+            for key, inner in value.items():
+                _refuse_null(inner, f"{place}.{key}" if place else key)
+        case list():
+            for number, inner in enumerate(value):
+                _refuse_null(inner, f"{place}[{number}]")
 
 
 def _structs(kind: Any) -> Iterator[type[msgspec.Struct]]:
@@ -287,7 +305,9 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
             )
     person_ttl = _duration("person_ttl", file.person_ttl)
     if person_ttl > max_ttl:
-        raise ValueError(f"person_ttl {file.person_ttl} is over max_ttl {file.max_ttl}")
+        raise ValueError(
+            f"person_ttl {format_duration(person_ttl)} is over max_ttl {format_duration(max_ttl)}"
+        )
     shortest = min(stage.terms.ttl for stage in pipeline.stages)
     worker = file.worker
     return Settings(

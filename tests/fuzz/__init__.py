@@ -1,0 +1,1 @@
+"""Tests of what comes from outside: cards, references and configuration, hostile or garbled."""
