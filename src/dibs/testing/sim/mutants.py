@@ -1,0 +1,148 @@
+"""Our own protocol, broken in one rule each: what the checkers must catch, or they prove nothing.
+
+Each mutant replaces one function of the core or of a service while it is in force. They are the
+drafts that failed on the way to the protocol, and the rules people leave out when they write one.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+from dibs.adapters.leases import comments
+from dibs.core import fold as folding
+from dibs.core import proof
+from dibs.core.card import CardState
+from dibs.core.fold import Folded, FoldRules, Marks, PostedCard
+from dibs.core.ids import LocalTime, RunId
+from dibs.core.issue import Thread
+from dibs.core.lease import Lease, Lost, Record, Renewed, RenewResult
+from dibs.core.presets import STAGES
+from dibs.core.proof import NoProof, Proof, Won
+from dibs.services import claiming, keeping
+
+Place = ModuleType | type
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str
+    shown_by: str
+    """The name of a scenario, or of an exhaustive case, that shows it."""
+    changes: tuple[tuple[Place, str, Any], ...]
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        before = [(place, name, getattr(place, name)) for place, name, _ in self.changes]
+        for place, name, replacement in self.changes:
+            setattr(place, name, replacement)
+        try:
+            yield
+        finally:
+            for place, name, original in before:
+                setattr(place, name, original)
+
+
+def _always_in_time(posted: PostedCard) -> bool:  # noqa: ARG001
+    return True
+
+
+def _trust_from_the_reply(self: keeping.Keeper, result: RenewResult, _: LocalTime) -> None:
+    _TAKE(self, result, self._clock.now())
+
+
+_CONCEDE = comments.CommentLeases.concede
+_RECORD = folding._record
+_TAKE = keeping.Keeper._take
+_LOOK = comments.CommentLeases._look
+_FOLD = folding.fold
+_PROVE = proof.prove
+
+
+def _fold_without_conceded(marks: Marks, rules: FoldRules) -> Folded:
+    kept = tuple(one for one in marks.cards if one.card.state is not CardState.CONCEDED)
+    return _FOLD(replace(marks, cards=kept), rules)
+
+
+def _prove_by_time_only(thread: Thread, run: RunId, rules: FoldRules) -> Proof:
+    """Nobody with a smaller timestamp, so we have won: equal ones are no obstacle."""
+    result = _PROVE(thread, run, rules)
+    if isinstance(result, Won | NoProof):
+        return result
+    mine = next(
+        one for one in folding.read_marks(thread.comments, rules).cards if one.card.run == run
+    )
+    if result.record.lease.granted_at < mine.created_at:
+        return result
+    return Won(folding.lease_of(thread.issue.ref, mine, folding.expiry(mine, (), rules)))
+
+
+def _concede_and_unlabel(self: comments.CommentLeases, lease: Lease) -> None:
+    _CONCEDE(self, lease)
+    self._tracker.edit_labels(lease.issue, remove=(self._claimed,))
+
+
+def _painted_when_not_claimed(thread: Thread, *rest: Any) -> Record:
+    record = _RECORD(thread, *rest)
+    claimed = STAGES.labels.claimed in thread.issue.labels
+    return replace(record, painted=record.ending is None or not claimed)
+
+
+def _accept_unjudged(_self: claiming.Claiming, *_: object) -> tuple[None, int]:
+    return None, 0
+
+
+def _look_at_no_revokes(self: comments.CommentLeases, lease: Lease, thread: Thread) -> RenewResult:
+    result = _LOOK(self, lease, thread)
+    return result if isinstance(result, Lost) else Renewed(lease, thread)
+
+
+class _AlwaysComplete:
+    """A list is believed whatever its length."""
+
+    def __get__(self, thread: Thread | None, owner: type) -> bool:
+        return True
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant("late edits count", "no lag", ((folding, "counted_in_time", _always_in_time),)),
+    Mutant(
+        "a concession erases the card",
+        "three bidders, each more than half a ttl after the one before",
+        (
+            (folding, "fold", _fold_without_conceded),
+            (comments, "fold", _fold_without_conceded),
+            (proof, "fold", _fold_without_conceded),
+        ),
+    ),
+    Mutant("ties by time only", "no lag", ((comments, "prove", _prove_by_time_only),)),
+    Mutant(
+        "eligibility is not judged again",
+        "no lag",
+        ((claiming.Claiming, "_judge_again", _accept_unjudged),),
+    ),
+    Mutant(
+        "no proof of completeness", "pages are missing", ((Thread, "complete", _AlwaysComplete()),)
+    ),
+    Mutant(
+        "trust is counted from the reply",
+        "slow replies",
+        ((keeping.Keeper, "_take", _trust_from_the_reply),),
+    ),
+    Mutant(
+        "a loser takes the label off",
+        "no lag",
+        ((comments.CommentLeases, "concede", _concede_and_unlabel),),
+    ),
+    Mutant(
+        "painted is what is not claimed",
+        "no lag",
+        ((folding, "_record", _painted_when_not_claimed),),
+    ),
+    Mutant(
+        "revokes are not read",
+        "operator revokes",
+        ((comments.CommentLeases, "_look", _look_at_no_revokes),),
+    ),
+)

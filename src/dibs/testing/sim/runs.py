@@ -1,0 +1,57 @@
+"""One seed, played to its end: what a run leaves behind for checkers and for people to read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dibs import __version__
+from dibs.core.ids import IssueRef
+from dibs.core.issue import Thread
+from dibs.core.pipeline import Pipeline
+from dibs.testing.sim import hands
+from dibs.testing.sim.history import Note
+from dibs.testing.sim.world import Scenario, World
+
+Cast = Callable[[World], None]
+"""Who takes part: starts the processes of a world."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run. Seed, scenario and version are all it takes to play it again."""
+
+    scenario: Scenario
+    seed: int
+    pipeline: Pipeline
+    notes: tuple[Note, ...]
+    threads: Mapping[IssueRef, Thread]
+    """How the server had it at the end."""
+    at_rest: Mapping[IssueRef, bool]
+    passed_s: float
+    switches: int
+    version: str = __version__
+
+
+def our_workers(world: World) -> None:
+    """The shipped worker, as often as the scenario says, and everybody else it names."""
+    for number in range(1, world.scenario.workers + 1):
+        world.start_worker(f"w{number}")
+    hands.set_out(world)
+
+
+def play(scenario: Scenario, seed: int, cast: Cast = our_workers) -> Run:
+    world = World(scenario, seed)
+    try:
+        cast(world)
+        world.run()
+    finally:
+        world.end()
+    return Run(
+        scenario=scenario,
+        seed=seed,
+        pipeline=world.pipeline,
+        notes=tuple(world.history.notes),
+        threads={issue: world.server.truth.read(issue) for issue in world.issues},
+        at_rest={issue: world.at_rest(issue) for issue in world.issues},
+        passed_s=world.simulation.passed_s,
+        switches=world.simulation.switches,
+    )

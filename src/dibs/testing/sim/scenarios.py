@@ -1,0 +1,90 @@
+"""The worlds that are tried: the protocol's section 10, and everything it leaves out."""
+
+from dataclasses import replace
+
+from dibs.testing.sim.faults import Faults
+from dibs.testing.sim.world import MEMORY, Scenario
+
+_STALLED = Faults(freeze=0.1, freeze_s=40.0, crash=0.15)
+
+
+def _model(name: str, *, settle_s: float = 0.0, **faults: float) -> Scenario:
+    """One issue, 3 workers, ttl 20 s; a tenth of all steps stalled for up to two ttls."""
+    return Scenario(name=name, settle_s=settle_s, faults=replace(_STALLED, **faults))  # type: ignore[arg-type]
+
+
+MODEL: tuple[Scenario, ...] = (
+    _model("no lag"),
+    _model("reads lag 5 s in order, settle 0", read_lag_s=5),
+    _model("reads lag 5 s in order, settle 5.5 s", read_lag_s=5, settle_s=5.5),
+    _model("writes seen within 2 s, settle 0", write_lag_s=2),
+    _model("writes seen within 2 s, settle 2.5 s", write_lag_s=2, settle_s=2.5),
+    _model("writes seen within 5 s, settle 2.5 s", write_lag_s=5, settle_s=2.5),
+    _model("writes seen within 5 s, settle 5.5 s", write_lag_s=5, settle_s=5.5),
+    _model("reads lag 3 s, writes 3 s, settle 6.5 s", read_lag_s=3, write_lag_s=3, settle_s=6.5),
+    _model("operator revokes", operator=2),
+    _model(
+        "writes seen within 2 s, settle 2.5 s, operator", write_lag_s=2, settle_s=2.5, operator=2
+    ),
+    _model("operator forces", force=2),
+    Scenario(
+        name="5 workers, ttl 8 s, 30 % stalls",
+        workers=5,
+        ttl_s=8.0,
+        faults=replace(_STALLED, freeze=0.3, freeze_s=16.0),
+    ),
+    Scenario(
+        name="6 workers, ttl 12 s, 25 % stalls, writes 2 s, operator",
+        workers=6,
+        ttl_s=12.0,
+        settle_s=2.5,
+        faults=replace(_STALLED, freeze=0.25, freeze_s=24.0, write_lag_s=2, operator=2),
+    ),
+)
+"""The rows of the protocol's section 10, on the shipped code."""
+
+_TROUBLE = Faults(
+    freeze=0.03,
+    crash=0.2,
+    slow=0.02,
+    lost_reply=0.05,
+    unavailable=0.05,
+    rate_limited=0.02,
+    truncated=0.05,
+    fail=0.1,
+)
+
+STORMS: tuple[Scenario, ...] = (
+    Scenario(name="pages are missing", faults=replace(_STALLED, freeze=0.02, truncated=0.3)),
+    Scenario(name="slow replies", faults=replace(_STALLED, freeze=0.02, slow=0.1, slow_s=30.0)),
+    Scenario(name="network trouble", faults=_TROUBLE),
+    Scenario(
+        name="network trouble and lag",
+        settle_s=2.5,
+        faults=replace(_TROUBLE, write_lag_s=1.0, read_lag_s=1.0),
+    ),
+    Scenario(name="people at the labels", faults=replace(_STALLED, person=3, operator=1)),
+    Scenario(name="strangers forge cards", faults=replace(_STALLED, stranger=5)),
+    Scenario(name="a bot writes labels back", faults=replace(_STALLED, bot=3)),
+    Scenario(name="cards edited and deleted", faults=replace(_STALLED, vandal=2)),
+    Scenario(
+        name="4 issues, 5 workers, everything",
+        workers=5,
+        issues=4,
+        settle_s=2.5,
+        faults=replace(
+            _TROUBLE, write_lag_s=2.0, operator=1, person=2, stranger=3, bot=1, grain_s=0.001
+        ),
+    ),
+)
+"""Faults that the model had not."""
+
+
+def on_a_store(scenario: Scenario) -> Scenario:
+    """The same world with an atomic lease store, which no lag concerns."""
+    return replace(scenario, name=f"{scenario.name} (atomic store)", leases=MEMORY)
+
+
+ATOMIC: tuple[Scenario, ...] = tuple(on_a_store(scenario) for scenario in (MODEL[0], *STORMS))
+ALL: tuple[Scenario, ...] = (*MODEL, *STORMS, *ATOMIC)
+BY_NAME = {scenario.name: scenario for scenario in ALL}

@@ -1,0 +1,201 @@
+"""What lies between a process and what it shares with others: time, and everything that goes wrong.
+
+Every call of a port is a request that travels, an effect at one instant, and a reply that travels.
+Nothing else in the simulated world waits, so these are the points at which processes interleave.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
+
+from dibs.core.errors import NoSuchComment, NoSuchIssue
+from dibs.core.events import Event
+from dibs.core.ids import IssueRef
+from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.lease import (
+    AcquireResult,
+    Bid,
+    Ending,
+    Lease,
+    Record,
+    ReleaseResult,
+    RenewResult,
+    Revocation,
+)
+from dibs.core.steps import Step
+from dibs.ports.guarantees import Guarantee
+from dibs.ports.leases import LeaseStore
+from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
+from dibs.testing.sim.faults import Trouble, Weather
+from dibs.testing.sim.fibres import Process
+from dibs.testing.sim.history import Called, History, What
+from dibs.testing.sim.server import Server
+
+Answer = TypeVar("Answer")
+
+
+class Wire:
+    """One process's line to the outside."""
+
+    def __init__(self, process: Process, weather: Weather, history: History) -> None:
+        self._process = process
+        self._weather = weather
+        self._history = history
+
+    def call(
+        self,
+        op: str,
+        issue: IssueRef | None,
+        do: Callable[[], Answer],
+        *arguments: object,
+        writes: bool = False,
+    ) -> Answer:
+        process, weather = self._process, self._weather
+        weather.travel(process)
+        trouble = weather.trouble(process, writes=writes)
+        if trouble in (Trouble.UNAVAILABLE, Trouble.RATE_LIMITED):
+            weather.refuse(process, trouble, op)
+        try:
+            answer = do()
+        except (NoSuchIssue, NoSuchComment):
+            weather.travel(process)
+            raise
+        self.note(Called(op, issue, arguments, answer, writes))
+        if trouble is Trouble.LOST_REPLY:
+            weather.lose_reply(process, op)
+        weather.travel(process)
+        return self._shortened(answer) if trouble is Trouble.TRUNCATED else answer
+
+    def _shortened(self, answer: Answer) -> Answer:
+        """A page of comments is missing; sometimes the client knows that, sometimes not."""
+        if isinstance(answer, Thread) and answer.comments:
+            keep = self._weather.dice.randrange(len(answer.comments))
+            newest = self._weather.dice.random() < 0.5
+            kept = (
+                answer.comments[len(answer.comments) - keep :] if newest else answer.comments[:keep]
+            )
+            known = self._weather.dice.random() < 0.5
+            return replace(answer, comments=kept, all_pages=not known)
+        return answer
+
+    def note(self, what: What) -> None:
+        running = self._process.simulation.running
+        self._history.note(self._process.name, running.number if running else 0, what)
+
+    # What services report
+
+    def append(self, event: Event) -> None:
+        """A `ports.journal.Journal`."""
+        self.note(event)
+
+    def reached(self, step: Step) -> None:
+        self.note(step)
+        self._weather.step(self._process, step)
+
+
+class WiredTracker:
+    """A `ports.tracker.Tracker`."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        server: Server,
+        *,
+        settle: timedelta,
+        grain: timedelta,
+        cheap_reads: bool = False,
+    ) -> None:
+        self._wire = wire
+        self._server = server
+        self.traits = TrackerTraits(
+            name="simulated", settle=settle, grain=grain, cheap_reads=cheap_reads
+        )
+
+    def find(self, query: IssueQuery) -> Found:
+        return self._wire.call("find", None, lambda: self._server.find(query), query)
+
+    def read(self, issue: IssueRef) -> Thread:
+        return self._wire.call("read", issue, lambda: self._server.read(issue))
+
+    def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
+        def count() -> Mapping[str, int]:
+            return self._server.truth.tally(labels, closed_too=closed_too)
+
+        return self._wire.call("tally", None, count)
+
+    def create(self, draft: Draft) -> Issue:
+        return self._wire.call("create", None, lambda: self._server.create(draft), writes=True)
+
+    def comment(self, issue: IssueRef, body: str) -> Comment:
+        def post() -> Comment:
+            return self._server.comment(issue, body)
+
+        return self._wire.call("comment", issue, post, body, writes=True)
+
+    def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
+        def edit() -> Comment:
+            return self._server.edit_comment(issue, comment, body)
+
+        return self._wire.call("edit_comment", issue, edit, comment, body, writes=True)
+
+    def edit_labels(
+        self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> None:
+        def edit() -> None:
+            self._server.edit_labels(issue, add=add, remove=remove)
+
+        self._wire.call("edit_labels", issue, edit, tuple(add), tuple(remove), writes=True)
+
+    def close(self, issue: IssueRef) -> None:
+        self._wire.call("close", issue, lambda: self._server.close(issue), writes=True)
+
+    def prepare(self, labels: Sequence[str]) -> None:
+        """Labels need no making here."""
+
+
+class WiredStore:
+    """A `ports.leases.LeaseStore`: another server, with the same weather between."""
+
+    def __init__(self, wire: Wire, store: LeaseStore) -> None:
+        self._wire = wire
+        self._store = store
+        self.name = store.name
+        self.guarantees: Guarantee = store.guarantees
+
+    def acquire(self, bid: Bid) -> AcquireResult:
+        return self._wire.call(
+            "acquire", bid.issue, lambda: self._store.acquire(bid), bid.run, writes=True
+        )
+
+    def renew(self, lease: Lease) -> RenewResult:
+        return self._wire.call(
+            "renew", lease.issue, lambda: self._store.renew(lease), lease.run, writes=True
+        )
+
+    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        def release() -> ReleaseResult:
+            return self._store.release(lease, ending)
+
+        return self._wire.call(
+            "release", lease.issue, release, lease.run, ending.outcome.value, writes=True
+        )
+
+    def acknowledge(self, record: Record) -> None:
+        def acknowledge() -> None:
+            self._store.acknowledge(record)
+
+        issue = record.lease.issue
+        self._wire.call("acknowledge", issue, acknowledge, record.lease.run, writes=True)
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        def revoke() -> Record | None:
+            return self._store.revoke(issue, revocation)
+
+        return self._wire.call("revoke", issue, revoke, revocation.run, writes=True)
+
+    def read(self, issue: IssueRef) -> Record | None:
+        return self._wire.call("read_lease", issue, lambda: self._store.read(issue))
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        return self._wire.call("live", None, lambda: self._store.live(stage, limit))
