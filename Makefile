@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 TESTS  ?= tests
 FUZZ_SECONDS ?= 60
+SCHEDULES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format lint imports types docs conformance fuzz bench build clean
+.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million fuzz bench build clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -45,6 +46,12 @@ docs: $(STAMP) ## the docs say what the code does
 
 conformance: $(STAMP) ## which guarantee each adapter proved, and by which checks
 	@$(BIN)/python -m tests.conformance
+
+sim: $(STAMP) ## the proof: ours, two controls, nine mutants, every interleaving of small cases
+	$(BIN)/python -m dibs.testing.sim --schedules $(SCHEDULES)
+
+sim-million: SCHEDULES = 1000000
+sim-million: sim ## the same with a million random schedules: an hour on two cores
 
 fuzz: $(STAMP) ## coverage-guided fuzzing for a while: FUZZ_SECONDS=60
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)

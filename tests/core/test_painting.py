@@ -1,7 +1,7 @@
 """What shows an ending, what lets the issue go, and when there is nothing left to do."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dibs.core.painting import Painting, ending_paint
@@ -74,7 +74,16 @@ def test_an_ending_is_painted_although_somebody_else_took_claimed_off(labels):
 @pytest.mark.parametrize("comments", [(SHOWN,), (DECIDED, TOLD), (SHOWN, TOLD)])
 @given(labels=LABEL_SETS.map(lambda labels: labels - {"claimed"}))
 def test_what_a_person_does_to_the_labels_of_a_shown_ending_is_the_last_word(comments, labels):
+    assume(STAGES.stages_of(frozenset(labels)))
     assert painting(ADVANCED, labels, *comments) == Painting()
+
+
+@pytest.mark.parametrize("comments", [(SHOWN,), (DECIDED, TOLD)])
+def test_an_issue_that_a_late_painter_left_without_any_stage_stands_where_its_run_ended(comments):
+    assert painting(ADVANCED, (), *comments) == Painting((AddLabels(("stage:review",)),))
+    assert painting(ADVANCED, ("claimed", "triaged"), *comments) == Painting(
+        (AddLabels(("stage:review",)),), (OFF,)
+    )
 
 
 @pytest.mark.parametrize("comments", [(SHOWN,), (DECIDED, TOLD)])

@@ -83,13 +83,30 @@ def test_any_other_tracker_is_looked_at_before_the_mark_and_after_everything(clo
 
 
 @pytest.mark.parametrize("undo", [{"add": ("stage:ready",)}, {"remove": ("stage:review",)}])
-def test_labels_that_somebody_undid_are_not_said_to_be_shown(clock, undo):
+def test_labels_that_somebody_undid_once_are_painted_once_more(clock, undo):
     wire = Wire(MemoryTracker(clock.server_now))
     issue = an_issue(wire.adapter)
     seen, undone = wire.adapter.read(issue), []
 
     def bot(call):
-        if call.kwargs.get("remove") == ("stage:ready",):
+        if call.kwargs.get("remove") == ("stage:ready",) and not undone:
+            wire.adapter.edit_labels(issue, **undo)
+            undone.append(call)
+
+    wire.after = bot
+    painted = paint_ending(wire, seen, plan, (MARK,))
+    assert undone
+    assert painted.issue.labels == {"stage:review"}
+
+
+@pytest.mark.parametrize("undo", [{"add": ("stage:ready",)}, {"remove": ("stage:review",)}])
+def test_labels_that_somebody_keeps_undoing_are_not_said_to_be_shown(clock, undo):
+    wire = Wire(MemoryTracker(clock.server_now))
+    issue = an_issue(wire.adapter)
+    seen, undone = wire.adapter.read(issue), []
+
+    def bot(call):
+        if call.name == "edit_labels":
             wire.adapter.edit_labels(issue, **undo)
             undone.append(call)
 

@@ -19,7 +19,7 @@ from dibs.services.claiming import Beaten, Claimed, Refused
 from dibs.services.running import StopSignal
 from dibs.services.sweeping import Sweep
 
-from .world import KINDS, TTL_S, Crash, World, at, crashing, outage, pipeline_of
+from .world import KINDS, TTL_S, Crash, World, at, codes, crashing, outage, pipeline_of
 
 HELD = {"stage:ready", "stage:processing", "claimed"}
 
@@ -351,3 +351,39 @@ def test_a_sweeper_that_slept_after_its_look_does_not_free_what_was_claimed_mean
     assert sweeper.tracker.written == []
     assert world.labels(issue) == HELD
     assert "freed" not in world.events()
+
+
+def test_a_reading_older_than_the_decision_does_not_count_as_painted():
+    """A replica that lags shows the card still held: that says nothing about its labels."""
+    world = World("comments")
+    issue = world.add()
+    process = world.process()
+    keeper = process.hold(issue)
+    before, stale = world.read(issue), []
+
+    def lagging(call, answer):
+        ended = any(state == "released" for _, state in world.states(issue))
+        if call.name == "read" and ended and len(stale) < 2:
+            stale.append(call)
+            return before
+        return answer
+
+    process.tracker.change = lagging
+    process.services.advancing.advance(keeper)
+    assert len(stale) == 2
+    assert world.labels(issue) == {"stage:review"}
+
+
+def test_a_bidder_that_paints_an_ending_does_not_take_the_issue_on_the_next_reading():
+    """What it has just painted need not show in it: the finished stage would be run again."""
+    world = World("comments")
+    issue = world.add()
+    holder = world.process("holder", reached=crashing(Step.FINISH_DECIDED))
+    keeper = holder.hold(issue)
+    with pytest.raises(Crash):
+        holder.services.advancing.advance(keeper)
+    bidder = world.process("bidder")
+    result = bidder.claim(issue, "ready", look_first=False)
+    assert codes(result) == ["NOT_SERVED"]
+    assert world.labels(issue) == {"stage:review"}
+    assert [state for _, state in world.states(issue)] == ["released", "conceded"]

@@ -58,15 +58,20 @@ def paint_ending(
 ) -> Thread | None:
     """Labels first, then the mark that says they are shown, then the issue is let go.
 
-    None if the issue is not as it was seen, or if somebody undid the labels meanwhile: look again.
+    What somebody undid meanwhile is done once more. None if that did not help either, or if the
+    issue is not as it was seen: look again.
     """
     paint = plan(seen)
     if isinstance(tracker, Batching):
         effects = (*paint.showing, *mark, *paint.letting_go)
         return tracker.apply(seen.issue.ref, effects, seen=seen.issue)
     painted = apply_to(tracker, seen.issue, paint.showing, reached)
-    if painted is None or plan(painted).labels_differ:
+    if painted is None:
         return None
+    if (left := plan(painted)).labels_differ:
+        painted = apply(tracker, seen.issue.ref, left.showing, reached)
+        if plan(painted).labels_differ:
+            return None
     return apply(tracker, seen.issue.ref, (*mark, *paint.letting_go), reached)
 
 

@@ -33,7 +33,8 @@ _log = logging.getLogger("dibs.worker")
 _ARRIVAL_S = 0.1
 _HURRY_S = 2.0
 _SWEEP = 200
-_LOOKS = 4
+_LOOKS = 3
+"""How many claimed issues a worker looks at in each sweep, for each issue that it may hold."""
 
 
 class Until(StrEnum):

@@ -242,10 +242,11 @@ class CommentLeases:
         """Painted only while the card in force is still this one and nothing has changed since."""
         for _ in range(_PAINTINGS):
             thread = self._tracker.read(record.lease.issue)
-            if not thread.complete:
+            standing = self.standing(thread)
+            if not thread.complete or _older(standing, record):
+                self._clock.sleep(_READING_PAUSE_S)
                 continue
-            known = self.standing(thread).unpainted
-            if known is None or known.lease.run != record.lease.run:
+            if standing.unpainted is None or standing.unpainted.lease.run != record.lease.run:
                 return
             try:
                 painted = paint_ending(
@@ -257,7 +258,7 @@ class CommentLeases:
                 self._reached(Step.FINISH_PAINTED)
                 self._reached(Step.FINISH_ACKNOWLEDGED)
                 return
-        raise Unavailable(f"{record.lease.issue} changes faster than it can be painted")
+        raise Unavailable(f"{record.lease.issue}: its ending could not be painted")
 
     # Operators and onlookers
 
@@ -307,6 +308,12 @@ def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
         beats=lease.beats,
         ending=ending,
     )
+
+
+def _older(standing: Standing, record: Record) -> bool:
+    """Whether a reading lags behind an ending that is known: it cannot say what is painted."""
+    seen = standing.record
+    return seen is not None and seen.lease.run == record.lease.run and seen.ending is None
 
 
 def _card_of(lease: Lease) -> int:

@@ -9,7 +9,7 @@ The services are not changed and not told. `python -m dibs.testing.sim` prints t
 proof; docs/internals/proof.md says what they mean. Needs greenlet: `pip install 'dibs[sim]'`.
 """
 
-from dibs.testing.sim.checkers import RULES, Hold, Violation, holds, promised, violations
+from dibs.testing.sim.checkers import RULES, Evidence, Hold, Violation, holds, promised, violations
 from dibs.testing.sim.controls import seed_script, state_machine, workers_of
 from dibs.testing.sim.exhaustive import CASES, Broken, Case, explore
 from dibs.testing.sim.faults import Faults
@@ -27,6 +27,7 @@ __all__ = [
     "Broken",
     "Case",
     "Cast",
+    "Evidence",
     "Faults",
     "Hold",
     "Mutant",

@@ -7,14 +7,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dibs import __version__
 from dibs.adapters.clocks import SystemClock
 from dibs.testing.sim.campaign import Catch, Count, Order, Who, hunt, run_orders
 from dibs.testing.sim.checkers import violations
-from dibs.testing.sim.exhaustive import CASES, explore
+from dibs.testing.sim.controls import seed_script, state_machine, two_claimants_of
+from dibs.testing.sim.exhaustive import CASES, explore, survey
 from dibs.testing.sim.mutants import MUTANTS
 from dibs.testing.sim.runs import play
 from dibs.testing.sim.scenarios import ALL, ATOMIC, BY_NAME, MODEL, STORMS
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--schedules", type=int, default=20_000, help="random schedules of ours, over all scenarios"
     )
+    parser.add_argument("--minutes", type=float, help="stop the random schedules after so long")
     parser.add_argument("--first-seed", type=int, default=0, help="where the seeds begin")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--json", metavar="FILE", help="write all numbers there as well")
@@ -93,6 +95,17 @@ class _Proof:
             ("case", "deaths", "schedules", "states", "took"),
             rows,
         )
+        surveys = [survey(two_claimants_of(one)) for one in (seed_script, state_machine)]
+        _print_table(
+            "Every interleaving of two claimants of the controls, in one second",
+            ("whose", "schedules", "two holders"),
+            [
+                (who.value, found.schedules, found.two_holders)
+                for who, found in zip(
+                    Who, (survey(replace(CASES[0], deaths=0)), *surveys), strict=True
+                )
+            ],
+        )
         self._numbers["exhaustive"] = {
             row[0]: {"schedules": row[2], "states": row[3]} for row in rows
         }
@@ -109,7 +122,14 @@ class _Proof:
         ]
         began = _CLOCK.now()
         with _telling("schedules", sum(order.schedules for order in orders)) as told:
-            counts = run_orders(orders, jobs=asked.jobs, played=told)
+            counts = run_orders(
+                orders,
+                jobs=asked.jobs,
+                played=told,
+                enough=lambda: (
+                    asked.minutes is not None and _CLOCK.now() - began > 60 * asked.minutes
+                ),
+            )
         spent_s = _CLOCK.now() - began
         rows = [
             _Row(order.scenario, order.who, found)

@@ -19,8 +19,19 @@ from dibs.core.lease import Outcome, Released
 from dibs.core.steps import Step
 from dibs.testing.sim.fibres import microseconds
 from dibs.testing.sim.hands import STRANGER
-from dibs.testing.sim.history import Acts, Advances, Called, Fault, Holds, LetsGo, Meddled, Note
+from dibs.testing.sim.history import (
+    Acts,
+    Advances,
+    Called,
+    Effect,
+    Fault,
+    Holds,
+    LetsGo,
+    Meddled,
+    Note,
+)
 from dibs.testing.sim.runs import Run
+from dibs.testing.sim.world import Scenario
 
 _FOR_EVER = 1 << 62
 
@@ -117,6 +128,19 @@ class _Book:
         return sorted(kept, key=lambda hold: (hold.since_us, hold.fence))
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A run, and what follows from its history: worked out once for all rules."""
+
+    run: Run
+    holds: list[Hold]
+    decisions: Mapping[IssueRef, dict[RunId, int]]
+
+    @classmethod
+    def of(cls, run: Run) -> "Evidence":
+        return cls(run, holds(run), _decisions(run))
+
+
 def _by_issue(held: Iterable[Hold]) -> Mapping[IssueRef, list[Hold]]:
     found: dict[IssueRef, list[Hold]] = defaultdict(list)
     for hold in held:
@@ -127,9 +151,9 @@ def _by_issue(held: Iterable[Hold]) -> Mapping[IssueRef, list[Hold]]:
 # The rules
 
 
-def one_holder(run: Run) -> Iterator[Violation]:
+def one_holder(evidence: Evidence) -> Iterator[Violation]:
     """At most one trusted lease per issue at any instant."""
-    for issue, held in _by_issue(holds(run)).items():
+    for issue, held in _by_issue(evidence.holds).items():
         latest = held[0]
         for hold in held[1:]:
             if hold.since_us < latest.until_us:
@@ -138,12 +162,12 @@ def one_holder(run: Run) -> Iterator[Violation]:
             latest = max(latest, hold, key=lambda one: one.until_us)
 
 
-def acts_within_trust(run: Run) -> Iterator[Violation]:
+def acts_within_trust(evidence: Evidence) -> Iterator[Violation]:
     """Nobody is told that it may go on after its lease can have become another's."""
     times: dict[RunId, list[Hold]] = defaultdict(list)
-    for hold in holds(run):
+    for hold in evidence.holds:
         times[hold.run].append(hold)
-    for note in run.notes:
+    for note in evidence.run.notes:
         if isinstance(note.what, Acts):
             held = times[note.what.run]
             if not any(one.since_us <= note.at_us <= one.until_us for one in held):
@@ -151,19 +175,27 @@ def acts_within_trust(run: Run) -> Iterator[Violation]:
                 yield Violation("acts within trust", note.at_us, None, text)
 
 
-def fences_rise(run: Run) -> Iterator[Violation]:
-    """Each hold has a higher fence than the one before it."""
-    for issue, held in _by_issue(holds(run)).items():
+def fences_rise(evidence: Evidence) -> Iterator[Violation]:
+    """Each hold has a higher fence than the one before, and no effect was let in with a lower."""
+    for issue, held in _by_issue(evidence.holds).items():
         for before, after in pairwise(held):
             if after.fence <= before.fence:
                 text = f"{issue}: fence {after.fence} was granted after {before.fence}"
                 yield Violation("fences rise", after.since_us, issue, text)
+    highest: dict[IssueRef, Fence] = {}
+    for note in evidence.run.notes:
+        if isinstance(note.what, Effect) and note.what.accepted:
+            issue, fence = note.what.issue, note.what.fence
+            if fence < highest.get(issue, fence):
+                text = f"{issue}: an effect with fence {fence} came after {highest[issue]}"
+                yield Violation("fences rise", note.at_us, issue, text)
+            highest[issue] = fence
 
 
-def advanced_once(run: Run) -> Iterator[Violation]:
+def advanced_once(evidence: Evidence) -> Iterator[Violation]:
     """A finished stage is not finished again, unless somebody put the issue back into it."""
-    for issue, decided in _decisions(run).items():
-        allowed = 1 + _put_back(run, issue)
+    for issue, decided in evidence.decisions.items():
+        allowed = 1 + _put_back(evidence.run, issue)
         if len(decided) > allowed:
             first, *_, last = sorted(decided, key=lambda name: decided[name])
             text = f"{issue}: {len(decided)} runs finished it, first {first}, last {last}"
@@ -209,10 +241,10 @@ def _put_back(run: Run, issue: IssueRef) -> int:
     )
 
 
-def losers_touch_nothing(run: Run) -> Iterator[Violation]:
+def losers_touch_nothing(evidence: Evidence) -> Iterator[Violation]:
     """Between its bid and its defeat, a claimant writes nothing but its own card."""
     wrote: dict[int, list[Note]] = {}
-    for note in run.notes:
+    for note in evidence.run.notes:
         match note.what:
             case Step.CLAIM_STARTED:
                 wrote[note.fibre] = []
@@ -243,8 +275,9 @@ def _touched(note: Note, run: RunId) -> Violation:
     return Violation("losers touch nothing", note.at_us, note.what.issue, text)
 
 
-def comes_to_rest(run: Run) -> Iterator[Violation]:
+def comes_to_rest(evidence: Evidence) -> Iterator[Violation]:
     """Every issue ends done, parked or paused within the bound after the faults stopped."""
+    run = evidence.run
     for issue, rested in run.at_rest.items():
         if not rested:
             labels = ", ".join(sorted(run.threads[issue].issue.labels))
@@ -252,9 +285,9 @@ def comes_to_rest(run: Run) -> Iterator[Violation]:
             yield Violation("comes to rest", microseconds(run.passed_s), issue, text)
 
 
-def picture_is_true(run: Run) -> Iterator[Violation]:
+def picture_is_true(evidence: Evidence) -> Iterator[Violation]:
     """Once quiet: exactly one stage, the one that the decisions lead to, and no claim label."""
-    decided = _decisions(run)
+    run, decided = evidence.run, evidence.decisions
     end_us = microseconds(run.passed_s)
     for issue, thread in run.threads.items():
         if not run.at_rest[issue]:
@@ -279,8 +312,9 @@ def _meddled(run: Run, issue: IssueRef) -> bool:
     return any(isinstance(note.what, Meddled) and note.what.issue == issue for note in run.notes)
 
 
-def forgeries_are_void(run: Run) -> Iterator[Violation]:
+def forgeries_are_void(evidence: Evidence) -> Iterator[Violation]:
     """No stranger's card took, freed, ended or blocked anything."""
+    run = evidence.run
     for note in run.notes:
         if isinstance(note.what, Event):
             said = {str(note.what.run), str(note.what.holder), *note.what.detail.values()}
@@ -299,7 +333,7 @@ def _without_strangers(thread: Thread) -> Thread:
     return replace(thread, comments=kept)
 
 
-Checker = Callable[[Run], Iterator[Violation]]
+Checker = Callable[[Evidence], Iterator[Violation]]
 RULES: tuple[Checker, ...] = (
     one_holder,
     acts_within_trust,
@@ -314,13 +348,17 @@ _NEED_ORDER = frozenset({one_holder, fences_rise, advanced_once})
 """What a comment lease promises only while settle covers the lag and nobody tampers with cards."""
 
 
-def promised(rule: Checker, run: Run) -> bool:
-    """Whether this rule is exact for such a run; otherwise its breaks are counted, not failures."""
-    if rule is picture_is_true and run.scenario.faults.bot:
+def promised(rule: Checker, scenario: Scenario) -> bool:
+    """Whether this rule is exact in such a world; otherwise its breaks are counted, no more."""
+    if rule is picture_is_true and scenario.faults.bot:
         return False  # a bot that writes back whole sets may take the stage away at any time
-    return rule not in _NEED_ORDER or run.scenario.exclusive
+    if rule is comes_to_rest:
+        return scenario.timely
+    return rule not in _NEED_ORDER or scenario.exclusive
 
 
 def violations(run: Run) -> list[Violation]:
     """Every break of a rule that is promised for this run."""
-    return [violation for rule in RULES if promised(rule, run) for violation in rule(run)]
+    evidence = Evidence.of(run)
+    rules = [rule for rule in RULES if promised(rule, run.scenario)]
+    return [violation for rule in rules for violation in rule(evidence)]

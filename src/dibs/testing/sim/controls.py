@@ -7,72 +7,76 @@ example of labels as locks; `state_machine` is the published issue-claim state m
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol
 
 from dibs.core.errors import DibsError
 from dibs.core.ids import Fence, IssueRef, RunId, ServerTime
 from dibs.core.issue import Comment, Thread
-from dibs.ports.tracker import IssueQuery
+from dibs.core.pipeline import Pipeline
+from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.testing.sim import hands
+from dibs.testing.sim.exhaustive import Actor, Case, Part
 from dibs.testing.sim.fibres import Killed, Process
 from dibs.testing.sim.history import Advances, Holds, LetsGo
 from dibs.testing.sim.wires import Wire, WiredTracker
 from dibs.testing.sim.world import World
 
 
-@dataclass(slots=True)
-class Control:
+class Control(Protocol):
     """One worker of another protocol. It keeps no lease object: once it has won, it works."""
 
-    world: World
-    process: Process
-    wire: Wire
-    tracker: WiredTracker
+    @property
+    def name(self) -> str: ...
 
     @property
-    def stage(self) -> str:
-        return self.world.pipeline.stages[0].label
+    def tracker(self) -> Tracker: ...
 
     @property
-    def done(self) -> str:
-        return self.world.pipeline.stages[-1].label
+    def pipeline(self) -> Pipeline: ...
 
     @property
-    def ttl(self) -> timedelta:
-        return self.world.scenario.terms.ttl
+    def ttl(self) -> timedelta: ...
+
+    def new_run(self) -> RunId: ...
 
     def work(self, issue: IssueRef, run: RunId, fence: Fence) -> None:
         """Nothing renews, nothing checks: that is how both are described."""
-        self.wire.note(Holds(issue, run, fence))
-        self.process.sleep(self.world.dice.uniform(*self.world.scenario.work_s))
+        ...
 
-    def pause(self) -> None:
-        poll_s = self.world.scenario.ttl_s / 4
-        self.process.wait_idly(self.world.dice.uniform(0.5, 1.0) * poll_s)
+    def moved_on(self, issue: IssueRef, run: RunId) -> None: ...
+
+
+def _stage(control: Control) -> str:
+    return control.pipeline.stages[0].label
+
+
+def _done(control: Control) -> str:
+    return control.pipeline.stages[-1].label
 
 
 def seed_script(control: Control) -> None:
     """One pass: scan, label, comment, read, earliest claim ever wins, loser takes the label off."""
     _sweep_by_age(control)
     tracker, claimed = control.tracker, "claimed"
-    found = tracker.find(IssueQuery((control.stage,), (claimed,), limit=1)).issues
+    found = tracker.find(IssueQuery((_stage(control),), (claimed,), limit=1)).issues
     if not found:
         return
-    issue, run = found[0].ref, control.world.new_run()
+    issue, run = found[0].ref, control.new_run()
     tracker.edit_labels(issue, add=(claimed,))
     ttl_s = round(control.ttl.total_seconds())
-    mine = tracker.comment(issue, f"<!-- claim run={run} ttl={ttl_s}s --> {control.process.name}")
+    mine = tracker.comment(issue, f"<!-- claim run={run} ttl={ttl_s}s --> {control.name}")
     claims = _seed_claims(tracker.read(issue))
     earliest = min(claims, key=lambda one: one.created_at, default=mine)
     if f"run={run} " not in earliest.body:
         tracker.edit_labels(issue, remove=(claimed,))
         return
     control.work(issue, run, Fence(mine.id))
-    tracker.edit_labels(issue, add=(control.done,))
-    tracker.edit_labels(issue, remove=(control.stage, claimed))
-    control.wire.note(Advances(issue, run))
-    control.wire.note(LetsGo(run))
+    tracker.edit_labels(issue, add=(_done(control),))
+    tracker.edit_labels(issue, remove=(_stage(control), claimed))
+    control.moved_on(issue, run)
 
 
 def _seed_claims(thread: Thread) -> list[Comment]:
@@ -81,7 +85,7 @@ def _seed_claims(thread: Thread) -> list[Comment]:
 
 def _sweep_by_age(control: Control) -> None:
     """Its sweep: the latest claim is older than its ttl, so the label comes off."""
-    for issue in control.tracker.find(IssueQuery((control.stage, "claimed"))).issues:
+    for issue in control.tracker.find(IssueQuery((_stage(control), "claimed"))).issues:
         thread = control.tracker.read(issue.ref)
         claims = _seed_claims(thread)
         if claims and claims[-1].created_at + control.ttl < thread.now:
@@ -98,30 +102,29 @@ def state_machine(control: Control) -> None:
     """One firing: claim, yield to a strictly earlier claim, work, release; sweep what is old."""
     _sweep_stale(control)
     tracker = control.tracker
-    found = tracker.find(IssueQuery((control.stage,), (_IN_FLIGHT,), limit=1)).issues
+    found = tracker.find(IssueQuery((_stage(control),), (_IN_FLIGHT,), limit=1)).issues
     if not found:
         return
-    issue, run = found[0].ref, control.world.new_run()
+    issue, run = found[0].ref, control.new_run()
     seen = tracker.read(issue).issue
-    if not seen.open or _IN_FLIGHT in seen.labels or control.done in seen.labels:
+    if not seen.open or _IN_FLIGHT in seen.labels or _done(control) in seen.labels:
         return
     tracker.edit_labels(issue, add=(_IN_FLIGHT,))
-    tracker.edit_labels(issue, remove=(control.stage,))
-    name = control.process.name
+    tracker.edit_labels(issue, remove=(_stage(control),))
+    name = control.name
     mine = tracker.comment(issue, f"<!-- agent-claim:codename={name} firing_id={run} -->")
     if _yields(tracker.read(issue), run, control.ttl):
         _put_back(control, issue, name, run, "race-yielded")
         return
     control.work(issue, run, Fence(mine.id))
-    tracker.edit_labels(issue, add=(control.done,))
+    tracker.edit_labels(issue, add=(_done(control),))
     tracker.edit_labels(issue, remove=(_IN_FLIGHT,))
     tracker.comment(issue, f"<!-- agent-release:codename={name} firing_id={run} -->")
-    control.wire.note(Advances(issue, run))
-    control.wire.note(LetsGo(run))
+    control.moved_on(issue, run)
 
 
 def _put_back(control: Control, issue: IssueRef, name: str, run: str, outcome: str) -> None:
-    control.tracker.edit_labels(issue, add=(control.stage,))
+    control.tracker.edit_labels(issue, add=(_stage(control),))
     control.tracker.edit_labels(issue, remove=(_IN_FLIGHT,))
     body = f"<!-- agent-release:codename={name} firing_id={run} outcome={outcome} -->"
     control.tracker.comment(issue, body)
@@ -156,30 +159,69 @@ def _sweep_stale(control: Control) -> None:
         claims = _unreleased(thread.comments)
         stale = [one for one in claims if one[2] + control.ttl < thread.now]
         if not claims:
-            tracker.edit_labels(issue.ref, add=(control.stage,))
+            tracker.edit_labels(issue.ref, add=(_stage(control),))
             tracker.edit_labels(issue.ref, remove=(_IN_FLIGHT,))
         for name, run, _ in stale:
             _put_back(control, issue.ref, name, run, "stale-swept")
 
 
-Protocol = Callable[[Control], None]
+Firing = Callable[[Control], None]
+"""One pass of another protocol, from its scan to its end."""
 
 
-def workers_of(protocol: Protocol) -> Callable[[World], None]:
+# In the random world
+
+
+@dataclass(slots=True)
+class _Simulated:
+    world: World
+    process: Process
+    wire: Wire
+    tracker: WiredTracker
+
+    @property
+    def name(self) -> str:
+        return self.process.name
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.world.pipeline
+
+    @property
+    def ttl(self) -> timedelta:
+        return self.world.scenario.terms.ttl
+
+    def new_run(self) -> RunId:
+        return self.world.new_run()
+
+    def work(self, issue: IssueRef, run: RunId, fence: Fence) -> None:
+        self.wire.note(Holds(issue, run, fence))
+        self.process.sleep(self.world.dice.uniform(*self.world.scenario.work_s))
+
+    def moved_on(self, issue: IssueRef, run: RunId) -> None:
+        self.wire.note(Advances(issue, run))
+        self.wire.note(LetsGo(run))
+
+    def rest(self) -> None:
+        poll_s = self.world.scenario.ttl_s / 4
+        self.process.wait_idly(self.world.dice.uniform(0.5, 1.0) * poll_s)
+
+
+def workers_of(firing: Firing) -> Callable[[World], None]:
     """A cast: as many workers of another protocol as the scenario has of ours."""
 
     def cast(world: World) -> None:
         for number in range(1, world.scenario.workers + 1):
-            _start(world, protocol, f"w{number}", doomed=True)
+            _start(world, firing, f"w{number}", doomed=True)
         hands.set_out(world)
 
     return cast
 
 
-def _start(world: World, protocol: Protocol, name: str, *, doomed: bool) -> None:
+def _start(world: World, firing: Firing, name: str, *, doomed: bool) -> None:
     process = world.process(name)
     wire = world.wire(process)
-    control = Control(world, process, wire, world.tracker(wire))
+    control = _Simulated(world, process, wire, world.tracker(wire))
     if doomed:
         world.weather.doom(process)
 
@@ -187,13 +229,56 @@ def _start(world: World, protocol: Protocol, name: str, *, doomed: bool) -> None
         try:
             process.sleep(world.dice.uniform(0.0, 0.1))
             while True:
-                try:
-                    protocol(control)
-                except DibsError:
-                    control.pause()  # the script ends with an error and is started again
-                control.pause()
+                with suppress(DibsError):  # the script ends with an error and is started again
+                    firing(control)
+                control.rest()
         except Killed:
-            world.replace_dead(name, lambda: _start(world, protocol, name, doomed=False))
+            world.replace_dead(name, lambda: _start(world, firing, name, doomed=False))
             raise
 
     process.start(main, "main")
+
+
+# In every interleaving
+
+
+@dataclass(slots=True)
+class _Stepped:
+    actor: Actor
+    _runs: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.actor.name
+
+    @property
+    def tracker(self) -> Actor:
+        return self.actor
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return self.actor.table.pipeline
+
+    @property
+    def ttl(self) -> timedelta:
+        return self.pipeline.stages[0].terms.ttl
+
+    def new_run(self) -> RunId:
+        self._runs += 1
+        return RunId(f"{self.name}{self._runs}")
+
+    def work(self, issue: IssueRef, run: RunId, fence: Fence) -> None:
+        self.actor.works = True
+        self.actor.await_turn()
+
+    def moved_on(self, issue: IssueRef, run: RunId) -> None:
+        self.actor.works = False
+
+
+def two_claimants_of(firing: Firing) -> Case:
+    """What `exhaustive.CASES` begins with, for another protocol."""
+
+    def role(actor: Actor) -> None:
+        firing(_Stepped(actor))
+
+    return Case(f"two claimants: {firing.__name__}", (Part("a", role), Part("b", role)), deaths=0)

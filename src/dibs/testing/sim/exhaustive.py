@@ -74,6 +74,8 @@ class Actor:
         self.trail = 0
         """A hash of everything it was ever told: all that its next step depends on."""
         self.wrote: list[tuple[str, tuple[object, ...]]] = []
+        self.works = False
+        """A control that has won: it trusts itself until it is done."""
         self.keeper: Keeper | None = None
         self._fibre: Fibre | None = None
         self._runs = 0
@@ -132,6 +134,8 @@ class Actor:
     @property
     def trusts(self) -> bool:
         keeper = self.keeper
+        if self.works and self.process.alive:
+            return True
         if keeper is None or not self.process.alive or keeper.over.is_set():
             return False
         return self.process.now() < keeper.trusted_until
@@ -252,7 +256,7 @@ class Table:
     def state(self) -> object:
         """All that the future depends on."""
         told = tuple(
-            None if actor.over else (actor.trail, actor.steps > 0) for actor in self.actors
+            actor.works if actor.over else (actor.trail, actor.steps > 0) for actor in self.actors
         )
         return self.tracker.read(self.issue), self.simulation.now_us, self.deaths_left, told
 
@@ -260,6 +264,10 @@ class Table:
         self.simulation.now_us += microseconds(seconds)
 
     # What must hold
+
+    @property
+    def contested(self) -> bool:
+        return sum(actor.trusts for actor in self.actors) > 1
 
     def check(self) -> None:
         holders = [actor.name for actor in self.actors if actor.trusts]
@@ -494,3 +502,34 @@ class _Explorer:
         actors = tuple(names)
         told = "\n".join(f"  {actors[choice.actor]} {choice.act.value}" for choice in schedule)
         return Broken(f"{self.case.name}: {flaw}, after\n{told}")
+
+
+# Protocols that break
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """How many schedules of a case there are, and in how many two hold at once."""
+
+    schedules: int
+    two_holders: int
+
+
+def survey(case: Case) -> Survey:
+    """The same walk for a protocol that is known to fail: its failures are counted."""
+    known: dict[object, tuple[int, int]] = {}
+
+    def walk(schedule: Schedule) -> tuple[int, int]:
+        table = Table(case)
+        for choice in schedule:
+            table.take(choice)
+        state, contested, choices = table.state, table.contested, tuple(table.choices())
+        table.close()
+        if state not in known:
+            below = [walk((*schedule, choice)) for choice in choices] or [(1, 1)]
+            total, clean = (sum(part) for part in zip(*below, strict=True))
+            known[state] = total, 0 if contested else clean
+        return known[state]
+
+    total, clean = walk(())
+    return Survey(total, total - clean)

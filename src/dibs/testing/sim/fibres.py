@@ -152,7 +152,9 @@ class Simulation:
         self.now_us = 0
         self.switches = 0
         self.running: Fibre | None = None
+        self._stepped: Fibre | None = None
         self._grain_us = max(1, grain // timedelta(microseconds=1))
+        self._told_grains, self._told = 0, ServerTime(EPOCH)
         self.hub = getcurrent()
         self._queue: list[tuple[int, int, Fibre, int]] = []
         self._order = count()
@@ -161,8 +163,11 @@ class Simulation:
 
     def server_now(self) -> ServerTime:
         """The server's time of day, in whole grains."""
-        passed_us = self.now_us - self.now_us % self._grain_us
-        return ServerTime(EPOCH + timedelta(microseconds=passed_us))
+        grains = self.now_us // self._grain_us
+        if grains != self._told_grains:
+            passed = timedelta(microseconds=grains * self._grain_us)
+            self._told_grains, self._told = grains, ServerTime(EPOCH + passed)
+        return self._told
 
     @property
     def passed_s(self) -> float:
@@ -234,14 +239,15 @@ class Simulation:
                 continue
             self.now_us = max(self.now_us, moment_us)
             self.step(fibre)
-            if over():
+            waits = fibre.watching is not None or fibre.ended.is_set()
+            if waits and process.idle and over():
                 return
         self.now_us = max(self.now_us, min(until_us, _NEVER_US))
 
     def step(self, fibre: Fibre) -> None:
         """Let one fibre run until it waits again."""
         self.switches += 1
-        self.running = fibre
+        self.running = self._stepped = fibre
         try:
             fibre.resume()
         finally:
@@ -252,6 +258,8 @@ class Simulation:
 
     def _wake_watchers(self, process: Process) -> None:
         """Events are a process's own, so only its own fibres can have been waiting for one."""
+        if len(process.fibres) == 1 and self._stepped in process.fibres:
+            return
         woken = [
             one for one in process.fibres if one.watching is not None and one.watching.is_set()
         ]

@@ -104,10 +104,7 @@ class Server:
     def find(self, query: IssueQuery) -> Found:
         if not self._lags or not self._unseen:
             return self.truth.find(query)
-        as_of_us = self._as_of_us()
-        lagging = {
-            ref: self._shown(self.truth.read(ref), as_of_us).issue for ref in list(self._unseen)
-        }
+        lagging = self._lagging(self._as_of_us())
         enough = query.skip + query.limit + len(lagging)
         found = self.truth.find(replace(query, limit=enough, skip=0))
         shown = [issue for issue in found.issues if issue.ref not in lagging]
@@ -115,6 +112,18 @@ class Server:
         shown.sort(key=lambda issue: int(issue.ref.key))
         page = shown[query.skip : query.skip + query.limit]
         return Found(tuple(page), found.now, more=len(shown) > query.skip + query.limit)
+
+    def _lagging(self, as_of_us: int) -> dict[IssueRef, Issue]:
+        """The issues that this reader may find where or as they are no longer."""
+        shown = {}
+        for ref, changes in list(self._unseen.items()):
+            if all(isinstance(change.what, _Edited) for change in changes):
+                self._forget_what_all_see(ref, changes)  # an edit moves no issue
+                continue
+            thread = self.truth.read(ref)
+            bare = Thread(thread.issue, (), thread.now)
+            shown[ref] = self._shown(bare, as_of_us).issue
+        return shown
 
     def _as_of_us(self) -> int:
         behind_us = self._dice.randint(0, self._read_lag_us) if self._read_lag_us else 0

@@ -33,6 +33,10 @@ from dibs.testing.sim.history import Called, History, What
 from dibs.testing.sim.server import Server
 
 Answer = TypeVar("Answer")
+_SLOW_READINGS = 0.25
+"""How often a reading's way back is played by itself. What was read is acted upon with the next
+request, so that one's way out is a delay between the two as well.
+"""
 
 
 class Wire:
@@ -64,7 +68,8 @@ class Wire:
         self.note(Called(op, issue, arguments, answer, writes))
         if trouble is Trouble.LOST_REPLY:
             weather.lose_reply(process, op)
-        weather.travel(process)
+        if writes or weather.dice.random() < _SLOW_READINGS:
+            weather.travel(process)
         return self._shortened(answer) if trouble is Trouble.TRUNCATED else answer
 
     def _shortened(self, answer: Answer) -> Answer:

@@ -63,6 +63,11 @@ class Scenario:
         return self.faults.write_lag_s == 0 or self.settle_s > self.faults.lag_s
 
     @property
+    def timely(self) -> bool:
+        """Whether settle is set for this tracker: below the lag, holders give up what they have."""
+        return self.faults.lag_s == 0 or self.settle_s > self.faults.lag_s
+
+    @property
     def exclusive(self) -> bool:
         """Whether one holder at a time is promised, or only likely."""
         if self.leases == MEMORY:
@@ -86,7 +91,7 @@ def settings_of(scenario: Scenario, *, closes: bool = True) -> config.Settings:
         settings,
         pipeline=pipeline_of(scenario, closes=closes),
         settle=timedelta(seconds=scenario.settle_s),
-        poll=timedelta(seconds=scenario.ttl_s / 4),
+        poll=timedelta(seconds=scenario.ttl_s / 3),
         sweep=timedelta(seconds=scenario.ttl_s),
         grace=timedelta(),
     )
@@ -266,7 +271,12 @@ class World:
             return False
         if known.labels & {marks.parked, marks.paused}:
             return True
-        return not known.open or self.pipeline.stages[-1].label in known.labels
+        stages = self.pipeline.stages_of(known.labels)
+        if len(stages) == 1:
+            return stages[0].final or not known.open
+        # No stage or several: nobody works it. Whose doing that is, the picture's rule will say.
+        painted_by_s = self.scenario.storm_s + 3 * self.scenario.ttl_s
+        return self.simulation.passed_s > painted_by_s
 
     def quiet(self) -> bool:
         return all(process.idle for process in self.processes) and all(

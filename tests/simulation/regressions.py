@@ -1,0 +1,53 @@
+"""Every seed that ever failed, and what it taught.
+
+Seeds are replayed for ever, but a change to the protocol changes what a seed plays. So each lesson
+also has a test that sets the scene by hand, in tests/services/test_late_wakers.py.
+"""
+
+from typing import NamedTuple
+
+
+class Regression(NamedTuple):
+    scenario: str
+    seed: int
+    taught: str
+
+
+REGRESSIONS = (
+    Regression(
+        "no lag",
+        62,
+        "`claimed` is no sign that an ending is painted: a sweep that slept took it off, and the "
+        "finished stage was run again (ADR 0012)",
+    ),
+    Regression("no lag", 80, "the same, with two sweepers that slept"),
+    Regression("operator revokes", 16, "the same, after a revoke"),
+    Regression("operator revokes", 18, "the same, after a revoke"),
+    Regression("network trouble", 45, "the same, after a lost reply"),
+    Regression(
+        "network trouble (atomic store)",
+        2,
+        "an unpainted ending on an issue without any comment was refused to every bidder for ever: "
+        "whoever is refused over one paints it",
+    ),
+    Regression("network trouble (atomic store)", 10, "the same"),
+    Regression(
+        "no lag",
+        184,
+        "a painter that slept left the working label on an issue without `claimed`, where no sweep "
+        "looked: sweeps look at working labels too",
+    ),
+    Regression(
+        "a bot writes labels back",
+        5,
+        "a bot that wrote back a whole set in the middle of the painting left no stage: painting "
+        "looks again before it lets go",
+    ),
+    Regression("a bot writes labels back", 27, "the same, with both stages left"),
+    Regression(
+        "cards edited and deleted (atomic store)",
+        64,
+        "a card that was deleted during the painting ended the worker with NoSuchComment",
+    ),
+    Regression("cards edited and deleted", 37, "the stray working label again"),
+)

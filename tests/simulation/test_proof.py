@@ -1,0 +1,123 @@
+"""The fast part of the proof: ours holds, the controls and the mutants do not."""
+
+from dataclasses import replace
+
+import pytest
+
+from dibs.testing.sim import (
+    CASES,
+    MUTANTS,
+    Broken,
+    explore,
+    play,
+    seed_script,
+    state_machine,
+    violations,
+    workers_of,
+)
+from dibs.testing.sim.campaign import Count, Order, Who, count_runs, hunt, run_orders
+from dibs.testing.sim.scenarios import ALL, BY_NAME
+
+from .regressions import REGRESSIONS
+
+SCHEDULES = 25
+
+
+@pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+def test_nothing_that_is_promised_is_broken(scenario):
+    count = count_runs(scenario, Who.OURS, range(SCHEDULES))
+    assert count.schedules == SCHEDULES
+    assert count.holds > 0, "a proof in which nobody ever holds proves nothing"
+    assert count.broken == {}, count.first
+    assert count.lost == 0
+
+
+# Every interleaving. A number that changes says that the protocol makes other calls than before.
+
+PINNED = {
+    "two claimants": (680, 174),
+    "two claimants and a sweep": (54_750, 818),
+    "holder, late claimant and operator revoke": (35_148, 2_535),
+}
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_every_interleaving_holds_and_their_number_is_known(name):
+    case = next(case for case in CASES if case.name == name)
+    tally = explore(case)
+    print(f"{name}: {tally.schedules} schedules, {tally.states} states")
+    assert (tally.schedules, tally.states) == PINNED[name]
+
+
+@pytest.mark.parametrize("deaths", [0, 1])
+def test_walking_states_counts_exactly_the_schedules_that_there_are(deaths):
+    case = replace(CASES[0], deaths=deaths)
+    merged, plain = explore(case), explore(case, merge=False)
+    assert merged.schedules == plain.schedules
+    assert merged.states < plain.states
+
+
+# Controls and mutants: a proof that cannot fail proves nothing.
+
+
+@pytest.mark.parametrize("control", [seed_script, state_machine], ids=lambda one: one.__name__)
+def test_the_controls_fail_in_the_same_world(control):
+    cast, count = workers_of(control), Count()
+    for seed in range(60):
+        count.take(play(BY_NAME["writes seen within 2 s, settle 2.5 s"], seed, cast))
+    assert count.two_holders > 0
+    assert count.finished_twice > 0
+
+
+def test_the_seed_script_strands_an_issue_whose_first_claimant_died():
+    cast, count = workers_of(seed_script), Count()
+    for seed in range(60):
+        count.take(play(BY_NAME["network trouble"], seed, cast))
+    assert count.lost > 0
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_every_mutant_is_caught(mutant):
+    catch = hunt(mutant, most=3000)
+    assert catch is not None
+    print(f"{mutant.name}: {catch.where}, seed {catch.seed}: {catch.text}")
+
+
+def test_a_mutant_leaves_nothing_behind():
+    before = violations(play(BY_NAME["no lag"], 24))
+    for mutant in MUTANTS:
+        with mutant.in_force():
+            pass
+    assert violations(play(BY_NAME["no lag"], 24)) == before == []
+
+
+def test_a_broken_case_says_which_schedule_broke_it():
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "ties by time only")
+    with mutant.in_force(), pytest.raises(Broken, match="both trust their leases") as caught:
+        explore(CASES[0])
+    assert "a goes on" in str(caught.value)
+
+
+# Seeds that failed once
+
+
+@pytest.mark.parametrize(
+    ("scenario", "seed"),
+    [(one.scenario, one.seed) for one in REGRESSIONS],
+    ids=[f"{one.scenario}-{one.seed}" for one in REGRESSIONS],
+)
+def test_a_seed_that_failed_once_fails_no_more(scenario, seed):
+    assert violations(play(BY_NAME[scenario], seed)) == []
+
+
+def test_every_kept_seed_says_what_it_taught():
+    assert all(one.taught for one in REGRESSIONS)
+
+
+def test_orders_are_divided_among_processes_and_counted_once():
+    orders = [Order(BY_NAME["no lag"], Who.OURS, 150), Order(ALL[-1], Who.OURS, 30, first_seed=7)]
+    heard = []
+    both = run_orders(orders, jobs=2, played=heard.append)
+    assert [count.schedules for count in both] == [150, 30]
+    assert sum(heard) == 180
+    assert both[1].holds == count_runs(ALL[-1], Who.OURS, range(7, 37)).holds
