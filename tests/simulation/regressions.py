@@ -49,5 +49,21 @@ REGRESSIONS = (
         64,
         "a card that was deleted during the painting ended the worker with NoSuchComment",
     ),
+    Regression(
+        "reads lag 5 s in order, settle 0",
+        5050,
+        "a reading that lagged behind the holder's own decision was taken as painted, and a bidder "
+        "that had just painted an ending took the issue on the next reading",
+    ),
+    Regression(
+        "a bot writes labels back",
+        100_437,
+        "a painter that slept took off the stage that somebody had put back, and the issue had none",
+    ),
+    Regression(
+        "network trouble and lag (atomic store)",
+        5058,
+        "the simulator took a half-painted issue for one at rest: its own mistake",
+    ),
     Regression("cards edited and deleted", 37, "the stray working label again"),
 )
