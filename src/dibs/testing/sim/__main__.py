@@ -23,6 +23,7 @@ from dibs.testing.sim.timeline import timeline
 from dibs.testing.sim.world import Scenario
 
 _CLOCK = SystemClock()
+_TELL_EVERY_S = 15.0
 _COMPARED = ("no lag", "writes seen within 2 s, settle 2.5 s", "network trouble")
 
 
@@ -259,9 +260,9 @@ def _cell(value: object) -> str:
 
 @contextmanager
 def _telling(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing otherwise: tables are what goes into files."""
+    """How far it is, on standard error: a bar on a terminal, now and then a line elsewhere."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        yield _Lines(what, total)
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -269,6 +270,19 @@ def _telling(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda done: progress.advance(task, done)
+
+
+class _Lines:
+    def __init__(self, what: str, total: int | None) -> None:
+        self._what, self._total, self._done = what, total, 0
+        self._next_at = _CLOCK.now() + _TELL_EVERY_S
+
+    def __call__(self, done: int) -> None:
+        self._done += done
+        if _CLOCK.now() >= self._next_at:
+            self._next_at = _CLOCK.now() + _TELL_EVERY_S
+            of = f" of {self._total:,}" if self._total else ""
+            print(f"{self._what}: {self._done:,}{of}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

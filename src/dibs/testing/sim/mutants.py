@@ -4,23 +4,23 @@ Each mutant replaces one function of the core or of a service while it is in for
 drafts that failed on the way to the protocol, and the rules people leave out when they write one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from dibs.adapters.leases import comments
+from dibs.adapters.leases import comments, memory
 from dibs.core import fold as folding
 from dibs.core import proof
 from dibs.core.card import CardState
 from dibs.core.fold import Folded, FoldRules, Marks, PostedCard
-from dibs.core.ids import LocalTime, RunId
-from dibs.core.issue import Thread
+from dibs.core.ids import Fence, LocalTime, RunId
+from dibs.core.issue import Comment, Thread
 from dibs.core.lease import Lease, Lost, Record, Renewed, RenewResult
 from dibs.core.presets import STAGES
 from dibs.core.proof import NoProof, Proof, Won
-from dibs.services import claiming, keeping
+from dibs.services import claiming, keeping, sweeping
 
 Place = ModuleType | type
 
@@ -55,6 +55,7 @@ def _trust_from_the_reply(self: keeping.Keeper, result: RenewResult, _: LocalTim
 _CONCEDE = comments.CommentLeases.concede
 _RECORD = folding._record
 _TAKE = keeping.Keeper._take
+_READ_MARKS = folding.read_marks
 _LOOK = comments.CommentLeases._look
 _FOLD = folding.fold
 _PROVE = proof.prove
@@ -98,6 +99,18 @@ def _look_at_no_revokes(self: comments.CommentLeases, lease: Lease, thread: Thre
     return result if isinstance(result, Lost) else Renewed(lease, thread)
 
 
+def _believe_everybody(comments_read: Iterable[Comment], rules: FoldRules) -> Marks:
+    return _READ_MARKS([replace(comment, by_writer=True) for comment in comments_read], rules)
+
+
+def _sweep_nothing(_self: sweeping.Sweeping, **_: Any) -> sweeping.SweepReport:
+    return sweeping.SweepReport(0, ())
+
+
+def _the_same_fence(_: int) -> Fence:
+    return Fence(1)
+
+
 class _AlwaysComplete:
     """A list is believed whatever its length."""
 
@@ -139,6 +152,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "painted is what is not claimed",
         "no lag",
         ((folding, "_record", _painted_when_not_claimed),),
+    ),
+    Mutant(
+        "a stranger's card is a card",
+        "strangers forge cards",
+        tuple((place, "read_marks", _believe_everybody) for place in (folding, comments, proof)),
+    ),
+    Mutant("nobody sweeps", "no lag", ((sweeping.Sweeping, "sweep", _sweep_nothing),)),
+    Mutant(
+        "the fence does not rise", "no lag (atomic store)", ((memory, "Fence", _the_same_fence),)
     ),
     Mutant(
         "revokes are not read",
