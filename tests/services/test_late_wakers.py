@@ -387,3 +387,70 @@ def test_a_bidder_that_paints_an_ending_does_not_take_the_issue_on_the_next_read
     assert codes(result) == ["NOT_SERVED"]
     assert world.labels(issue) == {"stage:review"}
     assert [state for _, state in world.states(issue)] == ["released", "conceded"]
+
+
+def four_worked_stages():
+    base = pipeline_of()
+    ready, review, done = (replace(stage, gate=NoGate()) for stage in base.stages)
+    check = replace(review, name="check", label="stage:check", next=("done",))
+    return replace(base, stages=(ready, replace(review, next=("check",)), check, done))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_painter_that_wakes_up_two_stages_later_puts_right_what_it_painted(kind):
+    """Its old stage label is not a person's word: nobody runs the finished stage again."""
+    world = World(kind, pipeline=four_worked_stages())
+    issue = world.add()
+    late = world.process("late")
+    keeper, holding = late.hold(issue), []
+
+    def meanwhile():
+        world.process("sweeper").sweep()
+        world.process("next").advance(issue)
+        third = world.process("third")
+        holding.append((third, third.hold(issue)))
+
+    asleep_before(late, a_label_edit, meanwhile)
+    late.services.advancing.advance(keeper)
+    assert "stage:review" not in world.labels(issue)
+    third, held = holding[0]
+    third.services.advancing.advance(held)
+    assert world.labels(issue) == {"stage:done"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stage_that_a_dead_painter_left_beside_a_held_one_goes_with_the_next_ending(kind):
+    world = World(kind, pipeline=four_worked_stages())
+    issue = world.add()
+    world.process("first").advance(issue)
+    world.process("second").advance(issue)
+    third = world.process("third")
+    keeper = third.hold(issue)
+    world.tracker.edit_labels(issue, add=("stage:review",))  # and its painter died
+    third.services.advancing.advance(keeper)
+    assert world.labels(issue) == {"stage:done"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stage_that_a_dead_painter_left_on_a_free_issue_is_taken_off_by_who_wants_it(kind):
+    world = World(kind, pipeline=four_worked_stages())
+    issue = world.add()
+    world.process("first").advance(issue)
+    world.process("second").advance(issue)
+    world.tracker.edit_labels(issue, add=("stage:review",))
+    claimed = world.process("third").claimed(issue)
+    assert claimed.stage.name == "check"
+    assert "stage:review" not in world.labels(issue)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_person_who_moves_an_issue_while_it_is_worked_has_the_last_word(kind):
+    """A move takes the old stage off; that is how it differs from what a late painter leaves."""
+    world = World(kind, pipeline=four_worked_stages())
+    issue = world.add()
+    world.process("first").advance(issue)
+    second = world.process("second")
+    keeper = second.hold(issue)
+    world.tracker.edit_labels(issue, add=("stage:ready",), remove=("stage:review",))
+    second.services.advancing.advance(keeper)
+    assert world.labels(issue) == {"stage:ready"}

@@ -13,6 +13,7 @@ from dibs.core.eligibility import abandoned_at
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Thread
 from dibs.core.lease import Standing
+from dibs.core.painting import leftovers
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.plan import (
     CloseIssue,
@@ -81,7 +82,7 @@ def _stages(thread: Thread, pipeline: Pipeline) -> Iterator[Flaw]:
     if len(stages) > 1:
         names = ", ".join(stage.label for stage in stages)
         text = f"it carries {len(stages)} stage labels: {names}"
-        yield Flaw(ref, FlawCode.SEVERAL_STAGES, text)
+        yield Flaw(ref, FlawCode.SEVERAL_STAGES, text, leftovers(pipeline, thread))
     elif stages and stages[0].closes and thread.issue.open:
         text = f"it is in {stages[0].label!r} but still open"
         yield Flaw(ref, FlawCode.OPEN_AT_THE_END, text, (CloseIssue(),))

@@ -1,10 +1,19 @@
-"""Which label changes show an ending, given everything that can be seen of the issue."""
+"""Which label changes show an ending, given everything that can be seen of the issue.
 
+Labels cannot be changed on a condition everywhere, so a painter that slept may paint late: over an
+issue that others have moved on since. The cards still say where it stands, and that is how its
+traces are told from a person's word: a stage that runs have left behind, on an issue that also
+carries the stage where it stands, was put there by nobody.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dibs.core.fold import shows_ending
+from dibs.core.card import Card, parse_mark
+from dibs.core.fold import PostedCard, confirmed, counted_in_time, shows_ending
+from dibs.core.ids import StageName
 from dibs.core.issue import Thread
-from dibs.core.lease import Record
+from dibs.core.lease import Outcome, Record
 from dibs.core.pipeline import Pipeline
 from dibs.core.plan import AddLabels, Effects, RemoveLabels, ending_effects
 
@@ -15,6 +24,10 @@ class Painting:
 
     showing: Effects = ()
     letting_go: Effects = ()
+    shown: bool = False
+    """Somebody has said already that it is shown."""
+    putting_right: Effects = ()
+    """What a painter does that finds out only now: the stage it stands in, none that was passed."""
 
     @property
     def labels_differ(self) -> bool:
@@ -22,7 +35,7 @@ class Painting:
 
 
 def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting:
-    """Nothing but letting go, once the ending is marked as shown.
+    """Nothing but tidying up and letting go, once the ending is marked as shown.
 
     Whatever stage the labels say from then on is a person's later word. No stage at all is nobody's
     word: a painter that slept took off what somebody had put back. Then it stands where it ended.
@@ -30,13 +43,87 @@ def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting
     claimed, labels = pipeline.labels.claimed, thread.issue.labels
     last = RemoveLabels((claimed,))
     if shows_ending(thread.comments, record.lease.run):
-        stood = () if pipeline.stages_of(labels) else _where_it_ended(pipeline, record)
-        return Painting(stood, (last,) if claimed in labels else ())
-    effects = ending_effects(pipeline, record, labels)
-    return Painting(tuple(effect for effect in effects if effect != last), (last,))
+        stood = leftovers(pipeline, thread) or _no_stage_at_all(pipeline, thread)
+        letting_go = (last,) if claimed in labels else ()
+        right = _putting_right(pipeline, thread)
+        return Painting(stood, letting_go, shown=True, putting_right=right)
+    left_behind = _left_behind(pipeline, record, thread)
+    effects = ending_effects(pipeline, record, labels - set(left_behind))
+    tidying = (RemoveLabels(left_behind),) if left_behind else ()
+    showing = (*(effect for effect in effects if effect != last), *tidying)
+    return Painting(showing, (last,))
 
 
-def _where_it_ended(pipeline: Pipeline, record: Record) -> Effects:
-    assert record.ending is not None, "only an ended lease is painted"
-    name = record.ending.next or record.lease.stage
-    return tuple(AddLabels((stage.label,)) for stage in pipeline.stages if stage.name == name)
+def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:
+    """Take off the stages that runs have left behind, where the one it stands in is on as well."""
+    stands_in = _stands_in(pipeline, thread)
+    if stands_in is None or stands_in not in thread.issue.labels:
+        return ()
+    stray = _passed(pipeline, thread) - {stands_in}
+    return (RemoveLabels(tuple(sorted(stray))),) if stray else ()
+
+
+def _putting_right(pipeline: Pipeline, thread: Thread) -> Effects:
+    stands_in = _stands_in(pipeline, thread)
+    if stands_in is None:
+        return ()
+    missing = () if stands_in in thread.issue.labels else (AddLabels((stands_in,)),)
+    stray = tuple(sorted(_passed(pipeline, thread) - {stands_in}))
+    return (*missing, *((RemoveLabels(stray),) if stray else ()))
+
+
+def _left_behind(pipeline: Pipeline, record: Record, thread: Thread) -> tuple[str, ...]:
+    """What a late painter put beside the stage of a run that is now ending."""
+    names = {record.lease.stage, *_target(record)}
+    own = {stage.label for stage in pipeline.stages if stage.name in names}
+    worked = {stage.label for stage in pipeline.stages if stage.name == record.lease.stage}
+    if not worked & thread.issue.labels:
+        return ()  # a person took our stage off: whatever is on now is theirs
+    return tuple(sorted(_passed(pipeline, thread) - own))
+
+
+def _target(record: Record) -> tuple[StageName, ...]:
+    ending = record.ending
+    return (ending.next,) if ending is not None and ending.next is not None else ()
+
+
+def _passed(pipeline: Pipeline, thread: Thread) -> set[str]:
+    """Labels on the issue of stages in which its runs have been."""
+    been: set[StageName] = set()
+    for card in _leases(thread):
+        been.add(card.stage)
+        if card.ending is not None and card.ending.next is not None:
+            been.add(card.ending.next)
+    return {
+        stage.label
+        for stage in pipeline.stages
+        if stage.name in been and stage.label in thread.issue.labels
+    }
+
+
+def _stands_in(pipeline: Pipeline, thread: Thread) -> str | None:
+    """The label of the stage that the last lease is in, or led to."""
+    *_, last = (None, *_leases(thread))
+    if last is None:
+        return None
+    ending = last.ending
+    advanced = ending is not None and ending.outcome is Outcome.ADVANCED
+    name = ending.next if ending is not None and advanced else last.stage
+    return next((stage.label for stage in pipeline.stages if stage.name == name), None)
+
+
+def _leases(thread: Thread) -> Iterator[Card]:
+    """The cards of leases that counted, in the server's order."""
+    for comment in sorted(thread.comments, key=lambda one: (one.created_at, one.id)):
+        mark = parse_mark(comment.body) if comment.by_writer else None
+        if isinstance(mark, Card) and confirmed(mark):
+            posted = PostedCard(mark, comment.id, comment.created_at, comment.updated_at)
+            if counted_in_time(posted):
+                yield mark
+
+
+def _no_stage_at_all(pipeline: Pipeline, thread: Thread) -> Effects:
+    stands_in = _stands_in(pipeline, thread)
+    if stands_in is None or pipeline.stages_of(thread.issue.labels):
+        return ()
+    return (AddLabels((stands_in,)),)

@@ -6,12 +6,21 @@ both services and the comment store need them and neither may import the other.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Thread
 from dibs.core.painting import Painting
-from dibs.core.plan import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
+from dibs.core.plan import (
+    AddLabels,
+    CloseIssue,
+    EditComment,
+    Effect,
+    PostComment,
+    RemoveLabels,
+    labels_after,
+)
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.tracker import Batching, Tracker
 
@@ -58,8 +67,9 @@ def paint_ending(
 ) -> Thread | None:
     """Labels first, then the mark that says they are shown, then the issue is let go.
 
-    What somebody undid meanwhile is done once more. None if that did not help either, or if the
-    issue is not as it was seen: look again.
+    What somebody undid meanwhile is done once more. If it turns out that somebody else had shown it
+    already, we painted late, and put right what came of that. None if nothing of this helped, or if
+    the issue is not as it was seen: look again.
     """
     paint = plan(seen)
     if isinstance(tracker, Batching):
@@ -68,11 +78,21 @@ def paint_ending(
     painted = apply_to(tracker, seen.issue, paint.showing, reached)
     if painted is None:
         return None
-    if (left := plan(painted)).labels_differ:
+    left = plan(painted)
+    if left.shown and not paint.shown:
+        # The reading may lag behind what we have just written, and that is what must be put right.
+        right = plan(_with(painted, paint.showing)).putting_right
+        return apply(tracker, seen.issue.ref, right, reached)
+    if left.labels_differ:
         painted = apply(tracker, seen.issue.ref, left.showing, reached)
         if plan(painted).labels_differ:
             return None
     return apply(tracker, seen.issue.ref, (*mark, *paint.letting_go), reached)
+
+
+def _with(thread: Thread, effects: Sequence[Effect]) -> Thread:
+    labels = labels_after(tuple(effects), thread.issue.labels)
+    return replace(thread, issue=replace(thread.issue, labels=labels))
 
 
 def _apply_one(tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached) -> None:

@@ -39,11 +39,12 @@ from dibs.core.lease import (
     StopAsked,
     Unproven,
 )
-from dibs.core.painting import Painting, ending_paint
+from dibs.core.painting import Painting, ending_paint, leftovers
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.plan import claim_effects
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.core.terms import LeaseTerms, terms_for
+from dibs.ports.applying import apply
 from dibs.ports.clock import Clock
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.journal import Journal
@@ -189,6 +190,9 @@ class Claiming:
         if standing.unpainted is not None and thread.complete:
             self.roll_forward(standing.unpainted)
             thread = self._tracker.read(issue)
+            standing = self._leases.standing(thread)
+        elif stray := leftovers(self._pipeline, thread) if thread.complete else ():
+            thread = apply(self._tracker, issue, stray)
             standing = self._leases.standing(thread)
         verdict = judge(thread, standing, self._pipeline, self._around(None))
         return _overlooking(verdict, options.overlook)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.events import Event, EventKind
 from dibs.core.fold import FoldRules, standing_on_comments
-from dibs.core.ids import Fence, IssueRef, RunId
+from dibs.core.ids import Fence, IssueRef, RunId, StageName
 from dibs.core.issue import Comment, Thread
 from dibs.core.lease import Outcome, Released
 from dibs.core.steps import Step
@@ -134,7 +134,8 @@ class Evidence:
 
     run: Run
     holds: list[Hold]
-    decisions: Mapping[IssueRef, dict[RunId, int]]
+    decisions: Mapping[tuple[IssueRef, str], dict[RunId, int]]
+    """Per issue and stage: which runs finished it, and when."""
 
     @classmethod
     def of(cls, run: Run) -> "Evidence":
@@ -194,32 +195,32 @@ def fences_rise(evidence: Evidence) -> Iterator[Violation]:
 
 def advanced_once(evidence: Evidence) -> Iterator[Violation]:
     """A finished stage is not finished again, unless somebody put the issue back into it."""
-    for issue, decided in evidence.decisions.items():
-        allowed = 1 + _put_back(evidence.run, issue)
+    for (issue, stage), decided in evidence.decisions.items():
+        allowed = 1 + _put_back(evidence.run, issue, up_to=stage)
         if len(decided) > allowed:
             first, *_, last = sorted(decided, key=lambda name: decided[name])
-            text = f"{issue}: {len(decided)} runs finished it, first {first}, last {last}"
+            text = f"{issue}: {len(decided)} runs finished {stage}, first {first}, last {last}"
             yield Violation("advanced once", decided[last], issue, text)
 
 
-def _decisions(run: Run) -> Mapping[IssueRef, dict[RunId, int]]:
+def _decisions(run: Run) -> Mapping[tuple[IssueRef, str], dict[RunId, int]]:
     """Which runs ended with the issue moved on, by what was written in time or was believed."""
-    found: dict[IssueRef, dict[RunId, int]] = defaultdict(dict)
+    found: dict[tuple[IssueRef, str], dict[RunId, int]] = defaultdict(dict)
     for note in run.notes:
         match note.what:
             case Event(kind=EventKind.ADVANCED) as event:
                 assert event.issue is not None and event.run is not None, "an ending has both"
-                found[event.issue].setdefault(event.run, note.at_us)
+                found[event.issue, str(event.stage)].setdefault(event.run, note.at_us)
             case Called("edit_comment", issue, (_, str(body)), Comment() as edited):
                 card = parse_mark(body)
                 if isinstance(card, Card) and _advances_in_time(card, edited):
                     assert issue is not None, "a comment is on an issue"
-                    found[issue].setdefault(card.run, note.at_us)
-            case Called("release", issue, (name, Outcome.ADVANCED.value), Released()):
+                    found[issue, card.stage].setdefault(card.run, note.at_us)
+            case Called("release", issue, (name, stage, Outcome.ADVANCED.value), Released()):
                 assert issue is not None, "a lease is on an issue"
-                found[issue].setdefault(RunId(str(name)), note.at_us)
+                found[issue, str(stage)].setdefault(RunId(str(name)), note.at_us)
             case Advances(issue, name):
-                found[issue].setdefault(name, note.at_us)
+                found[issue, run.pipeline.stages[0].name].setdefault(name, note.at_us)
             case _:
                 pass
     return found
@@ -232,10 +233,13 @@ def _advances_in_time(card: Card, edited: Comment) -> bool:
     return in_time and card.ending.outcome is Outcome.ADVANCED
 
 
-def _put_back(run: Run, issue: IssueRef) -> int:
-    label = run.pipeline.stages[0].label
+def _put_back(run: Run, issue: IssueRef, *, up_to: str | None = None) -> int:
+    """How often another hand put the issue into this stage, or into one before it."""
+    names = [stage.name for stage in run.pipeline.stages]
+    before = names[: names.index(StageName(up_to)) + 1] if up_to is not None else names
+    labels = {stage.label for stage in run.pipeline.stages if stage.name in before}
     return sum(
-        note.what.issue == issue and label in note.what.added
+        note.what.issue == issue and bool(labels & note.what.added)
         for note in run.notes
         if isinstance(note.what, Meddled)
     )
@@ -299,13 +303,18 @@ def picture_is_true(evidence: Evidence) -> Iterator[Violation]:
             text = f"{issue} carries {len(stages)} stages: {sorted(thread.issue.labels)}"
             yield Violation("picture is true", end_us, issue, text)
             continue
-        wanted = run.pipeline.stages[-1 if decided.get(issue) else 0]
+        wanted = next(
+            stage
+            for stage in run.pipeline.stages
+            if stage.final or (issue, stage.name) not in decided
+        )
         if not _meddled(run, issue) and stages[0] != wanted:
             text = f"{issue} shows {stages[0].label}, and its cards say {wanted.label}"
             yield Violation("picture is true", end_us, issue, text)
-        working = run.pipeline.stages[0].working_label
-        if not _meddled(run, issue) and working in thread.issue.labels:
-            yield Violation("picture is true", end_us, issue, f"{issue} still carries {working}")
+        working = thread.issue.labels & set(run.pipeline.working_labels)
+        if not _meddled(run, issue) and working:
+            text = f"{issue} still carries {', '.join(working)}"
+            yield Violation("picture is true", end_us, issue, text)
 
 
 def _meddled(run: Run, issue: IssueRef) -> bool:

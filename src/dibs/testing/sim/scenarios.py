@@ -55,6 +55,15 @@ _TROUBLE = Faults(
 )
 
 STORMS: tuple[Scenario, ...] = (
+    Scenario(name="three stages", stages=3, work_s=(1.0, 10.0), faults=_STALLED),
+    Scenario(
+        name="four stages, 4 workers, slow replies and lag",
+        stages=4,
+        workers=4,
+        settle_s=2.5,
+        work_s=(0.5, 5.0),
+        faults=replace(_STALLED, freeze=0.05, slow=0.05, write_lag_s=1.0, read_lag_s=1.0),
+    ),
     Scenario(name="pages are missing", faults=replace(_STALLED, freeze=0.02, truncated=0.3)),
     Scenario(name="slow replies", faults=replace(_STALLED, freeze=0.02, slow=0.1, slow_s=30.0)),
     Scenario(name="network trouble", faults=_TROUBLE),

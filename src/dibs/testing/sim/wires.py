@@ -183,7 +183,13 @@ class WiredStore:
             return self._store.release(lease, ending)
 
         return self._wire.call(
-            "release", lease.issue, release, lease.run, ending.outcome.value, writes=True
+            "release",
+            lease.issue,
+            release,
+            lease.run,
+            lease.stage,
+            ending.outcome.value,
+            writes=True,
         )
 
     def acknowledge(self, record: Record) -> None:

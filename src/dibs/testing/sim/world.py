@@ -17,7 +17,7 @@ from dibs import config
 from dibs.adapters.leases.memory import MemoryLeases
 from dibs.adapters.pauses import MemoryPauses
 from dibs.core.errors import LeaseLost
-from dibs.core.ids import Fence, HolderId, IssueRef, RunId
+from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName
 from dibs.core.issue import Draft
 from dibs.core.pipeline import Backoff, Command, Pipeline, PythonCallable
 from dibs.core.presets import STAGES
@@ -42,6 +42,8 @@ class Scenario:
     name: str = "unnamed"
     workers: int = 3
     issues: int = 1
+    stages: int = 1
+    """How many stages an issue is worked in, one after the other."""
     leases: str = COMMENTS
     ttl_s: float = 20.0
     settle_s: float = 0.0
@@ -98,12 +100,20 @@ def settings_of(scenario: Scenario, *, closes: bool = True) -> config.Settings:
 
 
 def pipeline_of(scenario: Scenario, *, closes: bool) -> Pipeline:
-    """One worked stage and the end: then an issue is worked once, or something is wrong."""
-    first, *_, last = STAGES.stages
+    """So many worked stages and the end: each is worked once, or something is wrong."""
+    first, second, last = STAGES.stages
     rest = Backoff(timedelta(seconds=scenario.ttl_s / 4), timedelta(seconds=scenario.ttl_s))
     # Crashes count as attempts, and a storm has many of them.
-    worked = replace(first, next=(last.name,), terms=scenario.terms, backoff=rest, attempts=8)
-    return replace(STAGES, stages=(worked, replace(last, terms=scenario.terms, closes=closes)))
+    first = replace(first, terms=scenario.terms, backoff=rest, attempts=8)
+    further = [
+        replace(first, name=StageName(name), label=f"{second.label}:{name}", working_label=None)
+        for name in ("review", "test", "docs", "deploy")
+    ]
+    worked = [first, *further][: scenario.stages]
+    last = replace(last, terms=scenario.terms, closes=closes)
+    after = [*worked[1:], last]
+    moving = [replace(one, next=(then.name,)) for one, then in zip(worked, after, strict=True)]
+    return replace(STAGES, stages=(*moving, last))
 
 
 class NoRunner:
@@ -152,6 +162,10 @@ class World:
     def _first_labels(self) -> frozenset[str]:
         return frozenset({self.pipeline.stages[0].label})
 
+    @property
+    def _worked(self) -> list[str]:
+        return [stage.name for stage in self.pipeline.stages if not stage.final]
+
     # Processes
 
     def process(self, name: str) -> Process:
@@ -186,7 +200,7 @@ class World:
                 threads=process,
             ),
             reached=wire.reached,
-            handlers={self.pipeline.stages[0].name: self._handler(process, wire)},
+            handlers=dict.fromkeys(self._worked, self._handler(process, wire)),
             new_run=self.new_run,
             dice=lambda: random.Random(self.dice.random()),
         )
