@@ -130,7 +130,7 @@ class Showing:
                     self._tracker,
                     thread,
                     partial(painter, record),
-                    _card_edit(record, thread),
+                    self._card_edit(record, thread),
                     self._reached,
                 )
             except NoSuchComment:
@@ -141,6 +141,15 @@ class Showing:
                 self._reached(Step.FINISH_ACKNOWLEDGED)
                 return
         raise Unavailable(f"{record.lease.issue} changes faster than it can be painted")
+
+    def _card_edit(self, record: Record, thread: Thread) -> tuple[Effect, ...]:
+        """Show the ending on the run's card, if it has one: a reading that lagged may have hidden
+        it from its own holder, and somebody may have deleted it.
+        """
+        card = self._card_of(thread, record.lease.run)
+        if card is None:
+            return ()
+        return (EditComment(card, _card(record.lease, CardState.RELEASED, record.ending)),)
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
         record = self._store.revoke(issue, revocation)
@@ -191,11 +200,3 @@ def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
             extra=(("fence", str(lease.fence)),),
         )
     )
-
-
-def _card_edit(record: Record, thread: Thread) -> tuple[Effect, ...]:
-    """Show the ending on the run's card, if somebody has not deleted it."""
-    card = record.lease.card
-    if card is None or all(comment.id != card for comment in thread.comments):
-        return ()
-    return (EditComment(card, _card(record.lease, CardState.RELEASED, record.ending)),)
