@@ -58,12 +58,28 @@ REGRESSIONS = (
     Regression(
         "a bot writes labels back",
         100_437,
-        "a painter that slept took off the stage that somebody had put back, and the issue had none",
+        "a painter that slept took off the stage that somebody had put back, and it had none",
     ),
     Regression(
         "network trouble and lag (atomic store)",
         5058,
         "the simulator took a half-painted issue for one at rest: its own mistake",
+    ),
+    Regression(
+        "three stages",
+        42,
+        "a painter that slept put an old stage label on an issue that had moved on, and that "
+        "counted as a person's word: the finished stage ran again",
+    ),
+    Regression(
+        "four stages, 4 workers, slow replies and lag",
+        181,
+        "a painter that finds it was late must put right what it wrote itself, seen or not",
+    ),
+    Regression(
+        "four stages, 4 workers, slow replies and lag (atomic store)",
+        9040,
+        "a holder whose own card was hidden by a lagging reading never ended it",
     ),
     Regression("cards edited and deleted", 37, "the stray working label again"),
 )

@@ -103,9 +103,10 @@ def _passed(pipeline: Pipeline, thread: Thread) -> set[str]:
 
 def _stands_in(pipeline: Pipeline, thread: Thread) -> str | None:
     """The label of the stage that the last lease is in, or led to."""
-    *_, last = (None, *_leases(thread))
-    if last is None:
+    leases = tuple(_leases(thread))
+    if not leases:
         return None
+    last = leases[-1]
     ending = last.ending
     advanced = ending is not None and ending.outcome is Outcome.ADVANCED
     name = ending.next if ending is not None and advanced else last.stage

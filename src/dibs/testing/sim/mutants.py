@@ -12,7 +12,7 @@ from typing import Any
 
 from dibs.adapters.leases import comments, memory
 from dibs.core import fold as folding
-from dibs.core import proof
+from dibs.core import painting, proof
 from dibs.core.card import CardState
 from dibs.core.fold import Folded, FoldRules, Marks, PostedCard
 from dibs.core.ids import Fence, LocalTime, RunId
@@ -152,6 +152,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "painted is what is not claimed",
         "no lag",
         ((folding, "_record", _painted_when_not_claimed),),
+    ),
+    Mutant(
+        "a stage left behind is a person's word",
+        "three stages",
+        tuple(
+            (painting, name, lambda *_: ())
+            for name in ("leftovers", "_left_behind", "_putting_right")
+        ),
     ),
     Mutant(
         "a stranger's card is a card",
