@@ -87,19 +87,40 @@ def test_an_issue_that_a_late_painter_left_without_any_stage_stands_where_its_ru
     assert (paint.showing, paint.letting_go) == (stands, (OFF,))
 
 
-@pytest.mark.parametrize("comments", [(SHOWN,), (DECIDED, TOLD)])
-def test_a_stage_that_was_left_behind_comes_off_beside_the_one_it_stands_in(comments):
-    paint = painting(ADVANCED, ("stage:review", "stage:ready"), *comments)
-    assert paint.showing == (RemoveLabels(("stage:ready",)),)
+MOVED_ON = edited(
+    "b", "released", 3, 10, prev=12, updated=13, outcome="advanced", target="done", shown=True
+)
+LONG_AFTER = 10_000
+
+
+def test_a_stage_that_was_left_behind_comes_off_beside_the_one_it_stands_in():
+    labels = ("stage:done", "stage:review")
+    old = make_thread((SHOWN, MOVED_ON), now=LONG_AFTER, labels=labels)
+    assert leftovers(STAGES, old) == (RemoveLabels(("stage:review",)),)
+
+
+def test_a_person_who_moves_an_issue_is_given_the_time_between_two_labels():
+    labels = ("stage:done", "stage:review")
+    assert leftovers(STAGES, make_thread((SHOWN, MOVED_ON), now=20, labels=labels)) == ()
+
+
+def test_an_issue_that_is_put_back_to_the_start_was_put_there_by_a_person():
+    labels = ("stage:done", "stage:ready")
+    assert leftovers(STAGES, make_thread((SHOWN, MOVED_ON), now=LONG_AFTER, labels=labels)) == ()
 
 
 def test_a_stage_where_no_run_has_been_is_a_persons_word():
     assert (
-        leftovers(STAGES, make_thread((SHOWN,), now=30, labels=("stage:review", "stage:done")))
+        leftovers(
+            STAGES, make_thread((SHOWN,), now=LONG_AFTER, labels=("stage:review", "stage:done"))
+        )
         == ()
     )
     assert (
-        leftovers(STAGES, make_thread((SHOWN,), now=30, labels=("stage:ready", "stage:done"))) == ()
+        leftovers(
+            STAGES, make_thread((SHOWN,), now=LONG_AFTER, labels=("stage:ready", "stage:done"))
+        )
+        == ()
     )
 
 

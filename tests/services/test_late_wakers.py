@@ -438,7 +438,10 @@ def test_a_stage_that_a_dead_painter_left_on_a_free_issue_is_taken_off_by_who_wa
     world.process("first").advance(issue)
     world.process("second").advance(issue)
     world.tracker.edit_labels(issue, add=("stage:review",))
-    claimed = world.process("third").claimed(issue)
+    third = world.process("third")
+    assert codes(third.claim(issue)) == ["SEVERAL_STAGES"], "it may be a person, between two clicks"
+    world.clock.advance(TTL_S)
+    claimed = third.claimed(issue)
     assert claimed.stage.name == "check"
     assert "stage:review" not in world.labels(issue)
 
@@ -454,3 +457,32 @@ def test_a_person_who_moves_an_issue_while_it_is_worked_has_the_last_word(kind):
     world.tracker.edit_labels(issue, add=("stage:ready",), remove=("stage:review",))
     second.services.advancing.advance(keeper)
     assert world.labels(issue) == {"stage:ready"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_person_who_puts_an_issue_back_to_the_start_in_two_clicks_is_not_undone_between(kind):
+    world = World(kind, pipeline=four_worked_stages())
+    issue = world.add()
+    for name in ("first", "second"):
+        world.process(name).advance(issue)
+    world.tracker.edit_labels(issue, add=("stage:ready",))
+    world.clock.advance(2 * TTL_S)
+    assert codes(world.process("hasty").claim(issue)) == ["SEVERAL_STAGES"]
+    world.tracker.edit_labels(issue, remove=("stage:check",))
+    assert world.process("patient").claimed(issue).stage.name == "ready"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_painter_that_slept_while_a_person_put_the_issue_back_leaves_it_a_stage(kind):
+    world = World(kind, pipeline=four_worked_stages())
+    issue = world.add()
+    late = world.process("late")
+    keeper = late.hold(issue)
+
+    def meanwhile():
+        world.process("sweeper").sweep()
+        world.tracker.edit_labels(issue, add=("stage:ready",), remove=("stage:review",))
+
+    asleep_before(late, lambda call: call.kwargs.get("remove") == ("stage:ready",), meanwhile)
+    late.services.advancing.advance(keeper)
+    assert world.labels(issue) == {"stage:review"}

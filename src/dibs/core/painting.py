@@ -2,14 +2,15 @@
 
 Labels cannot be changed on a condition everywhere, so a painter that slept may paint late: over an
 issue that others have moved on since. The cards still say where it stands, and that is how its
-traces are told from a person's word: a stage that runs have left behind, on an issue that also
-carries the stage where it stands, was put there by nobody.
+traces are told from a person's word: a stage that an ending led to and that runs have left behind,
+beside the stage where the issue stands. A person may put that there as well, so nobody is hasty.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dibs.core.card import Card, parse_mark
+from dibs.core.eligibility import abandoned_at
 from dibs.core.fold import PostedCard, confirmed, counted_in_time, shows_ending
 from dibs.core.ids import StageName
 from dibs.core.issue import Thread
@@ -43,7 +44,7 @@ def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting
     claimed, labels = pipeline.labels.claimed, thread.issue.labels
     last = RemoveLabels((claimed,))
     if shows_ending(thread.comments, record.lease.run):
-        stood = leftovers(pipeline, thread) or _no_stage_at_all(pipeline, thread)
+        stood = _no_stage_at_all(pipeline, thread)
         letting_go = (last,) if claimed in labels else ()
         right = _putting_right(pipeline, thread)
         return Painting(stood, letting_go, shown=True, putting_right=right)
@@ -55,12 +56,18 @@ def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting
 
 
 def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:
-    """Take off the stages that runs have left behind, where the one it stands in is on as well."""
+    """Take off the stages that runs have left behind, where the one it stands in is on as well.
+
+    Only if nothing has changed for a ttl: a person who moves an issue adds one label and takes the
+    other off, and is given the time between the two.
+    """
     stands_in = _stands_in(pipeline, thread)
     if stands_in is None or stands_in not in thread.issue.labels:
         return ()
     stray = _passed(pipeline, thread) - {stands_in}
-    return (RemoveLabels(tuple(sorted(stray))),) if stray else ()
+    if not stray or thread.now < abandoned_at(thread.issue, pipeline):
+        return ()
+    return (RemoveLabels(tuple(sorted(stray))),)
 
 
 def _putting_right(pipeline: Pipeline, thread: Thread) -> Effects:
@@ -88,16 +95,16 @@ def _target(record: Record) -> tuple[StageName, ...]:
 
 
 def _passed(pipeline: Pipeline, thread: Thread) -> set[str]:
-    """Labels on the issue of stages in which its runs have been."""
-    been: set[StageName] = set()
-    for card in _leases(thread):
-        been.add(card.stage)
-        if card.ending is not None and card.ending.next is not None:
-            been.add(card.ending.next)
+    """Labels on the issue of stages that its runs led to: what a late painter may have added."""
+    reached = {
+        card.ending.next
+        for card in _leases(thread)
+        if card.ending is not None and card.ending.next is not None
+    }
     return {
         stage.label
         for stage in pipeline.stages
-        if stage.name in been and stage.label in thread.issue.labels
+        if stage.name in reached and stage.label in thread.issue.labels
     }
 
 

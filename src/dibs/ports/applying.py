@@ -80,9 +80,7 @@ def paint_ending(
         return None
     left = plan(painted)
     if left.shown and not paint.shown:
-        # The reading may lag behind what we have just written, and that is what must be put right.
-        right = plan(_with(painted, paint.showing)).putting_right
-        return apply(tracker, seen.issue.ref, right, reached)
+        return apply(tracker, seen.issue.ref, _put_right(plan, painted, paint.showing), reached)
     if left.labels_differ:
         painted = apply(tracker, seen.issue.ref, left.showing, reached)
         if plan(painted).labels_differ:
@@ -90,9 +88,16 @@ def paint_ending(
     return apply(tracker, seen.issue.ref, (*mark, *paint.letting_go), reached)
 
 
-def _with(thread: Thread, effects: Sequence[Effect]) -> Thread:
-    labels = labels_after(tuple(effects), thread.issue.labels)
-    return replace(thread, issue=replace(thread.issue, labels=labels))
+def _put_right(
+    plan: Callable[[Thread], Painting], painted: Thread, wrote: Sequence[Effect]
+) -> Sequence[Effect]:
+    """What is missing by the reading; what is too much, by what we wrote as well: it may lag."""
+    labels = labels_after(tuple(wrote), painted.issue.labels)
+    ours = replace(painted, issue=replace(painted.issue, labels=labels))
+    return (
+        *(one for one in plan(painted).putting_right if isinstance(one, AddLabels)),
+        *(one for one in plan(ours).putting_right if isinstance(one, RemoveLabels)),
+    )
 
 
 def _apply_one(tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached) -> None:
