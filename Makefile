@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million fuzz bench build clean
+.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million sim-large fuzz bench build clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ sim: $(STAMP) ## the proof: ours, two controls, thirteen mutants, every interlea
 
 sim-million: SCHEDULES = 1000000
 sim-million: sim ## the same with a million random schedules: an hour on two cores
+
+sim-large: $(STAMP) ## a thousand workers and a hundred thousand issues: some minutes
+	$(BIN)/dibs simulate --workers 1000 --issues 100000
 
 fuzz: $(STAMP) ## coverage-guided fuzzing for a while: FUZZ_SECONDS=60
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)

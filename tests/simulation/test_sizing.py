@@ -45,7 +45,7 @@ from dibs.testing.sim.sizing import STORE, Distribution, Fleet, _Trial, simulate
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 SMALL = Fleet(workers=6, issues=40, work=Between(5 * MINUTE, 15 * MINUTE))
 CRASHING = replace(SMALL, issues=150, crash_per_hour=1.5, attempts=50)
-CROWD = Fleet(workers=16, issues=120, work=Fixed(5 * MINUTE), arrival=AtRandom(60), lag=5 * SECOND)
+CROWD = Fleet(workers=16, issues=60, work=Fixed(2 * MINUTE), arrival=AtRandom(120), lag=5 * SECOND)
 """Idle workers that all bid for each issue that comes, on a tracker that shows writes late."""
 
 
@@ -62,9 +62,10 @@ def test_where_nothing_goes_wrong_every_issue_is_done_once():
 
 
 def test_the_same_fleet_gives_the_same_answer_and_another_seed_another():
-    fleet = replace(CRASHING, issues=60, lag=SECOND, settle=2 * SECOND)
-    assert simulate(fleet) == simulate(fleet)
-    assert simulate(fleet) != simulate(replace(fleet, seed=2))
+    fleet = replace(CRASHING, issues=40, lag=SECOND, settle=2 * SECOND)
+    found = simulate(fleet)
+    assert simulate(fleet) == found
+    assert simulate(replace(fleet, seed=2)) != found
 
 
 def test_twice_as_many_workers_get_about_twice_as_much_done():
@@ -85,11 +86,11 @@ def test_compared_fleets_have_the_same_work_and_the_same_luck():
 
 
 def test_issues_wait_for_a_worker_where_more_come_than_can_be_worked():
-    slow = simulate(replace(SMALL, arrival=Evenly(30 * MINUTE)))
-    fast = simulate(replace(SMALL, arrival=Evenly(SECOND)))
-    assert slow.wait.p90_s < 60
+    slow = simulate(replace(SMALL, issues=20, poll=MINUTE, arrival=Evenly(20 * MINUTE)))
+    fast = simulate(replace(SMALL, issues=20, poll=MINUTE, arrival=Evenly(SECOND)))
+    assert slow.wait.p90_s < 90
     assert fast.wait.p90_s > 10 * slow.wait.p90_s
-    assert slow.passed_s > 40 * 30 * 60
+    assert slow.passed_s > 20 * 20 * 60
 
 
 def test_when_the_time_is_over_what_is_left_is_said():
@@ -168,10 +169,10 @@ def test_a_shorter_ttl_costs_more_requests():
 
 
 def test_limits_are_honoured_and_what_they_cost_is_said():
-    tight = Limits(requests_an_hour=600)
+    tight = Limits(requests_an_hour=1200)
     free, limited = simulate(SMALL), simulate(replace(SMALL, limits=tight, attempts=50))
-    assert free.requests.busiest_hour > 600
-    assert limited.requests.busiest_hour <= 600 + 10, "the last one let through may cost a few"
+    assert free.requests.busiest_hour > 1200
+    assert limited.requests.busiest_hour <= 1200 + 10, "the last one let through may cost a few"
     assert limited.requests.refused > 0
     assert limited.requests.limited_s > 0
     assert limited.an_hour < free.an_hour
@@ -254,7 +255,7 @@ def test_a_window_refuses_until_the_next_one_begins():
     ],
 )
 def test_a_fleet_that_makes_no_sense_says_why(wrong, words):
-    with pytest.raises(ValueError, match="^" + words.replace("(", r"\(") if wrong else words):
+    with pytest.raises(ValueError, match=words):
         Fleet(**wrong)
 
 
@@ -274,7 +275,7 @@ def test_work_is_read_as_it_is_written(text, wanted):
 
 @pytest.mark.parametrize("text", ["", "10", "0s", "~", "~0s", "20m..5m", "5m..", "..5m", "ten"])
 def test_work_that_means_nothing_is_refused(text):
-    with pytest.raises(ValueError, match="is not a duration|no time at all|ends before it begins"):
+    with pytest.raises(ValueError, match=r"is not a duration|no time at all|ends before it begins"):
         parse_work(text)
 
 
@@ -294,7 +295,7 @@ def test_arrivals_are_read_as_they_are_written(text, wanted):
 
 @pytest.mark.parametrize("text", ["", "never", "0/h", "30/w", "30/", "/h", "0s", "-1/h"])
 def test_arrivals_that_mean_nothing_are_refused(text):
-    with pytest.raises(ValueError, match="is not a|brings no issue|no time at all"):
+    with pytest.raises(ValueError, match=r"is not a|brings no issue|no time at all"):
         parse_arrival(text)
 
 
@@ -320,7 +321,7 @@ def test_limits_are_read_as_they_are_written(text, wanted):
 
 @pytest.mark.parametrize("text", ["", "gitlab", "github*0", "0/h", "github*", "15000"])
 def test_limits_that_mean_nothing_are_refused(text):
-    with pytest.raises(ValueError, match="is not a limit|allows nothing"):
+    with pytest.raises(ValueError, match=r"is not a limit|allows nothing"):
         parse_limits(text)
 
 
@@ -475,8 +476,8 @@ def test_no_history_is_kept():
     finally:
         trial.end()
     assert trial.history.notes == []
-    assert trial.tally._held == {process: {} for process in trial.tally._held}
     assert trial.tally._at_work == {}
+    assert trial.tally._touched_us == {}
     assert trial.tally.open == 0
 
 

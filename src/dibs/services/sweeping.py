@@ -16,8 +16,8 @@ from enum import StrEnum
 from dibs.core.eligibility import abandoned_at
 from dibs.core.errors import NoSuchIssue
 from dibs.core.events import Event, EventKind
-from dibs.core.ids import IssueRef, later
-from dibs.core.issue import Thread
+from dibs.core.ids import IssueRef, ServerTime, later
+from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Record, Standing
 from dibs.core.pipeline import Pipeline
 from dibs.core.plan import freeing_effects
@@ -51,10 +51,11 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part: so many claimed issues drawn at random, and more while any was amiss.
+    """One worker's part: so many of those that are due, at random, and more while any was amiss.
 
-    A fleet that holds as many issues as it has places looks at each about `looks` times in a round.
-    Fewer claimed issues than that are all looked at.
+    Due is what was not seen live, has changed since, or may have expired. A fleet that holds as
+    many issues as it has places looks at each up to `looks` times in a round; where fewer are due
+    than that, at all of them.
     """
 
     looks: int
@@ -90,6 +91,8 @@ class Sweeping:
         self._claiming = claiming
         self._journal = journal
         self._grace = grace
+        self._seen_live: dict[IssueRef, tuple[ServerTime, ServerTime]] = {}
+        """When the issue had last changed, and until when its lease ran then."""
 
     def sweep(
         self,
@@ -127,16 +130,27 @@ class Sweeping:
     def _some(
         self, query: IssueQuery, share: Share, *, dry_run: bool
     ) -> tuple[list[Swept], IssueRef | None]:
-        listed = [issue.ref for issue in walk(self._tracker, query)]
-        last = listed[-1] if len(listed) == query.limit else None
+        found = self._tracker.find(query)
+        self._forget_what_is_over(found.now)
+        left = list(found.issues)
         swept: list[Swept] = []
         in_order = 0
-        while listed and in_order < share.looks:
-            ref = listed.pop(share.dice.randrange(len(listed)))
+        while left and in_order < share.looks:
+            issue = left.pop(share.dice.randrange(len(left)))
+            if self._known_live(issue):
+                continue
             with suppress(NoSuchIssue):
-                swept.append(self._one(ref, dry_run=dry_run))
+                swept.append(self._one(issue.ref, dry_run=dry_run))
                 in_order = 0 if swept[-1].changed else in_order + 1
-        return swept, last
+        return swept, found.issues[-1].ref if found.more else None
+
+    def _forget_what_is_over(self, now: ServerTime) -> None:
+        self._seen_live = {ref: seen for ref, seen in self._seen_live.items() if now < seen[1]}
+
+    def _known_live(self, issue: Issue) -> bool:
+        """A lease that was seen and not disturbed since cannot be over before it expires."""
+        seen = self._seen_live.get(issue.ref)
+        return seen is not None and seen[0] == issue.updated_at
 
     def _one(self, ref: IssueRef, *, dry_run: bool) -> Swept:
         thread = self._tracker.read(ref)
@@ -154,6 +168,7 @@ class Sweeping:
     def _keep(self, thread: Thread, standing: Standing) -> Swept | None:
         ref, record = thread.issue.ref, standing.record
         if record is not None and record.live:
+            self._seen_live[ref] = (thread.issue.updated_at, record.lease.expires_at)
             return Swept(ref, Sweep.LIVE, f"{record.lease.holder} holds it")
         if standing.bidding_until is not None and thread.now < standing.bidding_until:
             return Swept(ref, Sweep.YOUNG, "somebody is bidding for it")

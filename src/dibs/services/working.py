@@ -34,7 +34,7 @@ _ARRIVAL_S = 0.1
 _HURRY_S = 2.0
 _SWEEP = 200
 _LOOKS = 3
-"""How many claimed issues a worker looks at in each sweep, for each issue that it may hold."""
+"""How many claimed issues that are due a worker looks at in a sweep, for each that it may hold."""
 
 
 class Until(StrEnum):
@@ -207,8 +207,10 @@ class Worker:
         now = self._clock.now()
         if now < self._sweep_at:
             return
+        first = not self._sweep_at
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
-        share = Share(_LOOKS * self._options.jobs, self._dice)
+        # At its start everything: much may have happened. From then on its share.
+        share = None if first else Share(_LOOKS * self._options.jobs, self._dice)
         report = self._sweeping.sweep(limit=_SWEEP, after=self._swept_to, share=share)
         self._swept_to = report.resume_after
         for entry in report.changed:

@@ -159,9 +159,10 @@ class MemoryTracker:
         """Labels need no making here."""
 
     def _issue(self, ref: IssueRef) -> Issue:
-        if ref not in self._issues:
+        known = self._issues.get(ref)
+        if known is None:
             raise NoSuchIssue(ref)
-        return self._issues[ref]
+        return known
 
     def _change(self, known: Issue, **changes: Any) -> None:
         changed = replace(known, updated_at=self._now(), **changes)

@@ -40,6 +40,7 @@ COMMANDS = {
     "sweep": "operating",
     "fsck": "operating",
     "demo": "demo",
+    "simulate": "simulate",
 }
 
 

@@ -105,7 +105,7 @@ class Server:
         if not self._lags or not self._unseen:
             return self.truth.find(query)
         lagging = self._lagging(self._as_of_us())
-        enough = query.skip + query.limit + len(lagging)
+        enough = query.skip + query.limit + len(lagging) + 1
         found = self.truth.find(replace(query, limit=enough, skip=0))
         shown = [issue for issue in found.issues if issue.ref not in lagging]
         shown += [issue for issue in lagging.values() if matches(issue, query)]
@@ -143,7 +143,9 @@ class Server:
     def _forget_what_all_see(self, issue: IssueRef, changes: deque[_Change]) -> None:
         everybody_us = self._simulation.now_us - self._read_lag_us
         while len(changes) > 1 and changes[0].seen_from_us <= everybody_us:
-            changes.popleft()
+            seen, after = changes.popleft(), changes.popleft()
+            since = max(seen.updated_after, after.updated_before)
+            changes.appendleft(replace(after, updated_before=since))
         if changes[0].seen_from_us <= everybody_us:
             del self._unseen[issue]
 
