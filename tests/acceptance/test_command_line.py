@@ -50,6 +50,7 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "sweep": [("sweep",)],
     "fsck": [("fsck", "--repair")],
     "demo": [],  # a test of its own
+    "simulate": [("simulate", "--workers", "2", "--issues", "4", "--ttl", "1m")],
 }
 WRITING = (
     *("init", "add", "claim", "heartbeat", "release", "work", "take", "give-back"),

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from dibs.core.card import render_shown
 from dibs.core.errors import Unavailable
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import NoGate
@@ -486,3 +487,47 @@ def test_a_painter_that_slept_while_a_person_put_the_issue_back_leaves_it_a_stag
     asleep_before(late, lambda call: call.kwargs.get("remove") == ("stage:ready",), meanwhile)
     late.services.advancing.advance(keeper)
     assert world.labels(issue) == {"stage:review"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_painter_that_slept_before_its_last_label_does_not_undo_a_persons_requeue(kind):
+    world = World(kind, pipeline=four_worked_stages())
+    issue = world.add()
+    late = world.process("late")
+    keeper = late.hold(issue)
+
+    def meanwhile():
+        world.process("sweeper").sweep()
+        world.tracker.edit_labels(issue, add=("stage:ready",), remove=("stage:review",))
+
+    asleep_before(late, lambda call: call.kwargs.get("remove") == ("stage:processing",), meanwhile)
+    late.services.advancing.advance(keeper)
+    assert world.labels(issue) == {"stage:ready"}
+    assert world.process("next").claimed(issue).stage.name == "ready"
+
+
+def test_that_an_ending_is_shown_means_nothing_before_there_is_one():
+    world = World("comments")
+    issue = world.add()
+    process = world.process()
+    keeper = process.hold(issue)
+    world.tracker.comment(issue, render_shown(keeper.run))
+    world.clock.advance(1)
+    process.services.advancing.advance(keeper)
+    assert world.labels(issue) == {"stage:review"}
+
+
+def test_an_ending_that_a_forced_revoke_forestalled_is_lost():
+    world = World("comments")
+    issue = world.add()
+    process, boss = world.process(), world.process("boss")
+    keeper = process.hold(issue)
+
+    def force():
+        world.clock.advance(1)
+        boss.services.steering.revoke(issue, keeper.run, by="ada", reason="dead", force=True)
+        world.clock.advance(1)
+
+    process.services.leases.adapter._reached = at(Step.FINISH_VERIFIED, force)
+    assert isinstance(process.services.advancing.advance(keeper), FinishRefused)
+    assert "stage:review" not in world.labels(issue)

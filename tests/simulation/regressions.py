@@ -81,5 +81,10 @@ REGRESSIONS = (
         9040,
         "a holder whose own card was hidden by a lagging reading never ended it",
     ),
+    Regression(
+        "network trouble",
+        20_047,
+        "a bid whose reply was lost may stand twice: only the lease's own card tells if it ended",
+    ),
     Regression("cards edited and deleted", 37, "the stray working label again"),
 )

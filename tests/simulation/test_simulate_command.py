@@ -121,6 +121,7 @@ def test_what_must_not_be_overlooked_is_said(simulate):
     assert re.search(r"- settle 0s: \d+ starts? while another run was at work", said.out)
     assert "- settle 6s: " not in said.out
     said = simulate(*SMALL, "--api-limit", "1000/h")
+    assert "on GitHub this needs" not in said.out, "a limit hides what was wanted"
     assert re.search(r"- the API refused [\d,]+ requests?; calls waited \S+", said.out)
     assert re.search(r"- on GitHub this needs \d+ tokens", simulate("--issues", "60").out) is None
     assert "- on GitHub this needs" in simulate("--workers", "40", "--issues", "50").out
@@ -332,9 +333,15 @@ def test_where_nobody_died_no_takeover_is_plotted(simulate):
 def test_a_comparison_is_plotted_against_its_values(simulate):
     _, page = written(simulate, "--crash", "2/h", "--compare", "ttl=2m,5m,10m")
     assert page.count("details") == 3
-    assert any(re.match(r"ttl \S+ gets the most done", title) for title in page.titles)
     assert any("ttl" in title and "a dead worker blocks" in title for title in page.titles)
     assert {"ttl 2m", "ttl 5m", "ttl 10m"} <= set(page.words)
+
+
+def test_a_difference_that_is_none_is_not_made_one(simulate):
+    _, page = written(simulate, "--compare", "workers=2,5")
+    assert any(re.match(r"workers 5 gets the most done", title) for title in page.titles)
+    _, page = written(simulate, "--compare", "poll=4s,5s")
+    assert any(title.startswith("As much gets done with any of them") for title in page.titles)
 
 
 # Plots

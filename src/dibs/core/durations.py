@@ -60,9 +60,10 @@ def parse_instant(text: str) -> datetime:
 
 
 def format_instant(moment: datetime) -> str:
-    """RFC 3339 in UTC, with milliseconds only where there are any."""
+    """RFC 3339 in UTC, exact, with no more digits than there are."""
     utc = moment.astimezone(UTC)
-    spec = "milliseconds" if utc.microsecond >= 1000 else "seconds"
+    fraction = "microseconds" if utc.microsecond % 1000 else "milliseconds"
+    spec = fraction if utc.microsecond else "seconds"
     return utc.isoformat(timespec=spec).replace("+00:00", "Z")
 
 

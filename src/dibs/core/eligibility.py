@@ -170,7 +170,7 @@ def _final(stage: Stage) -> Iterable[Reason]:
         yield Reason(
             ReasonCode.FINAL_STAGE,
             f"stage {stage.name!r} is the end of the pipeline",
-            "nothing is left to do here; put an earlier stage's label on it to run it again",
+            "nothing is left to do; put an earlier stage's label on it instead, to run it again",
         )
 
 

@@ -6,7 +6,7 @@ and 8.)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from dibs.core.card import Card, CardState, RevokeMark, ShownMark, parse_mark
@@ -44,15 +44,15 @@ class Marks:
 
     cards: tuple[PostedCard, ...]
     revokes: Mapping[RunId, tuple[PostedRevoke, ...]]
-    shown: frozenset[RunId] = frozenset()
-    """Runs whose ending somebody else painted."""
+    shown: Mapping[RunId, ServerTime] = field(default_factory=dict)
+    """When somebody else last said that a run's ending is painted."""
 
 
 def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
     """Pick out what counts: well formed, by an author with write access, within the maximum ttl."""
     cards: list[PostedCard] = []
     revokes: dict[RunId, tuple[PostedRevoke, ...]] = {}
-    shown: set[RunId] = set()
+    shown: dict[RunId, ServerTime] = {}
     for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
         if not comment.by_writer:
             continue
@@ -63,8 +63,8 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
             run = mark.revocation.run
             revokes[run] = (*revokes.get(run, ()), PostedRevoke(mark, comment.created_at))
         elif isinstance(mark, ShownMark):
-            shown.add(mark.run)
-    return Marks(tuple(cards), revokes, frozenset(shown))
+            shown[mark.run] = comment.created_at
+    return Marks(tuple(cards), revokes, shown)
 
 
 def without_run(marks: Marks, run: RunId | None) -> Marks:
@@ -189,7 +189,7 @@ def _pictured(posted: PostedCard, marks: Marks, record: Record | None) -> Try:
     return Try(
         run=posted.card.run,
         stage=posted.card.stage,
-        ended_at=None if running else landed_at(posted),
+        ended_at=None if running else posted.updated_at,
         outcome=said.outcome if said else None,
         excused=posted.card.run in marks.revokes,
     )
@@ -197,12 +197,12 @@ def _pictured(posted: PostedCard, marks: Marks, record: Record | None) -> Try:
 
 def shows_ending(comments: Iterable[Comment], run: RunId) -> bool:
     """Whether this run's card, or somebody for it, says that its ending is painted."""
-    marks = (parse_mark(comment.body) for comment in comments if comment.by_writer)
+    marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
     return any(
-        isinstance(mark, Card | ShownMark)
-        and mark.run == run
-        and (isinstance(mark, ShownMark) or mark.shown)
-        for mark in marks
+        posted.card.run == run
+        and posted.card.state is CardState.RELEASED
+        and _said_to_be_shown(posted, marks)
+        for posted in marks.cards
     )
 
 
@@ -246,6 +246,12 @@ def standing_on_comments(
     return Standing(record=record, tries=tries)
 
 
+def _said_to_be_shown(posted: PostedCard, marks: Marks) -> bool:
+    """By its own card, or by somebody after it had ended: said before, it means nothing."""
+    said_at = marks.shown.get(posted.card.run)
+    return posted.card.shown or (said_at is not None and said_at >= landed_at(posted))
+
+
 def _record(
     thread: Thread,
     posted: PostedCard,
@@ -260,7 +266,7 @@ def _record(
         as_of=thread.now,
         ending=said,
         # Only the cards say it. `claimed` is no sign: a sweep that slept may have taken it off.
-        painted=said is None or posted.card.shown or posted.card.run in marks.shown,
+        painted=said is None or _said_to_be_shown(posted, marks),
         revocation=revokes[-1].mark.revocation if revokes else None,
     )
 

@@ -6,8 +6,9 @@ traces are told from a person's word: a stage that an ending led to and that run
 beside the stage where the issue stands. A person may put that there as well, so nobody is hasty.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 
 from dibs.core.card import Card, parse_mark
 from dibs.core.eligibility import abandoned_at
@@ -27,8 +28,10 @@ class Painting:
     letting_go: Effects = ()
     shown: bool = False
     """Somebody has said already that it is shown."""
-    putting_right: Effects = ()
-    """What a painter does that finds out only now: the stage it stands in, none that was passed."""
+    putting_right: Callable[[frozenset[str]], Effects] = field(
+        default=lambda _: (), compare=False, repr=False
+    )
+    """What a painter does that finds out only now, given the labels that it added."""
 
     @property
     def labels_differ(self) -> bool:
@@ -46,7 +49,7 @@ def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting
     if shows_ending(thread.comments, record.lease.run):
         stood = _no_stage_at_all(pipeline, thread)
         letting_go = (last,) if claimed in labels else ()
-        right = _putting_right(pipeline, thread)
+        right = partial(put_right, pipeline, thread)
         return Painting(stood, letting_go, shown=True, putting_right=right)
     left_behind = _left_behind(pipeline, record, thread)
     effects = ending_effects(pipeline, record, labels - set(left_behind))
@@ -70,12 +73,17 @@ def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:
     return (RemoveLabels(tuple(sorted(stray))),)
 
 
-def _putting_right(pipeline: Pipeline, thread: Thread) -> Effects:
+def put_right(pipeline: Pipeline, thread: Thread, added: frozenset[str]) -> Effects:
+    """For a painter that finds out only now that it was late: take back the stages it added.
+
+    If that leaves no stage at all, it stands where its last run ended. Any other stage that is on
+    was put there by somebody else, since.
+    """
     stands_in = _stands_in(pipeline, thread)
-    if stands_in is None:
-        return ()
-    missing = () if stands_in in thread.issue.labels else (AddLabels((stands_in,)),)
-    stray = tuple(sorted(_passed(pipeline, thread) - {stands_in}))
+    stages = {stage.label for stage in pipeline.stages}
+    stray = tuple(sorted((added & stages) - {stands_in}))
+    left = (thread.issue.labels & stages) - set(stray)
+    missing = (AddLabels((stands_in,)),) if stands_in is not None and not left else ()
     return (*missing, *((RemoveLabels(stray),) if stray else ()))
 
 

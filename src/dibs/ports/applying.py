@@ -6,7 +6,6 @@ both services and the comment store need them and neither may import the other.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from dibs.core.ids import IssueRef
@@ -19,7 +18,6 @@ from dibs.core.plan import (
     Effect,
     PostComment,
     RemoveLabels,
-    labels_after,
 )
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.tracker import Batching, Tracker
@@ -80,24 +78,18 @@ def paint_ending(
         return None
     left = plan(painted)
     if left.shown and not paint.shown:
-        return apply(tracker, seen.issue.ref, _put_right(plan, painted, paint.showing), reached)
+        added = frozenset(
+            label
+            for effect in paint.showing
+            if isinstance(effect, AddLabels)
+            for label in effect.labels
+        )
+        return apply(tracker, seen.issue.ref, left.putting_right(added), reached)
     if left.labels_differ:
         painted = apply(tracker, seen.issue.ref, left.showing, reached)
         if plan(painted).labels_differ:
             return None
     return apply(tracker, seen.issue.ref, (*mark, *paint.letting_go), reached)
-
-
-def _put_right(
-    plan: Callable[[Thread], Painting], painted: Thread, wrote: Sequence[Effect]
-) -> Sequence[Effect]:
-    """What is missing by the reading; what is too much, by what we wrote as well: it may lag."""
-    labels = labels_after(tuple(wrote), painted.issue.labels)
-    ours = replace(painted, issue=replace(painted.issue, labels=labels))
-    return (
-        *(one for one in plan(painted).putting_right if isinstance(one, AddLabels)),
-        *(one for one in plan(ours).putting_right if isinstance(one, RemoveLabels)),
-    )
 
 
 def _apply_one(tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached) -> None:

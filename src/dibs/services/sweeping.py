@@ -168,7 +168,9 @@ class Sweeping:
     def _keep(self, thread: Thread, standing: Standing) -> Swept | None:
         ref, record = thread.issue.ref, standing.record
         if record is not None and record.live:
-            self._seen_live[ref] = (thread.issue.updated_at, record.lease.expires_at)
+            # The store may have a clock of its own: only what remains can be carried over.
+            over_at = later(thread.now, record.remaining)
+            self._seen_live[ref] = (thread.issue.updated_at, over_at)
             return Swept(ref, Sweep.LIVE, f"{record.lease.holder} holds it")
         if standing.bidding_until is not None and thread.now < standing.bidding_until:
             return Swept(ref, Sweep.YOUNG, "somebody is bidding for it")

@@ -187,7 +187,8 @@ class CommentLeases:
         record, _ = decided
         self._reached(Step.FINISH_DECIDED)
         try:
-            self._paint(record, painter, EditComment(_card_of(lease), _shown(record)))
+            if not self._paint(record, painter, EditComment(_card_of(lease), _shown(record))):
+                return Lost("the lease had been ended by an operator before")
         except Outage as failure:
             _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
             return Released(record)
@@ -238,27 +239,39 @@ class CommentLeases:
     def roll_forward(self, record: Record, painter: Painter) -> None:
         self._paint(record, painter, PostComment(render_shown(record.lease.run)))
 
-    def _paint(self, record: Record, painter: Painter, mark: Effect) -> None:
-        """Painted only while the card in force is still this one and nothing has changed since."""
+    def _paint(self, record: Record, painter: Painter, mark: Effect) -> bool:
+        """Painted only while the card in force is still this one and nothing has changed since.
+
+        False if the ending does not count, because an operator had ended the lease before.
+        """
         for _ in range(_PAINTINGS):
             thread = self._tracker.read(record.lease.issue)
-            standing = self.standing(thread)
-            if not thread.complete or _older(standing, record):
+            if not thread.complete or self._lags(thread, record):
                 self._clock.sleep(_READING_PAUSE_S)
                 continue
-            if standing.unpainted is None or standing.unpainted.lease.run != record.lease.run:
-                return
+            known = self.standing(thread).record
+            if known is None or known.lease.run != record.lease.run:
+                return True
+            if not known.unpainted:
+                return known.ending is not None
             try:
                 painted = paint_ending(
                     self._tracker, thread, partial(painter, record), (mark,), self._reached
                 )
             except NoSuchComment:
-                return  # our card was deleted, and the ending with it
+                return True  # our card was deleted, and the ending with it
             if painted is not None:
                 self._reached(Step.FINISH_PAINTED)
                 self._reached(Step.FINISH_ACKNOWLEDGED)
-                return
+                return True
         raise Unavailable(f"{record.lease.issue}: its ending could not be painted")
+
+    def _lags(self, thread: Thread, record: Record) -> bool:
+        """Whether a reading is older than an ending that is known: it says nothing of labels."""
+        return any(
+            posted.id == record.lease.card and posted.card.state is not CardState.RELEASED
+            for posted in read_marks(thread.comments, self._rules).cards
+        )
 
     # Operators and onlookers
 
@@ -308,12 +321,6 @@ def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
         beats=lease.beats,
         ending=ending,
     )
-
-
-def _older(standing: Standing, record: Record) -> bool:
-    """Whether a reading lags behind an ending that is known: it cannot say what is painted."""
-    seen = standing.record
-    return seen is not None and seen.lease.run == record.lease.run and seen.ending is None
 
 
 def _card_of(lease: Lease) -> int:

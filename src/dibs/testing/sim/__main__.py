@@ -211,6 +211,7 @@ _HEAD = (
     "two holders",
     "finished twice",
     "lost",
+    "odd labels",
     "promised",
     "broken",
 )
@@ -227,6 +228,7 @@ def _cells(row: _Row) -> tuple[object, ...]:
         found.two_holders,
         found.finished_twice,
         found.lost,
+        found.odd_labels,
         "exactly" if exact else "counted",
         broken,
     )

@@ -19,6 +19,7 @@ from dibs.testing.sim.checkers import (
     advanced_once,
     comes_to_rest,
     one_holder,
+    picture_is_true,
     promised,
     violations,
 )
@@ -60,6 +61,8 @@ class Count:
     """Schedules in which a stage was finished again."""
     lost: int = 0
     """Issues that never came to rest."""
+    odd_labels: int = 0
+    """Schedules that ended with no stage, several, or another than the cards say."""
     broken: Counter[str] = field(default_factory=Counter)
     """Schedules that broke a rule that was promised for them."""
     first: dict[str, int] = field(default_factory=dict)
@@ -79,6 +82,7 @@ class Count:
         self.two_holders += rule is one_holder
         self.finished_twice += rule is advanced_once
         self.lost += len(found) if rule is comes_to_rest else 0
+        self.odd_labels += rule is picture_is_true
         if promised(rule, run.scenario):
             self.broken[found[0].rule] += 1
         self.first[found[0].rule] = min(run.seed, self.first.get(found[0].rule, run.seed))
@@ -90,6 +94,7 @@ class Count:
         self.two_holders += other.two_holders
         self.finished_twice += other.finished_twice
         self.lost += other.lost
+        self.odd_labels += other.odd_labels
         self.broken += other.broken
         for rule, seed in other.first.items():
             self.first[rule] = min(seed, self.first.get(rule, seed))

@@ -178,6 +178,7 @@ class _Simulated:
     process: Process
     wire: Wire
     tracker: WiredTracker
+    working: RunId | None = None
 
     @property
     def name(self) -> str:
@@ -196,11 +197,16 @@ class _Simulated:
 
     def work(self, issue: IssueRef, run: RunId, fence: Fence) -> None:
         self.wire.note(Holds(issue, run, fence))
+        self.working = run
         self.process.sleep(self.world.dice.uniform(*self.world.scenario.work_s))
 
     def moved_on(self, issue: IssueRef, run: RunId) -> None:
         self.wire.note(Advances(issue, run))
-        self.wire.note(LetsGo(run))
+
+    def stop(self) -> None:
+        if self.working is not None:
+            self.wire.note(LetsGo(self.working))
+            self.working = None
 
     def rest(self) -> None:
         poll_s = self.world.scenario.ttl_s / 4
@@ -229,8 +235,9 @@ def _start(world: World, firing: Firing, name: str, *, doomed: bool) -> None:
         try:
             process.sleep(world.dice.uniform(0.0, 0.1))
             while True:
-                with suppress(DibsError):  # the script ends with an error and is started again
+                with suppress(DibsError):
                     firing(control)
+                control.stop()  # a script that ended with an error works no more
                 control.rest()
         except Killed:
             world.replace_dead(name, lambda: _start(world, firing, name, doomed=False))

@@ -140,6 +140,13 @@ class Actor:
             return False
         return self.process.now() < keeper.trusted_until
 
+    @property
+    def belief(self) -> object:
+        """What it trusts from here on, also when it has nothing more to do."""
+        keeper = self.keeper
+        trusted = (keeper.over.is_set(), keeper.trusted_until) if keeper is not None else None
+        return self.process.alive, self.works, trusted
+
     # ports.clock: time stands still until somebody's turn moves it
 
     def now(self) -> LocalTime:
@@ -256,7 +263,8 @@ class Table:
     def state(self) -> object:
         """All that the future depends on."""
         told = tuple(
-            actor.works if actor.over else (actor.trail, actor.steps > 0) for actor in self.actors
+            (actor.belief, None if actor.over else (actor.trail, actor.steps > 0))
+            for actor in self.actors
         )
         return self.tracker.read(self.issue), self.simulation.now_us, self.deaths_left, told
 
@@ -364,6 +372,10 @@ def revoke(actor: Actor) -> None:
         steering.revoke(issue, record.lease.run, by="ada", reason="a test", force=False)
 
 
+def let_a_ttl_pass(actor: Actor) -> None:
+    actor.table.pass_time(2 * _TICK_S)
+
+
 def let_time_pass(actor: Actor) -> None:
     for _ in range(2):
         actor.await_turn()
@@ -405,6 +417,11 @@ class Case:
 CASES: tuple[Case, ...] = (
     Case("two claimants", (Part("a", claim), Part("b", claim))),
     Case("two claimants and a sweep", (Part("a", claim), Part("b", claim), Part("s", sweep))),
+    Case(
+        "an expired lease, a claimant and a sweep",
+        (Part("a", claim), Part("s", sweep)),
+        prelude=(Part("h", claim), Part("t", let_a_ttl_pass, mortal=False)),
+    ),
     Case(
         "holder, late claimant and operator revoke",
         (

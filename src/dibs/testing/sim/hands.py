@@ -3,10 +3,10 @@
 Each acts once, at a moment of the storm that the dice choose, over a wire like everybody else's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from dibs.core.card import Card, CardState, RevokeMark, parse_mark, render_card, render_revoke
+from dibs.core.card import Card, CardState, parse_mark, render_card, render_revoke, render_shown
 from dibs.core.errors import DibsError
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
 from dibs.core.issue import Comment, Thread
@@ -87,7 +87,7 @@ def _revoke(
 def change_labels(
     world: World, process: Process, wire: Wire, tracker: WiredTracker, issue: IssueRef
 ) -> None:
-    """Pause and resume; take `claimed` off; put the stage back."""
+    """Pause and resume; take `claimed` off; move the issue back to its first stage."""
     marks, first = world.pipeline.labels, world.pipeline.stages[0]
     match world.dice.randrange(3):
         case 0:
@@ -97,9 +97,10 @@ def change_labels(
         case 1:
             _edit(wire, tracker, issue, remove={marks.claimed, first.working_label or ""})
         case _:
-            thread = tracker.read(issue)
-            if thread.issue.open:
-                _edit(wire, tracker, issue, add={first.label})
+            others = {stage.label for stage in world.pipeline.stages[1:]}
+            known = tracker.read(issue).issue
+            if known.open and known.labels & others:
+                _edit(wire, tracker, issue, add={first.label}, remove=known.labels & others)
 
 
 def _edit(
@@ -107,10 +108,10 @@ def _edit(
     tracker: WiredTracker,
     issue: IssueRef,
     *,
-    add: set[str] | None = None,
-    remove: set[str] | None = None,
+    add: Collection[str] = (),
+    remove: Collection[str] = (),
 ) -> None:
-    added, removed = frozenset(add or ()), frozenset(remove or ())
+    added, removed = frozenset(add), frozenset(remove)
     tracker.edit_labels(issue, add=sorted(added), remove=sorted(removed))
     wire.note(Meddled(issue, added, removed))
 
@@ -172,11 +173,8 @@ def _forgeries(world: World, thread: Thread) -> list[str]:
             made.append(render_card(replace(card, state=CardState.CONCEDED)))
             revocation = Revocation(card.run, STRANGER, "forged", force=True)
             made.append(render_revoke(revocation))
+            made.append(render_shown(card.run))
     return made
-
-
-def is_forged(comment: Comment) -> bool:
-    return comment.author == STRANGER and isinstance(parse_mark(comment.body), Card | RevokeMark)
 
 
 # Bots

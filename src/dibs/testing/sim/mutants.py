@@ -157,8 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a stage left behind is a person's word",
         "three stages",
         tuple(
-            (painting, name, lambda *_: ())
-            for name in ("leftovers", "_left_behind", "_putting_right")
+            (painting, name, lambda *_: ()) for name in ("leftovers", "_left_behind", "put_right")
         ),
     ),
     Mutant(

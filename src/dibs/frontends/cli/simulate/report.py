@@ -60,8 +60,13 @@ def headline(fleet: Fleet, varied: str | None = None) -> str:
     return ", ".join(words for key, words in said.items() if key != varied)
 
 
-def tokens(sizing: Sizing) -> int:
-    """How many tokens of GitHub the busiest hour and minute would take."""
+def tokens(sizing: Sizing) -> int | None:
+    """How many tokens of GitHub the busiest hour and minute would take.
+
+    None where a limit kept the fleet from asking for what it wanted.
+    """
+    if sizing.fleet.limits != NO_LIMITS:
+        return None
     asked = sizing.requests
     return max(
         1,
@@ -163,8 +168,8 @@ def findings(sizing: Sizing) -> list[str]:
             f"{_count(sizing.parked, 'issue')} parked: {fleet.attempts} attempts ended in a crash "
             "or a lost lease"
         )
-    if fleet.limits == NO_LIMITS and tokens(sizing) > 1:
-        said.append(f"on GitHub this needs {tokens(sizing)} tokens, or a slower fleet")
+    if (needed := tokens(sizing) or 1) > 1:
+        said.append(f"on GitHub this needs {needed} tokens, or a slower fleet")
     return said
 
 
@@ -225,7 +230,7 @@ def compared_rows(values: Sequence[str], found: Sequence[Sizing]) -> list[tuple[
             _length(sizing.takeover, sizing.takeover.p50_s),
             f"{sizing.requests.an_issue:.1f}",
             amount(round(sizing.requests.an_hour)),
-            str(tokens(sizing)),
+            str(tokens(sizing) or "-"),
         )
         for value, sizing in zip(values, found, strict=True)
     ]
