@@ -196,7 +196,7 @@ def test_a_journal_stands_in_for_options(simulate):
         (("--arrival", "5/w"), "--arrival: '5/w' is not a rate; write it like 30/h, 1/d or 0"),
         (("--crash", "often"), "--crash: 'often' is not a rate"),
         (("--ttl", "1"), "--ttl: '1' is not a duration"),
-        (("--ttl", "100ms"), "ttl 100ms is below"),
+        (("--ttl", "100ms"), "ttl 100ms is too short"),
         (("--settle", "10m"), "is over before it can be proved"),
         (("--leases", "paper"), "--leases: 'paper' is not one of comments, store"),
         (("--api-limit", "x"), "--api-limit: 'x' is not a limit; write none, github"),
@@ -403,7 +403,7 @@ def test_lengths_of_time_are_short(seconds, words):
             (42, "42"),
             (999.6, "1,000"),
         ),
-        *((12_345, "12,345"), (123_456, "123k"), (1_234_567, "1.23M"), (12_345_678, "12M")),
+        *((12_345, "12,345"), (123_456, "123,456"), (1_234_567, "1.23M"), (12_345_678, "12M")),
     ],
 )
 def test_numbers_are_short(value, words):

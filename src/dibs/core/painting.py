@@ -46,16 +46,16 @@ def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting
     """
     claimed, labels = pipeline.labels.claimed, thread.issue.labels
     last = RemoveLabels((claimed,))
+    right = partial(put_right, pipeline, thread)
     if shows_ending(thread.comments, record.lease.run):
         stood = _no_stage_at_all(pipeline, thread)
         letting_go = (last,) if claimed in labels else ()
-        right = partial(put_right, pipeline, thread)
         return Painting(stood, letting_go, shown=True, putting_right=right)
     left_behind = _left_behind(pipeline, record, thread)
     effects = ending_effects(pipeline, record, labels - set(left_behind))
     tidying = (RemoveLabels(left_behind),) if left_behind else ()
     showing = (*(effect for effect in effects if effect != last), *tidying)
-    return Painting(showing, (last,))
+    return Painting(showing, (last,), putting_right=right)
 
 
 def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:

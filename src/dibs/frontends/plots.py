@@ -71,8 +71,6 @@ def amount(value: float) -> str:
         return f"{value / 1_000_000:,.0f}M"
     if size >= 1_000_000:
         return f"{value / 1_000_000:.3g}M"
-    if size >= 100_000:
-        return f"{value / 1000:,.0f}k"
     if size >= 100 or value == int(value):
         return f"{value:,.0f}"
     return f"{value:.2g}" if size < 10 else f"{value:.1f}"

@@ -22,6 +22,8 @@ from dibs.core.plan import (
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.tracker import Batching, Tracker
 
+_REPAIRS = 5
+
 
 def apply(
     tracker: Tracker,
@@ -78,18 +80,34 @@ def paint_ending(
         return None
     left = plan(painted)
     if left.shown and not paint.shown:
-        added = frozenset(
-            label
-            for effect in paint.showing
-            if isinstance(effect, AddLabels)
-            for label in effect.labels
-        )
-        return apply(tracker, seen.issue.ref, left.putting_right(added), reached)
+        return _put_right(tracker, painted, plan, _named(paint.showing, AddLabels))
     if left.labels_differ:
         painted = apply(tracker, seen.issue.ref, left.showing, reached)
         if plan(painted).labels_differ:
             return None
     return apply(tracker, seen.issue.ref, (*mark, *paint.letting_go), reached)
+
+
+def _put_right(
+    tracker: Tracker,
+    painted: Thread,
+    plan: Callable[[Thread], Painting],
+    added: frozenset[str],
+) -> Thread:
+    """Until nothing is left to put right: who slept once may sleep again while at it."""
+    for _ in range(_REPAIRS):
+        right = plan(painted).putting_right(added)
+        if not right:
+            break
+        painted = apply(tracker, painted.issue.ref, right)
+        added = (added | _named(right, AddLabels)) - _named(right, RemoveLabels)
+    return painted
+
+
+def _named(effects: Sequence[Effect], kind: type[AddLabels] | type[RemoveLabels]) -> frozenset[str]:
+    return frozenset(
+        label for effect in effects if isinstance(effect, kind) for label in effect.labels
+    )
 
 
 def _apply_one(tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached) -> None:

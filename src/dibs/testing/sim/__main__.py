@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from dibs import __version__
@@ -140,7 +140,7 @@ class _Proof:
         total = sum(row.count.schedules for row in rows)
         print(f"{total:,} schedules in {spent_s:.0f} s: {total / spent_s:,.0f} a second\n")
         self._numbers["random"] = [
-            {"scenario": row.scenario.name, "who": row.who.value, **asdict(row.count)}
+            {"scenario": row.scenario.name, "who": row.who.value, **_numbers(row.count)}
             for row in rows
         ]
         self._numbers["schedules_per_second"] = total / spent_s
@@ -232,6 +232,13 @@ def _cells(row: _Row) -> tuple[object, ...]:
         "exactly" if exact else "counted",
         broken,
     )
+
+
+def _numbers(count: Count) -> dict[str, object]:
+    return {
+        one.name: dict(value) if isinstance(value := getattr(count, one.name), dict) else value
+        for one in fields(count)
+    }
 
 
 def _caught(catch: Catch | None) -> tuple[object, ...]:

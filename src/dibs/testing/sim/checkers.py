@@ -359,8 +359,8 @@ _NEED_ORDER = frozenset({one_holder, fences_rise, advanced_once})
 
 def promised(rule: Checker, scenario: Scenario) -> bool:
     """Whether this rule is exact in such a world; otherwise its breaks are counted, no more."""
-    if rule is picture_is_true and scenario.faults.bot:
-        return False  # a bot that writes back whole sets may take the stage away at any time
+    if rule is picture_is_true:
+        return scenario.pictured
     if rule is comes_to_rest:
         return scenario.timely
     return rule not in _NEED_ORDER or scenario.exclusive

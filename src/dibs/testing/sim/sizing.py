@@ -100,7 +100,13 @@ class Fleet:
                 raise ValueError(f"{name} must be longer than nothing")
         if not 0 <= self.crash_per_hour <= 3600:
             raise ValueError("a worker can crash at most once a second")
-        trust = self.terms.ttl - self.terms.margin
+        try:
+            trust = self.terms.ttl - self.terms.margin
+        except ValueError as flaw:
+            raise ValueError(
+                f"ttl {format_duration(self.ttl)} is too short for a tracker that counts in whole "
+                f"seconds: {flaw}"
+            ) from flaw
         if self.leases == COMMENTS and self.settle + 4 * self.delay >= trust:
             raise ValueError(
                 f"with settle {format_duration(self.settle)} and delay "

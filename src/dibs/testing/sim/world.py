@@ -70,6 +70,17 @@ class Scenario:
         return self.faults.lag_s == 0 or self.settle_s > self.faults.lag_s
 
     @property
+    def pictured(self) -> bool:
+        """Whether the labels are sure to be right in the end, on a tracker that cannot batch.
+
+        Not where other hands change labels while a painter sleeps, nor where a lagging tracker
+        hides from whoever paints for an atomic store the card that would say so.
+        """
+        faults = self.faults
+        hands = faults.bot or faults.person or faults.tampers
+        return not hands and (self.leases == COMMENTS or faults.lag_s == 0)
+
+    @property
     def exclusive(self) -> bool:
         """Whether one holder at a time is promised, or only likely."""
         if self.leases == MEMORY:

@@ -201,14 +201,14 @@ def _takeovers(sizing: Sizing) -> str:
 def _requests(sizing: Sizing) -> str:
     most = sizing.requests.busiest_hour
     share = most / GITHUB_REQUESTS_AN_HOUR
-    title = f"{amount(most)} requests in the busiest hour: {share:.2g} tokens on GitHub"
+    title = f"{amount(most)} requests in the busiest hour: {amount(share)} tokens on GitHub"
     return _rate(sizing, sizing.timeline.requests, title, GITHUB_REQUESTS_AN_HOUR, "requests")
 
 
 def _creating(sizing: Sizing) -> str:
     most = sizing.requests.creating_busiest_hour
     share = most / GITHUB_CREATING_AN_HOUR
-    title = f"{amount(most)} new comments in the busiest hour: {share:.2g} tokens on GitHub"
+    title = f"{amount(most)} new comments in the busiest hour: {amount(share)} tokens on GitHub"
     return _rate(sizing, sizing.timeline.creating, title, GITHUB_CREATING_AN_HOUR, "new comments")
 
 

@@ -131,7 +131,7 @@ def limit_rows(sizing: Sizing) -> list[tuple[str, str, str, str]]:
         ("new comments a minute", asked.creating_busiest_minute, GITHUB_CREATING_A_MINUTE),
     )
     return [
-        (name, amount(most), amount(allowed), f"{most / allowed:.2g}")
+        (name, amount(most), amount(allowed), amount(most / allowed))
         for name, most, allowed in rows
     ]
 
