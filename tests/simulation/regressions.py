@@ -86,5 +86,10 @@ REGRESSIONS = (
         20_047,
         "a bid whose reply was lost may stand twice: only the lease's own card tells if it ended",
     ),
+    Regression(
+        "4 issues, 5 workers, everything",
+        500_351,
+        "a person whose reply was lost has put the issue back all the same: the checker's mistake",
+    ),
     Regression("cards edited and deleted", 37, "the stray working label again"),
 )

@@ -14,6 +14,8 @@ from math import ceil, floor, log10
 
 _CHARACTER = 6.6
 """How wide a character of a label is, about, in a size of twelve."""
+_LINE = 20
+"""How much room a line of text takes."""
 _TOP = 26
 _BOTTOM = 40
 _RIGHT = 18
@@ -225,13 +227,15 @@ def _curve(frame: _Frame, curve: Curve) -> str:
 
 
 def _limit(frame: _Frame, limit: Mark) -> str:
+    """Its name stands below it where the curves are above, if there is room."""
     height = _number(frame.y(limit.at))
+    below = limit.at < frame.most_y / 3 and frame.bottom - frame.y(limit.at) > _LINE
     return (
         f'<line class="limit" x1="{_number(frame.left)}" x2="{_number(frame.right)}" '
         f'y1="{height}" y2="{height}"/>'
         + _text(
             frame.right - 4,
-            frame.y(limit.at) + (14 if limit.at < frame.most_y / 3 else -5),
+            frame.y(limit.at) + (14 if below else -5),
             limit.name,
             style="limit",
             anchor="end",

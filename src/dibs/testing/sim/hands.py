@@ -91,29 +91,35 @@ def change_labels(
     marks, first = world.pipeline.labels, world.pipeline.stages[0]
     match world.dice.randrange(3):
         case 0:
-            _edit(wire, tracker, issue, add={marks.paused})
+            _edit(world, wire, issue, add={marks.paused})
             process.sleep(world.dice.uniform(0.0, 2 * world.scenario.ttl_s))
-            _edit(wire, tracker, issue, remove={marks.paused})
+            _edit(world, wire, issue, remove={marks.paused})
         case 1:
-            _edit(wire, tracker, issue, remove={marks.claimed, first.working_label or ""})
+            _edit(world, wire, issue, remove={marks.claimed, first.working_label or ""})
         case _:
             others = {stage.label for stage in world.pipeline.stages[1:]}
             known = tracker.read(issue).issue
             if known.open and known.labels & others:
-                _edit(wire, tracker, issue, add={first.label}, remove=known.labels & others)
+                _edit(world, wire, issue, add={first.label}, remove=known.labels & others)
 
 
 def _edit(
+    world: World,
     wire: Wire,
-    tracker: WiredTracker,
     issue: IssueRef,
     *,
     add: Collection[str] = (),
     remove: Collection[str] = (),
 ) -> None:
     added, removed = frozenset(add), frozenset(remove)
-    tracker.edit_labels(issue, add=sorted(added), remove=sorted(removed))
-    wire.note(Meddled(issue, added, removed))
+
+    def change() -> None:
+        """Noted when it takes effect: the person may never hear of it."""
+        world.server.edit_labels(issue, add=sorted(added), remove=sorted(removed))
+        wire.note(Meddled(issue, added, removed))
+
+    arguments = tuple(sorted(added)), tuple(sorted(removed))
+    wire.call("edit_labels", issue, change, *arguments, writes=True)
 
 
 def spoil_a_card(
