@@ -236,7 +236,7 @@ class Unreachable:
 
 
 class CommentsHarness(LeaseHarness):
-    """A grant is a won bid, which `show` confirms; `claimed` on the issue says it is not painted.
+    """A grant is a won bid, which `show` confirms; that it is painted is said in a comment.
 
     The tracker is the server, so a restart is a new client with a local clock of its own.
     """

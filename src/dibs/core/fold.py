@@ -206,6 +206,28 @@ def shows_ending(comments: Iterable[Comment], run: RunId) -> bool:
     )
 
 
+def cards_that_counted(comments: Iterable[Comment]) -> tuple[Card, ...]:
+    """The cards of leases that were held, in the server's order: where an issue has been."""
+    marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
+    return tuple(
+        posted.card for posted in marks.cards if confirmed(posted.card) and counted_in_time(posted)
+    )
+
+
+def card_of(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
+    """The lease as its card says it, against the expiry its holder knows of."""
+    return Card(
+        run=lease.run,
+        ttl=lease.ttl,
+        state=state,
+        holder=lease.holder,
+        stage=lease.stage,
+        prev=lease.expires_at,
+        beats=lease.beats,
+        ending=ending,
+    )
+
+
 def lease_of(issue: IssueRef, posted: PostedCard, expires_at: ServerTime) -> Lease:
     """The current card as a lease: its comment id is the fence."""
     return Lease(

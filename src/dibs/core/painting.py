@@ -6,13 +6,12 @@ traces are told from a person's word: a stage that an ending led to and that run
 beside the stage where the issue stands. A person may put that there as well, so nobody is hasty.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from dibs.core.card import Card, parse_mark
 from dibs.core.eligibility import abandoned_at
-from dibs.core.fold import PostedCard, confirmed, counted_in_time, shows_ending
+from dibs.core.fold import cards_that_counted, shows_ending
 from dibs.core.ids import StageName
 from dibs.core.issue import Thread
 from dibs.core.lease import Outcome, Record
@@ -106,7 +105,7 @@ def _passed(pipeline: Pipeline, thread: Thread) -> set[str]:
     """Labels on the issue of stages that its runs led to: what a late painter may have added."""
     reached = {
         card.ending.next
-        for card in _leases(thread)
+        for card in cards_that_counted(thread.comments)
         if card.ending is not None and card.ending.next is not None
     }
     return {
@@ -118,24 +117,14 @@ def _passed(pipeline: Pipeline, thread: Thread) -> set[str]:
 
 def _stands_in(pipeline: Pipeline, thread: Thread) -> str | None:
     """The label of the stage that the last lease is in, or led to."""
-    leases = tuple(_leases(thread))
-    if not leases:
+    cards = cards_that_counted(thread.comments)
+    if not cards:
         return None
-    last = leases[-1]
+    last = cards[-1]
     ending = last.ending
     advanced = ending is not None and ending.outcome is Outcome.ADVANCED
     name = ending.next if ending is not None and advanced else last.stage
     return next((stage.label for stage in pipeline.stages if stage.name == name), None)
-
-
-def _leases(thread: Thread) -> Iterator[Card]:
-    """The cards of leases that counted, in the server's order."""
-    for comment in sorted(thread.comments, key=lambda one: (one.created_at, one.id)):
-        mark = parse_mark(comment.body) if comment.by_writer else None
-        if isinstance(mark, Card) and confirmed(mark):
-            posted = PostedCard(mark, comment.id, comment.created_at, comment.updated_at)
-            if counted_in_time(posted):
-                yield mark
 
 
 def _no_stage_at_all(pipeline: Pipeline, thread: Thread) -> Effects:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from dibs.core.card import Card, CardState, render_card, render_revoke
+from dibs.core.card import CardState, render_card, render_revoke
 from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage, Unavailable
-from dibs.core.fold import FoldRules, Marks, read_marks, tries_on_picture, without_run
+from dibs.core.fold import FoldRules, Marks, card_of, read_marks, tries_on_picture, without_run
 from dibs.core.ids import IssueRef, RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import (
@@ -186,16 +186,10 @@ class Showing:
 
 
 def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
+    """The card only shows what the store decided, so once it says ended, that is shown."""
     return render_card(
-        Card(
-            run=lease.run,
-            ttl=lease.ttl,
-            state=state,
-            holder=lease.holder,
-            stage=lease.stage,
-            prev=lease.expires_at,
-            beats=lease.beats,
-            ending=ending,
+        replace(
+            card_of(lease, state, ending),
             shown=state is CardState.RELEASED,
             extra=(("fence", str(lease.fence)),),
         )

@@ -13,7 +13,15 @@ from functools import partial
 
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
 from dibs.core.errors import NoSuchComment, Outage, Unavailable
-from dibs.core.fold import FoldRules, PostedCard, fold, lease_of, read_marks, standing_on_comments
+from dibs.core.fold import (
+    FoldRules,
+    PostedCard,
+    card_of,
+    fold,
+    lease_of,
+    read_marks,
+    standing_on_comments,
+)
 from dibs.core.ids import IssueRef, RunId, later
 from dibs.core.issue import Comment, Thread
 from dibs.core.lease import (
@@ -178,28 +186,27 @@ class CommentLeases:
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         decided = self._decide(lease, ending)
-        return decided if isinstance(decided, Lost) else Released(decided[0])
+        return decided if isinstance(decided, Lost) else Released(decided)
 
     def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
-        decided = self._decide(lease, ending)
-        if isinstance(decided, Lost):
-            return decided
-        record, _ = decided
+        record = self._decide(lease, ending)
+        if isinstance(record, Lost):
+            return record
         self._reached(Step.FINISH_DECIDED)
         try:
-            if not self._paint(record, painter, EditComment(_card_of(lease), _shown(record))):
+            if not self._paint(record, painter, EditComment(_own_card(lease), _shown(record))):
                 return Lost("the lease had been ended by an operator before")
         except Outage as failure:
             _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
             return Released(record)
         return Released(replace(record, painted=True))
 
-    def _decide(self, lease: Lease, ending: Ending) -> tuple[Record, Thread] | Lost:
+    def _decide(self, lease: Lease, ending: Ending) -> Record | Lost:
         """Verify, then write the ending into our card. Late is lost."""
         for sending in range(_SENDINGS):
             thread = self._tracker.read(lease.issue)
             if (landed := self._ended(lease, thread)) is not None:
-                return landed, thread  # the reply was lost, the edit was not
+                return landed  # the reply was lost, the edit was not
             if (why := self._not_ours(lease, thread)) is not None:
                 return Lost(why)
             self._reached(Step.FINISH_VERIFIED)
@@ -216,7 +223,7 @@ class CommentLeases:
             if comment.updated_at >= lease.expires_at:
                 return Lost("the ending landed after the lease had expired")
             ended = replace(lease, expires_at=comment.updated_at)
-            return Record(ended, comment.updated_at, ending, painted=False), thread
+            return Record(ended, comment.updated_at, ending, painted=False)
         raise AssertionError("the last sending returns or raises")
 
     def _ended(self, lease: Lease, thread: Thread) -> Record | None:
@@ -306,31 +313,20 @@ class CommentLeases:
 
     def _edit(self, lease: Lease, state: CardState, ending: Ending | None = None) -> Comment:
         """Write a state into our own card, against the expiry we know of."""
-        card = _card(lease, state, ending)
-        return self._tracker.edit_comment(lease.issue, _card_of(lease), render_card(card))
+        body = render_card(card_of(lease, state, ending))
+        return self._tracker.edit_comment(lease.issue, _own_card(lease), body)
 
 
-def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
-    return Card(
-        run=lease.run,
-        ttl=lease.ttl,
-        state=state,
-        holder=lease.holder,
-        stage=lease.stage,
-        prev=lease.expires_at,
-        beats=lease.beats,
-        ending=ending,
-    )
-
-
-def _card_of(lease: Lease) -> int:
+def _own_card(lease: Lease) -> int:
     assert lease.card is not None, "a comment lease always has its card"
     return lease.card
 
 
 def _shown(record: Record) -> str:
     """The ended card once more, now that its labels show it."""
-    return render_card(replace(_card(record.lease, CardState.RELEASED, record.ending), shown=True))
+    return render_card(
+        replace(card_of(record.lease, CardState.RELEASED, record.ending), shown=True)
+    )
 
 
 def _bidding(bid: Bid, posted: Comment) -> Lease:

@@ -27,7 +27,7 @@ from dibs.frontends.plots import (
     thinned,
 )
 from dibs.testing.sim.metering import GITHUB_CREATING_AN_HOUR, GITHUB_REQUESTS_AN_HOUR
-from dibs.testing.sim.sizing import Sizing, Timeline
+from dibs.testing.sim.sizing import Distribution, Sizing, Timeline
 
 _MOST_POINTS = 220
 _MOST_TONES = 6
@@ -162,19 +162,7 @@ def _blocked(sizing: Sizing) -> str:
     found, ttl = sizing.blocked, sizing.fleet.ttl
     title = f"Half of the dead workers' issues were free within {clock(found.p50_s)}"
     marks = [Mark(f"ttl {format_duration(ttl)}", ttl.total_seconds())]
-    return _figure(
-        title,
-        (),
-        lambda size: histogram(
-            found.bins,
-            found.most_s,
-            x=Axis("from the death to free again", seconds=True),
-            y=Axis("leases"),
-            about=title,
-            marks=marks,
-            size=size,
-        ),
-    )
+    return _spans(title, found, "from the death to free again", marks)
 
 
 def _takeovers(sizing: Sizing) -> str:
@@ -183,13 +171,18 @@ def _takeovers(sizing: Sizing) -> str:
         f"Half were taken over within {clock(found.p50_s)}, nine of ten within {clock(found.p90_s)}"
     )
     marks = [Mark("half", found.p50_s), Mark("nine of ten", found.p90_s)]
+    return _spans(title, found, "from the death to the next start", marks)
+
+
+def _spans(title: str, found: Distribution, along: str, marks: list[Mark]) -> str:
+    """How long it took, lease by lease."""
     return _figure(
         title,
         (),
         lambda size: histogram(
             found.bins,
             found.most_s,
-            x=Axis("from the death to the next start", seconds=True),
+            x=Axis(along, seconds=True),
             y=Axis("leases"),
             about=title,
             marks=marks,
