@@ -13,8 +13,8 @@ FENCED = Guarantee.FENCED | Guarantee.SERVER_CLOCK
 ATOMIC = FENCED | Guarantee.ATOMIC | Guarantee.IDEMPOTENT
 
 STORES = {
-    "memory": (harnesses.memory_leases, ATOMIC),
-    "sqlite": (harnesses.sqlite_leases, ATOMIC | Guarantee.DURABLE),
+    "memory": (harnesses.memory_leases, ATOMIC | Guarantee.COUNTED),
+    "sqlite": (harnesses.sqlite_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
     "comments-on-memory": (harnesses.comments_on_memory, FENCED | Guarantee.DURABLE),
     "comments-on-sqlite": (harnesses.comments_on_sqlite, FENCED | Guarantee.DURABLE),
 }

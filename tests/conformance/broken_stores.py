@@ -11,6 +11,7 @@ from dibs.core.ids import Fence, later
 from dibs.core.lease import (
     Busy,
     Ending,
+    Full,
     Granted,
     Lease,
     Lost,
@@ -294,9 +295,38 @@ class InheritsTheExpiry(MemoryLeases):
 class TrustsTheName(MemoryLeases):
     """Is the holder me? In a fleet that shares a name it always is."""
 
-    def _mine(self, lease):
-        known = self._known(lease.issue)
-        return known if known is not None and known.lease.holder == lease.holder else None
+    def _in_the_name_of(self, lease):
+        known = self._records.get(lease.issue)
+        same = known is not None and known.lease.holder == lease.holder
+        return replace(lease, run=known.lease.run) if same else lease
+
+    def renew(self, lease):
+        return super().renew(self._in_the_name_of(lease))
+
+    def release(self, lease, ending):
+        return super().release(self._in_the_name_of(lease), ending)
+
+
+class ForgetsTheFloor(MemoryLeases):
+    """Starts at one, whatever another store has handed out."""
+
+    def acquire(self, bid):
+        return super().acquire(replace(bid, floor=0))
+
+
+class CountsEveryStage(MemoryLeases):
+    def _live(self, stage):
+        return super()._live(None)
+
+
+class CountsBeforeItGrants(MemoryLeases):
+    """In two steps: others come in between."""
+
+    def acquire(self, bid):
+        if bid.limit is not None and (count := len(self.live(bid.stage))) >= bid.limit:
+            return Full(count)
+        threading.Event().wait(0.001)
+        return super().acquire(replace(bid, limit=None))
 
 
 class TheLastEndingStands(MemoryLeases):

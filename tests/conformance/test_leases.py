@@ -128,6 +128,7 @@ WRONG = [
     (broken.ForgetsWhomItForcedOut, MemoryHarness, "fences_rise_across_a_forced_revoke", "fenced"),
     (broken.ForgetsAfterARareTurn, MemoryHarness, "fences_rise_whatever_happens", "fenced"),
     (broken.EveryBeatRaisesTheFence, MemoryHarness, "a_renewal_keeps_its_fence", "fenced"),
+    (broken.ForgetsTheFloor, MemoryHarness, "a_floor_is_granted_above", "fenced"),
     (broken.ClientsClock, MemoryHarness, "expiry_follows_the_stores_clock", "server_clock"),
     (broken.ClientsClock, MemoryHarness, "a_grant_is_stamped_by_the_store", "server_clock"),
     (
@@ -154,6 +155,13 @@ WRONG = [
     (broken.CountsFromItsStart, broken.DurableHarness, "a_restart_revives_nothing", "durable"),
     (broken.HandsOverByName, broken.DurableHarness, "a_restart_hands_no_lease_over", "durable"),
     (broken.KeepsOnlyLiveLeases, broken.DurableHarness, "restarts_change_no_answer", "durable"),
+    (
+        broken.CountsEveryStage,
+        MemoryHarness,
+        "a_limit_counts_the_live_leases_of_its_stage",
+        "counted",
+    ),
+    (broken.CountsBeforeItGrants, MemoryHarness, "a_crowd_never_exceeds_a_limit", "counted"),
 ]
 
 

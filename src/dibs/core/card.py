@@ -56,6 +56,10 @@ class Card:
     ending: Ending | None = None
     shown: bool = False
     """Its ending is painted: a second edit, whose `prev` is when the lease ended."""
+    floor: int = 0
+    """What another store's fences had reached before: the card's own counts from there."""
+    fence: int = 0
+    """Where the card only shows a lease: the fence that the store granted."""
     extra: tuple[tuple[str, str], ...] = ()
     """Keys this version does not know, kept as they came."""
 
@@ -145,9 +149,8 @@ def _card(fields: _Fields) -> Card:
     ttl = parse_duration(fields.take("ttl") or "")
     state = CardState(fields.take("state") or "bid")
     prev = fields.take("prev")
-    beats = fields.take("beats") or "0"
-    if not beats.isascii() or not beats.isdigit() or len(beats) > 9:
-        raise ValueError("beats is not a count")
+    beats = _count(fields, "beats", digits=9)
+    floor, fence = _count(fields, "floor", digits=18), _count(fields, "fence", digits=18)
     outcome = fields.take("outcome")
     target, note = fields.take("next"), fields.take("note")
     shown = fields.take("shown") == "1"
@@ -162,13 +165,22 @@ def _card(fields: _Fields) -> Card:
         holder=HolderId(fields.take("holder") or ""),
         stage=StageName(fields.take("stage") or ""),
         prev=server_time(parse_instant(prev)) if prev is not None else None,
-        beats=int(beats),
+        beats=beats,
         ending=Ending(Outcome(outcome), StageName(target) if target else None, note or "")
         if outcome is not None
         else None,
         shown=shown,
+        floor=floor,
+        fence=fence,
         extra=fields.rest,
     )
+
+
+def _count(fields: _Fields, key: str, *, digits: int) -> int:
+    text = fields.take(key) or "0"
+    if not text.isascii() or not text.isdigit() or len(text) > digits:
+        raise ValueError(f"{key} is not a count")
+    return int(text)
 
 
 def _revoke(fields: _Fields) -> RevokeMark:
@@ -208,6 +220,8 @@ def render_card(card: Card) -> str:
         ("next", (ending.next or "") if ending else ""),
         ("note", ending.note if ending else ""),
         ("shown", "1" if card.shown else ""),
+        ("floor", str(card.floor) if card.floor else ""),
+        ("fence", str(card.fence) if card.fence else ""),
     ]
     return _line("claim", fields, card.extra) + "\n" + _sentence(card)
 

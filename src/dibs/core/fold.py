@@ -53,18 +53,30 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
     cards: list[PostedCard] = []
     revokes: dict[RunId, tuple[PostedRevoke, ...]] = {}
     shown: dict[RunId, ServerTime] = {}
+    floor = 0
     for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
         if not comment.by_writer:
             continue
         mark = parse_mark(comment.body)
         if isinstance(mark, Card) and ZERO < mark.ttl <= rules.max_ttl:
-            cards.append(PostedCard(mark, comment.id, comment.created_at, comment.updated_at))
+            floor = max(floor, mark.floor)
+            card = mark if mark.floor == floor else replace(mark, floor=floor)
+            cards.append(PostedCard(card, comment.id, comment.created_at, comment.updated_at))
+            floor = max(
+                floor, mark.fence
+            )  # whoever bids by comment after a store has to outrank it
         elif isinstance(mark, RevokeMark):
             run = mark.revocation.run
             revokes[run] = (*revokes.get(run, ()), PostedRevoke(mark, comment.created_at))
         elif isinstance(mark, ShownMark):
             shown[mark.run] = comment.created_at
     return Marks(tuple(cards), revokes, shown)
+
+
+def highest_fence(marks: Marks) -> Fence:
+    """The highest that any lease shown on the issue had: no store may grant it again."""
+    shown = (posted.card.fence or posted.card.floor + posted.id for posted in marks.cards)
+    return Fence(max(shown, default=0))
 
 
 def without_run(marks: Marks, run: RunId | None) -> Marks:
@@ -229,13 +241,13 @@ def card_of(lease: Lease, state: CardState, ending: Ending | None = None) -> Car
 
 
 def lease_of(issue: IssueRef, posted: PostedCard, expires_at: ServerTime) -> Lease:
-    """The current card as a lease: its comment id is the fence."""
+    """The current card as a lease: its comment id, counted from its floor, is the fence."""
     return Lease(
         issue=issue,
         run=posted.card.run,
         holder=posted.card.holder,
         stage=posted.card.stage,
-        fence=Fence(posted.id),
+        fence=Fence(posted.card.floor + posted.id),
         ttl=posted.card.ttl,
         granted_at=posted.created_at,
         expires_at=expires_at,

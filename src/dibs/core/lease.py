@@ -49,6 +49,10 @@ class Bid:
     holder: HolderId
     stage: StageName
     ttl: timedelta
+    limit: int | None = None
+    """Refuse if so many leases of this stage are live: the slot is taken with the grant."""
+    floor: Fence = Fence(0)
+    """No fence up to here is granted again: what another store handed out before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,13 @@ class Busy:
 
 
 @dataclass(frozen=True, slots=True)
+class Full:
+    """The issue is free, but its stage has as many live leases as the bid allows."""
+
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unproven:
     """The store could not prove a win. Never treated as one."""
 
@@ -189,6 +200,6 @@ class Released:
     record: Record
 
 
-AcquireResult = Granted | Busy | Unproven
+AcquireResult = Granted | Busy | Full | Unproven
 RenewResult = Renewed | StopAsked | Lost
 ReleaseResult = Released | Lost

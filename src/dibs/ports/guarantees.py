@@ -15,6 +15,8 @@ class Guarantee(Flag):
     """A retried acquire of the same run returns the same grant."""
     DURABLE = auto()
     """Grants and fences survive the death of every process."""
+    COUNTED = auto()
+    """A bid's limit on live leases is kept in the step that grants, even under contention."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ store becomes one in `services.showing`.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dibs.core.ids import IssueRef, RunId
 from dibs.core.issue import Thread
@@ -37,7 +37,10 @@ class LeaseStore(Protocol):
     def guarantees(self) -> Guarantee: ...
 
     def acquire(self, bid: Bid) -> AcquireResult:
-        """One grant, or who has it. An atomic store refuses over an unpainted ending."""
+        """One grant, or who has it. An atomic store refuses over an unpainted ending.
+
+        The same run's live grant comes back as it is; then `Busy`; then `Full`; then a grant.
+        """
         ...
 
     def renew(self, lease: Lease) -> RenewResult: ...
@@ -58,6 +61,19 @@ class LeaseStore(Protocol):
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         """The live leases, the oldest grant first. Touches no more than it returns."""
+        ...
+
+
+@runtime_checkable
+class Waking(Protocol):
+    """What a store adds that can tell of the end of a lease, so that nobody has to poll for it."""
+
+    def await_end(self, issue: IssueRef, seconds: float) -> None:
+        """Return when a lease on the issue may have been ended, or the time is over.
+
+        May return early, and may miss an end: the caller asks the store either way. An expiry
+        makes no noise, so the caller waits no longer than the lease that it knows of.
+        """
         ...
 
 

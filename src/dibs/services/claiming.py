@@ -30,6 +30,7 @@ from dibs.core.lease import (
     Bid,
     Busy,
     Ending,
+    Full,
     Granted,
     Lease,
     Lost,
@@ -157,7 +158,8 @@ class Claiming:
                 return Refused(issue, (_moved(stage),))
             stage = verdict.stage
         terms = _terms(stage, options.ttl, self._tracker.traits.grain, self._max_ttl)
-        bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl)
+        limit = None if ReasonCode.WIP_LIMIT in options.overlook else stage.wip
+        bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl, limit)
         self._reached(Step.CLAIM_STARTED)
         asked_at = self._clock.now()
         match self._leases.acquire(bid):
@@ -169,6 +171,8 @@ class Claiming:
                 if record.unpainted:  # nothing is granted over it, so somebody has to paint it
                     self.roll_forward(record)
                 return Beaten(issue, record)
+            case Full(in_flight):
+                return Refused(issue, (over_limit(stage, in_flight),))
             case Unproven(why):
                 self._journal.append(about(EventKind.CLAIM_LOST, bid, why=why))
                 return Doubtful(issue, why)
@@ -293,8 +297,11 @@ class Claiming:
         return Refused(lease.issue, kept, after_grant=True) if kept else None
 
     def _ahead_of(self, lease: Lease, stage: Stage) -> int | None:
-        """How many live leases of the stage were granted before ours: our place in its WIP."""
-        if stage.wip is None:
+        """How many live leases of the stage were granted before ours: our place in its WIP.
+
+        None if there is no limit, or the store has kept it as it granted.
+        """
+        if stage.wip is None or Guarantee.COUNTED in self._leases.guarantees:
             return None
         live = self._leases.live(stage.name, limit=stage.wip * 2 + 8)
         others = [held.lease for held in live if held.lease.issue != lease.issue]

@@ -191,6 +191,6 @@ def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
         replace(
             card_of(lease, state, ending),
             shown=state is CardState.RELEASED,
-            extra=(("fence", str(lease.fence)),),
+            fence=lease.fence,
         )
     )

@@ -114,7 +114,7 @@ class CommentLeases:
 
     def _post(self, bid: Bid) -> Comment:
         """Post the bid. If the reply was lost, look it up by its run before repeating."""
-        body = render_card(Card(run=bid.run, ttl=bid.ttl, holder=bid.holder, stage=bid.stage))
+        body = render_card(_bid_card(bid))
         for sending in range(_SENDINGS):
             try:
                 return self._tracker.comment(bid.issue, body)
@@ -313,7 +313,7 @@ class CommentLeases:
 
     def _edit(self, lease: Lease, state: CardState, ending: Ending | None = None) -> Comment:
         """Write a state into our own card, against the expiry we know of."""
-        body = render_card(card_of(lease, state, ending))
+        body = render_card(_card(lease, state, ending))
         return self._tracker.edit_comment(lease.issue, _own_card(lease), body)
 
 
@@ -324,13 +324,18 @@ def _own_card(lease: Lease) -> int:
 
 def _shown(record: Record) -> str:
     """The ended card once more, now that its labels show it."""
-    return render_card(
-        replace(card_of(record.lease, CardState.RELEASED, record.ending), shown=True)
-    )
+    return render_card(replace(_card(record.lease, CardState.RELEASED, record.ending), shown=True))
+
+
+def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
+    return replace(card_of(lease, state, ending), floor=lease.fence - _own_card(lease))
+
+
+def _bid_card(bid: Bid) -> Card:
+    return Card(run=bid.run, ttl=bid.ttl, holder=bid.holder, stage=bid.stage, floor=int(bid.floor))
 
 
 def _bidding(bid: Bid, posted: Comment) -> Lease:
     """Our own bid as a lease, to be conceded."""
-    card = Card(run=bid.run, ttl=bid.ttl, holder=bid.holder, stage=bid.stage)
-    mine = PostedCard(card, posted.id, posted.created_at, posted.updated_at)
+    mine = PostedCard(_bid_card(bid), posted.id, posted.created_at, posted.updated_at)
     return lease_of(bid.issue, mine, later(posted.created_at, bid.ttl))

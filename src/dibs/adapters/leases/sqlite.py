@@ -10,12 +10,14 @@ from datetime import timedelta
 from typing import Any
 
 from dibs.adapters.sqlite_database import Database, Transaction, milliseconds, moment
+from dibs.core import grants
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName
 from dibs.core.lease import (
     AcquireResult,
     Bid,
     Busy,
     Ending,
+    Full,
     Granted,
     Lease,
     Lost,
@@ -26,7 +28,6 @@ from dibs.core.lease import (
     Renewed,
     RenewResult,
     Revocation,
-    StopAsked,
 )
 from dibs.ports.guarantees import Guarantee
 
@@ -59,10 +60,11 @@ _COLUMNS = (
 )
 _ACQUIRE = f"""
 INSERT INTO leases ({_COLUMNS})
-VALUES (:repo, :key, 1, :run, :holder, :stage, :ttl, :now, :now + :ttl, 0,
+VALUES (:repo, :key, :floor + 1, :run, :holder, :stage, :ttl, :now, :now + :ttl, 0,
         NULL, NULL, NULL, 1, NULL, NULL, 0)
 ON CONFLICT (repo, key) DO UPDATE SET
-    fence = fence + 1, run = excluded.run, holder = excluded.holder, stage = excluded.stage,
+    fence = MAX(fence, :floor) + 1,
+    run = excluded.run, holder = excluded.holder, stage = excluded.stage,
     ttl_ms = excluded.ttl_ms, granted_at = excluded.granted_at, expires_at = excluded.expires_at,
     beats = 0, outcome = NULL, next = NULL, note = NULL, painted = 1,
     revoked_by = NULL, revoked_why = NULL, revoked_now = 0
@@ -79,6 +81,7 @@ class SqliteLeases:
         | Guarantee.SERVER_CLOCK
         | Guarantee.IDEMPOTENT
         | Guarantee.DURABLE
+        | Guarantee.COUNTED
     )
 
     def __init__(self, database: Database) -> None:
@@ -95,16 +98,17 @@ class SqliteLeases:
                 "holder": bid.holder,
                 "stage": bid.stage,
                 "ttl": milliseconds(bid.ttl),
+                "floor": bid.floor,
                 "now": tx.now_ms,
             }
+            if bid.limit is not None and (told := _full(tx, bid, bid.limit)) is not None:
+                return told
             row = tx.sql.execute(_ACQUIRE, values).fetchone()
             if row is not None:
                 return Granted(_record(row, tx).lease)
-            known = _read(tx, bid.issue)
-            assert known is not None, "a refused upsert means that the row is there"
-            if known.lease.run == bid.run and known.live:
-                return Granted(known.lease)  # a retry after a lost reply
-            return Busy(known)
+            told = grants.refusal(_read(tx, bid.issue), bid)
+            assert told is not None, "a refused upsert means that the row is there, and not free"
+            return told
 
     def renew(self, lease: Lease) -> RenewResult:
         with self._database.writing() as tx:
@@ -123,8 +127,8 @@ class SqliteLeases:
                 and known.live
                 and known.revocation is not None
             ):
-                return StopAsked(f"revoked by {known.revocation.by}: {known.revocation.reason}")
-            return Lost("the lease expired or another run holds the issue")
+                return grants.asked_to_stop(known.revocation)
+            return Lost(grants.NOT_OURS)
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         with self._database.writing() as tx:
@@ -145,7 +149,7 @@ class SqliteLeases:
             known = _read(tx, lease.issue)
             if known is not None and known.lease.run == lease.run and known.ending is not None:
                 return Released(known)  # a retry after a lost reply
-            return Lost("the lease expired or another run holds the issue")
+            return Lost(grants.NOT_OURS)
 
     def acknowledge(self, record: Record) -> None:
         with self._database.writing() as tx:
@@ -185,6 +189,18 @@ class SqliteLeases:
                 {"now": tx.now_ms, "stage": stage, "limit": limit},
             ).fetchall()
             return tuple(_record(row, tx) for row in rows)
+
+
+def _full(tx: Transaction, bid: Bid, limit: int) -> Granted | Busy | Full | None:
+    """What a bid with a limit is told; the transaction is alone, so the count stands."""
+    told = grants.refusal(_read(tx, bid.issue), bid)
+    if told is not None:
+        return told
+    count: int = tx.sql.execute(
+        "SELECT COUNT(*) FROM leases WHERE outcome IS NULL AND expires_at > ? AND stage = ?",
+        (tx.now_ms, bid.stage),
+    ).fetchone()[0]
+    return Full(count) if count >= limit else None
 
 
 def _mine(lease: Lease, tx: Transaction) -> dict[str, Any]:

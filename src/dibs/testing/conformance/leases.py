@@ -14,9 +14,11 @@ from datetime import timedelta
 from dibs.core.errors import Outage
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.lease import (
+    AcquireResult,
     Bid,
     Busy,
     Ending,
+    Full,
     Granted,
     Lease,
     Lost,
@@ -662,6 +664,25 @@ def _assert_rising(fences: list[Fence]) -> None:
     assert all(earlier < later for earlier, later in steps), f"fences do not rise: {fences}"
 
 
+def a_floor_is_granted_above(harness: LeaseHarness) -> None:
+    """What another store handed out before is outranked, on a fresh issue and on a known one."""
+    known, fresh = harness.issue(), harness.issue()
+    first = hold(harness, known, "a", harness.long)
+    end(harness, first)
+    floor = Fence(first.fence + 1000)
+    for issue, run in ((known, "b"), (fresh, "c")):
+        granted = harness.store.acquire(replace(bid(issue, run, harness.long), floor=floor))
+        assert isinstance(granted, Granted), f"a bid with a floor was refused: {granted}"
+        confirmed = harness.confirm(harness.store, granted.lease)
+        assert isinstance(confirmed, Renewed), f"it was not confirmed: {confirmed}"
+        assert confirmed.lease.fence > floor, f"{confirmed.lease.fence} is not above {floor}"
+        read = record_of(harness.another(), issue).lease.fence
+        assert read == confirmed.lease.fence, f"the fence granted is read as {read}"
+        end(harness, confirmed.lease)
+        later = hold(harness, issue, f"{run}-later", harness.long, store=harness.another())
+        assert later.fence > confirmed.lease.fence, "the floor was forgotten"
+
+
 # SERVER_CLOCK
 
 
@@ -820,6 +841,92 @@ def restarts_change_no_answer(harness: LeaseHarness) -> None:
         _assert_rising(journey.fences)
 
 
+# COUNTED
+
+
+def a_limit_counts_the_live_leases_of_its_stage(harness: LeaseHarness) -> None:
+    """A bid over its limit is told so; other stages and leases that are over do not count."""
+    issues = [harness.issue() for _ in range(6)]
+    hold(harness, issues[0], "other", harness.long, stage="review")
+    hold(harness, issues[1], "over", harness.short)
+    expire(harness, issues[1])
+    first = hold(harness, issues[2], "a", harness.long)
+    hold(harness, issues[3], "b", harness.long)
+
+    def ask(issue: IssueRef, run: str, limit: int | None) -> AcquireResult:
+        return harness.another().acquire(replace(bid(issue, run, harness.long), limit=limit))
+
+    full = ask(issues[4], "c", 2)
+    assert full == Full(2), f"with 2 of 2 in flight a bid was told {full}"
+    assert harness.store.read(issues[4]) is None, "a bid that was refused left a record"
+    assert isinstance(ask(issues[3], "d", 2), Busy), "a held issue is busy, however full the stage"
+    again = ask(issues[2], "a", 2)
+    assert isinstance(again, Granted), f"a retry lost to itself: {again}"
+    assert not refused(ask(issues[4], "c", 3)), "a bid within its limit was refused"
+    assert not refused(ask(issues[5], "e", None)), "a bid without a limit was counted"
+    end(harness, first)
+    assert ask(issues[2], "f", 4) == Granted(record_of(harness.store, issues[2]).lease)
+
+
+def a_crowd_never_exceeds_a_limit(harness: LeaseHarness) -> None:
+    """Many threads on two clients, each at an issue of its own: never more than the limit."""
+    crowd = _Queue([harness.issue() for _ in range(_Queue.size)], harness.long)
+    crowd.run((harness.store, harness.another()))
+    assert not crowd.flaws, "; ".join(crowd.flaws[:5])
+    assert crowd.grants, "nobody was ever granted anything"
+
+
+class _Queue:
+    """Threads that each want an issue of their own, of which only a few may be held at once."""
+
+    size = 6
+    visits = 12
+    limit = 2
+
+    def __init__(self, issues: list[IssueRef], ttl: timedelta) -> None:
+        self._issues, self._ttl = issues, ttl
+        self._gate = threading.Barrier(self.size)
+        self._lock = threading.Lock()
+        self._inside = 0
+        self.grants = 0
+        self.flaws: list[str] = []
+
+    def run(self, clients: tuple[LeaseStore, LeaseStore]) -> None:
+        threads = [
+            threading.Thread(target=self._live, args=(clients[number % 2], number), daemon=True)
+            for number in range(self.size)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+            assert not thread.is_alive(), "an acquirer hangs"
+
+    def _live(self, store: LeaseStore, number: int) -> None:
+        try:
+            self._gate.wait(timeout=30)
+            for turn in range(self.visits):
+                self._take(store, self._issues[number], f"q{number}-{turn}")
+        except Exception as flaw:  # noqa: BLE001 - told by the thread that checks
+            with self._lock:
+                self.flaws.append(f"{type(flaw).__name__}: {flaw}")
+
+    def _take(self, store: LeaseStore, issue: IssueRef, run: str) -> None:
+        granted = store.acquire(replace(bid(issue, run, self._ttl), limit=self.limit))
+        if not isinstance(granted, Granted):
+            return
+        with self._lock:
+            self._inside += 1
+            self.grants += 1
+            if self._inside > self.limit:
+                self.flaws.append(f"{run} was granted as number {self._inside} of {self.limit}")
+        threading.Event().wait(0.0005)
+        with self._lock:
+            self._inside -= 1
+        released = store.release(granted.lease, CONCEDED)
+        assert isinstance(released, Released), f"{run} could not give back: {released}"
+
+
 CHECKS: tuple[Check[LeaseHarness], ...] = (
     Check(one_of_two_acquirers_wins),
     Check(an_untouched_issue_has_no_record),
@@ -863,6 +970,7 @@ CHECKS: tuple[Check[LeaseHarness], ...] = (
     Check(fences_rise_across_a_forced_revoke, Guarantee.FENCED),
     Check(fences_rise_whatever_happens, Guarantee.FENCED),
     Check(a_renewal_keeps_its_fence, Guarantee.FENCED),
+    Check(a_floor_is_granted_above, Guarantee.FENCED),
     Check(expiry_follows_the_stores_clock, Guarantee.SERVER_CLOCK),
     Check(a_grant_is_stamped_by_the_store, Guarantee.SERVER_CLOCK),
     Check(a_clients_own_clock_changes_nothing, Guarantee.SERVER_CLOCK, optional=True),
@@ -874,6 +982,8 @@ CHECKS: tuple[Check[LeaseHarness], ...] = (
     Check(a_restart_revives_nothing, Guarantee.DURABLE),
     Check(a_restart_hands_no_lease_over, Guarantee.DURABLE),
     Check(restarts_change_no_answer, Guarantee.DURABLE),
+    Check(a_limit_counts_the_live_leases_of_its_stage, Guarantee.COUNTED),
+    Check(a_crowd_never_exceeds_a_limit, Guarantee.COUNTED),
 )
 
 

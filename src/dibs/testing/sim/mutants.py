@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from dibs.adapters.leases import comments, memory
+from dibs.adapters.leases import comments
 from dibs.core import fold as folding
-from dibs.core import painting, proof
+from dibs.core import grants, painting, proof
 from dibs.core.card import CardState
 from dibs.core.fold import Folded, FoldRules, Marks, PostedCard
 from dibs.core.ids import Fence, LocalTime, RunId
@@ -107,7 +107,7 @@ def _sweep_nothing(_self: sweeping.Sweeping, **_: Any) -> sweeping.SweepReport:
     return sweeping.SweepReport(0, ())
 
 
-def _the_same_fence(_: int) -> Fence:
+def _the_same_fence(*_: object) -> Fence:
     return Fence(1)
 
 
@@ -167,7 +167,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("nobody sweeps", "no lag", ((sweeping.Sweeping, "sweep", _sweep_nothing),)),
     Mutant(
-        "the fence does not rise", "no lag (atomic store)", ((memory, "Fence", _the_same_fence),)
+        "the fence does not rise",
+        "no lag (atomic store)",
+        ((grants, "next_fence", _the_same_fence),),
     ),
     Mutant(
         "revokes are not read",

@@ -1,0 +1,103 @@
+"""What each operation of a lease store makes of the record it finds: from value to value.
+
+Decides nothing about how a record is kept. A store that swaps whole records (in memory, in etcd,
+in a git ref) asks here and writes what it is told, if the record is still the one it read; a store
+with a language of its own (SQL, a script) says the same in that language, and the conformance
+suite sees to it that it does.
+"""
+
+from dataclasses import replace
+
+from dibs.core.ids import Fence, ServerTime, later
+from dibs.core.lease import (
+    Bid,
+    Busy,
+    Ending,
+    Granted,
+    Lease,
+    Lost,
+    Outcome,
+    Record,
+    Released,
+    Revocation,
+    StopAsked,
+)
+
+NOT_OURS = "the lease expired or another run holds the issue"
+
+
+def refusal(known: Record | None, bid: Bid) -> Granted | Busy | None:
+    """What a bid is told without a new grant; None if the issue is free for one."""
+    if known is None:
+        return None
+    if known.live and known.lease.run == bid.run:
+        return Granted(known.lease)  # a retry after a lost reply
+    return Busy(known) if known.live or known.unpainted else None
+
+
+def next_fence(known: Record | None, bid: Bid) -> Fence:
+    return Fence(max(known.lease.fence if known is not None else 0, bid.floor) + 1)
+
+
+def grant(bid: Bid, fence: Fence, now: ServerTime) -> Record:
+    lease = Lease(
+        issue=bid.issue,
+        run=bid.run,
+        holder=bid.holder,
+        stage=bid.stage,
+        fence=fence,
+        ttl=bid.ttl,
+        granted_at=now,
+        expires_at=later(now, bid.ttl),
+    )
+    return Record(lease, as_of=now)
+
+
+def renewal(known: Record | None, lease: Lease, now: ServerTime) -> Record | StopAsked | Lost:
+    """The record to write, or what the holder is told instead."""
+    if known is None or known.lease.run != lease.run or not known.live:
+        return Lost(NOT_OURS)
+    if known.revocation is not None:
+        return asked_to_stop(known.revocation)
+    beaten = replace(
+        known.lease, expires_at=later(now, known.lease.ttl), beats=known.lease.beats + 1
+    )
+    return replace(known, lease=beaten, as_of=now)
+
+
+def asked_to_stop(revocation: Revocation) -> StopAsked:
+    return StopAsked(f"revoked by {revocation.by}: {revocation.reason}")
+
+
+def ending(
+    known: Record | None, lease: Lease, decided: Ending, now: ServerTime
+) -> Record | Released | Lost:
+    """The record to write; or `Released` with what this run decided before; or `Lost`."""
+    if known is None or known.lease.run != lease.run:
+        return Lost(NOT_OURS)
+    if known.ending is not None:
+        return Released(known)  # a retry after a lost reply
+    if not known.live:
+        return Lost(NOT_OURS)
+    return replace(
+        known,
+        lease=replace(known.lease, expires_at=now),
+        as_of=now,
+        ending=decided,
+        painted=decided.outcome is Outcome.CONCEDED,
+    )
+
+
+def acknowledgement(known: Record | None, shown: Record) -> Record | None:
+    """The record to write; None if that ending is not the one that stands, or is painted."""
+    if known is None or known.lease.run != shown.lease.run or not known.unpainted:
+        return None
+    return replace(known, painted=True)
+
+
+def revoked(known: Record | None, revocation: Revocation, now: ServerTime) -> Record | None:
+    """The record to write; None if the named run does not hold the issue."""
+    if known is None or known.lease.run != revocation.run or not known.live:
+        return None
+    lease = replace(known.lease, expires_at=now) if revocation.force else known.lease
+    return replace(known, lease=lease, as_of=now, revocation=revocation)
