@@ -6,7 +6,9 @@ A thin skin over the services. Losing a race is a value where you ask with `try_
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -16,12 +18,15 @@ from dibs.core.durations import parse_duration
 from dibs.core.errors import LeaseLost, NotGranted, Outage
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, holder_name
 from dibs.core.issue import Draft, Issue
+from dibs.core.named import HoldSpec, hold_ref
 from dibs.core.pipeline import Stage
 from dibs.core.references import parse_reference
 from dibs.services.advancing import FinishRefused, FinishResult
 from dibs.services.board import Board
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
 from dibs.services.explaining import Explanation
+from dibs.services.holds import Hold, Holds, HoldWish, NotHeld
+from dibs.services.looping import Loop, Rhythm, Tick
 from dibs.services.running import PythonHandler
 from dibs.services.sweeping import SweepReport
 from dibs.services.working import Until, Worker, WorkReport
@@ -129,6 +134,10 @@ class Dibs:
         self._services = services
         self._holder = holder
 
+    @cached_property
+    def _holds(self) -> Holds:
+        return self._services.holds
+
     def __enter__(self) -> Self:
         return self
 
@@ -185,22 +194,33 @@ class Dibs:
     # Leases
 
     def try_lease(
-        self, issue: IssueLike, *, ttl: timedelta | str | None = None
+        self,
+        issue: IssueLike,
+        *,
+        ttl: timedelta | str | None = None,
+        wait: timedelta | str = timedelta(),
     ) -> HeldLease | Refused | Beaten | Doubtful:
-        """Ask once. Not getting it is a value."""
-        span = parse_duration(ttl) if isinstance(ttl, str) else ttl
-        options = ClaimOptions(self._holder, ttl=span)
-        result: ClaimResult = self._services.claiming.claim(self.reference(issue), None, options)
+        """Ask once, or for as long as you will wait for its holder. Not getting it is a value."""
+        options = ClaimOptions(self._holder, ttl=_span(ttl) if ttl is not None else None)
+        result: ClaimResult = self._services.queueing.claim(
+            self.reference(issue), options, wait_s=_span(wait).total_seconds()
+        )
         return HeldLease(self._services, result) if isinstance(result, Claimed) else result
 
     @contextmanager
-    def lease(self, issue: IssueLike, *, ttl: timedelta | str | None = None) -> Iterator[HeldLease]:
+    def lease(
+        self,
+        issue: IssueLike,
+        *,
+        ttl: timedelta | str | None = None,
+        wait: timedelta | str = timedelta(),
+    ) -> Iterator[HeldLease]:
         """Hold the issue for the length of a `with` body; NotGranted if it cannot be had.
 
         Leaving the body gives the issue back, unless the body ended the lease itself with
         `advance`, `fail` or `give_back`. An exception in the body counts as a failed attempt.
         """
-        held = self.try_lease(issue, ttl=ttl)
+        held = self.try_lease(issue, ttl=ttl, wait=wait)
         if not isinstance(held, HeldLease):
             raise not_granted(held)
         try:
@@ -209,6 +229,53 @@ class Dibs:
             held.leave(failure)
             raise
         held.leave(None)
+
+    # Leases by name
+
+    @contextmanager
+    def hold(
+        self,
+        name: str,
+        *,
+        slots: int | None = None,
+        ttl: timedelta | str | None = None,
+        wait: timedelta | str | None = None,
+    ) -> Iterator[Hold]:
+        """Hold a name for the length of a `with` body, alone or as one of `slots`.
+
+        What is not given comes from the name's `[[hold]]`, if there is one. Raises NotGranted if
+        it cannot be had in time.
+        """
+        spec = self._hold_spec(name, slots, ttl, wait)
+        wait_s = spec.wait.total_seconds()
+        wish = HoldWish(spec.name, self._holder, spec.slots, spec.ttl, wait_s)
+        taken = self._holds.take(wish)
+        if isinstance(taken, NotHeld):
+            raise _not_held(taken)
+        try:
+            yield taken
+        finally:
+            taken.release()
+
+    def _hold_spec(
+        self,
+        name: str,
+        slots: int | None,
+        ttl: timedelta | str | None,
+        wait: timedelta | str | None,
+    ) -> HoldSpec:
+        known = {spec.name: spec for spec in self._services.settings.holds}
+        spec = known.get(name, HoldSpec(name))
+        return replace(
+            spec,
+            slots=spec.slots if slots is None else slots,
+            ttl=spec.ttl if ttl is None else _span(ttl),
+            wait=spec.wait if wait is None else _span(wait),
+        )
+
+    def loop(self, name: str, tick: Callable[[Tick], None], *, every: timedelta | str) -> Loop:
+        """A loop that ticks once per window across all replicas: `run` it in a thread."""
+        return self._services.loop(Rhythm(name, _span(every), tick, self._holder))
 
     # Working
 
@@ -243,6 +310,16 @@ class Dibs:
     ) -> WorkReport:
         """Run registered and configured handlers until the backlog is drained."""
         return self.worker(stages=stages, jobs=jobs, until=until).run()
+
+
+def _span(span: timedelta | str) -> timedelta:
+    return parse_duration(span) if isinstance(span, str) else span
+
+
+def _not_held(taken: NotHeld) -> NotGranted:
+    holders = ", ".join(record.lease.holder for record in taken.by)
+    why = taken.why or f"held by {holders}"
+    return NotGranted(hold_ref(taken.name, 1), why, codes=("HELD",))
 
 
 def not_granted(result: Refused | Beaten | Doubtful) -> NotGranted:

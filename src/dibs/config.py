@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 
 from dibs.core.durations import format_duration, parse_duration
-from dibs.core.errors import BadConfiguration
+from dibs.core.errors import BadConfiguration, BadName
 from dibs.core.ids import StageName
+from dibs.core.named import HoldSpec, LoopSpec, checked_name
 from dibs.core.pipeline import (
     ApprovalGate,
     Backoff,
@@ -35,6 +36,7 @@ from dibs.core.pipeline import (
 )
 from dibs.core.presets import PRESETS
 from dibs.core.terms import terms_for
+from dibs.core.windows import SHORTEST_WINDOW
 
 FILE_NAME = "dibs.toml"
 EMBEDDED_TRACKER = "sqlite:.dibs/backlog.db"
@@ -98,6 +100,13 @@ class StageFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
         Duration | None, msgspec.Meta(description="Rest after the first failure; doubles.")
     ] = None
     backoff_max: Annotated[Duration | None, msgspec.Meta(description="The longest rest.")] = None
+    irreversible: Annotated[
+        bool | None,
+        msgspec.Meta(
+            description="Its work cannot be undone: refuse it on a store that is not atomic and"
+            " fenced."
+        ),
+    ] = None
     wip: Annotated[
         Count | None, msgspec.Meta(description="Issues of this stage in flight at once.")
     ] = None
@@ -134,6 +143,23 @@ class WorkerFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     ] = "30s"
 
 
+class HoldFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[[hold]]`: something that only so many may have at once, for `dibs hold`."""
+
+    name: Annotated[str, msgspec.Meta(description="What is held.")]
+    slots: Annotated[Count, msgspec.Meta(description="How many may hold it at once.")] = 1
+    ttl: Annotated[Duration, msgspec.Meta(description="The lease's length.")] = "30s"
+    wait: Annotated[Duration, msgspec.Meta(description="How long to wait for a slot.")] = "0s"
+
+
+class LoopFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[[loop]]`: something done once per window across all replicas, for `dibs loop`."""
+
+    name: Annotated[str, msgspec.Meta(description="The loop's name.")]
+    every: Annotated[Duration, msgspec.Meta(description="The length of a window.")]
+    run: Annotated[str, msgspec.Meta(description="The command of one tick, run by a shell.")]
+
+
 class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """dibs.toml. All of it optional: with no file, the embedded default works where you are."""
 
@@ -144,7 +170,7 @@ class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
         str,
         msgspec.Meta(
             description="Where leases are kept: auto (the tracker's own database where it has one,"
-            " else comments), comments, or sqlite:PATH."
+            " else comments), comments, or an atomic store; see dibs stores."
         ),
     ] = "auto"
     preset: Annotated[
@@ -173,6 +199,8 @@ class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     labels: LabelsFile = msgspec.field(default_factory=LabelsFile)
     worker: WorkerFile = msgspec.field(default_factory=WorkerFile)
     stage: list[StageFile] = msgspec.field(default_factory=list)
+    hold: list[HoldFile] = msgspec.field(default_factory=list)
+    loop: list[LoopFile] = msgspec.field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,14 +224,22 @@ class Settings:
     poll: timedelta
     sweep: timedelta
     stop_grace: timedelta
+    holds: tuple[HoldSpec, ...] = ()
+    loops: tuple[LoopSpec, ...] = ()
 
 
 # Finding and reading
 
 
 def load(path: Path | None = None, *, start: Path | None = None) -> Settings:
-    """The settings for a folder: the named file, else the nearest one upwards, else the default."""
-    start = start or Path.cwd()
+    """The settings for a folder: the named file, else the nearest one upwards, else the default.
+
+    `DIBS_LEASES` stands above the file, because the place of a store may carry its password.
+    """
+    return override(_load(path, start or Path.cwd()), leases=os.environ.get("DIBS_LEASES"))
+
+
+def _load(path: Path | None, start: Path) -> Settings:
     if path is not None:
         return from_mapping(_read(path), source=str(path), root=path.parent)
     for folder in (start, *start.parents):
@@ -327,7 +363,45 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         poll=_positive("worker.poll", worker.poll),
         sweep=_positive("worker.sweep", worker.sweep) if worker.sweep else shortest / 3,
         stop_grace=_duration("worker.stop_grace", worker.stop_grace),
+        holds=_named("hold", [_hold(entry) for entry in file.hold]),
+        loops=_named("loop", [_loop(entry) for entry in file.loop]),
     )
+
+
+def _hold(entry: HoldFile) -> HoldSpec:
+    ttl = _duration(f"hold {entry.name!r}: ttl", entry.ttl)
+    try:
+        terms_for(ttl)
+    except ValueError as flaw:
+        raise ValueError(f"hold {entry.name!r}: {flaw}") from flaw
+    wait = _duration(f"hold {entry.name!r}: wait", entry.wait)
+    return HoldSpec(entry.name, entry.slots, ttl, wait)
+
+
+def _loop(entry: LoopFile) -> LoopSpec:
+    if not entry.run.strip():
+        raise ValueError(f"loop {entry.name!r}: run is empty")
+    every = _duration(f"loop {entry.name!r}: every", entry.every)
+    if every < SHORTEST_WINDOW:
+        shortest = format_duration(SHORTEST_WINDOW)
+        raise ValueError(f"loop {entry.name!r}: every must be at least {shortest}")
+    return LoopSpec(entry.name, every, Command(entry.run))
+
+
+_Spec = TypeVar("_Spec", HoldSpec, LoopSpec)
+
+
+def _named(kind: str, specs: list[_Spec]) -> tuple[_Spec, ...]:
+    names = set()
+    for spec in specs:
+        try:
+            checked_name(spec.name)
+        except BadName as flaw:
+            raise ValueError(f"{kind}: {flaw}; {flaw.hint}") from flaw
+        if spec.name in names:
+            raise ValueError(f"{kind} {spec.name!r} stands twice")
+        names.add(spec.name)
+    return tuple(specs)
 
 
 def _duration(key: str, text: str) -> timedelta:
@@ -394,6 +468,7 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
             gate=_gate(entry, known.gate),
             attempts=entry.attempts or known.attempts,
             wip=entry.wip or known.wip,
+            irreversible=known.irreversible if entry.irreversible is None else entry.irreversible,
             timeout=parse_duration(entry.timeout) if entry.timeout else known.timeout,
             pass_env=tuple(entry.pass_env) if entry.pass_env is not None else known.pass_env,
             backoff=Backoff(

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dibs.adapters.clocks import SystemClock
+from dibs.adapters.granters import MemoryGranters
 from dibs.adapters.journals import FileJournal, NoJournal
 from dibs.adapters.threads import SystemThreads
 from dibs.config import Settings
@@ -17,8 +18,12 @@ from dibs.core.errors import BadConfiguration
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, RunId, ServerTime
 from dibs.core.pipeline import InProcess, Pipeline, Stage
+from dibs.core.places import without_secrets
 from dibs.core.steps import Reached, unwatched
+from dibs.opening import KINDS, SCHEMES, Surroundings, open_store
 from dibs.ports.clock import Clock
+from dibs.ports.granters import Granters
+from dibs.ports.guarantees import PROTECTIVE
 from dibs.ports.journal import Journal
 from dibs.ports.leases import LeaseStore, ShownLeases
 from dibs.ports.pauses import Pauses
@@ -30,17 +35,23 @@ from dibs.services.board import Board
 from dibs.services.checking import Checking
 from dibs.services.claiming import Claiming
 from dibs.services.explaining import Explaining
+from dibs.services.granting import Granting
+from dibs.services.holds import Holds
 from dibs.services.keeping import Keeper, Supervision
+from dibs.services.looping import Loop, Rhythm
+from dibs.services.migrating import Migrating
+from dibs.services.queueing import Queueing
 from dibs.services.resuming import Resuming
 from dibs.services.running import PythonHandler, Running
 from dibs.services.scanning import Scanning
 from dibs.services.showing import Showing
 from dibs.services.steering import Steering
 from dibs.services.sweeping import Sweeping
+from dibs.services.turns import Turns
 from dibs.services.working import Until, Worker, WorkOptions
 
 TRACKERS = ("sqlite:PATH", "memory:")
-STORES = ("auto", "comments", "sqlite:PATH", "memory:")
+STORES = ("auto", *(kind.form for kind in KINDS))
 
 
 @dataclass(slots=True)
@@ -54,6 +65,7 @@ class Adapters:
     journal: Journal
     clock: Clock
     threads: Threads = field(default_factory=SystemThreads)
+    granters: Granters = field(default_factory=MemoryGranters)
     close: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -114,6 +126,52 @@ class Services:
         )
 
     @property
+    def granting(self) -> Granting:
+        return Granting(self.adapters.granters, granter_name(self.settings))
+
+    @cached_property
+    def _turns(self) -> Turns:
+        return Turns()
+
+    def _plain_store(self, what: str) -> LeaseStore:
+        """The store itself, for leases that the tracker does not show."""
+        if self.adapters.store is None:
+            raise BadConfiguration(
+                f"{what} needs a lease store of its own, and leases are kept in comments; "
+                "see dibs stores"
+            )
+        return self.adapters.store
+
+    @property
+    def holds(self) -> Holds:
+        return Holds(
+            self._plain_store("a hold"),
+            self.tracker,
+            self.pipeline,
+            self.granting,
+            self.adapters.journal,
+            self.adapters.clock,
+            self.adapters.threads,
+            new_run=self._new_run,
+            dice=self._dice(),
+            turns=self._turns,
+        )
+
+    def loop(self, rhythm: Rhythm) -> Loop:
+        return Loop(
+            rhythm,
+            self._plain_store(f"loop {rhythm.name!r}"),
+            self.tracker,
+            self.pipeline,
+            self.granting,
+            self.adapters.journal,
+            self.adapters.clock,
+            self.adapters.threads,
+            new_run=self._new_run,
+            dice=self._dice(),
+        )
+
+    @property
     def claiming(self) -> Claiming:
         return Claiming(
             self.tracker,
@@ -122,11 +180,16 @@ class Services:
             self.adapters.pauses,
             self.adapters.journal,
             self.adapters.clock,
+            granting=self.granting,
             new_run=self._new_run,
             grace=self.settings.grace,
             max_ttl=self.settings.max_ttl,
             reached=self.reached,
         )
+
+    @property
+    def queueing(self) -> Queueing:
+        return Queueing(self.claiming, self.adapters.store, self.adapters.clock, self._dice())
 
     @property
     def advancing(self) -> Advancing:
@@ -140,7 +203,20 @@ class Services:
             self.pipeline,
             self.claiming,
             self.adapters.journal,
+            granting=self.granting,
             grace=self.settings.grace,
+        )
+
+    @property
+    def migrating(self) -> Migrating:
+        return Migrating(
+            self.tracker,
+            self.leases,
+            self.pipeline,
+            self.claiming,
+            self.adapters.granters,
+            self.adapters.clock,
+            settle_s=self.rules.settle.total_seconds(),
         )
 
     @property
@@ -208,7 +284,17 @@ class Services:
                 f"no handler is set for {what}; give a stage run or python in dibs.toml, "
                 "or say --stage STAGE --run COMMAND"
             )
+        self._refuse_unprotected(served)
         return tuple(stage for stage in self.pipeline.stages if stage in served)
+
+    def _refuse_unprotected(self, stages: Sequence[Stage]) -> None:
+        """Work that cannot be undone is not even started on a store that cannot protect it."""
+        unsafe = [stage.name for stage in stages if stage.irreversible]
+        if unsafe and PROTECTIVE not in self.leases.guarantees:
+            raise BadConfiguration(
+                f"stage {unsafe[0]!r} is irreversible, and leases {granter_name(self.settings)!r}"
+                " are not atomic and fenced; see dibs stores for those that are"
+            )
 
     def worker(
         self,
@@ -274,12 +360,13 @@ def connect(
 
 def refuse_unknown(settings: Settings) -> None:
     """Before anything is made: is there an adapter for what the settings name?"""
-    for key, value, known in (
-        ("tracker", settings.tracker, TRACKERS),
-        ("leases", settings.leases, STORES),
+    for key, value, forms, schemes in (
+        ("tracker", settings.tracker, TRACKERS, {form.partition(":")[0] for form in TRACKERS}),
+        ("leases", settings.leases, STORES, {"auto", *SCHEMES}),
     ):
-        if value.partition(":")[0] not in {form.partition(":")[0] for form in known}:
-            raise BadConfiguration(f"{key} {value!r} is not known; it may be {', '.join(known)}")
+        if value.partition(":")[0] not in schemes:
+            shown = without_secrets(value)
+            raise BadConfiguration(f"{key} {shown!r} is not known; it may be {', '.join(forms)}")
 
 
 def _adapters(settings: Settings, author: str, *, create: bool) -> Adapters:
@@ -298,6 +385,7 @@ def _adapters(settings: Settings, author: str, *, create: bool) -> Adapters:
 
 
 def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> Adapters:
+    from dibs.adapters.granters import SqliteGranters
     from dibs.adapters.pauses import SqlitePauses
     from dibs.adapters.sqlite_database import Database
     from dibs.adapters.trackers.plain import PlainTracker
@@ -316,6 +404,7 @@ def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> 
         pauses=SqlitePauses(database),
         journal=journal,
         clock=SystemClock(),
+        granters=SqliteGranters(database),
         close=[database.close, *closing],
     )
 
@@ -337,10 +426,13 @@ def _store(
             database = Database(tracker_file)
         case "sqlite":
             database = Database(_path(settings, place))
-        case _:
+        case "memory":
             raise BadConfiguration(
                 f"leases {settings.leases!r} do not go with tracker {settings.tracker!r}"
             )
+        case _:
+            store = open_store(settings.leases, Surroundings(settings.root))
+            return store, [store.close]
     return SqliteLeases(database), [database.close]
 
 
@@ -372,6 +464,16 @@ def _path(settings: Settings, place: str) -> Path:
     if not place:
         raise BadConfiguration(f"{settings.tracker!r} names no file; write it as sqlite:PATH")
     return settings.root / place
+
+
+def granter_name(settings: Settings) -> str:
+    """How a store is called beside the backlog: as configured, without secrets and options.
+
+    The tracker's own file is `auto`, however it is spelt and wherever the folder is moved.
+    """
+    if settings.leases == settings.tracker:
+        return "auto"
+    return without_secrets(settings.leases)
 
 
 def fresh_run() -> RunId:

@@ -314,6 +314,11 @@ class ForgetsTheFloor(MemoryLeases):
         return super().acquire(replace(bid, floor=0))
 
 
+class KnowsOnlyWhatIsLive(MemoryLeases):
+    def highest(self):
+        return max((record.lease.fence for record in self.live()), default=0) - 1
+
+
 class CountsEveryStage(MemoryLeases):
     def _live(self, stage):
         return super()._live(None)

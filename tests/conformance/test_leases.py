@@ -129,6 +129,7 @@ WRONG = [
     (broken.ForgetsAfterARareTurn, MemoryHarness, "fences_rise_whatever_happens", "fenced"),
     (broken.EveryBeatRaisesTheFence, MemoryHarness, "a_renewal_keeps_its_fence", "fenced"),
     (broken.ForgetsTheFloor, MemoryHarness, "a_floor_is_granted_above", "fenced"),
+    (broken.KnowsOnlyWhatIsLive, MemoryHarness, "the_highest_fence_of_all_is_known", "fenced"),
     (broken.ClientsClock, MemoryHarness, "expiry_follows_the_stores_clock", "server_clock"),
     (broken.ClientsClock, MemoryHarness, "a_grant_is_stamped_by_the_store", "server_clock"),
     (

@@ -18,6 +18,7 @@ from dibs.core.eligibility import (
     judge_picture,
     vetoed,
 )
+from dibs.core.granter import Appointed, objection
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Thread
 from dibs.core.lease import Standing
@@ -116,6 +117,11 @@ CASES = [
     ),
     Case(CODES.WIP_LIMIT, around=Surroundings(in_flight=2), words=("2 of at most 2",)),
     Case(CODES.UNREADABLE, missing=3, words=("0 of 3",)),
+    Case(
+        CODES.GRANTED_ELSEWHERE,
+        around=Surroundings(objections=(objection(Appointed("redis://db"), "comments"),)),
+        words=("redis://db", "comments"),
+    ),
 ]
 
 
@@ -146,8 +152,21 @@ def test_no_remedy_takes_an_issue_away_from_anybody(case):
 
 
 def test_every_reason_the_core_can_give_has_a_row():
-    """Only a worker knows what it serves, so that one reason is given above the core."""
-    assert {case.code for case in CASES} == set(ReasonCode) - {CODES.NOT_SERVED}
+    """Only a worker knows what it serves, and only a claimer what it was granted."""
+    given_above = {CODES.NOT_SERVED, CODES.FENCE_REGRESSED}
+    needs_a_stage_of_its_own = {CODES.UNPROTECTED}
+    told = {case.code for case in CASES} | needs_a_stage_of_its_own
+    assert told == set(ReasonCode) - given_above
+
+
+def test_what_cannot_be_undone_is_claimed_only_where_the_store_protects_it():
+    first, *rest = LIMITED.stages
+    pipeline = replace(LIMITED, stages=(replace(first, irreversible=True), *rest))
+    thread = Case(CODES.UNPROTECTED, labels=[first.label]).thread()
+    (reason,) = judge(thread, FREE, pipeline, Surroundings(protected=False)).reasons
+    assert reason.code is CODES.UNPROTECTED
+    assert first.name in reason.text
+    assert judge(thread, FREE, pipeline, Surroundings(protected=True)).eligible
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.until], ids=lambda case: case.code)

@@ -8,8 +8,10 @@ import pytest
 from dibs.core import errors
 from dibs.core.errors import (
     BadConfiguration,
+    BadName,
     BadReference,
     BadTtl,
+    CannotMove,
     Damaged,
     DibsError,
     HandlerUnusable,
@@ -54,6 +56,8 @@ EXAMPLES = [
         "NOT_GRANTED",
         ["acme/shop#7", "worker-7 holds it"],
     ),
+    (BadName("7 x"), Misuse, "BAD_NAME", ["7 x"]),
+    (CannotMove("not there"), Misuse, "CANNOT_MOVE", ["not there"]),
     (BadConfiguration("ttl"), DibsError, "BAD_CONFIGURATION", ["ttl"]),
     (HandlerUnusable("./x.sh"), DibsError, "HANDLER_UNUSABLE", ["./x.sh"]),
     (Outage("down"), DibsError, "OUTAGE", ["down"]),

@@ -13,7 +13,7 @@ from typing import assert_never
 
 from dibs.core.attempts import count_attempts
 from dibs.core.durations import describe_span, format_instant
-from dibs.core.ids import ServerTime, later
+from dibs.core.ids import Fence, ServerTime, later
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Standing, Try
 from dibs.core.pipeline import ApprovalGate, NoGate, Pipeline, Stage
@@ -40,6 +40,9 @@ class ReasonCode(StrEnum):
     ATTEMPTS_SPENT = "ATTEMPTS_SPENT"
     WIP_LIMIT = "WIP_LIMIT"
     UNREADABLE = "UNREADABLE"
+    GRANTED_ELSEWHERE = "GRANTED_ELSEWHERE"
+    UNPROTECTED = "UNPROTECTED"
+    FENCE_REGRESSED = "FENCE_REGRESSED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,10 @@ class Surroundings:
     grace: timedelta = timedelta()
     in_flight: int | None = None
     """Live leases in the stage, where somebody counted them."""
+    objections: tuple[Reason, ...] = ()
+    """What speaks against granting anything here at all."""
+    protected: bool = True
+    """The store is atomic and fenced, so that what cannot be undone may run on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +120,14 @@ def judge_claimable(
     """The same without the question who holds it: for one who was just granted the lease."""
     issue, now = thread.issue, thread.now
     picture = judge_picture(issue, pipeline)
-    reasons = [*_pauses(issue, around.pauses), *picture.reasons]
+    reasons = [*around.objections, *_pauses(issue, around.pauses), *picture.reasons]
     if not thread.complete:
         reasons.append(_unreadable(thread))
     stage = picture.stage
     if stage is None:
         return Verdict(stage, tuple(reasons))
+    if stage.irreversible and not around.protected:
+        reasons.append(_unprotected(stage))
     attempts = count_attempts(tries, stage)
     if attempts.spent:
         reasons.append(_spent(stage, attempts.failed))
@@ -297,6 +306,22 @@ def _resting(until: ServerTime, failed: int, stage: Stage, now: ServerTime) -> R
         f"{describe_span(until - now)}",
         "wait for the backoff to pass",
         until=until,
+    )
+
+
+def _unprotected(stage: Stage) -> Reason:
+    return Reason(
+        ReasonCode.UNPROTECTED,
+        f"stage {stage.name!r} cannot be undone, and the lease store is not atomic and fenced",
+        "keep leases in an atomic store (see: dibs stores), or say irreversible = false",
+    )
+
+
+def regressed(granted: Fence, seen: Fence) -> Reason:
+    return Reason(
+        ReasonCode.FENCE_REGRESSED,
+        f"the store granted fence {granted}, but {seen} is shown as granted before",
+        "find out whether the store was restored from an older state; see docs/operate/runbook.md",
     )
 
 

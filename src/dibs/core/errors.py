@@ -6,6 +6,8 @@
     │   ├── NoSuchIssue           the tracker does not have it
     │   ├── NoSuchComment         the issue does not have it (any more)
     │   ├── BadTtl                a lease cannot run that long, or that short
+    │   ├── BadName               not a name for a hold or a loop
+    │   ├── CannotMove            the leases are not where they were said to be
     │   ├── IllegalMove           the pipeline has no such transition
     │   └── NoSuchStage           the pipeline has no such stage
     ├── NotGranted                a lease that was insisted on could not be had
@@ -89,6 +91,24 @@ class BadTtl(Misuse):
 
     code = "BAD_TTL"
     hint = "look at the limits with: dibs config show"
+
+
+class BadName(Misuse):
+    """The text is not a name for a hold or a loop."""
+
+    code = "BAD_NAME"
+    hint = "a letter, then up to 63 letters, digits, dots, dashes and underscores"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"{name[:80]!r} is not a name for a hold or a loop")
+
+
+class CannotMove(Misuse):
+    """The leases are not where they were said to be."""
+
+    code = "CANNOT_MOVE"
+    hint = "look at who grants with: dibs leases show"
 
 
 class IllegalMove(Misuse):

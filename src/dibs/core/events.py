@@ -14,6 +14,8 @@ class EventKind(StrEnum):
     """A bid did not win."""
     RENEWED = "renewed"
     """A lease was renewed."""
+    FENCE_REGRESSED = "fence_regressed"
+    """A grant's fence was not above all before it; the grant was given back."""
     LEASE_LOST = "lease_lost"
     """A holder stopped trusting its lease before it was done."""
     HANDLER_STARTED = "handler_started"

@@ -75,8 +75,9 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
 
 def highest_fence(marks: Marks) -> Fence:
     """The highest that any lease shown on the issue had: no store may grant it again."""
-    shown = (posted.card.fence or posted.card.floor + posted.id for posted in marks.cards)
-    return Fence(max(shown, default=0))
+    leases = (posted for posted in marks.cards if confirmed(posted.card))
+    fences = (posted.card.fence or posted.card.floor + posted.id for posted in leases)
+    return Fence(max(fences, default=0))
 
 
 def without_run(marks: Marks, run: RunId | None) -> Marks:

@@ -130,6 +130,8 @@ class Standing:
     tries: tuple[Try, ...] = ()
     bidding_until: ServerTime | None = None
     """A bid that may still be confirmed is in force until then."""
+    highest: Fence = Fence(0)
+    """Where cards only show what a store granted: the highest fence among them."""
 
     @property
     def live(self) -> Record | None:

@@ -86,6 +86,8 @@ class Stage:
     terms: LeaseTerms = field(default_factory=lambda: terms_for(timedelta(minutes=10)))
     attempts: int = 3
     wip: int | None = None
+    irreversible: bool = False
+    """Its work cannot be undone: it runs only where the store is atomic and fenced."""
     backoff: Backoff = Backoff()
     timeout: timedelta | None = None
     """The handler's time limit; the lease's absolute cap where unset."""

@@ -21,3 +21,7 @@ class Guarantee(Flag):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(member.name.lower() for member in Guarantee if member in self and member.name)
+
+
+PROTECTIVE = Guarantee.ATOMIC | Guarantee.FENCED
+"""What a stage that cannot be undone asks of the store: one holder, and a fence to check."""

@@ -8,7 +8,7 @@ store becomes one in `services.showing`.
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from dibs.core.ids import IssueRef, RunId
+from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import (
     AcquireResult,
@@ -60,7 +60,11 @@ class LeaseStore(Protocol):
     def read(self, issue: IssueRef) -> Record | None: ...
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
-        """The live leases, the oldest grant first. Touches no more than it returns."""
+        """The live leases, the oldest grant first. Reads no lease that is over."""
+        ...
+
+    def highest(self) -> Fence:
+        """The highest fence that was ever granted here, on anything. May have to read it all."""
         ...
 
 
@@ -117,3 +121,5 @@ class ShownLeases(Protocol):
         ...
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]: ...
+
+    def highest(self) -> Fence: ...

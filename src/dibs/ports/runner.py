@@ -21,6 +21,8 @@ class Assignment:
     """Names of secrets that this handler is trusted with."""
     stop_within: timedelta = timedelta(seconds=5)
     """From SIGTERM to SIGKILL."""
+    in_sight: bool = False
+    """Reads and writes where we do, instead of in its run's folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dibs.core.fold import FoldRules, PostedCard, read_marks
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Record, Standing, Try
+from dibs.core.named import is_named
 from dibs.core.pipeline import NoHandler, Pipeline, Stage
 from dibs.ports.leases import ShownLeases
 from dibs.ports.paging import walk
@@ -89,7 +90,7 @@ class Board:
         labels = [stage.label for stage in self._pipeline.stages if not stage.final]
         counts = dict(self._tracker.tally((*labels, marks.paused, marks.parked, marks.claimed)))
         counts |= self._tracker.tally(final, closed_too=True)
-        live = self._leases.live()
+        live = self._held()
         return Overview(
             now=self._tracker.find(IssueQuery(limit=1)).now,
             stages=tuple(self._summary(stage, counts, live) for stage in self._pipeline.stages),
@@ -99,6 +100,10 @@ class Board:
             parked=counts[marks.parked],
             claimed=counts[marks.claimed],
         )
+
+    def _held(self) -> tuple[Record, ...]:
+        """Leases on issues; what else is leased by name is not on the board."""
+        return tuple(held for held in self._leases.live() if not is_named(held.lease.issue))
 
     def _summary(
         self, stage: Stage, counts: Mapping[str, int], live: tuple[Record, ...]
@@ -111,7 +116,7 @@ class Board:
     ) -> tuple[Row, ...]:
         """Issues as a person lists them, oldest first."""
         labels = (self._pipeline.stage(stage).label,) if stage else ()
-        held = {record.lease.issue: record for record in self._leases.live()}
+        held = {record.lease.issue: record for record in self._held()}
         query = IssueQuery(labels, limit=limit, closed_too=closed_too)
         found = walk(self._tracker, query)
         return tuple(self._row(issue, held.get(issue.ref)) for issue in found)

@@ -20,6 +20,7 @@ from dibs.core.eligibility import (
     judge_claimable,
     judge_picture,
     over_limit,
+    regressed,
     vetoed,
 )
 from dibs.core.errors import BadTtl, Outage
@@ -47,11 +48,12 @@ from dibs.core.steps import Reached, Step, unwatched
 from dibs.core.terms import LeaseTerms, terms_for
 from dibs.ports.applying import apply
 from dibs.ports.clock import Clock
-from dibs.ports.guarantees import Guarantee
+from dibs.ports.guarantees import PROTECTIVE, Guarantee
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.ports.pauses import Pauses
 from dibs.ports.tracker import Tracker
+from dibs.services.granting import Granting
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ class Claiming:
         journal: Journal,
         clock: Clock,
         *,
+        granting: Granting,
         new_run: Callable[[], RunId],
         grace: timedelta,
         max_ttl: timedelta = timedelta(days=1),
@@ -143,6 +146,7 @@ class Claiming:
         self._pauses = pauses
         self._journal = journal
         self._clock = clock
+        self._granting = granting
         self._new_run = new_run
         self._grace = grace
         self._max_ttl = max_ttl
@@ -150,6 +154,8 @@ class Claiming:
 
     def claim(self, issue: IssueRef, stage: Stage | None, options: ClaimOptions) -> ClaimResult:
         """Try once. `stage` is where the caller saw the issue; None to take it where it is."""
+        if elsewhere := self._granting.objections():  # what this store says of the issue is nothing
+            return Refused(issue, elsewhere)
         if options.look_first or stage is None:
             verdict = self._look(issue, options)
             if verdict.reasons or verdict.stage is None:
@@ -159,7 +165,8 @@ class Claiming:
             stage = verdict.stage
         terms = _terms(stage, options.ttl, self._tracker.traits.grain, self._max_ttl)
         limit = None if ReasonCode.WIP_LIMIT in options.overlook else stage.wip
-        bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl, limit)
+        floor = self._granting.floor()
+        bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl, limit, floor)
         self._reached(Step.CLAIM_STARTED)
         asked_at = self._clock.now()
         match self._leases.acquire(bid):
@@ -267,7 +274,14 @@ class Claiming:
     def _judge_again(
         self, lease: Lease, thread: Thread, stage: Stage, options: ClaimOptions
     ) -> tuple[Refused | None, int]:
+        self._granting.claim_office()
         before = self._leases.standing(thread, apart_from=lease.run)
+        if lease.fence <= before.highest and before.record is None:
+            # The store says that it is ours, and somebody has had a higher fence: it has forgotten.
+            seen = str(before.highest)
+            self._journal.append(about(EventKind.FENCE_REGRESSED, lease, seen=seen))
+            reason = regressed(lease.fence, before.highest)
+            return Refused(lease.issue, (reason,), after_grant=True), 0
         if before.unpainted is not None:
             # What we have just painted need not show in the next reading: leave it to a later look.
             self.roll_forward(before.unpainted)
@@ -313,7 +327,13 @@ class Claiming:
         return ending_paint(self._pipeline, record, thread)
 
     def _around(self, in_flight: int | None) -> Surroundings:
-        return Surroundings(self._pauses.pauses(), self._grace, in_flight)
+        return Surroundings(
+            self._pauses.pauses(),
+            self._grace,
+            in_flight,
+            objections=self._granting.objections(),
+            protected=PROTECTIVE in self._leases.guarantees,
+        )
 
 
 def _terms(stage: Stage, ttl: timedelta | None, grain: timedelta, longest: timedelta) -> LeaseTerms:

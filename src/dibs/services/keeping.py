@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from dibs.core.durations import format_duration
 from dibs.core.eligibility import vetoed
@@ -18,14 +18,14 @@ from dibs.core.errors import LeaseLost, Outage
 from dibs.core.events import EventKind, about
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId, StageName, local_after
 from dibs.core.issue import Thread
-from dibs.core.lease import Lease, Lost, Renewed, StopAsked
-from dibs.core.pipeline import Pipeline
+from dibs.core.lease import Lease, Lost, Renewed, RenewResult, StopAsked
+from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.plan import claim_effects
 from dibs.core.steps import Reached, Step, unwatched
+from dibs.core.terms import LeaseTerms
 from dibs.ports.applying import apply
 from dibs.ports.clock import Clock
 from dibs.ports.journal import Journal
-from dibs.ports.leases import ShownLeases
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.claiming import Claimed
@@ -56,13 +56,30 @@ class NotRenewed:
     failure: Outage
 
 
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease on something that is no issue: there is nothing to show and nothing to look at."""
+
+    lease: Lease
+    stage: Stage
+    terms: LeaseTerms
+    asked_at: LocalTime
+    failed_attempts: int = 0
+
+
+class Renewing(Protocol):
+    """As much of a store as a keeper needs."""
+
+    def renew(self, lease: Lease) -> RenewResult: ...
+
+
 class Keeper:
     """One lease in our hands."""
 
     def __init__(
         self,
-        claimed: Claimed,
-        leases: ShownLeases,
+        claimed: Claimed | Grant,
+        leases: Renewing,
         tracker: Tracker,
         pipeline: Pipeline,
         clock: Clock,

@@ -12,8 +12,16 @@ from functools import partial
 
 from dibs.core.card import CardState, render_card, render_revoke
 from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage, Unavailable
-from dibs.core.fold import FoldRules, Marks, card_of, read_marks, tries_on_picture, without_run
-from dibs.core.ids import IssueRef, RunId
+from dibs.core.fold import (
+    FoldRules,
+    Marks,
+    card_of,
+    highest_fence,
+    read_marks,
+    tries_on_picture,
+    without_run,
+)
+from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import (
     AcquireResult,
@@ -166,7 +174,7 @@ class Showing:
         if record is not None:
             card = self._card_of(thread, record.lease.run)
             record = replace(record, lease=replace(record.lease, card=card))
-        return Standing(record, tries)
+        return Standing(record, tries, highest=highest_fence(marks))
 
     def mine(self, thread: Thread, run: RunId) -> Lease | None:
         record = self._store.read(thread.issue.ref)
@@ -176,6 +184,9 @@ class Showing:
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         return self._store.live(stage, limit)
+
+    def highest(self) -> Fence:
+        return self._store.highest()
 
     def _marks(self, thread: Thread) -> Marks:
         return read_marks(thread.comments, self._rules)

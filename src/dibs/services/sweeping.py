@@ -27,6 +27,7 @@ from dibs.ports.leases import ShownLeases
 from dibs.ports.paging import walk
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Claiming
+from dibs.services.granting import Granting
 
 
 class Sweep(StrEnum):
@@ -83,6 +84,7 @@ class Sweeping:
         claiming: Claiming,
         journal: Journal,
         *,
+        granting: Granting,
         grace: timedelta,
     ) -> None:
         self._tracker = tracker
@@ -90,6 +92,7 @@ class Sweeping:
         self._pipeline = pipeline
         self._claiming = claiming
         self._journal = journal
+        self._granting = granting
         self._grace = grace
         self._seen_live: dict[IssueRef, tuple[ServerTime, ServerTime]] = {}
         """When the issue had last changed, and until when its lease ran then."""
@@ -106,6 +109,8 @@ class Sweeping:
 
         With a `share`, list as many and look at those that fall to it.
         """
+        if not self._granting.keeps_house():
+            return SweepReport(0, ())
         claimed = self._pipeline.labels.claimed
         # Closed ones too: they can be stuck.
         query = IssueQuery((claimed,), limit=limit, after=after, closed_too=True)

@@ -6,6 +6,7 @@ waits, reads and edits, and touches no card but its own.
 """
 
 import logging
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,11 +19,12 @@ from dibs.core.fold import (
     PostedCard,
     card_of,
     fold,
+    highest_fence,
     lease_of,
     read_marks,
     standing_on_comments,
 )
-from dibs.core.ids import IssueRef, RunId, later
+from dibs.core.ids import Fence, IssueRef, RunId, later
 from dibs.core.issue import Comment, Thread
 from dibs.core.lease import (
     AcquireResult,
@@ -310,6 +312,13 @@ class CommentLeases:
         ]
         live.sort(key=lambda record: (record.lease.granted_at, record.lease.fence))
         return tuple(live[:limit])
+
+    def highest(self) -> Fence:
+        """Reads every issue there ever was."""
+        everything = walk(self._tracker, IssueQuery(limit=sys.maxsize, closed_too=True))
+        threads = (self._tracker.read(issue.ref) for issue in everything)
+        fences = (highest_fence(read_marks(thread.comments, self._rules)) for thread in threads)
+        return Fence(max(fences, default=0))
 
     def _edit(self, lease: Lease, state: CardState, ending: Ending | None = None) -> Comment:
         """Write a state into our own card, against the expiry we know of."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dibs.core import grants
-from dibs.core.ids import IssueRef, ServerTime
+from dibs.core.ids import Fence, IssueRef, ServerTime
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -80,6 +80,11 @@ class MemoryLeases:
             found = self._live(stage)
         found.sort(key=lambda record: (record.lease.granted_at, record.lease.issue))
         return tuple(found[:limit])
+
+    def highest(self) -> Fence:
+        with self._lock:
+            fences = (record.lease.fence for record in self._records.values())
+            return Fence(max(fences, default=0))
 
     def _live(self, stage: str | None) -> list[Record]:
         known = (self._known(issue) for issue in self._records)

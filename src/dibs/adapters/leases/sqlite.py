@@ -190,6 +190,11 @@ class SqliteLeases:
             ).fetchall()
             return tuple(_record(row, tx) for row in rows)
 
+    def highest(self) -> Fence:
+        with self._database.reading() as tx:
+            row = tx.sql.execute("SELECT COALESCE(MAX(fence), 0) FROM leases").fetchone()
+            return Fence(row[0])
+
 
 def _full(tx: Transaction, bid: Bid, limit: int) -> Granted | Busy | Full | None:
     """What a bid with a limit is told; the transaction is alone, so the count stands."""

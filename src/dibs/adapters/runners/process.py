@@ -34,6 +34,7 @@ SECRET_NAMES = (
     "JIRA_API_TOKEN",
     "LINEAR_API_KEY",
     "SLACK_BOT_TOKEN",
+    "DIBS_LEASES",
     "DIBS_*_TOKEN",
     "DIBS_*_KEY",
     "DIBS_FAILPOINT",
@@ -158,9 +159,9 @@ class ProcessRun:
         ):
             self._process = subprocess.Popen(
                 [*warden, *arguments, *_argv(assignment.handler)],
-                stdin=stdin,
-                stdout=output,
-                stderr=output,
+                stdin=None if assignment.in_sight else stdin,
+                stdout=None if assignment.in_sight else output,
+                stderr=None if assignment.in_sight else output,
                 cwd=directory,
                 env=dict(environment),
                 pass_fds=(control_read, status_write),

@@ -35,6 +35,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 @click.option("--next", "next_one", is_flag=True, help="The most urgent issue that is ready.")
 @click.option("--stage", metavar="STAGE", help="With --next: only from this stage.")
 @click.option("--ttl", callback=duration, help="How long the lease runs; the stage's by default.")
+@click.option("--wait", callback=duration, help="How long to wait for one that another holds.")
 @as_name
 @dry_run
 @as_json
@@ -45,12 +46,15 @@ def claim_command(
     next_one: bool,
     stage: str | None,
     ttl: timedelta | None,
+    wait: timedelta | None,
     name: str | None,
     dry_run: bool,
 ) -> Answer:
     """Claim an issue and print its run and fence. You renew it yourself, with heartbeat."""
     if (issue is None) is not next_one:
         raise click.UsageError("name an issue, or ask for --next")
+    if wait is not None and next_one:
+        raise click.UsageError("--wait goes with an issue: the next one is held by nobody")
     options = ClaimOptions(context.holder(name), ttl=ttl)
     refs = [context.ref(issue)] if issue else _ready(context, stage)
     if not refs:
@@ -59,7 +63,8 @@ def claim_command(
         return _would_claim(context, refs[0])
     answer = Answer(None, ["nothing is ready"], Exit.NOTHING)
     for ref in refs:
-        result = context.services.claiming.claim(ref, None, options)
+        wait_s = wait.total_seconds() if wait is not None else 0.0
+        result = context.services.queueing.claim(ref, options, wait_s=wait_s)
         answer = describe_claim(result)
         if isinstance(result, Claimed):
             break

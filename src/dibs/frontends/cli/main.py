@@ -27,6 +27,8 @@ COMMANDS = {
     "heartbeat": "leasing",
     "release": "leasing",
     "work": "work",
+    "hold": "named",
+    "loop": "named",
     "take": "people",
     "give-back": "people",
     "approve": "people",
@@ -39,6 +41,8 @@ COMMANDS = {
     "runs": "operating",
     "sweep": "operating",
     "fsck": "operating",
+    "leases": "stores",
+    "stores": "stores",
     "demo": "demo",
     "simulate": "simulate",
 }

@@ -22,7 +22,7 @@ class Answer:
 
     data: Any
     lines: Sequence[str] = ()
-    exit: Exit = Exit.DONE
+    exit: Exit | int = Exit.DONE
     warnings: Sequence[str] = field(default=())
 
 

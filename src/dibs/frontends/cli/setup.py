@@ -10,6 +10,7 @@ from dibs import config
 from dibs.config import Settings
 from dibs.core.durations import format_duration
 from dibs.core.pipeline import ApprovalGate, Command, InProcess, NoHandler, PythonCallable, Stage
+from dibs.core.places import without_secrets
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
 from dibs.frontends.cli.output import Answer, table
 
@@ -113,7 +114,7 @@ def settings_data(settings: Settings) -> dict[str, Any]:
     return {
         "source": settings.source,
         "tracker": settings.tracker,
-        "leases": settings.leases,
+        "leases": without_secrets(settings.leases),
         "preset": settings.preset,
         "max_ttl": format_duration(settings.max_ttl),
         "grace": format_duration(settings.grace),

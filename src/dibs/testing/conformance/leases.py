@@ -683,6 +683,18 @@ def a_floor_is_granted_above(harness: LeaseHarness) -> None:
         assert later.fence > confirmed.lease.fence, "the floor was forgotten"
 
 
+def the_highest_fence_of_all_is_known(harness: LeaseHarness) -> None:
+    """Whoever takes over from this store learns what it has handed out, on whatever issue."""
+    fences = []
+    for place in range(4):
+        lease = hold(harness, harness.issue(), f"r{place}", harness.long)
+        fences.append(lease.fence)
+        if place % 2:
+            end(harness, lease)
+    for client in (harness.store, harness.another()):
+        assert client.highest() >= max(fences), f"{client.highest()} is not the highest of {fences}"
+
+
 # SERVER_CLOCK
 
 
@@ -971,6 +983,7 @@ CHECKS: tuple[Check[LeaseHarness], ...] = (
     Check(fences_rise_whatever_happens, Guarantee.FENCED),
     Check(a_renewal_keeps_its_fence, Guarantee.FENCED),
     Check(a_floor_is_granted_above, Guarantee.FENCED),
+    Check(the_highest_fence_of_all_is_known, Guarantee.FENCED),
     Check(expiry_follows_the_stores_clock, Guarantee.SERVER_CLOCK),
     Check(a_grant_is_stamped_by_the_store, Guarantee.SERVER_CLOCK),
     Check(a_clients_own_clock_changes_nothing, Guarantee.SERVER_CLOCK, optional=True),

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.events import Event
-from dibs.core.ids import IssueRef
+from dibs.core.ids import Fence, IssueRef
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.lease import (
     AcquireResult,
@@ -210,3 +210,6 @@ class WiredStore:
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         return self._wire.call("live", None, lambda: self._store.live(stage, limit))
+
+    def highest(self) -> Fence:
+        return self._wire.call("highest", None, self._store.highest)

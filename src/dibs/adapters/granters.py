@@ -1,0 +1,68 @@
+"""Which store grants: in memory, or one row in the embedded tracker's file."""
+
+import threading
+
+from dibs.adapters.sqlite_database import Database, Transaction
+from dibs.core.granter import Appointed, Granter, Moving
+from dibs.core.ids import Fence
+
+_SCHEMA = """
+CREATE TABLE granter (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    store TEXT NOT NULL,
+    target TEXT,
+    floor INTEGER NOT NULL
+);
+"""
+
+
+class MemoryGranters:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._granter: Granter | None = None
+
+    def granter(self) -> Granter | None:
+        return self._granter
+
+    def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
+        with self._lock:
+            if self._granter == instead_of:
+                self._granter = granter
+            assert self._granter is not None, "nobody is ever dismissed without a successor"
+            return self._granter
+
+
+class SqliteGranters:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.ensure("granter", _SCHEMA)
+
+    def granter(self) -> Granter | None:
+        with self._database.reading() as tx:
+            return _read(tx)
+
+    def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
+        with self._database.writing() as tx:
+            known = _read(tx)
+            if known is not None and known != instead_of:
+                return known
+            store, target = (
+                (granter.store, None)
+                if isinstance(granter, Appointed)
+                else (granter.origin, granter.target)
+            )
+            tx.sql.execute(
+                "INSERT OR REPLACE INTO granter (id, store, target, floor) VALUES (1, ?, ?, ?)",
+                (store, target, granter.floor),
+            )
+            return granter
+
+
+def _read(tx: Transaction) -> Granter | None:
+    row = tx.sql.execute("SELECT store, target, floor FROM granter").fetchone()
+    if row is None:
+        return None
+    store, target, floor = row
+    if target is None:
+        return Appointed(store, Fence(floor))
+    return Moving(store, target, Fence(floor))

@@ -1,0 +1,55 @@
+"""Leases on things that are no issues: holds, which several may share, and loops.
+
+They live in the same store as leases on issues, under names that no issue can have. The tracker
+knows nothing of them.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+
+from dibs.core.errors import BadName
+from dibs.core.ids import IssueRef, StageName
+from dibs.core.pipeline import Command
+
+_HOLD, _LOOP = "~hold", "~loop"
+HOLD_STAGE, LOOP_STAGE = StageName("~hold"), StageName("~loop")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldSpec:
+    """A hold as configured."""
+
+    name: str
+    slots: int = 1
+    ttl: timedelta = timedelta(seconds=30)
+    wait: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSpec:
+    """A loop as configured."""
+
+    name: str
+    every: timedelta
+    command: Command
+
+
+def checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise BadName(name)
+    return name
+
+
+def hold_ref(name: str, slot: int) -> IssueRef:
+    """One of the slots of a hold: each is a lease of its own, so taking one is one atomic step."""
+    return IssueRef(_HOLD, f"{checked_name(name)}/{slot}")
+
+
+def loop_ref(name: str) -> IssueRef:
+    return IssueRef(_LOOP, checked_name(name))
+
+
+def is_named(ref: IssueRef) -> bool:
+    return ref.repo in (_HOLD, _LOOP)

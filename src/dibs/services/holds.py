@@ -1,0 +1,227 @@
+"""Holds: a named lease, or one of N slots of a name, kept as long as its holder works.
+
+With one slot it is a mutex, with several a limit on what runs at once. A slot is a lease like any
+other, so slot and lease are one atomic step, a dead holder's slot frees itself, and the fence of
+the slot can be checked where something is written.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import assert_never
+
+from dibs.core.durations import format_duration
+from dibs.core.errors import BadTtl, Misuse, Outage
+from dibs.core.events import EventKind, about
+from dibs.core.ids import Fence, HolderId, RunId
+from dibs.core.lease import Bid, Busy, Ending, Full, Granted, Outcome, Record, Unproven
+from dibs.core.named import HOLD_STAGE, checked_name, hold_ref
+from dibs.core.pipeline import Pipeline, Stage
+from dibs.core.terms import LeaseTerms, terms_for
+from dibs.ports.clock import Clock
+from dibs.ports.journal import Journal
+from dibs.ports.leases import LeaseStore
+from dibs.ports.threads import Threads
+from dibs.ports.tracker import Tracker
+from dibs.services.granting import Granting
+from dibs.services.keeping import Grant, Keeper, Supervision
+from dibs.services.turns import Turns
+from dibs.services.waiting import Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWish:
+    name: str
+    holder: HolderId
+    slots: int = 1
+    ttl: timedelta = timedelta(seconds=30)
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """Others have all the slots."""
+
+    name: str
+    by: tuple[Record, ...]
+    why: str = ""
+
+
+class Hold:
+    """A slot in our hands, renewed in the background until it is released or lost."""
+
+    def __init__(
+        self, store: LeaseStore, keeper: Keeper, supervision: Supervision, leave: Callable[[], None]
+    ) -> None:
+        self._store, self._keeper, self._supervision, self._leave = (
+            store,
+            keeper,
+            supervision,
+            leave,
+        )
+        self._released = False
+
+    @property
+    def run(self) -> RunId:
+        return self._keeper.run
+
+    @property
+    def fence(self) -> Fence:
+        """Rises with every grant of this slot. With one slot: of the name."""
+        return self._keeper.fence
+
+    @property
+    def remaining_s(self) -> float:
+        return self._keeper.remaining_s()
+
+    @property
+    def lost(self) -> bool:
+        return self._keeper.over.is_set() or self.remaining_s == 0.0
+
+    @property
+    def keeper(self) -> Keeper:
+        return self._keeper
+
+    def check(self) -> None:
+        """Call before every side effect. Raises LeaseLost when you must stop."""
+        self._keeper.check()
+
+    def ensure(self, seconds: float) -> None:
+        self._keeper.ensure(seconds)
+
+    def on_lost(self, watcher: Callable[[str], None]) -> None:
+        self._keeper.on_lost(watcher)
+
+    def release(self) -> None:
+        """Give the slot back. Idempotent; if the store cannot be asked, the slot expires."""
+        if self._released:
+            return
+        self._released = True
+        self._keeper.begin_finishing()
+        self._supervision.stop()
+        try:
+            self._store.release(self._keeper.lease, Ending(Outcome.CONCEDED))
+        finally:  # local turns in reverse order: the store first
+            self._leave()
+
+
+class Holds:
+    def __init__(
+        self,
+        store: LeaseStore,
+        tracker: Tracker,
+        pipeline: Pipeline,
+        granting: Granting,
+        journal: Journal,
+        clock: Clock,
+        threads: Threads,
+        *,
+        new_run: Callable[[], RunId],
+        dice: random.Random,
+        turns: Turns,
+    ) -> None:
+        self._store, self._tracker, self._pipeline = store, tracker, pipeline
+        self._granting, self._journal = granting, journal
+        self._clock, self._threads = clock, threads
+        self._new_run, self._dice, self._turns = new_run, dice, turns
+
+    def take(self, wish: HoldWish) -> Hold | NotHeld:
+        """A slot of the name, waited for as long as the wish says."""
+        terms, until = _terms(wish), self._clock.now() + wish.wait_s
+
+        def left_s() -> float:
+            return until - self._clock.now()
+
+        # The local mutex first: of our own threads only as many ask the store as could be granted.
+        if not self._turns.enter(wish.name, wish.slots, left_s):
+            return NotHeld(wish.name, (), "other threads of this process hold it")
+        leave = _once(lambda: self._turns.leave(wish.name))
+        try:
+            taken = self._ask(wish, terms, left_s)
+        except BaseException:
+            leave()
+            raise
+        if isinstance(taken, NotHeld):
+            leave()
+            return taken
+        return self._keep(taken, leave)
+
+    def holders(self) -> tuple[Record, ...]:
+        """Everything that is held by name, the oldest first."""
+        return self._store.live(HOLD_STAGE)
+
+    def _ask(
+        self, wish: HoldWish, terms: LeaseTerms, left_s: Callable[[], float]
+    ) -> Grant | NotHeld:
+        run, waiting = self._new_run(), Waiting(self._store, self._clock, self._dice)
+        while True:
+            if against := self._granting.objections():
+                return NotHeld(wish.name, (), against[0].text)
+            asked = self._each_slot(wish, run, terms)
+            if isinstance(asked, Grant):
+                return asked
+            if left_s() <= 0:
+                return asked
+            first = min(asked.by, key=lambda record: record.remaining)
+            waiting.pause(first.lease.issue, first.remaining, left_s())
+
+    def _each_slot(self, wish: HoldWish, run: RunId, terms: LeaseTerms) -> Grant | NotHeld:
+        slots = list(range(1, wish.slots + 1))
+        self._dice.shuffle(slots)
+        others = []
+        for slot in slots:
+            asked_at = self._clock.now()
+            ref = hold_ref(wish.name, slot)
+            bid = Bid(ref, run, wish.holder, HOLD_STAGE, terms.ttl, None, self._granting.floor())
+            match self._acquire(bid):
+                case Granted(lease):
+                    self._granting.claim_office()
+                    self._journal.append(about(EventKind.CLAIMED, lease))
+                    stage = Stage(HOLD_STAGE, label=HOLD_STAGE, terms=terms)
+                    return Grant(lease, stage, terms, asked_at)
+                case Busy(record):
+                    others.append(record)
+                case Full() | Unproven():
+                    raise AssertionError("no limit was given, and an atomic store proves its grant")
+                case never:
+                    assert_never(never)
+        return NotHeld(wish.name, tuple(others))
+
+    def _acquire(self, bid: Bid) -> Granted | Busy | Full | Unproven:
+        """One more try after a lost reply: the run is the same, so the grant is, too."""
+        try:
+            return self._store.acquire(bid)
+        except Outage as failure:
+            if not failure.retryable:
+                raise
+            return self._store.acquire(bid)
+
+    def _keep(self, grant: Grant, leave: Callable[[], None]) -> Hold:
+        keeper = Keeper(
+            grant, self._store, self._tracker, self._pipeline, self._clock, self._journal
+        )
+        supervision = Supervision(keeper, self._clock, self._threads)
+        return Hold(self._store, keeper, supervision, leave)
+
+
+def _terms(wish: HoldWish) -> LeaseTerms:
+    checked_name(wish.name)
+    if wish.slots < 1:
+        raise Misuse(f"{wish.name}: slots must be at least 1")
+    try:
+        return terms_for(wish.ttl)
+    except ValueError as flaw:
+        raise BadTtl(f"{wish.name}: {format_duration(wish.ttl)}: {flaw}") from flaw
+
+
+def _once(action: Callable[[], None]) -> Callable[[], None]:
+    done = False
+
+    def act() -> None:
+        nonlocal done
+        if not done:
+            done = True
+            action()
+
+    return act

@@ -1,0 +1,217 @@
+"""Loops: a tick once per window across all replicas, and on schedule.
+
+The lease for a window is held to the window's end, however soon the tick is done, so no other
+replica ticks in the same window; and it ends with the window, so the next tick is not late. It is
+granted for exactly what is left of the window by the store's own clock. A replica that dies during
+its tick costs that window at most; a tick that outlasts its window is renewed until it is over.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import assert_never
+
+from dibs.core.errors import BadConfiguration, BadTtl, Outage
+from dibs.core.events import EventKind, about
+from dibs.core.ids import Fence, HolderId, RunId
+from dibs.core.lease import Bid, Busy, Ending, Full, Granted, Lease, Outcome, Unproven
+from dibs.core.named import LOOP_STAGE, loop_ref
+from dibs.core.pipeline import Pipeline, Stage
+from dibs.core.terms import SHORTEST_TTL, terms_for
+from dibs.core.windows import SHORTEST_WINDOW, Window, window_at
+from dibs.ports.clock import Clock
+from dibs.ports.guarantees import Guarantee
+from dibs.ports.journal import Journal
+from dibs.ports.leases import LeaseStore
+from dibs.ports.threads import Threads
+from dibs.ports.tracker import Tracker
+from dibs.services.granting import Granting
+from dibs.services.keeping import Grant, Keeper, Supervision
+
+_log = logging.getLogger("dibs.looping")
+_NEEDS = Guarantee.ATOMIC | Guarantee.SERVER_CLOCK
+_MOST_JITTER_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One turn of a loop, in the hands of the replica that has it."""
+
+    loop: str
+    window: Window
+    keeper: Keeper
+
+    @property
+    def run(self) -> RunId:
+        return self.keeper.run
+
+    @property
+    def fence(self) -> Fence:
+        return self.keeper.fence
+
+    def check(self) -> None:
+        """Call before every side effect. Raises LeaseLost when you must stop."""
+        self.keeper.check()
+
+
+@dataclass(frozen=True, slots=True)
+class Rhythm:
+    """What is done, and how often."""
+
+    name: str
+    every: timedelta
+    tick: Callable[[Tick], None]
+    holder: HolderId
+
+
+class Loop:
+    """One replica's part in a loop."""
+
+    def __init__(
+        self,
+        rhythm: Rhythm,
+        store: LeaseStore,
+        tracker: Tracker,
+        pipeline: Pipeline,
+        granting: Granting,
+        journal: Journal,
+        clock: Clock,
+        threads: Threads,
+        *,
+        new_run: Callable[[], RunId],
+        dice: random.Random,
+    ) -> None:
+        name, every = rhythm.name, rhythm.every
+        if _NEEDS not in store.guarantees:
+            raise BadConfiguration(
+                f"loop {name!r} needs a lease store that is atomic and has a clock, "
+                f"and {store.name} is not; see dibs stores"
+            )
+        if every < SHORTEST_WINDOW:
+            raise BadTtl(f"loop {name!r}: every must be at least {SHORTEST_WINDOW}")
+        self.name, self.every = name, every
+        self._ref, self._rhythm = loop_ref(name), rhythm
+        self._store, self._tracker, self._pipeline = store, tracker, pipeline
+        self._granting, self._journal = granting, journal
+        self._clock, self._threads = clock, threads
+        self._new_run, self._dice = new_run, dice
+        self._renewed: Lease | None = None
+        """Extended beyond its window, to be given back when that is over."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Tick once per window, with all the other replicas, until told to stop."""
+        while not stop.is_set():
+            self._clock.wait(stop, self._patient_step())
+
+    def _patient_step(self) -> float:
+        try:
+            return self.step()
+        except Outage as failure:
+            if not failure.retryable:
+                raise
+            _log.warning(
+                "loop %s: the store is not available, trying again: %s", self.name, failure
+            )
+            return self._after(self.every / 10)
+
+    def step(self) -> float:
+        """One decision, and the tick if it is ours. Returns how long to wait for the next."""
+        if against := self._granting.objections():
+            _log.warning("loop %s waits: %s", self.name, against[0].text)
+            return self.every.total_seconds()
+        if self._renewed is not None:
+            renewed, self._renewed = self._renewed, None
+            self._give_back(renewed)
+        known = self._store.read(self._ref)
+        if known is None:
+            self._learn_the_time()
+            return 0.0
+        if known.live:
+            return self._after(known.remaining)
+        window = window_at(known.as_of, self.every)
+        left = window.ends_at - known.as_of
+        if left < SHORTEST_TTL:  # too late for this one: it could not be granted before it is over
+            return self._after(left)
+        return self._claim(window, left)
+
+    def _claim(self, window: Window, left: timedelta) -> float:
+        asked_at = self._clock.now()
+        match self._store.acquire(self._bid(left)):
+            case Granted(lease):
+                if window_at(lease.granted_at, self.every) != window:
+                    # The reply took us into the next window, and the lease would end inside it.
+                    self._give_back(lease)
+                    return 0.0
+                self._granting.claim_office()
+                self._journal.append(about(EventKind.CLAIMED, lease, window=str(window.number)))
+                terms = terms_for(left)
+                stage = Stage(LOOP_STAGE, label=LOOP_STAGE, terms=terms)
+                return self._turn(window, Grant(lease, stage, terms, asked_at))
+            case Busy(record):
+                return self._after(record.remaining)
+            case Full() | Unproven():
+                raise AssertionError("no limit was given, and an atomic store proves its grant")
+            case never:
+                assert_never(never)
+
+    def _turn(self, window: Window, grant: Grant) -> float:
+        keeper = Keeper(
+            grant, self._store, self._tracker, self._pipeline, self._clock, self._journal
+        )
+        overrun = _Overrun(keeper, self._clock, self._threads)
+        try:
+            self._rhythm.tick(Tick(self.name, window, keeper))
+        except Exception:  # noqa: BLE001 - one bad tick must not end the loop
+            _log.exception("loop %s: the tick of window %s failed", self.name, window.number)
+        finally:
+            overrun.end()
+        if keeper.lease.beats:  # it would outlast its window now
+            self._renewed = keeper.lease
+        spent = timedelta(seconds=self._clock.now() - grant.asked_at)
+        return self._after(max(grant.terms.ttl - spent, timedelta()))
+
+    def _bid(self, ttl: timedelta) -> Bid:
+        floor = self._granting.floor()
+        return Bid(self._ref, self._new_run(), self._rhythm.holder, LOOP_STAGE, ttl, None, floor)
+
+    def _learn_the_time(self) -> None:
+        """Nobody ever had this loop, so nobody knows the store's time: ask for a lease to read it
+        off, and give it back.
+        """
+        granted = self._store.acquire(self._bid(SHORTEST_TTL))
+        if isinstance(granted, Granted):
+            self._give_back(granted.lease)
+
+    def _give_back(self, lease: Lease) -> None:
+        self._store.release(lease, Ending(Outcome.CONCEDED))
+
+    def _after(self, span: timedelta) -> float:
+        """Then, and a moment more: replicas that wake at once get in each other's way."""
+        jitter_s = min(self.every.total_seconds() / 50, _MOST_JITTER_S)
+        return max(span.total_seconds(), 0.0) + self._dice.uniform(0, jitter_s)
+
+
+class _Overrun:
+    """Renews the lease of a tick that is still going when its window ends, and not before."""
+
+    def __init__(self, keeper: Keeper, clock: Clock, threads: Threads) -> None:
+        self._keeper, self._clock, self._threads = keeper, clock, threads
+        self._done = threading.Event()
+        self._supervision: Supervision | None = None
+        self._thread = threads.start(self._wait, f"dibs-loop-{keeper.issue}")
+
+    def _wait(self) -> None:
+        terms = self._keeper.terms
+        early_s = min(terms.renew_every, terms.margin * 3).total_seconds()
+        wait_s = self._keeper.trusted_until - self._clock.now() - early_s
+        if not self._clock.wait(self._done, max(wait_s, 0.0)):
+            self._supervision = Supervision(self._keeper, self._clock, self._threads)
+
+    def end(self) -> None:
+        self._done.set()
+        self._thread.join()
+        if self._supervision is not None:
+            self._supervision.stop()

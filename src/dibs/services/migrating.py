@@ -1,0 +1,145 @@
+"""Moving leases from one store to another under a running fleet: never two granters.
+
+First it is written down that nobody grants. Then what the origin has granted is waited for: running
+work ends as it would have, endings are painted, bids run out. Only when nothing of it is left is
+the target appointed, above every fence that was ever handed out. A worker reads who grants after
+each grant and before it shows it, so a grant is either seen here or given back there.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import assert_never
+
+from dibs.core.errors import CannotMove, NoSuchIssue
+from dibs.core.granter import Appointed, Granter, Moving
+from dibs.core.ids import Fence, IssueRef
+from dibs.core.pipeline import Pipeline
+from dibs.ports.clock import Clock
+from dibs.ports.granters import Granters
+from dibs.ports.leases import ShownLeases
+from dibs.ports.paging import walk
+from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.services.claiming import Claiming
+
+_LOOK_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nobody grants; so many issues of the origin are not over yet."""
+
+    issues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    granter: Appointed
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """It took too long, and the origin grants again."""
+
+    issues: tuple[str, ...]
+
+
+Progress = Waiting | Moved | GaveUp
+
+
+class Migrating:
+    def __init__(
+        self,
+        tracker: Tracker,
+        origin: ShownLeases,
+        pipeline: Pipeline,
+        claiming: Claiming,
+        granters: Granters,
+        clock: Clock,
+        *,
+        settle_s: float,
+    ) -> None:
+        self._tracker, self._origin, self._pipeline = tracker, origin, pipeline
+        self._claiming, self._granters, self._clock = claiming, granters, clock
+        self._settle_s = settle_s
+
+    def migrate(self, origin: str, target: str, *, patience_s: float) -> Iterator[Progress]:
+        """Tells how far it is; the last word is Moved or GaveUp."""
+        moving = self._stop_granting(origin, target)
+        over = False
+        try:
+            for progress in self._drain(moving, patience_s):
+                yield progress
+                over = isinstance(progress, Moved)
+        finally:
+            if not over:  # also when the caller was interrupted: let the origin go on
+                self._granters.appoint(Appointed(origin, moving.floor), instead_of=moving)
+
+    def _drain(self, moving: Moving, patience_s: float) -> Iterator[Progress]:
+        until = self._clock.now() + patience_s
+        self._clock.sleep(self._settle_s)  # a bid that was made before shows after that
+        left = self._unfinished(self._refs())
+        while held := self._held(left):
+            if self._clock.now() >= until:
+                yield GaveUp(held)
+                return
+            yield Waiting(held)
+            self._clock.sleep(_LOOK_EVERY_S)
+            left = self._unfinished(left)
+        floor = Fence(max(moving.floor, self._origin.highest()))
+        granter = self._granters.appoint(Appointed(moving.target, floor), instead_of=moving)
+        if not isinstance(granter, Appointed) or granter.store != moving.target:
+            raise CannotMove("somebody else is moving the leases, too")
+        yield Moved(granter)
+
+    def _stop_granting(self, origin: str, target: str) -> Moving:
+        known = self._granters.granter()
+        floor = _checked_floor(known, origin)
+        moving = Moving(origin, target, floor)
+        if known != moving and self._granters.appoint(moving, instead_of=known) != moving:
+            raise CannotMove("somebody else is moving the leases at this moment")
+        return moving
+
+    def _refs(self) -> Iterator[IssueRef]:
+        for issue in walk(self._tracker, IssueQuery(limit=sys.maxsize)):
+            yield issue.ref
+        claimed = (self._pipeline.labels.claimed,)
+        for issue in walk(self._tracker, IssueQuery(claimed, limit=sys.maxsize, closed_too=True)):
+            yield issue.ref
+
+    def _unfinished(self, refs: Iterator[IssueRef] | list[IssueRef]) -> list[IssueRef]:
+        return [ref for ref in dict.fromkeys(refs) if not self._finished(ref)]
+
+    def _finished(self, ref: IssueRef) -> bool:
+        """Nobody holds it, nobody may still confirm a bid for it, and its labels tell the truth."""
+        with suppress(NoSuchIssue):
+            thread = self._tracker.read(ref)
+            standing = self._origin.standing(thread)
+            if standing.unpainted is not None and thread.complete:
+                self._claiming.roll_forward(standing.unpainted)
+                return False  # looked at once more
+            bidding = standing.bidding_until is not None and thread.now < standing.bidding_until
+            return standing.live is None and not bidding and thread.complete
+        return True
+
+    def _held(self, left: list[IssueRef]) -> tuple[str, ...]:
+        """What is waited for: issues, and whatever else is leased by name."""
+        named = {record.lease.issue for record in self._origin.live()} - set(left)
+        return tuple(str(ref) for ref in (*left, *sorted(named)))
+
+
+def _checked_floor(known: Granter | None, origin: str) -> Fence:
+    match known:
+        case None:
+            return Fence(0)
+        case Appointed(store, floor) if store == origin:
+            return floor
+        case Moving(start, _, floor) if start == origin:
+            return floor
+        case Appointed(store):
+            raise CannotMove(f"leases are granted by {store}, not by {origin}")
+        case Moving(start, goal):
+            raise CannotMove(f"leases are on the move from {start} to {goal}, not from {origin}")
+        case never:
+            assert_never(never)
