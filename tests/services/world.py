@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dibs import config
+from dibs.adapters.granters import MemoryGranters
 from dibs.adapters.journals import MemoryJournal
 from dibs.adapters.leases.memory import MemoryLeases
 from dibs.adapters.pauses import MemoryPauses
@@ -149,17 +150,28 @@ class World:
         self.tracker = MemoryTracker(self.clock.server_now, author="fleet", settle=settle)
         self.store = MemoryLeases(self.clock.server_now) if kind == "store" else None
         self.pauses = MemoryPauses(self.clock.server_now)
+        self.granters = MemoryGranters()
         self.journal = MemoryJournal()
         self.runs: Counter[str] = Counter()
         self.pipeline = pipeline or pipeline_of()
         self.settings = replace(
             config.from_mapping({}, source="test", root=Path("/nowhere")),
             pipeline=self.pipeline,
+            leases="auto" if kind == "store" else "comments",
             grace=grace,
             poll=timedelta(seconds=5),
             sweep=timedelta(seconds=20),
             stop_grace=timedelta(seconds=30),
         )
+
+    def on_other_leases(self) -> "World":
+        """The same backlog and the same clock, as processes see it that are set up differently."""
+        other = World("comments" if self.kind == "store" else "store", pipeline=self.pipeline)
+        for shared in ("clock", "tracker", "pauses", "granters", "journal", "runs"):
+            setattr(other, shared, getattr(self, shared))
+        if other.store is not None:
+            other.store = MemoryLeases(self.clock.server_now)
+        return other
 
     def add(self, *labels: str, title: str = "Prices are wrong") -> IssueRef:
         wanted = labels or (self.pipeline.stages[0].label,)
@@ -209,6 +221,7 @@ class Process:
                 pauses=world.pauses,
                 journal=world.journal,
                 clock=world.clock,
+                granters=world.granters,
             ),
             reached=reached,
             handlers=handlers,

@@ -186,6 +186,10 @@ class Claiming:
             case never:
                 assert_never(never)
 
+    def barred(self) -> Reason | None:
+        """Why nothing at all may be claimed by this process now, if so."""
+        return next(iter(self._granting.objections()), None)
+
     def has_room(self, stage: Stage) -> bool:
         """Whether the stage's WIP limit leaves anything to claim. Cheap, and not yet a promise."""
         return stage.wip is None or len(self._leases.live(stage.name, limit=stage.wip)) < stage.wip

@@ -158,6 +158,9 @@ class Worker:
         options = self._options
         try:
             self._sweep_if_due()
+            if (barred := self._claiming.barred()) is not None:
+                self._tell_once(f"{barred.text}; {barred.remedy}")
+                return self._idle()
             if len(self._jobs) < options.jobs and self._claim_one():
                 return None if options.until is Until.ONCE else 0.0
             return self._idle()

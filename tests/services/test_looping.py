@@ -1,0 +1,161 @@
+"""Loops: many replicas on virtual time, one tick per window, and on schedule."""
+
+import heapq
+import random
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+
+from dibs.core.errors import BadConfiguration, BadTtl, LeaseLost
+from dibs.core.ids import HolderId
+from dibs.core.named import loop_ref
+from dibs.core.windows import window_at
+from dibs.services.looping import Rhythm
+
+from .world import World
+
+EVERY = timedelta(seconds=30)
+EVERY_S = 30.0
+
+
+class Replicas:
+    """Processes that wait and tick in the order in which their time comes."""
+
+    def __init__(self, world, number, tick=lambda replica, turn: None, every=EVERY):
+        self.world = world
+        self.every = every
+        self.ticks = []
+        self.gone = set()
+        self.loops = [self._loop(name, tick) for name in range(number)]
+        self.due = [(world.clock.passed_s, name) for name in range(number)]
+
+    def _loop(self, name, tick):
+        def noted(turn):
+            self.ticks.append((turn.window.number, name, self.world.clock.server_now(), turn.fence))
+            tick(name, turn)
+
+        rhythm = Rhythm("reconcile", self.every, noted, HolderId(f"r{name}"))
+        return self.world.process(f"r{name}").services.loop(rhythm)
+
+    def go_on(self, seconds):
+        until = self.world.clock.passed_s + seconds
+        while self.due[0][0] < until:
+            at, name = heapq.heappop(self.due)
+            if name in self.gone:
+                continue
+            self.world.clock.advance(max(at - self.world.clock.passed_s, 0.0))
+            wait_s = self.loops[name].step()
+            heapq.heappush(self.due, (self.world.clock.passed_s + wait_s, name))
+
+    @property
+    def windows(self):
+        return Counter(window for window, *_ in self.ticks)
+
+
+@pytest.fixture
+def world():
+    return World("store")
+
+
+@pytest.mark.parametrize("number", [1, 2, 7])
+def test_an_hour_of_replicas_ticks_once_in_every_window_and_at_its_start(world, number):
+    dice = random.Random(number)
+    replicas = Replicas(
+        world, number, lambda _, turn: world.clock.advance(dice.uniform(0, EVERY_S / 2))
+    )
+    replicas.go_on(3600)
+    assert set(replicas.windows.values()) == {1}, "two ticks in one window"
+    assert len(replicas.windows) in (120, 121), "a window was left out: the rate is not halved"
+    late = [at - window_at(at, EVERY).starts_at for _, _, at, _ in replicas.ticks[1:]]
+    assert max(late) <= EVERY / 25, f"a tick came {max(late)} into its window"
+    fences = [fence for *_, fence in replicas.ticks]
+    assert fences == sorted(set(fences))
+
+
+def test_a_replica_that_dies_in_its_tick_costs_one_window_at_most(world):
+    class Died(BaseException):
+        pass
+
+    replicas = Replicas(world, 3)
+    replicas.go_on(300)
+    before = len(replicas.windows)
+
+    def die(turn):
+        raise Died
+
+    victim = replicas.loops[replicas.ticks[-1][1]]
+    object.__setattr__(victim._rhythm, "tick", die)
+    started = world.clock.server_now()
+    while True:
+        try:
+            replicas.go_on(EVERY_S)
+        except Died:
+            break
+    replicas.gone.add(replicas.loops.index(victim))
+    replicas.go_on(600)
+    passed = (world.clock.server_now() - started) / EVERY
+    assert len(replicas.windows) - before >= int(passed) - 1
+    assert set(replicas.windows.values()) == {1}
+
+
+def test_a_tick_that_outlasts_its_window_is_not_joined_by_another(world):
+    busy = []
+
+    def long_at_first(name, turn):
+        assert not busy, "two ticks at once"
+        if len(replicas.ticks) == 2:
+            busy.append(name)
+            for _ in range(60):  # twice its window, renewed on the way
+                world.clock.sleep(1)
+                turn.check()
+                for _ in range(50):  # the renewing thread is real: give it a turn
+                    if turn.keeper.remaining_s() > 2:
+                        break
+                    world.clock.wait(_never(), 0)
+            busy.clear()
+
+    world = World("store", patience_s=0.01)
+    replicas = Replicas(world, 1, long_at_first)
+    replicas.go_on(300)
+    assert set(replicas.windows.values()) == {1}
+    assert len(replicas.windows) >= 6
+
+
+def _never():
+    import threading
+
+    return threading.Event()
+
+
+def test_a_tick_that_was_revoked_learns_of_it(world):
+    def revoked(_, turn):
+        from dibs.core.lease import Revocation
+
+        world.store.revoke(loop_ref("reconcile"), Revocation(turn.run, "ada", "stop", force=True))
+        turn.keeper.renew_now()
+        with pytest.raises(LeaseLost):
+            turn.check()
+
+    replicas = Replicas(world, 1, revoked)
+    replicas.go_on(10)
+    assert replicas.ticks
+
+
+def test_a_bad_tick_does_not_end_the_loop(world):
+    def fails(_, turn):
+        raise RuntimeError("one bad tick")
+
+    replicas = Replicas(world, 2, fails)
+    replicas.go_on(300)
+    assert len(replicas.windows) in (10, 11)
+
+
+def test_a_loop_needs_an_atomic_store_with_a_clock():
+    with pytest.raises(BadConfiguration, match="comments"):
+        Replicas(World("comments"), 1)
+
+
+def test_a_window_that_no_lease_fits_in_is_refused(world):
+    with pytest.raises(BadTtl):
+        Replicas(world, 1, every=timedelta(milliseconds=100))

@@ -1,0 +1,178 @@
+"""Leases move to another store under a running fleet: never two granters, fences go on rising."""
+
+from dataclasses import replace
+
+import pytest
+
+from dibs.core.errors import CannotMove
+from dibs.core.granter import Appointed, Moving
+from dibs.core.ids import Fence
+from dibs.core.steps import Step
+from dibs.services.claiming import Claimed, Refused
+from dibs.services.migrating import GaveUp, Moved, Waiting
+
+from .world import KINDS, TTL_S, Crash, World, at, crashing
+
+NAMES = {"store": "auto", "comments": "comments"}
+
+
+@pytest.fixture(params=KINDS)
+def here(request):
+    return World(request.param)
+
+
+@pytest.fixture
+def there(here):
+    return here.on_other_leases()
+
+
+def migrate(here, there, *, patience_s=3600.0):
+    origin = here.process("mover").services
+    return origin.migrating.migrate(NAMES[here.kind], NAMES[there.kind], patience_s=patience_s)
+
+
+def codes(refused):
+    assert isinstance(refused, Refused)
+    return [reason.code for reason in refused.reasons]
+
+
+def test_the_first_store_that_grants_is_appointed_and_no_other_grants(here, there):
+    one, two = here.add(), here.add()
+    assert isinstance(here.process().claim(one), Claimed)
+    assert here.granters.granter() == Appointed(NAMES[here.kind])
+    assert codes(there.process("w2").claim(two)) == ["GRANTED_ELSEWHERE"]
+    assert there.process("w2").services.sweeping.sweep().looked_at == 0
+
+
+def test_a_sweeper_set_up_for_another_store_frees_nothing(here, there):
+    issue = here.add()
+    here.process().claimed(issue)
+    here.clock.advance(TTL_S / 2)
+    assert there.process("w2").services.sweeping.sweep().changed == ()
+    assert "claimed" in here.labels(issue)
+
+
+def test_running_work_is_waited_for_and_fences_go_on_rising(here, there):
+    held, free = here.add(), here.add()
+    worker, later = here.process(), there.process("w2")
+    keeper = worker.hold(held)
+    moving = migrate(here, there)
+    first = next(moving)
+    assert first == Waiting((str(held),))
+    assert isinstance(here.granters.granter(), Moving)
+    assert codes(worker.claim(free)) == ["GRANTED_ELSEWHERE"]
+    assert codes(later.claim(free)) == ["GRANTED_ELSEWHERE"]
+    keeper.renew_now()
+    keeper.check()
+    worker.services.advancing.give_back(keeper)
+    last = list(moving)[-1]
+    assert isinstance(last, Moved)
+    assert last.granter.store == NAMES[there.kind]
+    assert codes(worker.claim(free)) == ["GRANTED_ELSEWHERE"]
+    fresh = later.claimed(held)
+    assert fresh.lease.fence > keeper.fence
+    assert later.claimed(free).lease.fence > keeper.fence
+
+
+def test_there_and_back_and_there_again(here, there):
+    issue, fences = here.add(), []
+    for start, goal in ((here, there), (there, here)) * 3:
+        worker = start.process("w")
+        keeper = worker.hold(issue)
+        fences.append(keeper.fence)
+        worker.services.advancing.give_back(keeper)
+        assert isinstance(list(migrate(start, goal))[-1], Moved)
+    assert fences == sorted(set(fences)), fences
+
+
+def test_a_worker_that_slept_between_its_grant_and_its_look_gives_the_grant_back(here, there):
+    """The mover came by while it slept: the grant is either seen there or given back here."""
+    issue = here.add()
+    told = []
+
+    def move():
+        told.extend(migrate(here, there, patience_s=0.0))
+        here.granters.appoint(
+            Moving(NAMES[here.kind], NAMES[there.kind]), instead_of=here.granters.granter()
+        )
+
+    sleeper = here.process("sleeper", reached=at(Step.CLAIM_GRANTED, move))
+    assert codes(sleeper.claim(issue)) == ["GRANTED_ELSEWHERE"]
+    assert [type(progress) for progress in told] == [GaveUp], "the mover saw the grant"
+
+
+def test_a_dead_holder_is_waited_for_until_its_lease_is_over(here, there):
+    here.process().claimed(here.add())
+    started = here.clock.passed_s
+    assert isinstance(list(migrate(here, there))[-1], Moved)
+    assert TTL_S <= here.clock.passed_s - started <= TTL_S + 5
+
+
+def test_an_ending_that_nobody_painted_is_painted_before_the_move(here, there):
+    issue = here.add()
+    worker = here.process(reached=crashing(Step.FINISH_DECIDED))
+    keeper = worker.hold(issue)
+    with pytest.raises(Crash):
+        worker.services.advancing.advance(keeper)
+    assert "stage:review" not in here.labels(issue)
+    assert isinstance(list(migrate(here, there))[-1], Moved)
+    assert "stage:review" in here.labels(issue)
+
+
+def test_it_is_called_off_when_it_takes_too_long_and_the_origin_grants_again(here, there):
+    held, free = here.add(), here.add()
+    worker = here.process()
+    worker.claimed(held)
+    last = list(migrate(here, there, patience_s=5.0))[-1]
+    assert last == GaveUp((str(held),))
+    assert isinstance(worker.claim(free), Claimed)
+
+
+def test_an_interrupted_mover_lets_the_origin_go_on(here, there):
+    held, free = here.add(), here.add()
+    worker = here.process()
+    worker.claimed(held)
+    moving = migrate(here, there)
+    next(moving)
+    moving.close()
+    assert isinstance(worker.claim(free), Claimed)
+
+
+def test_a_killed_mover_is_taken_up_where_it_was(here, there):
+    here.process().claimed(here.add())
+    here.granters.appoint(
+        Moving(NAMES[here.kind], NAMES[there.kind]), instead_of=here.granters.granter()
+    )
+    assert isinstance(list(migrate(here, there))[-1], Moved)
+
+
+def test_leases_that_are_elsewhere_are_not_moved_from_here(here, there):
+    here.process().claimed(here.add())
+    with pytest.raises(CannotMove, match=NAMES[here.kind]):
+        next(migrate(there, here))
+
+
+def test_two_movers_do_not_both_win(here, there):
+    here.process().claimed(here.add())
+    first = migrate(here, there)
+    next(first)
+    here.granters.appoint(Appointed("redis://elsewhere"), instead_of=here.granters.granter())
+    with pytest.raises(CannotMove):
+        list(first)
+    assert here.granters.granter() == Appointed("redis://elsewhere")
+
+
+def test_a_fence_that_does_not_outrank_what_is_shown_is_refused(here, there):
+    """A store that was restored from an older state: the cards remember what it has forgotten."""
+    if here.kind == "comments":
+        here, there = there, here
+    issue, worker = here.add(), here.process()
+    for _ in range(3):
+        keeper = worker.hold(issue)
+        worker.services.advancing.give_back(keeper)
+    ref, record = next(iter(here.store._records.items()))
+    here.store._records[ref] = replace(record, lease=replace(record.lease, fence=Fence(1)))
+    assert codes(worker.claim(issue)) == ["FENCE_REGRESSED"]
+    assert "fence_regressed" in here.events()
+    assert here.store.live() == ()
+    assert isinstance(list(migrate(here, here))[-1], Moved), "a move onto itself lifts the floor"
