@@ -2,10 +2,15 @@
 
 import ast
 import dataclasses
+import importlib
+import inspect
 import re
 
+import pytest
+
 import dibs
-from dibs import aio, api
+from dibs import aio, api, fencing
+from dibs.core.errors import DibsError
 from dibs.services.claiming import Beaten, Doubtful, Refused
 from dibs.services.running import Work
 from dibs.services.working import Until, WorkReport
@@ -107,8 +112,78 @@ def test_the_fields_of_values_are_documented():
 
 
 def test_the_parameters_of_open_are_documented():
-    import inspect
-
     for opened in (dibs.open, aio.open):
         names = set(inspect.signature(opened).parameters)
         assert table(PAGE, "Opening").names() == names
+
+
+# Fencing
+
+FENCING_PAGE = REFERENCE / "fencing.md"
+FENCING = {
+    "dibs.fencing": [
+        "AlreadyApplied",
+        "Applied",
+        "Conflict",
+        "Duplicate",
+        "Missing",
+        "NotApplied",
+        "Outcome",
+        "Reading",
+        "Stale",
+        "StaleFence",
+        "Version",
+        "insist",
+        "key_for",
+    ],
+    "dibs.fencing.sql": [
+        "FENCES",
+        "Connection",
+        "Table",
+        "create_table",
+        "guarded",
+        "guarded_update",
+        "stamp",
+        "stamp_resource",
+    ],
+    "dibs.fencing.redis": [
+        "Client",
+        "Value",
+        "fence_key",
+        "guarded_hset",
+        "guarded_set",
+        "read",
+        "read_hash",
+        "stamp",
+    ],
+    "dibs.fencing.objects": ["Client", "guarded_put", "read", "stamp"],
+    "dibs.fencing.files": ["guarded_write", "read", "stamp"],
+}
+
+
+@pytest.mark.parametrize("module", FENCING)
+def test_the_public_names_of_fencing_are_these_and_documented(module):
+    public = importlib.import_module(module)
+    assert public.__all__ == FENCING[module]
+    spelled = table(FENCING_PAGE, module, "name").names()
+    assert {name.split("(")[0] for name in spelled} == set(FENCING[module])
+    for call in (name for name in spelled if "(" in name):
+        name, _, given = call.rstrip(")").partition("(")
+        parameters = inspect.signature(getattr(public, name)).parameters
+        assert re.findall(r"(\w+)(?:=[^,]+)?(?:, |$)", given.replace("*, ", "")) == [*parameters]
+
+
+def test_the_outcomes_and_errors_of_fencing_are_documented():
+    outcomes = table(FENCING_PAGE, "Outcomes").by_name()
+    kinds = fencing.Outcome.__args__
+    assert set(outcomes) == {kind.__name__ for kind in kinds}
+    for kind in kinds:
+        fields = [field.name for field in dataclasses.fields(kind)]
+        assert codes(outcomes[kind.__name__][1]) == fields
+    errors = {row[0].strip("`"): row[1].strip("`") for row in table(FENCING_PAGE, "Errors").rows}
+    public = [getattr(fencing, name) for name in fencing.__all__]
+    assert errors == {
+        kind.__name__: kind.code
+        for kind in public
+        if isinstance(kind, type) and issubclass(kind, DibsError)
+    }

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import dibs
+from dibs.opening import KINDS
 from dibs.testing import conformance
 
 from . import __main__ as printing
@@ -94,3 +95,11 @@ def test_one_adapter_that_does_not_conform_is_enough_for_a_bad_exit_code(capsys,
 def test_a_line_that_is_not_there_is_named(capsys):
     assert printing.main(["redis"]) == 1
     assert capsys.readouterr().out.startswith("no such line: redis; known: comments-on-memory,")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.scheme for kind in KINDS])
+def test_what_dibs_stores_prints_is_what_the_suite_proves(kind):
+    line = {"postgresql": "postgres", "comments": "comments-on-sqlite"}.get(
+        kind.scheme, kind.scheme
+    )
+    assert kind.promises.names == STORES[line][1].names
