@@ -6,15 +6,18 @@ and not before; a library that is not there is a setting to change, not a traceb
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from dibs.core.errors import BadConfiguration
 from dibs.core.places import without_secrets
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import LeaseStore
+
+if TYPE_CHECKING:
+    from dibs.adapters.observing import FileObservations
 
 
 class Expiry(StrEnum):
@@ -41,6 +44,18 @@ class Surroundings:
 
     root: Path
     """The folder of the settings: relative paths start there, and sightings are kept there."""
+    closing: list[Callable[[], None]] = field(default_factory=list)
+    """What was opened besides the store, to be closed with it."""
+
+    def sightings(self) -> "FileObservations":
+        """In a file, so that the next process need not watch a dead holder all over again."""
+        from dibs.adapters.observing import FileObservations
+        from dibs.adapters.sqlite_database import Database
+
+        # A renewal waits for it: better to have seen something late than to be late with that.
+        database = Database(self.root / ".dibs" / "sightings.db", busy_s=1.0)
+        self.closing.append(database.close)
+        return FileObservations(database)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +93,18 @@ def _etcd(place: str, _: Surroundings) -> ClosableStore:
 
 
 def _dynamodb(place: str, around: Surroundings) -> ClosableStore:
-    store = _adapter("dynamodb").DynamoLeases.connect(place, _sightings(around))
+    store = _adapter("dynamodb").DynamoLeases.connect(place, around.sightings())
     return cast("ClosableStore", store)
 
 
 def _git(place: str, around: Surroundings) -> ClosableStore:
     folder = around.root / ".dibs" / "git"
-    store = _adapter("gitrefs").GitLeases.connect(place, folder, _sightings(around))
+    store = _adapter("gitrefs").GitLeases.connect(place, folder, around.sightings())
     return cast("ClosableStore", store)
 
 
 def _adapter(name: str) -> Any:
     return importlib.import_module(f"dibs.adapters.leases.{name}")
-
-
-def _sightings(around: Surroundings) -> Any:
-    """Kept in a file, so that the next process need not watch a dead holder all over again."""
-    from dibs.adapters.observing import FileObservations
-    from dibs.adapters.sqlite_database import Database
-
-    return FileObservations(Database(around.root / ".dibs" / "sightings.db"))
 
 
 KINDS: tuple[StoreKind, ...] = (

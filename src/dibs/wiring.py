@@ -431,8 +431,9 @@ def _store(
                 f"leases {settings.leases!r} do not go with tracker {settings.tracker!r}"
             )
         case _:
-            store = open_store(settings.leases, Surroundings(settings.root))
-            return store, [store.close]
+            around = Surroundings(settings.root)
+            store = open_store(settings.leases, around)
+            return store, [*around.closing, store.close]
     return SqliteLeases(database), [database.close]
 
 

@@ -1,0 +1,99 @@
+"""Leases move between stores under a fleet that never stops working: no issue has two holders."""
+
+import itertools
+from collections import defaultdict
+
+import pytest
+
+from .harness import Child, Project, until
+
+ISSUES = 30
+STORES = ("comments", "sqlite:leases.db", "auto")
+# One line when it begins and one when it ends, with the machine's uptime: one clock for all.
+HANDLER = """#!/bin/sh
+now() { cut -d' ' -f1 /proc/uptime; }
+echo "begin $(now) $DIBS_ISSUE $DIBS_RUN $DIBS_FENCE" >> visits
+sleep 0.05
+echo "end $(now) $DIBS_ISSUE $DIBS_RUN $DIBS_FENCE" >> visits
+"""
+CONFIG = """
+preset = "none"
+leases = "comments"
+ttl = "4s"
+
+[worker]
+poll = "100ms"
+sweep = "500ms"
+stop_grace = "5s"
+
+[[stage]]
+name = "one"
+run = "./visit.sh"
+next = "two"
+
+[[stage]]
+name = "two"
+run = "./visit.sh"
+next = "three"
+
+[[stage]]
+name = "three"
+run = "./visit.sh"
+next = "done"
+
+[[stage]]
+name = "done"
+closes = true
+"""
+
+
+def _visits(project: Project) -> dict[str, list[tuple[float, str, str, int]]]:
+    found = defaultdict(list)
+    for line in project.lines("visits"):
+        kind, at, issue, run, fence = line.split()
+        found[issue].append((float(at), kind, run, int(fence)))
+    return found
+
+
+def _done(project: Project) -> int:
+    found: int = project.sql("SELECT COUNT(*) FROM issues WHERE open = 0")[0][0]
+    return found
+
+
+@pytest.mark.timeout(240)
+def test_a_fleet_is_moved_back_and_forth_and_nobody_notices(project: Project) -> None:
+    project.script("visit.sh", HANDLER)
+    project.begin(CONFIG, ISSUES, history=False)
+    fleet: list[Child] = [
+        project.worker(f"{store.partition(':')[0]}-{number}", env={"DIBS_LEASES": store})
+        for store in STORES
+        for number in (1, 2)
+    ]
+    until(lambda: len(project.lines("visits")) >= 6, "the fleet is at work")
+    granter = project.dibs("leases", "show", "--json").document["data"]["granter"]
+    moves = []
+    while _done(project) < ISSUES and len(moves) < 12:
+        target = STORES[(STORES.index(granter) + 1) % len(STORES)]
+        moved = project.dibs("leases", "migrate", "--to", target, "--json")
+        assert moved.code == 0, (moved.out, moved.err)
+        moves.append((granter, target, moved.data["floor"]))
+        granter, seen = target, len(project.lines("visits"))
+        until(
+            lambda seen=seen: len(project.lines("visits")) >= seen + 4 or _done(project) == ISSUES,
+            f"the fleet goes on with {target}",
+        )
+    until(lambda: _done(project) == ISSUES, "everything is done", within_s=90)
+    assert len(moves) >= 3, "it was moved while there was work"
+    assert [floor for *_, floor in moves] == sorted(floor for *_, floor in moves)
+    for worker in fleet:
+        worker.signal(15)
+    for worker in fleet:
+        worker.wait(30).quiet()
+    for issue, visits in _visits(project).items():
+        assert len(visits) == 6, f"{issue}: each of three stages ran once: {visits}"
+        kinds = [kind for _, kind, *_ in visits]
+        assert kinds == ["begin", "end"] * 3, f"{issue} had two holders at once: {visits}"
+        fences = [fence for _, kind, _, fence in visits if kind == "begin"]
+        assert all(one < two for one, two in itertools.pairwise(fences)), (issue, fences)
+    fsck = project.dibs("fsck", "--json", env={"DIBS_LEASES": granter})
+    assert (fsck.code, fsck.data) == (0, {"storage": [], "flaws": []})
