@@ -89,7 +89,7 @@ def _postgres(place: str, _: Surroundings) -> ClosableStore:
 
 
 def _etcd(place: str, _: Surroundings) -> ClosableStore:
-    return cast("ClosableStore", _adapter("etcd").EtcdLeases.connect(place))
+    return cast("ClosableStore", _adapter("etcd").EtcdLeases(place))
 
 
 def _dynamodb(place: str, around: Surroundings) -> ClosableStore:
@@ -162,7 +162,6 @@ KINDS: tuple[StoreKind, ...] = (
         Expiry.SERVER,
         Waiting.TOLD,
         _etcd,
-        extra="etcd",
         also=("etcds",),
     ),
     StoreKind(
