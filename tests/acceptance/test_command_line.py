@@ -33,6 +33,7 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "claim": [("claim", "1"), ("claim", "--next", "--stage", "one", "--ttl", "20s")],
     "heartbeat": [("heartbeat", "2", "--run", "RUN")],
     "release": [("release", "2", "--run", "RUN", "--outcome", "advanced", "--to", "two")],
+    "fence": [("fence", "check", "2", "--run", "RUN", "--for", "1m")],
     "work": [("work", "--once", "--quiet"), ("work", "--drain", "--quiet", "--stage", "two")],
     "take": [("take", "1", "--as", "bob")],
     "give-back": [("give-back", "3", "--as", "ann", "--note", "enough")],
@@ -49,6 +50,10 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "runs": [("runs", "2")],
     "sweep": [("sweep",)],
     "fsck": [("fsck", "--repair")],
+    "leases": [("leases", "show")],
+    "stores": [("stores",)],
+    "hold": [],  # tests of their own, in test_named.py
+    "loop": [],
     "demo": [],  # a test of its own
     "simulate": [("simulate", "--workers", "2", "--issues", "4", "--ttl", "1m")],
 }

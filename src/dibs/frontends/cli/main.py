@@ -26,6 +26,7 @@ COMMANDS = {
     "claim": "leasing",
     "heartbeat": "leasing",
     "release": "leasing",
+    "fence": "fencing",
     "work": "work",
     "hold": "named",
     "loop": "named",

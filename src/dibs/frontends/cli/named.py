@@ -71,7 +71,8 @@ def hold_command(
     if isinstance(taken, NotHeld):
         return _not_held(taken)
     try:
-        return _run(context.services, spec.name, taken, Command(shlex.join(command)))
+        line = Command(shlex.join(command))
+        return _run(context.services, spec.name, taken, line, in_sight=not context.as_json)
     finally:
         taken.release()
 
@@ -97,12 +98,14 @@ def _not_held(taken: "NotHeld") -> Answer:
     return Answer(data, [f"{taken.name} could not be had: {why}"], Exit.HELD)
 
 
-def _run(services: "Services", name: str, hold: "Hold", command: Command) -> Answer:
+def _run(
+    services: "Services", name: str, hold: "Hold", command: Command, *, in_sight: bool
+) -> Answer:
     from dibs.services.commanding import run_kept
 
     stop = _stop_on_signals()
     end = run_kept(
-        services.runner, hold.keeper, command, {"DIBS_HOLD": name}, stop=stop, in_sight=True
+        services.runner, hold.keeper, command, {"DIBS_HOLD": name}, stop=stop, in_sight=in_sight
     )
     data = {"name": name, "fence": hold.fence, "run": hold.run}
     if isinstance(end, Exited):

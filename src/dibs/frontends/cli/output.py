@@ -45,8 +45,8 @@ def unheard() -> int:
 
 def _emit(answer: Answer, *, as_json: bool) -> None:
     if as_json:
-        write_json({"ok": answer.exit is Exit.DONE, "exit": int(answer.exit), "data": answer.data})
-    elif answer.exit is Exit.DONE:
+        write_json({"ok": answer.exit == Exit.DONE, "exit": int(answer.exit), "data": answer.data})
+    elif answer.exit == Exit.DONE:
         write("\n".join(answer.lines))
     else:
         tell("\n".join(answer.lines))

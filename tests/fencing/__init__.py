@@ -1,0 +1,1 @@
+"""Fenced writes at real places: SQLite and PostgreSQL, Valkey, an S3, files; real processes."""
