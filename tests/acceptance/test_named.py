@@ -146,7 +146,7 @@ def test_waiting_for_an_issue_that_another_holds(project: Project) -> None:
     project.begin("ttl = '1s'\n[[stage]]\nname = 'ready'\nrun = 'true'\n", 1, history=False)
     assert project.dibs("claim", "1").code == 0
     began = CLOCK.now()
-    waited = project.dibs("claim", "1", "--wait", "30s", "--json")
+    waited = project.dibs("claim", "1", "--wait", "30s", "--ttl", "1h", "--json")
     assert waited.code == 0, (waited.out, waited.err)
     assert waited.data["fence"] == 2
     assert CLOCK.now() - began < 25

@@ -8,6 +8,11 @@ from dibs.ports.guarantees import Guarantee
 from dibs.ports.tracker import Batching, SelfChecking
 
 from . import harnesses
+from .dynamodb_harness import dynamodb_leases
+from .etcd_harness import etcd_leases
+from .git_harness import git_leases, git_leases_over_github
+from .postgres_harness import postgres_leases
+from .redis_harness import redis_cluster_leases, redis_leases
 
 FENCED = Guarantee.FENCED | Guarantee.SERVER_CLOCK
 ATOMIC = FENCED | Guarantee.ATOMIC | Guarantee.IDEMPOTENT
@@ -17,6 +22,24 @@ STORES = {
     "sqlite": (harnesses.sqlite_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
     "comments-on-memory": (harnesses.comments_on_memory, FENCED | Guarantee.DURABLE),
     "comments-on-sqlite": (harnesses.comments_on_sqlite, FENCED | Guarantee.DURABLE),
+    "redis": (redis_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
+    "redis-cluster": (redis_cluster_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
+    "postgres": (postgres_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
+    "etcd": (etcd_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
+    # No clock of its own: a lease is over when a client has watched it be over.
+    "dynamodb": (
+        dynamodb_leases,
+        ATOMIC & ~Guarantee.SERVER_CLOCK | Guarantee.COUNTED | Guarantee.DURABLE,
+    ),
+    "git": (
+        git_leases,
+        ATOMIC & ~Guarantee.SERVER_CLOCK | Guarantee.COUNTED | Guarantee.DURABLE,
+    ),
+    # Several refs cannot be moved together there, so a limit is not kept.
+    "git-over-github-api": (
+        git_leases_over_github,
+        ATOMIC & ~Guarantee.SERVER_CLOCK | Guarantee.DURABLE,
+    ),
 }
 
 TRACKERS = {
