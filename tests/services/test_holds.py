@@ -9,6 +9,7 @@ from dibs.adapters.clocks import SystemClock, wall_clock
 from dibs.adapters.leases.memory import MemoryLeases
 from dibs.core.errors import BadName, BadTtl, LeaseLost, Misuse, Unavailable
 from dibs.core.ids import HolderId
+from dibs.core.lease import Unproven
 from dibs.core.named import hold_ref
 from dibs.services.holds import Hold, HoldWish, NotHeld
 from dibs.services.turns import Turns
@@ -86,6 +87,20 @@ def test_a_store_that_is_gone_is_an_outage_and_leaves_no_turn(world):
     with pytest.raises(Unavailable):
         take(one)
     assert len(one.services._turns) == 0
+
+
+def test_a_store_in_doubt_is_asked_again(world):
+    one = world.process("w1")
+    doubts = iter([Unproven("it changed hands"), Unproven("it changed hands")])
+    one.store.change = lambda call, answer: (
+        next(doubts, answer) if call.name == "acquire" else answer
+    )
+    assert isinstance(take(one, wait_s=5), Hold)
+    doubts = iter([Unproven("it changed hands")])
+    two = world.process("w2")
+    two.store.change = lambda call, answer: Unproven("it changed hands")
+    refused = take(two)
+    assert refused == NotHeld("deploy", (), "it changed hands")
 
 
 def test_a_hold_that_was_taken_away_says_so(world):

@@ -29,6 +29,8 @@ from dibs.services.keeping import Grant, Keeper, Supervision
 from dibs.services.turns import Turns
 from dibs.services.waiting import Waiting
 
+_DOUBT_S = 0.1
+
 
 @dataclass(frozen=True, slots=True)
 class HoldWish:
@@ -163,13 +165,16 @@ class Holds:
                 return asked
             if left_s() <= 0:
                 return asked
-            first = min(asked.by, key=lambda record: record.remaining)
-            waiting.pause(first.lease.issue, first.remaining, left_s())
+            first = min(asked.by, key=lambda record: record.remaining, default=None)
+            if first is not None:
+                waiting.pause(first.lease.issue, first.remaining, left_s())
+            else:  # it changed hands too fast to say whose it is: it will again
+                self._clock.sleep(min(self._dice.uniform(0, _DOUBT_S), left_s()))
 
     def _each_slot(self, wish: HoldWish, run: RunId, terms: LeaseTerms) -> Grant | NotHeld:
         slots = list(range(1, wish.slots + 1))
         self._dice.shuffle(slots)
-        others = []
+        others, doubt = [], ""
         for slot in slots:
             asked_at = self._clock.now()
             ref = hold_ref(wish.name, slot)
@@ -182,11 +187,13 @@ class Holds:
                     return Grant(lease, stage, terms, asked_at)
                 case Busy(record):
                     others.append(record)
-                case Full() | Unproven():
-                    raise AssertionError("no limit was given, and an atomic store proves its grant")
+                case Unproven(why):
+                    doubt = why
+                case Full():
+                    raise AssertionError("no limit was given")
                 case never:
                     assert_never(never)
-        return NotHeld(wish.name, tuple(others))
+        return NotHeld(wish.name, tuple(others), "" if others else doubt)
 
     def _acquire(self, bid: Bid) -> Granted | Busy | Full | Unproven:
         """One more try after a lost reply: the run is the same, so the grant is, too."""

@@ -152,8 +152,10 @@ class Loop:
                 return self._turn(window, Grant(lease, stage, terms, asked_at))
             case Busy(record):
                 return self._after(record.remaining)
-            case Full() | Unproven():
-                raise AssertionError("no limit was given, and an atomic store proves its grant")
+            case Unproven():
+                return self._after(timedelta())
+            case Full():
+                raise AssertionError("no limit was given")
             case never:
                 assert_never(never)
 
