@@ -99,7 +99,9 @@ def _dynamodb(place: str, around: Surroundings) -> ClosableStore:
 
 def _git(place: str, around: Surroundings) -> ClosableStore:
     folder = around.root / ".dibs" / "git"
-    store = _adapter("gitrefs").GitLeases.connect(place, folder, around.sightings())
+    store = _adapter("gitrefs").GitLeases.connect(
+        place, folder, around.sightings(), root=around.root
+    )
     return cast("ClosableStore", store)
 
 
@@ -178,11 +180,19 @@ KINDS: tuple[StoreKind, ...] = (
         "git",
         "git:REMOTE",
         "whoever may push to the remote",
+        _COUNTED,
+        Expiry.WATCHED,
+        Waiting.POLLS,
+        _git,
+    ),
+    StoreKind(
+        "git+github",
+        "git+github:OWNER/REPO",
+        "whoever may push to the repository",
         _ATOMIC,
         Expiry.WATCHED,
         Waiting.POLLS,
         _git,
-        also=("git+github",),
     ),
 )
 

@@ -99,7 +99,10 @@ def test_a_line_that_is_not_there_is_named(capsys):
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.scheme for kind in KINDS])
 def test_what_dibs_stores_prints_is_what_the_suite_proves(kind):
-    line = {"postgresql": "postgres", "comments": "comments-on-sqlite"}.get(
-        kind.scheme, kind.scheme
-    )
+    lines = {
+        "postgresql": "postgres",
+        "comments": "comments-on-sqlite",
+        "git+github": "git-over-github-api",
+    }
+    line = lines.get(kind.scheme, kind.scheme)
     assert kind.promises.names == STORES[line][1].names

@@ -5,7 +5,6 @@ import pytest
 from dibs.adapters.leases.memory import MemoryLeases
 from dibs.ports.guarantees import Guarantee
 from dibs.testing.conformance import LEASE_CHECKS, NotApplicable, Result, prove_leases
-from dibs.testing.conformance.report import examine
 
 from . import broken_stores as broken
 from .adapters import STORES
@@ -45,12 +44,12 @@ def test_a_store_declares_what_its_line_says(name):
 
 
 @pytest.mark.parametrize(("name", "guarantee"), PROMISES)
-def test_every_declared_guarantee_has_a_passing_check(name, guarantee, record_property):
-    checks = [check for check in LEASE_CHECKS if guarantee in check.proves]
-    report = examine(name, guarantee, checks, STORES[name][0])
-    record_property("guarantees", str(report))
-    assert report.proved[guarantee.names[0]]
-    report.insist()
+def test_every_declared_guarantee_has_a_check_that_may_not_be_skipped(name, guarantee):
+    """The test above runs them; `make conformance` prints which proved what."""
+    proving = [check for check in LEASE_CHECKS if guarantee in check.proves and not check.optional]
+    asked = [param.values[1] for param in ASKED if param.values[0] == name]
+    assert proving
+    assert set(proving) <= set(asked)
 
 
 def test_every_guarantee_that_can_be_declared_has_a_check():

@@ -323,8 +323,9 @@ class Claiming:
             return None
         live = self._leases.live(stage.name, limit=stage.wip * 2 + 8)
         others = [held.lease for held in live if held.lease.issue != lease.issue]
-        if Guarantee.ATOMIC not in self._leases.guarantees:
-            return len(others)  # a rank means nothing among grants that are seen late
+        if Guarantee.ATOMIC | Guarantee.SERVER_CLOCK not in self._leases.guarantees:
+            # A rank means nothing among grants that are seen late, or stamped by several clocks.
+            return len(others)
         return sum(held.granted_at <= lease.granted_at for held in others)
 
     def _paint(self, record: Record, thread: Thread) -> Painting:

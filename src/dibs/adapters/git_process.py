@@ -1,0 +1,203 @@
+"""One git command at a time: where it works, which settings count, how long it may take.
+
+Git runs in a folder that lives for one call, on an object folder that is shared: no ref, no index
+and no `FETCH_HEAD` of one call is ever another's, so threads and processes need no lock between
+them. The settings that reach the remote (credentials, ssh, proxies, `insteadOf`) are the user's,
+with those of the repository that we are in; hooks and housekeeping are not. What git says is
+turned into our errors here, and what nobody may see is left out.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from dibs.core.errors import (
+    BadConfiguration,
+    Damaged,
+    NotPermitted,
+    Outage,
+    RateLimited,
+    Unavailable,
+)
+
+_RATE_LIMIT_S = 60.0
+# What git sets for its own children, and what would change where or how our calls work.
+_DROPPED = re.compile(
+    r"GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR"
+    r"|NAMESPACE|PREFIX|QUARANTINE_PATH|SHALLOW_FILE|GRAFT_FILE|REPLACE_REF_BASE|DEFAULT_HASH"
+    r"|TRACE\w*|CURL_VERBOSE|INTERNAL\w*)"
+)
+_SET = {
+    "LC_ALL": "C",  # its messages are read
+    "LANGUAGE": "",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GCM_INTERACTIVE": "never",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_AUTHOR_NAME": "dibs",
+    "GIT_AUTHOR_EMAIL": "dibs@localhost",
+    "GIT_COMMITTER_NAME": "dibs",
+    "GIT_COMMITTER_EMAIL": "dibs@localhost",
+}
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "fetch.writeCommitGraph=false",
+    "fetch.recurseSubmodules=false",
+    "fetch.prune=false",
+    "fetch.unpackLimit=100000",  # no packs: what is old can be pruned file by file
+    "push.followTags=false",
+    "push.gpgSign=false",
+    "push.recurseSubmodules=no",
+    "push.pushOption=",
+    "i18n.commitEncoding=UTF-8",
+    "credential.interactive=never",
+    "color.ui=false",
+)
+_SECRET = re.compile(r"(?<=//)[^/@\s'\"]*@")
+
+# In this order: a full disk is told together with a refusal, a refusal with a hang-up.
+_FULL = re.compile(
+    r"no space left|disk quota exceeded|read-only file system|corrupt", re.IGNORECASE
+)
+_TOO_FAST = re.compile(r"returned error: 429|HTTP 429|rate limit", re.IGNORECASE)
+_FORBIDDEN = re.compile(
+    r"authentication failed|permission denied|insufficient permission|access denied"
+    r"|could not read (username|password)|returned error: 40[134]|HTTP 40[134]"
+    r"|host key verification failed|dubious ownership|repository .*not found|not authorized"
+    r"|permission to .* denied|could not be found or you don.t have permission",
+    re.IGNORECASE,
+)
+_NOT_TOGETHER = "does not support --atomic push"
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def failed_loudly(self) -> bool:
+        return any(line.startswith(("fatal:", "error:")) for line in self.err.splitlines())
+
+
+class Git:
+    """Git commands on one object folder, each bounded in time."""
+
+    def __init__(self, objects: Path, root: Path, *, timeout_s: float) -> None:
+        found = shutil.which("git")
+        if found is None:
+            raise BadConfiguration("leases in git refs need git, which is not installed here")
+        self._program = found
+        self._objects = objects
+        self._root = root
+        self._timeout_s = timeout_s
+        self.name = "git"
+        """What an error calls the place that was asked."""
+
+    @contextmanager
+    def folder(self, shallow: Sequence[str] = ()) -> Iterator[Path]:
+        """A repository for one call. The parents of `shallow` commits are not asked for."""
+        with tempfile.TemporaryDirectory(prefix="dibs-git-", ignore_cleanup_errors=True) as made:
+            place = Path(made)
+            (place / "refs").mkdir()
+            (place / "HEAD").write_text("ref: refs/heads/none\n", encoding="ascii")
+            if shallow:
+                text = "".join(f"{commit}\n" for commit in sorted(set(shallow)))
+                (place / "shallow").write_text(text, encoding="ascii")
+            yield place
+
+    def run(self, place: Path, *words: str, given: bytes = b"") -> Ran:
+        """In a folder of our own, with our settings. Raises Unavailable if it takes too long."""
+        settings = [word for one in (*self._included, *_SETTINGS) for word in ("-c", one)]
+        objects = {"GIT_OBJECT_DIRECTORY": str(self._objects)}
+        return self._finish((*settings, f"--git-dir={place}", *words), given, objects)
+
+    def ask(self, *words: str) -> Ran:
+        """About the repository that the settings are in, if they are in one."""
+        return self._finish(words, b"", {})
+
+    @cached_property
+    def _included(self) -> tuple[str, ...]:
+        """The settings of the repository that we are in: its credentials and proxies count."""
+        found = self.ask("rev-parse", "--git-common-dir")
+        folder = found.out.decode("utf-8", "surrogateescape").strip()
+        if found.code or not folder:
+            return ()
+        return (f"include.path={self._root / folder / 'config'}",)
+
+    def _finish(self, words: Sequence[str], given: bytes, where: Mapping[str, str]) -> Ran:
+        # Its errors go to a file: an ssh that stays to serve the next call keeps a pipe open.
+        with tempfile.TemporaryFile() as told:
+            try:
+                process = subprocess.Popen(
+                    (self._program, *words),
+                    cwd=self._root,
+                    env={**_environment(), **where},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=told,
+                    start_new_session=True,
+                )
+            except OSError as flaw:
+                raise Unavailable(f"git cannot be started: {flaw.strerror}") from flaw
+            try:
+                out, _ = process.communicate(given, timeout=self._timeout_s)
+            except subprocess.TimeoutExpired as late:
+                raise Unavailable(
+                    f"{self.name} did not answer within {self._timeout_s:g} s"
+                ) from late
+            finally:
+                _end(process)
+            told.seek(0)
+            return Ran(process.returncode, out, told.read().decode("utf-8", "replace"))
+
+
+def _environment() -> dict[str, str]:
+    kept = {name: text for name, text in os.environ.items() if not _DROPPED.fullmatch(name)}
+    return {**kept, **_SET}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Whatever it started with it, if it has not ended by itself."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+
+
+def outage(ran: Ran, name: str) -> Outage:
+    """Which of our errors a failed command is."""
+    if _NOT_TOGETHER in ran.err:
+        return NotPermitted(
+            f"{name}: its server does not move several refs together (atomic push), "
+            "so leases cannot be kept there"
+        )
+    text = f"{name}: {spoken(ran.err) or f'git ended with code {ran.code}'}"
+    if _FULL.search(ran.err):
+        return Damaged(text)
+    if _TOO_FAST.search(ran.err):
+        return RateLimited(text, retry_after_s=_RATE_LIMIT_S)
+    return NotPermitted(text) if _FORBIDDEN.search(ran.err) else Unavailable(text)
+
+
+def spoken(err: str) -> str:
+    """What git complains of, in one line and without what nobody may see."""
+    lines = [line.strip() for line in err.splitlines()]
+    telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ERROR"))]
+    return _SECRET.sub("", "; ".join((telling or lines)[:3]))[:300]

@@ -1,0 +1,203 @@
+"""Any git remote, by git itself: commits with an empty tree, and refs that are swapped by a push.
+
+A push says where it expects each ref (`--force-with-lease`), the server compares under its own
+lock, and `--atomic` makes several refs one step. A look is one fetch: it asks for the refs of some
+folders only, which `git ls-remote` cannot, and brings their last commits along. Nothing older is
+fetched, so that the length of a record's history costs a reader nothing.
+"""
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from dibs.adapters.git_process import Git, Ran, outage, spoken
+from dibs.adapters.git_refs import EMPTY_TREE, Move, Refused
+from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
+from dibs.core.places import without_secrets
+
+_MOST_REMEMBERED = 10_000
+# As git itself estimates: so many files in one of the 256 folders, and there are thousands.
+_SAMPLE, _MANY = "17", 40
+_FETCHED = re.compile(r"([0-9a-f]{40})\t[^\t]*\t'(refs/[^']+)'")
+_REFUSED = re.compile(r"!\t([^\t]*)\t(.*)")
+# Said by the server's rules, and not by its lock: trying again will not help.
+_DECLINED = re.compile(
+    r"hook declined|denied|deny|protected|prohibited|not allowed|forbidden|read.only|hidden ref"
+    r"|not permitted|refusing",
+    re.IGNORECASE,
+)
+_UNCLEAR = "failed to report status"
+
+
+class GitRemote:
+    """The refs of one remote: an address, a path, or the name of one of the repository's own."""
+
+    atomic = True
+    guesses = True  # a push that expects the wrong thing is refused before anything is sent
+
+    def __init__(self, remote: str, folder: Path, root: Path, *, timeout_s: float) -> None:
+        if not remote or remote.startswith("-"):
+            raise BadConfiguration(f"'git:{remote}' names no remote; write it as git:REMOTE")
+        self._objects = folder.absolute() / "objects"
+        self._git = Git(self._objects, root, timeout_s=timeout_s)
+        self._address = self._resolve(remote)
+        self.name = self._git.name = f"git:{without_secrets(self._address)}"
+        self._lock = threading.Lock()
+        self._ready = False
+        self._messages: OrderedDict[str, str] = OrderedDict()
+
+    def _resolve(self, remote: str) -> str:
+        """One address for reading and writing: a remote may have several, or one for each."""
+        if remote.startswith("~/"):
+            return str(Path(remote).expanduser())
+        known = self._git.ask("remote", "get-url", "--push", remote)
+        return known.out.decode("utf-8", "surrogateescape").strip() if not known.code else remote
+
+    def close(self) -> None:
+        """Nothing stays open between two calls."""
+
+    # Looking
+
+    def tips(self, folders: Sequence[str]) -> Mapping[str, str]:
+        self._prepare()
+        wanted = "".join(f"+{folder}*:{folder}*\n" for folder in folders)
+        with self._git.folder() as place:
+            fetch = ("fetch", "--quiet", "--depth=1", "--no-tags", "--stdin", self._address)
+            ran = self._git.run(place, *fetch, given=wanted.encode())
+            found = _fetched(place)
+        if ran.code and not _nothing_there(ran, found):
+            raise outage(ran, self.name)
+        return found
+
+    def messages(self, commits: Iterable[str]) -> Mapping[str, str]:
+        wanted = set(commits)
+        with self._lock:
+            known = {one: self._messages[one] for one in wanted if one in self._messages}
+        unknown = sorted(wanted - known.keys())
+        if not unknown:
+            return known
+        asked = "".join(f"{commit}\n" for commit in unknown).encode()
+        with self._git.folder() as place:
+            ran = self._git.run(place, "cat-file", "--batch", given=asked)
+        if ran.code:
+            raise outage(ran, self.name)
+        read = _batch(ran.out)
+        if missing := [commit for commit in unknown if commit not in read]:
+            raise Damaged(f"{self.name}: {missing[0]} is not a commit, or did not come")
+        self._remember(read.items())
+        return {**known, **read}
+
+    def _remember(self, messages: Iterable[tuple[str, str]]) -> None:
+        with self._lock:
+            for commit, message in messages:
+                self._messages[commit] = message
+            while len(self._messages) > _MOST_REMEMBERED:
+                self._messages.popitem(last=False)
+
+    # Writing
+
+    def commit(self, message: str, parent: str | None) -> str | None:
+        self._prepare()
+        parents = ("-p", parent) if parent is not None else ()
+        with self._git.folder([parent] if parent is not None else ()) as place:
+            ran = self._git.run(place, "commit-tree", EMPTY_TREE, *parents, given=message.encode())
+        if ran.code and parent is not None and "not a valid object" in ran.err:
+            return None  # pruned since we read it
+        if ran.code:
+            raise outage(ran, self.name)
+        commit = ran.out.decode("ascii").strip()
+        assert commit, "an empty name would make the push delete the ref"
+        self._remember([(commit, message)])
+        return commit
+
+    def swap(self, moves: Sequence[Move]) -> Refused | None:
+        # Without `+`: that would push even where the ref is not as expected.
+        leases = [
+            f"--force-with-lease={move.ref}:{move.expected or ''}" for move in moves if move.guarded
+        ]
+        changes = [
+            f"{'' if move.guarded or not move.to else '+'}{move.to or ''}:{move.ref}"
+            for move in moves
+        ]
+        push = ("push", "--porcelain", "--atomic", "--no-verify", *leases, self._address)
+        with self._git.folder([move.expected for move in moves if move.expected]) as place:
+            ran = self._git.run(place, *push, *changes)
+        return self._refusal(ran) if ran.code else None
+
+    def _refusal(self, ran: Ran) -> Refused:
+        """What was said of each ref; anything else leaves it open, and is raised."""
+        told = _REFUSED.findall(ran.out.decode("utf-8", "replace"))
+        reasons = "; ".join(sorted({reason for _, reason in told}))
+        if not told or _UNCLEAR in reasons:
+            raise outage(ran, self.name)
+        if "unpacker error" in reasons:
+            raise outage(ran, self.name)
+        if _DECLINED.search(reasons):
+            raise NotPermitted(f"{self.name} declined the push: {reasons}; {spoken(ran.err)}")
+        # What reaches the server may reach it twice: curl sends again what it got no reply to.
+        return Refused(reasons, sure="[remote" not in reasons)
+
+    # The object folder
+
+    def _prepare(self) -> None:
+        """Once for each client: the folder, the empty tree, and no more old objects than needed."""
+        if self._ready:
+            return
+        try:
+            self._objects.mkdir(parents=True, exist_ok=True)
+        except OSError as flaw:
+            raise NotPermitted(
+                f"{self._objects.parent} cannot be made: {flaw.strerror}; {self.name} works there"
+            ) from flaw
+        with self._git.folder() as place:
+            if not (self._objects / EMPTY_TREE[:2] / EMPTY_TREE[2:]).exists():
+                ran = self._git.run(place, "mktree")
+                if ran.code:
+                    raise outage(ran, self.name)
+            if _crowded(self._objects):
+                # What is younger may be on its way. Whoever remembers what is older looks again.
+                with suppress(Outage):
+                    self._git.run(place, "prune", "--expire=1.day.ago")
+        self._ready = True
+
+
+def _fetched(place: Path) -> dict[str, str]:
+    try:
+        text = (place / "FETCH_HEAD").read_text("utf-8", errors="replace")
+    except FileNotFoundError:
+        return {}
+    return {ref: commit for commit, ref in _FETCHED.findall(text)}
+
+
+def _nothing_there(ran: Ran, found: Mapping[str, str]) -> bool:
+    """Git calls it a failure, without a word, if no ref matches a fetch with a depth."""
+    if found:
+        return False
+    if ran.code == 1 and not ran.failed_loudly:
+        return True
+    return "no matching remote head" in ran.err  # an empty repository, by the old protocol
+
+
+def _batch(out: bytes) -> dict[str, str]:
+    """The messages of commits, as `cat-file --batch` tells them."""
+    read, at = {}, 0
+    while (end := out.find(b"\n", at)) >= 0:
+        words = out[at:end].decode("ascii", "replace").split()
+        at = end + 1
+        if len(words) == 3:  # otherwise it says that there is no such object
+            commit, kind, size = words[0], words[1], int(words[2])
+            if kind == "commit":
+                message = out[at : at + size].partition(b"\n\n")[2]
+                read[commit] = message.decode("utf-8", "replace")
+            at += size + 1
+    return read
+
+
+def _crowded(objects: Path) -> bool:
+    try:
+        return sum(1 for _ in (objects / _SAMPLE).iterdir()) > _MANY
+    except OSError:
+        return False
