@@ -143,7 +143,10 @@ KINDS: tuple[StoreKind, ...] = (
         Waiting.TOLD,
         _redis,
         extra="redis",
-        also=("rediss", "redis+sentinel", "redis+cluster"),
+        also=(
+            *("rediss", "redis+sentinel", "redis+cluster", "redis+unix", "unix"),
+            *("rediss+sentinel", "rediss+cluster"),
+        ),
     ),
     StoreKind(
         "postgresql",

@@ -35,6 +35,9 @@ def test_an_objection_names_both_stores():
     [
         ("redis://user:pass@host:6379/0?timeout=3", "redis://host:6379/0"),
         ("redis://:p@ss@host/0", "redis://host/0"),
+        ("redis://:pa/ss@host/0", "redis://host/0"),
+        ("redis://:pa?ss@host/0?timeout=3", "redis://host/0"),
+        ("redis://:pa#ss@host/0", "redis://host/0"),
         ("postgresql://ada@db/dibs?password=x", "postgresql://db/dibs"),
         ("sqlite:leases.db", "sqlite:leases.db"),
         ("git:https://token@example.org/x.git", "git:https://example.org/x.git"),

@@ -67,7 +67,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, no lock taken
+                preexec_fn=_die_with_parent,
                 **options,
             )
         try:

@@ -2,10 +2,15 @@
 
 import re
 
-_USER = re.compile(r"(?<=//)[^/?#]*@")
-_OPTIONS = re.compile(r"[?#].*$", re.DOTALL)
+_OPTIONS = re.compile(r"[?][A-Za-z_.-]+=.*$", re.DOTALL)
+_USER = re.compile(r"(?<=//).*@", re.DOTALL)
+_REST = re.compile(r"[?#].*$", re.DOTALL)
 
 
 def without_secrets(place: str) -> str:
-    """The place without user, password and options: fit for a name, an error and a log."""
-    return _OPTIONS.sub("", _USER.sub("", place))
+    """The place without user, password and options: fit for a name, an error and a log.
+
+    A password that should have been quoted and was not may contain anything: rather too much is
+    left out than too little.
+    """
+    return _REST.sub("", _USER.sub("", _OPTIONS.sub("", place)))
