@@ -8,10 +8,10 @@ FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million sim-large fuzz bench build clean
+.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases build clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -58,6 +58,10 @@ sim-large: $(STAMP) ## a thousand workers and a hundred thousand issues: some mi
 
 fuzz: $(STAMP) ## coverage-guided fuzzing for a while: FUZZ_SECONDS=60
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
+
+bench-leases: $(STAMP) ## our leases beside every Python lock library, on real servers
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	$(BIN)/python -m benchmarks.leases
 
 bench: $(STAMP) ## tables and ratios, measured side by side in one run
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'

@@ -24,12 +24,16 @@ _WALL_MS = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 # The database's time goes on with the machine's uptime, not with its time of day: a step of the
 # wall clock, either way, neither frees a lease that is held nor keeps one that is over. After a
 # reboot nobody holds anything, and time is taken from the wall again, never backwards.
+# A time is written down once a second and not with every transaction, which would cost a page each:
+# whatever was handed out since is less than a second later.
+_WRITTEN_EVERY_MS = 1000
 _NOW_MS = (
     "CASE WHEN boot = :boot AND :uptime >= uptime THEN high + :uptime - uptime"
-    f" ELSE MAX(high, {_WALL_MS}) END"
+    f" ELSE MAX(high + {_WRITTEN_EVERY_MS}, {_WALL_MS}) END"
 )
-_TICK = f"UPDATE clock SET high = {_NOW_MS}, uptime = :uptime, boot = :boot RETURNING high"
-_PEEK = f"SELECT {_NOW_MS} FROM clock"
+_WRITTEN = f"boot = :boot AND :uptime BETWEEN uptime AND uptime + {_WRITTEN_EVERY_MS}"
+_TICK = f"UPDATE clock SET high = {_NOW_MS}, uptime = :uptime, boot = :boot"
+_PEEK = f"SELECT {_NOW_MS}, {_WRITTEN} FROM clock"
 _CLOCK = """
 CREATE TABLE IF NOT EXISTS clock (
     id INTEGER PRIMARY KEY CHECK (id = 1),
@@ -100,8 +104,7 @@ class Database:
         with self._connection() as sql:
             self._patiently(sql, "BEGIN IMMEDIATE")
             try:
-                now_ms = sql.execute(_TICK, _uptime()).fetchone()[0]
-                yield Transaction(sql, now_ms)
+                yield Transaction(sql, _now_ms(sql))
                 sql.execute("COMMIT")
             except BaseException:
                 _roll_back(sql)
@@ -203,6 +206,15 @@ class Database:
             idle, self._idle = self._idle, []
         for sql in idle:
             sql.close()
+
+
+def _now_ms(sql: sqlite3.Connection) -> int:
+    """The database's time, for a transaction that writes."""
+    uptime = _uptime()
+    now_ms, written = sql.execute(_PEEK, uptime).fetchone()
+    if not written:
+        sql.execute(_TICK, uptime)
+    return int(now_ms)
 
 
 def _uptime() -> Mapping[str, object]:

@@ -1,0 +1,40 @@
+"""Our side, the same for every store: a lease is taken and given back as a hold does it."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from secrets import token_hex
+
+from dibs.core.ids import HolderId, IssueRef, RunId, StageName
+from dibs.core.lease import Bid, Ending, Granted, Outcome, Released
+from dibs.core.named import HOLD_STAGE
+from dibs.ports.leases import LeaseStore
+
+TTL = timedelta(seconds=30)
+TTL_S = 30
+KEY = "bench"
+ISSUE = IssueRef("bench/leases", KEY)
+HOLDER = HolderId("bench-1")
+STAGE = StageName(HOLD_STAGE)
+CONCEDED = Ending(Outcome.CONCEDED)
+HEADS = ("atomic", "fence", "holder shown", "expires, renewed", "retry after a lost reply")
+GIVES = (
+    "yes",
+    "yes",
+    "who, run, since, until",
+    "yes, by compare",
+    "the same grant, the same ending",
+)
+
+
+def fresh_run() -> RunId:
+    return RunId(token_hex(6))
+
+
+def cycle_of(store: LeaseStore) -> Callable[[], None]:
+    def cycle() -> None:
+        granted = store.acquire(Bid(ISSUE, fresh_run(), HOLDER, STAGE, TTL))
+        assert isinstance(granted, Granted), granted
+        released = store.release(granted.lease, CONCEDED)
+        assert isinstance(released, Released), released
+
+    return cycle
