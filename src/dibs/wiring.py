@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -468,13 +469,15 @@ def _path(settings: Settings, place: str) -> Path:
 
 
 def granter_name(settings: Settings) -> str:
-    """How a store is called beside the backlog: as configured, without secrets and options.
+    """How a store is called beside the backlog: as configured, without secrets and without
+    options, but for the namespace: two of them in one server are two stores.
 
     The tracker's own file is `auto`, however it is spelt and wherever the folder is moved.
     """
     if settings.leases == settings.tracker:
         return "auto"
-    return without_secrets(settings.leases)
+    apart = re.search(r"[?&](namespace=[^&#]*)", settings.leases)
+    return without_secrets(settings.leases) + (f"?{apart[1]}" if apart else "")
 
 
 def fresh_run() -> RunId:

@@ -63,7 +63,9 @@ def _done(project: Project) -> int:
 @pytest.mark.timeout(240)
 def test_a_fleet_is_moved_back_and_forth_and_nobody_notices(project: Project) -> None:
     project.script("visit.sh", HANDLER)
-    project.begin(CONFIG, ISSUES, history=False)
+    project.configure(CONFIG)
+    assert project.dibs("init").code == 0
+    project.add(ISSUES)
     fleet: list[Child] = [
         project.worker(f"{store.partition(':')[0]}-{number}", env={"DIBS_LEASES": store})
         for store in STORES

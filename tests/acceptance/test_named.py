@@ -25,7 +25,16 @@ run = "echo $DIBS_WINDOW $DIBS_FENCE >> ticks"
 
 @pytest.fixture
 def named(project: Project) -> Project:
-    return project.begin(CONFIG, history=False)
+    return _begun(project, CONFIG)
+
+
+def _begun(project: Project, text: str, issues: int = 0) -> Project:
+    """Not from a template: those are of another pipeline."""
+    project.configure(text)
+    assert project.dibs("init").code == 0
+    if issues:
+        project.add(issues)
+    return project
 
 
 def _hold(project: Project, name: str, *words: str):
@@ -126,14 +135,14 @@ def test_what_cannot_be_is_told(named: Project, words, code, said) -> None:
 
 
 def test_comments_hold_nothing_but_issues(project: Project) -> None:
-    project.begin("leases = 'comments'\n" + CONFIG, history=False)
+    _begun(project, "leases = 'comments'\n" + CONFIG)
     for words in (("hold", "deploy", "--", "true"), ("loop",)):
         project.dibs(*words).told(1, "comments")
 
 
 def test_an_irreversible_stage_does_not_start_on_comments(project: Project) -> None:
     stage = "[[stage]]\nname = 'ready'\nrun = 'true'\nirreversible = true\n"
-    project.begin("leases = 'comments'\n" + stage, 1, history=False)
+    _begun(project, "leases = 'comments'\n" + stage, 1)
     project.dibs("work", "--once").told(1, "irreversible", "comments")
     refused = project.dibs("claim", "1", "--json")
     assert refused.code == 6
@@ -143,7 +152,7 @@ def test_an_irreversible_stage_does_not_start_on_comments(project: Project) -> N
 
 
 def test_waiting_for_an_issue_that_another_holds(project: Project) -> None:
-    project.begin("ttl = '1s'\n[[stage]]\nname = 'ready'\nrun = 'true'\n", 1, history=False)
+    _begun(project, "ttl = '1s'\n[[stage]]\nname = 'ready'\nrun = 'true'\n", 1)
     assert project.dibs("claim", "1").code == 0
     began = CLOCK.now()
     waited = project.dibs("claim", "1", "--wait", "30s", "--ttl", "1h", "--json")

@@ -6,10 +6,11 @@ import threading
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
+from tests.servers.relay import Relay
+from tests.servers.valkey import Valkey, cluster_node, valkey
+
 from dibs.adapters.leases.redis import RedisLeases
 from dibs.testing.conformance import LeaseHarness
-from servers.relay import Relay
-from servers.valkey import Valkey, cluster_node, valkey
 
 _namespaces = (f"conformance-{os.getpid()}-{number}" for number in itertools.count(1))
 

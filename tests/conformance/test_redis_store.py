@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from redis.crc import key_slot
+from tests.servers.process import free_port, wait_until
+from tests.servers.relay import Relay, TlsRelay
+from tests.servers.valkey import ClusterNode, Valkey, Watched
 
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.leases.redis import RedisLeases
@@ -21,9 +24,6 @@ from dibs.core.lease import Busy, Full, Granted, Lost, Released, Renewed
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import Waking
 from dibs.testing.conformance.lease_harness import ADVANCED, CONCEDED, bid, revocation
-from servers.process import free_port, wait_until
-from servers.relay import Relay, TlsRelay
-from servers.valkey import ClusterNode, Valkey, Watched
 
 ISSUE = IssueRef("acme/shop", "42")
 RECORD = "{dibs:dibs}:issue:acme/shop#42"
