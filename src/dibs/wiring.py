@@ -2,13 +2,13 @@
 
 import os
 import random
-import re
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode
 
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.granters import MemoryGranters
@@ -213,10 +213,10 @@ class Services:
         return Migrating(
             self.tracker,
             self.leases,
-            self.pipeline,
             self.claiming,
             self.adapters.granters,
             self.adapters.clock,
+            new_run=self._new_run,
             settle_s=self.rules.settle.total_seconds(),
         )
 
@@ -226,7 +226,7 @@ class Services:
 
     @property
     def checking(self) -> Checking:
-        return Checking(self.tracker, self.leases, self.pipeline, self.claiming)
+        return Checking(self.tracker, self.leases, self.pipeline, self.claiming, self.granting)
 
     @property
     def resuming(self) -> Resuming:
@@ -448,12 +448,19 @@ def _in_memory(settings: Settings, author: str) -> Adapters:
         moment = wall_clock()  # in whole milliseconds, as cards write them
         return ServerTime(moment.replace(microsecond=moment.microsecond // 1000 * 1000))
 
+    store: LeaseStore | None
+    closing: list[Callable[[], None]] = []
+    if not settings.tracker.startswith("memory") or settings.leases in ("auto", "memory:"):
+        store = MemoryLeases(now)  # also for a backlog that is not there yet: nothing is held
+    else:
+        store, closing = _store(settings, None)
     return Adapters(
         tracker=MemoryTracker(now, author=author),
-        store=None if settings.leases == "comments" else MemoryLeases(now),
+        store=store,
         pauses=MemoryPauses(now),
         journal=NoJournal(),
         clock=SystemClock(),
+        close=closing,
     )
 
 
@@ -468,16 +475,44 @@ def _path(settings: Settings, place: str) -> Path:
     return settings.root / place
 
 
-def granter_name(settings: Settings) -> str:
-    """How a store is called beside the backlog: as configured, without secrets and without
-    options, but for the namespace: two of them in one server are two stores.
+_TELLING = ("namespace", "region", "endpoint", "host", "port", "db", "dbname", "service", "prefix")
+"""Options that say which store is meant. All others say how to reach it, or are secret."""
 
-    The tracker's own file is `auto`, however it is spelt and wherever the folder is moved.
+
+def granter_name(settings: Settings) -> str:
+    """How a store is called beside the backlog: so that one store has one name, and two have two.
+
+    The tracker's own file is `auto`, however it is spelt. Paths are told from the tracker's file,
+    so that the name holds when the whole folder is moved.
     """
-    if settings.leases == settings.tracker:
-        return "auto"
-    apart = re.search(r"[?&](namespace=[^&#]*)", settings.leases)
-    return without_secrets(settings.leases) + (f"?{apart[1]}" if apart else "")
+    scheme, _, place = settings.leases.partition(":")
+    tracker, _, tracker_file = settings.tracker.partition(":")
+    if scheme != "sqlite":
+        return without_secrets(settings.leases) + _telling_options(settings.leases)
+    file = (settings.root / place).resolve()
+    if tracker != "sqlite":
+        return f"sqlite:{file}"
+    backlog = (settings.root / tracker_file).resolve()
+    return "auto" if file == backlog else f"sqlite:{os.path.relpath(file, backlog.parent)}"
+
+
+def place_of(name: str, settings: Settings) -> str:
+    """Where a store is that is called so beside this backlog; without its credentials."""
+    scheme, _, path = name.partition(":")
+    tracker, _, tracker_file = settings.tracker.partition(":")
+    if scheme != "sqlite" or tracker != "sqlite":
+        return name
+    backlog = (settings.root / tracker_file).resolve()
+    return f"sqlite:{(backlog.parent / path).resolve()}"
+
+
+def _telling_options(place: str) -> str:
+    options = [
+        (key, without_secrets(value))
+        for key, value in parse_qsl(place.partition("?")[2])
+        if key in _TELLING
+    ]
+    return f"?{urlencode(sorted(options), safe=':/')}" if options else ""
 
 
 def fresh_run() -> RunId:

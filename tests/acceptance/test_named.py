@@ -51,6 +51,20 @@ def test_a_command_runs_under_its_hold_and_its_exit_code_comes_back(named: Proje
     assert shown.out == "out of sight\n"
 
 
+def test_a_command_runs_where_it_was_typed_with_what_its_caller_has(named: Project) -> None:
+    below = named.root / "below"
+    below.mkdir()
+    script = 'pwd; echo "$GITHUB_TOKEN $DIBS_LEASES"'
+    env = {"GITHUB_TOKEN": "mine", "DIBS_LEASES": "auto"}
+    done = named.dibs("hold", "deploy", "--", "sh", "-c", script, cwd=below, env=env)
+    assert done.out == f"{below}\nmine auto\n"
+
+
+def test_a_loop_that_cannot_go_on_says_so_and_fails(named: Project) -> None:
+    named.configure('[[loop]]\nname = "beat"\nevery = "1s"\nrun = "./not-there"\n')
+    named.dibs("loop").told(1, "not-there")
+
+
 def test_one_holds_and_the_next_is_told_who_and_waits_if_told_to(named: Project) -> None:
     first = _hold(named, "deploy", "--as", "ann", "--", "sh", "-c", "echo > in; sleep 60")
     named.appears("in")
@@ -125,7 +139,7 @@ def test_replicas_of_a_loop_tick_once_in_every_window_and_miss_none(named: Proje
         (("hold", "7up", "--", "true"), 2, "7up"),
         (("loop", "nope"), 1, "nope"),
         (("hold", "x", "--ttl", "1ms", "--", "true"), 2, "ttl"),
-        (("hold", "x", "--", "no-such-program-anywhere"), 1, "not found"),
+        (("hold", "x", "--", "no-such-program-anywhere"), 127, "not found"),
     ],
 )
 def test_what_cannot_be_is_told(named: Project, words, code, said) -> None:

@@ -8,7 +8,8 @@ import pytest
 from dibs.adapters.clocks import SystemClock, wall_clock
 from dibs.adapters.leases.memory import MemoryLeases
 from dibs.core.errors import BadName, BadTtl, LeaseLost, Misuse, Unavailable
-from dibs.core.ids import HolderId
+from dibs.core.granter import Appointed
+from dibs.core.ids import Fence, HolderId
 from dibs.core.lease import Unproven
 from dibs.core.named import hold_ref
 from dibs.services.holds import Hold, HoldWish, NotHeld
@@ -101,6 +102,65 @@ def test_a_store_in_doubt_is_asked_again(world):
     two.store.change = lambda call, answer: Unproven("it changed hands")
     refused = take(two)
     assert refused == NotHeld("deploy", (), "it changed hands")
+
+
+def test_a_hold_is_not_used_if_the_leases_were_moved_while_it_was_asked_for(world):
+    one = world.process("w1")
+    take(one).release()
+
+    def move(call):
+        if call.name == "acquire":
+            world.granters.appoint(Appointed("redis://x"), instead_of=world.granters.granter())
+
+    one.store.before = move
+    refused = take(one)
+    assert isinstance(refused, NotHeld)
+    assert "redis://x" in refused.why
+    assert world.store.live() == ()
+    assert len(one.services._turns) == 0
+
+
+def test_a_hold_is_not_used_below_a_floor_that_rose_meanwhile(world):
+    one = world.process("w1")
+    take(one).release()
+
+    def there_and_back(call):
+        if call.name == "acquire":
+            known = world.granters.granter()
+            world.granters.appoint(Appointed("auto", Fence(100)), instead_of=known)
+
+    one.store.before = there_and_back
+    assert isinstance(take(one), NotHeld)
+    one.store.before = lambda call: None
+    assert take(one).fence > 100
+
+
+def test_what_was_done_under_a_hold_is_done_even_if_it_cannot_be_given_back(world):
+    one = world.process("w1")
+    held = take(one)
+    one.store.before = outage("release")
+    held.release()
+    assert len(one.services._turns) == 0
+
+
+def test_a_hold_that_nobody_could_renew_is_given_back(world):
+    one = world.process("w1")
+
+    class NoThreads:
+        def start(self, work, name):
+            raise RuntimeError("can't start new thread")
+
+    one.services.adapters.threads = NoThreads()
+    with pytest.raises(RuntimeError):
+        take(one)
+    assert world.store.live() == ()
+    assert len(one.services._turns) == 0
+
+
+def test_a_wait_outlasts_an_outage_of_the_store(world):
+    one = world.process("w1")
+    one.store.before = outage("acquire", times=6)
+    assert isinstance(take(one, wait_s=60), Hold)
 
 
 def test_a_hold_that_was_taken_away_says_so(world):

@@ -2,12 +2,14 @@
 
 import heapq
 import random
+import threading
 from collections import Counter
 from datetime import timedelta
 
 import pytest
 
 from dibs.core.errors import BadConfiguration, BadTtl, LeaseLost
+from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import HolderId
 from dibs.core.named import loop_ref
 from dibs.core.windows import window_at
@@ -36,7 +38,9 @@ class Replicas:
             tick(name, turn)
 
         rhythm = Rhythm("reconcile", self.every, noted, HolderId(f"r{name}"))
-        return self.world.process(f"r{name}").services.loop(rhythm)
+        services = self.world.process(f"r{name}").services
+        services._dice = lambda: random.Random(name)
+        return services.loop(rhythm)
 
     def go_on(self, seconds):
         until = self.world.clock.passed_s + seconds
@@ -87,11 +91,8 @@ def test_a_replica_that_dies_in_its_tick_costs_one_window_at_most(world):
     victim = replicas.loops[replicas.ticks[-1][1]]
     object.__setattr__(victim._rhythm, "tick", die)
     started = world.clock.server_now()
-    while True:
-        try:
-            replicas.go_on(EVERY_S)
-        except Died:
-            break
+    with pytest.raises(Died):
+        replicas.go_on(3600)
     replicas.gone.add(replicas.loops.index(victim))
     replicas.go_on(600)
     passed = (world.clock.server_now() - started) / EVERY
@@ -99,33 +100,75 @@ def test_a_replica_that_dies_in_its_tick_costs_one_window_at_most(world):
     assert set(replicas.windows.values()) == {1}
 
 
-def test_a_tick_that_outlasts_its_window_is_not_joined_by_another(world):
-    busy = []
-
-    def long_at_first(name, turn):
-        assert not busy, "two ticks at once"
-        if len(replicas.ticks) == 2:
-            busy.append(name)
-            for _ in range(60):  # twice its window, renewed on the way
-                world.clock.sleep(1)
-                turn.check()
-                for _ in range(50):  # the renewing thread is real: give it a turn
-                    if turn.keeper.remaining_s() > 2:
-                        break
-                    world.clock.wait(_never(), 0)
-            busy.clear()
-
+def test_a_tick_that_outlasts_its_window_is_not_joined_by_another():
+    """One replica is busy for twice its window, and another asks all the while."""
     world = World("store", patience_s=0.01)
-    replicas = Replicas(world, 1, long_at_first)
-    replicas.go_on(300)
-    assert set(replicas.windows.values()) == {1}
-    assert len(replicas.windows) >= 6
+    others = Replicas(world, 1)
+
+    def long_at_first(_, turn):
+        if len(busy.ticks) > 1:
+            return
+        seen = len(others.ticks)
+        for _ in range(60):
+            world.clock.sleep(1)
+            _let_renew(world, turn)
+            turn.check()
+            others.loops[0].step()
+        assert turn.keeper.lease.beats > 0, "it was renewed"
+        assert len(others.ticks) == seen, "another ticked beside it"
+
+    busy = Replicas(world, 1, long_at_first)
+    busy.go_on(1)
+    assert busy.ticks
+    world.clock.advance(5)
+    busy.loops[0].step()  # gives back what it had extended
+    world.clock.advance(EVERY_S)
+    others.go_on(120)
+    assert set(others.windows.values()) == {1}
+    assert len(others.windows) >= 3
 
 
-def _never():
-    import threading
+def _let_renew(world, turn):
+    """The renewing thread is real: give it a turn when its time has come."""
+    for _ in range(400):
+        if turn.keeper.remaining_s() > 4:
+            return
+        world.clock.wait(threading.Event(), 0)
 
-    return threading.Event()
+
+def test_a_loop_does_not_tick_under_a_grant_that_a_move_overtook(world):
+    """It slept between its look and its grant, and the leases were moved meanwhile."""
+    process = world.process("r1")
+
+    def move(call):
+        if call.name == "acquire":
+            world.granters.appoint(Appointed("redis://x"), instead_of=world.granters.granter())
+
+    ticks = []
+    loop = process.services.loop(Rhythm("reconcile", EVERY, ticks.append, HolderId("r1")))
+    loop.step()
+    loop.step()
+    assert len(ticks) == 1
+    world.clock.advance(EVERY_S)
+    process.store.before = move
+    wait_s = loop.step()
+    assert len(ticks) == 1
+    assert world.store.live() == ()
+    assert wait_s < 5, "it looks again soon"
+
+
+def test_a_move_or_a_hitch_at_its_start_does_not_cost_a_long_window(world):
+    day = timedelta(days=1)
+    replicas = Replicas(world, 1, every=day)
+    replicas.go_on(10)
+    before = len(replicas.ticks)
+    world.clock.advance(day.total_seconds())
+    granter = world.granters.granter()
+    world.granters.appoint(Moving("auto", "x"), instead_of=granter)
+    assert replicas.loops[0].step() < 5
+    world.granters.appoint(granter, instead_of=Moving("auto", "x"))
+    replicas.loops[0].step()
+    assert len(replicas.ticks) == before + 1
 
 
 def test_a_tick_that_was_revoked_learns_of_it(world):

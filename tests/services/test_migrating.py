@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from dibs.core.errors import CannotMove
+from dibs.core.errors import CannotMove, GrantedElsewhere
 from dibs.core.granter import Appointed, Moving
-from dibs.core.ids import Fence
+from dibs.core.ids import Fence, HolderId
 from dibs.core.steps import Step
 from dibs.services.claiming import Claimed, Refused
+from dibs.services.holds import HoldWish
 from dibs.services.migrating import GaveUp, Moved, Waiting
 
 from .world import KINDS, TTL_S, Crash, World, at, crashing
@@ -152,14 +153,70 @@ def test_leases_that_are_elsewhere_are_not_moved_from_here(here, there):
         next(migrate(there, here))
 
 
-def test_two_movers_do_not_both_win(here, there):
+def test_of_two_movers_the_second_takes_over_and_the_first_gives_up(here, there):
     here.process().claimed(here.add())
-    first = migrate(here, there)
+    first, second = migrate(here, there), migrate(here, there)
     next(first)
-    here.granters.appoint(Appointed("redis://elsewhere"), instead_of=here.granters.granter())
+    next(second)
+    here.clock.advance(TTL_S)
     with pytest.raises(CannotMove):
         list(first)
-    assert here.granters.granter() == Appointed("redis://elsewhere")
+    assert isinstance(list(second)[-1], Moved)
+    assert here.granters.granter().store == NAMES[there.kind]
+
+
+def test_a_mover_does_not_end_a_move_that_was_called_off_and_begun_again(here, there):
+    """While it slept the origin granted again, and another began an equal move."""
+    issue, worker = here.add(), here.process()
+    sleeper = here.process("mover").services
+    asked = sleeper.leases.highest
+    others = []
+
+    def slept():
+        called_off = Appointed(NAMES[here.kind])
+        here.granters.appoint(called_off, instead_of=here.granters.granter())
+        worker.claimed(issue)
+        third = migrate(here, there)
+        others.append(third)
+        next(third)
+        return asked()
+
+    sleeper.migrating._origin.adapter.highest = slept
+    moving = sleeper.migrating.migrate(NAMES[here.kind], NAMES[there.kind], patience_s=60.0)
+    with pytest.raises(CannotMove):
+        list(moving)
+    assert not isinstance(here.granters.granter(), Appointed), "the third one's move goes on"
+
+
+def test_fsck_of_a_process_set_up_for_another_store_touches_nothing(here, there):
+    issue = here.add()
+    here.process().claimed(issue)
+    with pytest.raises(GrantedElsewhere):
+        list(there.process("w2").services.checking.check(repair=True))
+    assert "claimed" in here.labels(issue)
+
+
+def test_a_name_that_is_held_is_waited_for(here, there):
+    world = here if here.kind == "store" else there
+    other = there if world is here else here
+    held = world.process("w1").services.holds.take(HoldWish("deploy", HolderId("w1")))
+    moving = migrate(world, other)
+    assert next(moving) == Waiting(("deploy/1",))
+    held.release()
+    assert isinstance(list(moving)[-1], Moved)
+
+
+def test_a_card_that_was_deleted_is_outranked_too(here, there):
+    if here.kind != "comments":
+        here, there = there, here
+    issue, worker = here.add(), here.process()
+    keeper = worker.hold(issue)
+    worker.services.advancing.give_back(keeper)
+    here.tracker.comment(issue, "somebody says something")
+    for comment in here.read(issue).comments[:-1]:
+        here.tracker.delete_comment(issue, comment.id)
+    assert isinstance(list(migrate(here, there))[-1], Moved)
+    assert there.process("w2").claimed(issue).lease.fence > keeper.fence
 
 
 def test_a_fence_that_does_not_outrank_what_is_shown_is_refused(here, there):
@@ -175,4 +232,6 @@ def test_a_fence_that_does_not_outrank_what_is_shown_is_refused(here, there):
     assert codes(worker.claim(issue)) == ["FENCE_REGRESSED"]
     assert "fence_regressed" in here.events()
     assert here.store.live() == ()
-    assert isinstance(list(migrate(here, here))[-1], Moved), "a move onto itself lifts the floor"
+    assert isinstance(list(migrate(here, here))[-1], Moved)
+    healed = worker.claimed(issue)
+    assert healed.lease.fence > record.lease.fence, "a move onto itself lifts the floor"

@@ -11,7 +11,8 @@ CREATE TABLE granter (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     store TEXT NOT NULL,
     target TEXT,
-    floor INTEGER NOT NULL
+    floor INTEGER NOT NULL,
+    mover TEXT NOT NULL
 );
 """
 
@@ -46,23 +47,27 @@ class SqliteGranters:
             known = _read(tx)
             if known is not None and known != instead_of:
                 return known
-            store, target = (
-                (granter.store, None)
-                if isinstance(granter, Appointed)
-                else (granter.origin, granter.target)
-            )
             tx.sql.execute(
-                "INSERT OR REPLACE INTO granter (id, store, target, floor) VALUES (1, ?, ?, ?)",
-                (store, target, granter.floor),
+                "INSERT OR REPLACE INTO granter (id, store, target, floor, mover)"
+                " VALUES (1, ?, ?, ?, ?)",
+                _row(granter),
             )
             return granter
 
 
+def _row(granter: Granter) -> tuple[str, str | None, int, str]:
+    match granter:
+        case Appointed(store, floor):
+            return store, None, floor, ""
+        case Moving(origin, target, floor, mover):
+            return origin, target, floor, mover
+
+
 def _read(tx: Transaction) -> Granter | None:
-    row = tx.sql.execute("SELECT store, target, floor FROM granter").fetchone()
+    row = tx.sql.execute("SELECT store, target, floor, mover FROM granter").fetchone()
     if row is None:
         return None
-    store, target, floor = row
+    store, target, floor, mover = row
     if target is None:
         return Appointed(store, Fence(floor))
-    return Moving(store, target, Fence(floor))
+    return Moving(store, target, Fence(floor), mover)

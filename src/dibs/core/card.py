@@ -27,6 +27,7 @@ VERSION = 1
 LONGEST_LINE = 16_000
 _LONGEST_WHY = 200
 _LONGEST_KEPT = 2000
+_EXACT = 2**53  # where Redis' scripts stop counting exactly
 _LINE = re.compile(
     r"<!-- (claim|revoke|shown)((?: [a-z][a-z0-9_]{0,31}=[!-~]*)*) -->(?=[ \r\n]|$)", re.ASCII
 )
@@ -180,7 +181,9 @@ def _count(fields: _Fields, key: str, *, digits: int) -> int:
     text = fields.take(key) or "0"
     if not text.isascii() or not text.isdigit() or len(text) > digits:
         raise ValueError(f"{key} is not a count")
-    return int(text)
+    if (count := int(text)) >= _EXACT:
+        raise ValueError(f"{key} is more than every store can count")
+    return count
 
 
 def _revoke(fields: _Fields) -> RevokeMark:

@@ -12,6 +12,7 @@
     │   └── NoSuchStage           the pipeline has no such stage
     ├── NotGranted                a lease that was insisted on could not be had
     ├── LeaseLost                 the work must stop; another may hold the issue by now
+    ├── GrantedElsewhere          another store grants: this one knows nothing of what is held
     ├── BadConfiguration          the operator must change a setting
     ├── Unwritable                a file or stream of the caller's cannot be read or written
     ├── HandlerUnusable           the operator must mend the handler (missing, not executable)
@@ -143,6 +144,13 @@ class LeaseLost(DibsError):
     def __init__(self, issue: IssueRef, *, fence: Fence, why: str) -> None:
         self.issue, self.fence, self.why = issue, fence, why
         super().__init__(f"{issue}: the lease with fence {fence} is lost: {why}")
+
+
+class GrantedElsewhere(DibsError):
+    """Another store grants leases now, so this one's word about them is worth nothing."""
+
+    code = "GRANTED_ELSEWHERE"
+    hint = "look at who grants with: dibs leases show"
 
 
 class BadConfiguration(DibsError):

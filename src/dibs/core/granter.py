@@ -27,6 +27,8 @@ class Moving:
     origin: str
     target: str
     floor: Fence = Fence(0)
+    mover: str = ""
+    """Who moves them: nobody else may end this move, or call it off."""
 
 
 Granter = Appointed | Moving

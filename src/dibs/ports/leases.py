@@ -6,8 +6,10 @@ store becomes one in `services.showing`.
 """
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
+from dibs.core.errors import Unavailable
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import (
@@ -68,6 +70,17 @@ class LeaseStore(Protocol):
         ...
 
 
+def acquire_patiently(store: LeaseStore, bid: Bid) -> AcquireResult:
+    """Ask once more after a lost reply: the run is the same, so the grant is, too.
+
+    Otherwise the store would keep for a whole ttl what nobody knows to have.
+    """
+    try:
+        return store.acquire(bid)
+    except Unavailable:
+        return store.acquire(bid)
+
+
 @runtime_checkable
 class Waking(Protocol):
     """What a store adds that can tell of the end of a lease, so that nobody has to poll for it."""
@@ -78,6 +91,15 @@ class Waking(Protocol):
         May return early, and may miss an end: the caller asks the store either way. An expiry
         makes no noise, so the caller waits no longer than the lease that it knows of.
         """
+        ...
+
+
+@runtime_checkable
+class Lingering(Protocol):
+    """What a store adds that keeps a lease for longer than was asked for."""
+
+    def lingers(self, ttl: timedelta) -> timedelta:
+        """By how much at most, if nobody releases it."""
         ...
 
 

@@ -23,6 +23,8 @@ class Assignment:
     """From SIGTERM to SIGKILL."""
     in_sight: bool = False
     """Reads and writes where we do, instead of in its run's folder."""
+    as_typed: bool = False
+    """A person's own command: in the folder where they are, with the environment they have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dibs.ports.leases import ShownLeases
 from dibs.ports.paging import walk
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Claiming
+from dibs.services.granting import Granting
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +23,25 @@ class Finding:
 
 class Checking:
     def __init__(
-        self, tracker: Tracker, leases: ShownLeases, pipeline: Pipeline, claiming: Claiming
+        self,
+        tracker: Tracker,
+        leases: ShownLeases,
+        pipeline: Pipeline,
+        claiming: Claiming,
+        granting: Granting,
     ) -> None:
         self._tracker = tracker
         self._leases = leases
         self._pipeline = pipeline
         self._claiming = claiming
+        self._granting = granting
 
     def check(self, *, repair: bool) -> Iterator[Finding]:
-        """Every open issue and every claimed one, as they are found. Repairs are idempotent."""
+        """Every open issue and every claimed one, as they are found. Repairs are idempotent.
+
+        Raises GrantedElsewhere where this store knows nothing of what is held.
+        """
+        self._granting.insist()
         seen: set[IssueRef] = set()
         for ref in self._refs():
             if ref not in seen:

@@ -278,7 +278,8 @@ class Claiming:
     def _judge_again(
         self, lease: Lease, thread: Thread, stage: Stage, options: ClaimOptions
     ) -> tuple[Refused | None, int]:
-        self._granting.claim_office()
+        if (elsewhere := self._granting.refusal_of(lease.fence)) is not None:
+            return Refused(lease.issue, (elsewhere,), after_grant=True), 0
         before = self._leases.standing(thread, apart_from=lease.run)
         if lease.fence <= before.highest and before.record is None:
             # The store says that it is ours, and somebody has had a higher fence: it has forgotten.

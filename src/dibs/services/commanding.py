@@ -20,9 +20,11 @@ def run_kept(
     *,
     stop: threading.Event,
     in_sight: bool = False,
+    as_typed: bool = False,
 ) -> Exited | Stopped:
     """To its end: by itself, because the lease is lost, or because `stop` was set."""
-    runner.check(command)
+    if not as_typed:  # then the shell says what is wrong, where it was typed
+        runner.check(command)
     running = runner.start(
         Assignment(
             run=keeper.run,
@@ -35,6 +37,7 @@ def run_kept(
             },
             stop_within=min(timedelta(seconds=5), keeper.terms.margin * 0.8),
             in_sight=in_sight,
+            as_typed=as_typed,
         ),
         keeper.trusted_until,
     )

@@ -1,6 +1,7 @@
 """Whether the store of this process may grant, as it stands beside the backlog."""
 
-from dibs.core.eligibility import Reason
+from dibs.core.eligibility import Reason, regressed
+from dibs.core.errors import GrantedElsewhere
 from dibs.core.granter import Appointed, Granter, keeps_house, objection
 from dibs.core.ids import Fence
 from dibs.ports.granters import Granters
@@ -28,12 +29,25 @@ class Granting:
         against = objection(granter, self.store) if granter is not None else None
         return (against,) if against is not None else ()
 
-    def claim_office(self) -> None:
-        """Be the granter, if there was none. Called under a grant, before it is judged."""
-        if self.granter is None:
-            self._granters.appoint(Appointed(self.store), instead_of=None)
+    def refusal_of(self, fence: Fence) -> Reason | None:
+        """Why a grant that was just made may not be used. To be asked after every grant.
+
+        A mover writes first and looks second, so whoever was granted something looks after it was.
+        If there was no granter, this store is it now.
+        """
+        granter = self.granter or self._granters.appoint(Appointed(self.store), instead_of=None)
+        against = objection(granter, self.store)
+        if against is None and fence <= granter.floor:
+            # The floor rose while we asked: leases were moved away and back again.
+            return regressed(fence, granter.floor)
+        return against
 
     def keeps_house(self) -> bool:
         """Whether this store's word may be used to bring labels back to the truth."""
         granter = self.granter
         return granter is None or keeps_house(granter, self.store)
+
+    def insist(self) -> None:
+        """Before this store's word is taken for the truth. Raises GrantedElsewhere."""
+        if not self.keeps_house():
+            raise GrantedElsewhere("; ".join(reason.text for reason in self.objections()))

@@ -5,6 +5,7 @@ other, so slot and lease are one atomic step, a dead holder's slot frees itself,
 the slot can be checked where something is written.
 """
 
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,16 +13,17 @@ from datetime import timedelta
 from typing import assert_never
 
 from dibs.core.durations import format_duration
+from dibs.core.eligibility import Reason
 from dibs.core.errors import BadTtl, Misuse, Outage
 from dibs.core.events import EventKind, about
 from dibs.core.ids import Fence, HolderId, RunId
-from dibs.core.lease import Bid, Busy, Ending, Full, Granted, Outcome, Record, Unproven
+from dibs.core.lease import Bid, Busy, Ending, Full, Granted, Lease, Outcome, Record, Unproven
 from dibs.core.named import HOLD_STAGE, checked_name, hold_ref
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.terms import LeaseTerms, terms_for
 from dibs.ports.clock import Clock
 from dibs.ports.journal import Journal
-from dibs.ports.leases import LeaseStore
+from dibs.ports.leases import LeaseStore, acquire_patiently
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.granting import Granting
@@ -29,6 +31,7 @@ from dibs.services.keeping import Grant, Keeper, Supervision
 from dibs.services.turns import Turns
 from dibs.services.waiting import Waiting
 
+_log = logging.getLogger("dibs.holds")
 _DOUBT_S = 0.1
 
 
@@ -100,12 +103,20 @@ class Hold:
         if self._released:
             return
         self._released = True
-        self._keeper.begin_finishing()
-        self._supervision.stop()
         try:
-            self._store.release(self._keeper.lease, Ending(Outcome.CONCEDED))
+            self._keeper.begin_finishing()
+            self._supervision.stop()
+            give_back(self._store, self._keeper.lease)
         finally:  # local turns in reverse order: the store first
             self._leave()
+
+
+def give_back(store: LeaseStore, lease: Lease) -> None:
+    """Best effort: what cannot be given back expires, and whatever was done is done."""
+    try:
+        store.release(lease, Ending(Outcome.CONCEDED))
+    except Outage as failure:
+        _log.warning("%s: its lease stays until it expires: %s", lease.issue, failure)
 
 
 class Holds:
@@ -141,13 +152,13 @@ class Holds:
         leave = _once(lambda: self._turns.leave(wish.name))
         try:
             taken = self._ask(wish, terms, left_s)
+            if isinstance(taken, Grant):
+                return self._keep(taken, leave)
         except BaseException:
             leave()
             raise
-        if isinstance(taken, NotHeld):
-            leave()
-            return taken
-        return self._keep(taken, leave)
+        leave()
+        return taken
 
     def holders(self) -> tuple[Record, ...]:
         """Everything that is held by name, the oldest first."""
@@ -158,9 +169,7 @@ class Holds:
     ) -> Grant | NotHeld:
         run, waiting = self._new_run(), Waiting(self._store, self._clock, self._dice)
         while True:
-            if against := self._granting.objections():
-                return NotHeld(wish.name, (), against[0].text)
-            asked = self._each_slot(wish, run, terms)
+            asked = self._ask_once(wish, run, terms, left_s)
             if isinstance(asked, Grant):
                 return asked
             if left_s() <= 0:
@@ -171,6 +180,19 @@ class Holds:
             else:  # it changed hands too fast to say whose it is: it will again
                 self._clock.sleep(min(self._dice.uniform(0, _DOUBT_S), left_s()))
 
+    def _ask_once(
+        self, wish: HoldWish, run: RunId, terms: LeaseTerms, left_s: Callable[[], float]
+    ) -> Grant | NotHeld:
+        """A store that is out of reach for a moment is worth the patience that there is."""
+        try:
+            if against := self._granting.objections():
+                return NotHeld(wish.name, (), against[0].text)
+            return self._each_slot(wish, run, terms)
+        except Outage as failure:
+            if not failure.retryable or left_s() <= 0:
+                raise
+            return NotHeld(wish.name, (), str(failure))
+
     def _each_slot(self, wish: HoldWish, run: RunId, terms: LeaseTerms) -> Grant | NotHeld:
         slots = list(range(1, wish.slots + 1))
         self._dice.shuffle(slots)
@@ -179,9 +201,10 @@ class Holds:
             asked_at = self._clock.now()
             ref = hold_ref(wish.name, slot)
             bid = Bid(ref, run, wish.holder, HOLD_STAGE, terms.ttl, None, self._granting.floor())
-            match self._acquire(bid):
+            match acquire_patiently(self._store, bid):
                 case Granted(lease):
-                    self._granting.claim_office()
+                    if (against := self._refusal_of(lease)) is not None:
+                        return NotHeld(wish.name, (), against.text)
                     self._journal.append(about(EventKind.CLAIMED, lease))
                     stage = Stage(HOLD_STAGE, label=HOLD_STAGE, terms=terms)
                     return Grant(lease, stage, terms, asked_at)
@@ -195,20 +218,26 @@ class Holds:
                     assert_never(never)
         return NotHeld(wish.name, tuple(others), "" if others else doubt)
 
-    def _acquire(self, bid: Bid) -> Granted | Busy | Full | Unproven:
-        """One more try after a lost reply: the run is the same, so the grant is, too."""
+    def _refusal_of(self, lease: Lease) -> Reason | None:
+        """Look who grants once more, now that we have something; what may not be used goes back."""
         try:
-            return self._store.acquire(bid)
-        except Outage as failure:
-            if not failure.retryable:
-                raise
-            return self._store.acquire(bid)
+            against = self._granting.refusal_of(lease.fence)
+        except BaseException:
+            give_back(self._store, lease)
+            raise
+        if against is not None:
+            give_back(self._store, lease)
+        return against
 
     def _keep(self, grant: Grant, leave: Callable[[], None]) -> Hold:
-        keeper = Keeper(
-            grant, self._store, self._tracker, self._pipeline, self._clock, self._journal
-        )
-        supervision = Supervision(keeper, self._clock, self._threads)
+        try:
+            keeper = Keeper(
+                grant, self._store, self._tracker, self._pipeline, self._clock, self._journal
+            )
+            supervision = Supervision(keeper, self._clock, self._threads)
+        except BaseException:  # no more threads, an interrupt: nobody would renew it
+            give_back(self._store, grant.lease)
+            raise
         return Hold(self._store, keeper, supervision, leave)
 
 

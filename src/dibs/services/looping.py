@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import assert_never
 
+from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration, BadTtl, Outage
 from dibs.core.events import EventKind, about
 from dibs.core.ids import Fence, HolderId, RunId
-from dibs.core.lease import Bid, Busy, Ending, Full, Granted, Lease, Outcome, Unproven
+from dibs.core.lease import Bid, Busy, Full, Granted, Lease, Unproven
 from dibs.core.named import LOOP_STAGE, loop_ref
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.terms import SHORTEST_TTL, terms_for
@@ -25,15 +26,18 @@ from dibs.core.windows import SHORTEST_WINDOW, Window, window_at
 from dibs.ports.clock import Clock
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.journal import Journal
-from dibs.ports.leases import LeaseStore
+from dibs.ports.leases import LeaseStore, Lingering, acquire_patiently
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.granting import Granting
+from dibs.services.holds import give_back
 from dibs.services.keeping import Grant, Keeper, Supervision
 
 _log = logging.getLogger("dibs.looping")
 _NEEDS = Guarantee.ATOMIC | Guarantee.SERVER_CLOCK
 _MOST_JITTER_S = 0.5
+_HITCH = timedelta(seconds=2)
+_EARLY = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,13 @@ class Loop:
             )
         if every < SHORTEST_WINDOW:
             raise BadTtl(f"loop {name!r}: every must be at least {SHORTEST_WINDOW}")
+        able: object = store
+        late = able.lingers(every) if isinstance(able, Lingering) else timedelta()
+        if late > every / 4:
+            raise BadTtl(
+                f"loop {name!r}: {store.name} keeps a lease for up to {format_duration(late)} after"
+                f" its time, which is too long for windows of {format_duration(every)}"
+            )
         self.name, self.every = name, every
         self._ref, self._rhythm = loop_ref(name), rhythm
         self._store, self._tracker, self._pipeline = store, tracker, pipeline
@@ -103,8 +114,11 @@ class Loop:
 
     def run(self, stop: threading.Event) -> None:
         """Tick once per window, with all the other replicas, until told to stop."""
-        while not stop.is_set():
-            self._clock.wait(stop, self._patient_step())
+        try:
+            while not stop.is_set():
+                self._clock.wait(stop, self._patient_step())
+        finally:
+            self._give_back_renewed()
 
     def _patient_step(self) -> float:
         try:
@@ -115,16 +129,14 @@ class Loop:
             _log.warning(
                 "loop %s: the store is not available, trying again: %s", self.name, failure
             )
-            return self._after(self.every / 10)
+            return self._soon()
 
     def step(self) -> float:
         """One decision, and the tick if it is ours. Returns how long to wait for the next."""
         if against := self._granting.objections():
             _log.warning("loop %s waits: %s", self.name, against[0].text)
-            return self.every.total_seconds()
-        if self._renewed is not None:
-            renewed, self._renewed = self._renewed, None
-            self._give_back(renewed)
+            return self._soon()
+        self._give_back_renewed()
         known = self._store.read(self._ref)
         if known is None:
             self._learn_the_time()
@@ -139,13 +151,14 @@ class Loop:
 
     def _claim(self, window: Window, left: timedelta) -> float:
         asked_at = self._clock.now()
-        match self._store.acquire(self._bid(left)):
+        match acquire_patiently(self._store, self._bid(left)):
             case Granted(lease):
                 if window_at(lease.granted_at, self.every) != window:
                     # The reply took us into the next window, and the lease would end inside it.
-                    self._give_back(lease)
+                    give_back(self._store, lease)
                     return 0.0
-                self._granting.claim_office()
+                if not self._may_use(lease):
+                    return self._soon()
                 self._journal.append(about(EventKind.CLAIMED, lease, window=str(window.number)))
                 terms = terms_for(left)
                 stage = Stage(LOOP_STAGE, label=LOOP_STAGE, terms=terms)
@@ -179,16 +192,35 @@ class Loop:
         floor = self._granting.floor()
         return Bid(self._ref, self._new_run(), self._rhythm.holder, LOOP_STAGE, ttl, None, floor)
 
+    def _may_use(self, lease: Lease) -> bool:
+        """Look who grants once more, now that we have something; what may not be used goes back."""
+        try:
+            against = self._granting.refusal_of(lease.fence)
+        except BaseException:
+            give_back(self._store, lease)
+            raise
+        if against is not None:
+            _log.warning("loop %s waits: %s", self.name, against.text)
+            give_back(self._store, lease)
+        return against is None
+
     def _learn_the_time(self) -> None:
         """Nobody ever had this loop, so nobody knows the store's time: ask for a lease to read it
         off, and give it back.
         """
         granted = self._store.acquire(self._bid(SHORTEST_TTL))
         if isinstance(granted, Granted):
-            self._give_back(granted.lease)
+            give_back(self._store, granted.lease)
 
-    def _give_back(self, lease: Lease) -> None:
-        self._store.release(lease, Ending(Outcome.CONCEDED))
+    def _give_back_renewed(self) -> None:
+        """A lease that was extended beyond its window, once that is over or we leave."""
+        if self._renewed is not None:
+            renewed, self._renewed = self._renewed, None
+            give_back(self._store, renewed)
+
+    def _soon(self) -> float:
+        """After a hitch: long before a window is over, and without hammering."""
+        return self._after(min(self.every / 10, _HITCH))
 
     def _after(self, span: timedelta) -> float:
         """Then, and a moment more: replicas that wake at once get in each other's way."""
@@ -207,7 +239,8 @@ class _Overrun:
 
     def _wait(self) -> None:
         terms = self._keeper.terms
-        early_s = min(terms.renew_every, terms.margin * 3).total_seconds()
+        # As late as a lost reply or two allow: a lease that was renewed outlasts its window.
+        early_s = min(terms.renew_every / 2, _EARLY).total_seconds()
         wait_s = self._keeper.trusted_until - self._clock.now() - early_s
         if not self._clock.wait(self._done, max(wait_s, 0.0)):
             self._supervision = Supervision(self._keeper, self._clock, self._threads)

@@ -7,15 +7,14 @@ each grant and before it shows it, so a grant is either seen here or given back 
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import assert_never
 
 from dibs.core.errors import CannotMove, NoSuchIssue
 from dibs.core.granter import Appointed, Granter, Moving
-from dibs.core.ids import Fence, IssueRef
-from dibs.core.pipeline import Pipeline
+from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.ports.clock import Clock
 from dibs.ports.granters import Granters
 from dibs.ports.leases import ShownLeases
@@ -53,16 +52,18 @@ class Migrating:
         self,
         tracker: Tracker,
         origin: ShownLeases,
-        pipeline: Pipeline,
         claiming: Claiming,
         granters: Granters,
         clock: Clock,
         *,
+        new_run: Callable[[], RunId],
         settle_s: float,
     ) -> None:
-        self._tracker, self._origin, self._pipeline = tracker, origin, pipeline
+        self._tracker, self._origin = tracker, origin
         self._claiming, self._granters, self._clock = claiming, granters, clock
-        self._settle_s = settle_s
+        self._new_run, self._settle_s = new_run, settle_s
+        self._shown = Fence(0)
+        """The highest fence on any card: a store that has forgotten it must not grant it again."""
 
     def migrate(self, origin: str, target: str, *, patience_s: float) -> Iterator[Progress]:
         """Tells how far it is; the last word is Moved or GaveUp."""
@@ -87,7 +88,7 @@ class Migrating:
             yield Waiting(held)
             self._clock.sleep(_LOOK_EVERY_S)
             left = self._unfinished(left)
-        floor = Fence(max(moving.floor, self._origin.highest()))
+        floor = Fence(max(moving.floor, self._origin.highest(), self._shown))
         granter = self._granters.appoint(Appointed(moving.target, floor), instead_of=moving)
         if not isinstance(granter, Appointed) or granter.store != moving.target:
             raise CannotMove("somebody else is moving the leases, too")
@@ -96,16 +97,14 @@ class Migrating:
     def _stop_granting(self, origin: str, target: str) -> Moving:
         known = self._granters.granter()
         floor = _checked_floor(known, origin)
-        moving = Moving(origin, target, floor)
-        if known != moving and self._granters.appoint(moving, instead_of=known) != moving:
+        moving = Moving(origin, target, floor, self._new_run())
+        if self._granters.appoint(moving, instead_of=known) != moving:
             raise CannotMove("somebody else is moving the leases at this moment")
         return moving
 
     def _refs(self) -> Iterator[IssueRef]:
-        for issue in walk(self._tracker, IssueQuery(limit=sys.maxsize)):
-            yield issue.ref
-        claimed = (self._pipeline.labels.claimed,)
-        for issue in walk(self._tracker, IssueQuery(claimed, limit=sys.maxsize, closed_too=True)):
+        """Closed ones, too: somebody may hold one, and it may be opened again."""
+        for issue in walk(self._tracker, IssueQuery(limit=sys.maxsize, closed_too=True)):
             yield issue.ref
 
     def _unfinished(self, refs: Iterator[IssueRef] | list[IssueRef]) -> list[IssueRef]:
@@ -116,6 +115,7 @@ class Migrating:
         with suppress(NoSuchIssue):
             thread = self._tracker.read(ref)
             standing = self._origin.standing(thread)
+            self._shown = max(self._shown, standing.highest)
             if standing.unpainted is not None and thread.complete:
                 self._claiming.roll_forward(standing.unpainted)
                 return False  # looked at once more

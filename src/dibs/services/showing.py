@@ -42,7 +42,7 @@ from dibs.core.plan import EditComment, Effect, PostComment
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.applying import apply, paint_ending
 from dibs.ports.guarantees import Guarantee
-from dibs.ports.leases import LeaseStore, Painter
+from dibs.ports.leases import LeaseStore, Painter, acquire_patiently
 from dibs.ports.tracker import Tracker
 
 _log = logging.getLogger("dibs.showing")
@@ -74,7 +74,7 @@ class Showing:
         return self._store.guarantees
 
     def acquire(self, bid: Bid) -> AcquireResult:
-        result = self._store.acquire(bid)
+        result = acquire_patiently(self._store, bid)
         self._reached(Step.CLAIM_BID)
         return result
 

@@ -3,6 +3,7 @@
 import random
 from datetime import timedelta
 
+from dibs.core.errors import Outage
 from dibs.core.ids import IssueRef
 from dibs.ports.clock import Clock
 from dibs.ports.leases import LeaseStore, Waking
@@ -29,9 +30,17 @@ class Waiting:
         """Until the lease may be over, and at most `left_s`."""
         # Half a poll more than remains: whoever asks at the very moment is refused once more.
         over_s = max(remaining.total_seconds(), 0.0) + self._dice.uniform(0, self._poll_s / 2)
-        if self._waking is not None:
-            self._waking.await_end(issue, min(over_s, left_s, _LONGEST_LISTEN_S))
-            return
         poll_s = self._dice.uniform(self._poll_s / 2, self._poll_s)
         self._poll_s = min(self._poll_s * _GROWTH, _LONGEST_POLL_S)
-        self._clock.sleep(min(over_s, left_s, poll_s))
+        if self._waking is None:
+            self._clock.sleep(min(over_s, left_s, poll_s))
+            return
+        # A store may keep a lease for a while after its time: then nothing remains, and it is still
+        # not over. So no shorter than a poll, which grows.
+        listen_s = min(max(over_s, poll_s), left_s, _LONGEST_LISTEN_S)
+        try:
+            self._waking.await_end(issue, listen_s)
+        except Outage as failure:
+            if not failure.retryable:
+                raise
+            self._clock.sleep(min(poll_s, left_s))  # whoever asks next is told

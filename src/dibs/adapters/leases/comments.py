@@ -19,7 +19,6 @@ from dibs.core.fold import (
     PostedCard,
     card_of,
     fold,
-    highest_fence,
     lease_of,
     read_marks,
     standing_on_comments,
@@ -314,11 +313,20 @@ class CommentLeases:
         return tuple(live[:limit])
 
     def highest(self) -> Fence:
-        """Reads every issue there ever was."""
+        """Reads every issue there ever was.
+
+        Every comment counts, whoever wrote it: ids only rise, so a card that was deleted is below.
+        """
         everything = walk(self._tracker, IssueQuery(limit=sys.maxsize, closed_too=True))
-        threads = (self._tracker.read(issue.ref) for issue in everything)
-        fences = (highest_fence(read_marks(thread.comments, self._rules)) for thread in threads)
-        return Fence(max(fences, default=0))
+        return Fence(max((self._highest_on(issue.ref) for issue in everything), default=0))
+
+    def _highest_on(self, issue: IssueRef) -> Fence:
+        thread = self._tracker.read(issue)
+        if not thread.complete:
+            raise Unavailable(f"{issue}: not all comments could be read")
+        cards = read_marks(thread.comments, self._rules).cards
+        floor = max((max(one.card.floor, one.card.fence) for one in cards), default=0)
+        return Fence(floor + max((comment.id for comment in thread.comments), default=0))
 
     def _edit(self, lease: Lease, state: CardState, ending: Ending | None = None) -> Comment:
         """Write a state into our own card, against the expiry we know of."""

@@ -65,13 +65,15 @@ class ProcessRunner:
             (folder / "issue.json").write_bytes(assignment.stdin)
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
+        kept = dict(self._environment)
         environment = {
-            **_without_secrets(self._environment, assignment.pass_env),
+            **(kept if assignment.as_typed else _without_secrets(kept, assignment.pass_env)),
             **assignment.environment,
             "DIBS_RESULT": str((folder / "result.json").absolute()),
         }
         try:
-            return ProcessRun(assignment, folder, environment, trusted_until, self._folder)
+            place = Path.cwd() if assignment.as_typed else self._folder
+            return ProcessRun(assignment, folder, environment, trusted_until, place)
         except OSError as failure:  # no process, no memory, too many files
             raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
 

@@ -5,6 +5,7 @@ from enum import IntEnum
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import (
     DibsError,
+    GrantedElsewhere,
     LeaseLost,
     Misuse,
     NoSuchComment,
@@ -33,6 +34,7 @@ _ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
     (NoSuchIssue, Exit.ERROR),
     (NoSuchComment, Exit.ERROR),
     (Misuse, Exit.USAGE),
+    (GrantedElsewhere, Exit.SHUT),
     (LeaseLost, Exit.LOST),
     (NotGranted, Exit.HELD),
     (RateLimited, Exit.LIMITED),

@@ -131,6 +131,7 @@ def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> 
 
 
 def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
+    context.services.granting.insist()
     result = context.services.resuming.resume(ref, RunId(run))
     if isinstance(result, NotHeld):
         raise lost(result, run)

@@ -105,7 +105,13 @@ def _run(
 
     stop = _stop_on_signals()
     end = run_kept(
-        services.runner, hold.keeper, command, {"DIBS_HOLD": name}, stop=stop, in_sight=in_sight
+        services.runner,
+        hold.keeper,
+        command,
+        {"DIBS_HOLD": name},
+        stop=stop,
+        in_sight=in_sight,
+        as_typed=True,
     )
     data = {"name": name, "fence": hold.fence, "run": hold.run}
     if isinstance(end, Exited):
@@ -127,6 +133,8 @@ def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str
     context.creates = True
     specs = _wanted(context.settings.loops, names)
     services, stop = context.services, _stop_on_signals()
+    for spec in specs:
+        services.runner.check(spec.command)
     ticks = _Ticks(services, stop, once=once)
     loops = [
         services.loop(Rhythm(spec.name, spec.every, ticks.of(spec), context.holder(name)))
@@ -153,6 +161,7 @@ class _Ticks:
     def __init__(self, services: "Services", stop: threading.Event, *, once: bool) -> None:
         self._services, self._stop, self._once = services, stop, once
         self.counted: dict[str, int] = {}
+        self._failure: BaseException | None = None
 
     def of(self, spec: LoopSpec) -> Any:
         from dibs.services.commanding import run_kept
@@ -175,14 +184,24 @@ class _Ticks:
         return tick
 
     def run(self, loops: "list[Loop]") -> None:
+        """Until all have stopped. One that cannot go on stops them all, and says why."""
         threads = [
-            threading.Thread(target=loop.run, args=(self._stop,), name=f"dibs-loop-{loop.name}")
+            threading.Thread(target=self._one, args=(loop,), name=f"dibs-loop-{loop.name}")
             for loop in loops
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _one(self, loop: "Loop") -> None:
+        try:
+            loop.run(self._stop)
+        except BaseException as failure:  # noqa: BLE001 - raised again by whoever waits for us
+            self._failure = failure
+            self._stop.set()
 
 
 def _stop_on_signals() -> threading.Event:

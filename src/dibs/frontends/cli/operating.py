@@ -61,7 +61,8 @@ def status_command(context: Context, watch: bool, every: float) -> Answer:
     board = context.services.board
     if not watch:
         overview = board.overview()
-        return Answer(overview_data(overview), overview_lines(overview))
+        elsewhere = [f"{one.text}; {one.remedy}" for one in context.services.granting.objections()]
+        return Answer(overview_data(overview), overview_lines(overview), warnings=elsewhere)
     from dibs.frontends.cli.live import watch as watch_live
 
     watch_live(board.overview, max(every, 0.1), as_json=context.as_json)

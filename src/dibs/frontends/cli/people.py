@@ -95,6 +95,7 @@ def give_back_command(
 ) -> Answer:
     """Give back an issue you took: to its own stage, or on to another."""
     holder = context.holder(name)
+    context.services.granting.insist()
     result = context.services.resuming.resume_as(context.ref(issue), holder)
     if isinstance(result, NotHeld):
         record = result.record
@@ -267,6 +268,7 @@ def revoke_command(
     until it finds out.
     """
     ref, services = context.ref(issue), context.services
+    services.granting.insist()
     _, _, standing = services.board.show(ref)
     if standing.live is None:
         return Answer({"issue": str(ref)}, [f"nobody holds {ref}"], Exit.NOTHING)

@@ -1,5 +1,6 @@
 """Where leases are kept: what each store promises, who grants, and moving from one to another."""
 
+import os
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -82,8 +83,12 @@ def show_command(context: Context) -> Answer:
 
 
 @leases_command.command("migrate")
-@click.option("--from", "origin", metavar="STORE", help="Where they are, with its credentials.")
-@click.option("--to", "target", metavar="STORE", help="Where they go; the configured store.")
+@click.option(
+    "--from", "origin", metavar="STORE", help="Where they are; env:NAME reads a variable."
+)
+@click.option(
+    "--to", "target", metavar="STORE", help="Where they go; the configured store by default."
+)
 @click.option(
     "--wait",
     default="1h",
@@ -102,12 +107,12 @@ def migrate_command(
     Nobody is granted anything while what the old store granted is waited for. Workers set up for
     the new store may be running already: they wait until it is appointed.
     """
-    target = target or context.settings.leases
-    origin = origin or _origin(context, target)
+    target = _named(target) if target else context.settings.leases
+    origin = _named(origin) if origin else _origin(context, target)
+    if dry_run:
+        return _plan(context, origin, target)
     here, there = _connect(context, origin), _connect(context, target)
     try:
-        if dry_run:
-            return _plan(here, there)
         there.leases.live(limit=1)  # it has to answer before anything is stopped
         last: Progress | None = None
         for progress in here.migrating.migrate(
@@ -123,13 +128,25 @@ def migrate_command(
         there.close()
 
 
+def _named(place: str) -> str:
+    """A place, or the name of the variable it is in: a password has no place on a command line."""
+    kind, _, name = place.partition(":")
+    if kind != "env":
+        return place
+    if not os.environ.get(name):
+        raise click.UsageError(f"the variable {name!r} is not set")
+    return os.environ[name]
+
+
 def _origin(context: Context, target: str) -> str:
-    granter = context.services.granting.granter
-    match granter:
-        case Appointed(store):
-            return store if store != _shown(target) else target
-        case Moving(start):
-            return start
+    from dibs.wiring import granter_name, place_of
+
+    settings = context.settings
+    match context.services.granting.granter:
+        case Appointed(store) if store == granter_name(replace(settings, leases=target)):
+            return target  # with its credentials
+        case Appointed(store) | Moving(store):
+            return place_of(store, settings)
         case None:
             raise Misuse("nothing was ever granted here: just set leases to the store you want")
 
@@ -142,9 +159,17 @@ def _connect(context: Context, leases: str) -> "Services":
     return connect(settings, author=config.actor(), create=True)
 
 
-def _plan(here: "Services", there: "Services") -> Answer:
-    held = [str(record.lease.issue) for record in here.leases.live()]
-    data = {"from": here.granting.store, "to": there.granting.store, "held": held}
+def _plan(context: Context, origin: str, target: str) -> Answer:
+    """Without so much as opening the target, which opening might make."""
+    from dibs.wiring import granter_name
+
+    there = granter_name(replace(context.settings, leases=target))
+    here = _connect(context, origin)
+    try:
+        held = [str(record.lease.issue) for record in here.leases.live()]
+    finally:
+        here.close()
+    data = {"from": here.granting.store, "to": there, "held": held}
     line = f"leases would move from {data['from']} to {data['to']}; {len(held)} are held now"
     return Answer(data, [line])
 
@@ -188,11 +213,11 @@ def _granter_line(granter: Granter | None) -> str:
 def _granter_data(granter: Granter | None) -> dict[str, Any]:
     match granter:
         case Appointed(store, floor):
-            return {"granter": store, "floor": floor, "moving_to": None}
+            return {"granter": store, "floor": floor, "moving_from": None, "moving_to": None}
         case Moving(origin, target, floor):
             return {"granter": None, "floor": floor, "moving_from": origin, "moving_to": target}
         case None:
-            return {"granter": None, "floor": 0, "moving_to": None}
+            return {"granter": None, "floor": 0, "moving_from": None, "moving_to": None}
 
 
 def _shown(place: str) -> str:

@@ -1,0 +1,47 @@
+"""One store has one name beside the backlog, and two stores have two."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dibs import config
+from dibs.wiring import granter_name, place_of
+
+ROOT = Path("/srv/project")
+
+
+def settings(leases, *, root=ROOT, tracker="sqlite:.dibs/backlog.db"):
+    made = config.from_mapping({}, source="test", root=root)
+    return replace(made, leases=leases, tracker=tracker)
+
+
+@pytest.mark.parametrize(
+    ("leases", "name"),
+    [
+        ("auto", "auto"),
+        ("comments", "comments"),
+        ("sqlite:.dibs/backlog.db", "auto"),
+        ("sqlite:./.dibs/../.dibs/backlog.db", "auto"),
+        ("sqlite:leases.db", "sqlite:../leases.db"),
+        ("redis://:secret@db:6379/0?timeout=3", "redis://db:6379/0"),
+        ("redis://db/0?namespace=a&password=x", "redis://db/0?namespace=a"),
+        ("dynamodb://t?region=eu&endpoint=http://u:p@h", "dynamodb://t?endpoint=http://h&region=eu"),
+    ],
+)
+def test_a_name_tells_which_store_is_meant_and_nothing_secret(leases, name):
+    assert granter_name(settings(leases)) == name
+
+
+def test_two_folders_that_share_a_backlog_do_not_share_a_file_by_its_relative_name():
+    shared = "sqlite:/srv/backlog.db"
+    one = granter_name(settings("sqlite:leases.db", root=Path("/srv/a"), tracker=shared))
+    two = granter_name(settings("sqlite:leases.db", root=Path("/srv/b"), tracker=shared))
+    assert one != two
+
+
+def test_a_name_leads_back_to_its_store():
+    here = settings("sqlite:leases.db")
+    place = place_of(granter_name(here), here)
+    assert place == "sqlite:/srv/project/leases.db"
+    assert granter_name(settings(place)) == granter_name(here)
