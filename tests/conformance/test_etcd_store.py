@@ -4,6 +4,9 @@ that is revoked, a snapshot from before, replies that never arrive.
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,7 +20,15 @@ from tests.servers.relay import Relay
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.etcd_url import etcd_place
 from dibs.adapters.leases.etcd import EtcdLeases
-from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage, Unavailable
+from dibs.core.errors import (
+    BadConfiguration,
+    BadTtl,
+    Damaged,
+    Misuse,
+    NotPermitted,
+    Outage,
+    Unavailable,
+)
 from dibs.core.ids import Fence, IssueRef
 from dibs.core.lease import Busy, Full, Granted, Lost, Released, Renewed
 from dibs.ports.leases import Waking
@@ -189,6 +200,42 @@ def test_any_text_may_name_an_issue_and_a_stage(store):
         assert {record.lease.stage for record in store.live(stage)} == {stage}
     end(store, record_of(store, names[0]).lease)
     assert len(store.live()) == len(names) - 1
+
+
+HALF = "x\udc80"
+
+
+def test_half_a_letter_in_a_name_is_refused_and_in_prose_replaced(store):
+    lease = granted(store, holder=HALF)
+    assert record_of(store, ISSUE).lease.holder == lease.holder == "x?"
+    assert store.revoke(ISSUE, replace(revocation("a"), by=HALF, reason=HALF)) is not None
+    assert isinstance(store.release(lease, replace(ADVANCED, note=HALF)), Released)
+    assert record_of(store, ISSUE).ending == replace(ADVANCED, note="x?")
+    for wish in (
+        bid(IssueRef(HALF, "1"), "b", LONG),
+        bid(IssueRef("", HALF), "b", LONG),
+        bid(IssueRef("", "1"), HALF, LONG),
+        replace(bid(IssueRef("", "1"), "b", LONG), stage=HALF),
+    ):
+        with pytest.raises(Misuse):
+            store.acquire(wish)
+    for ask in (
+        lambda: store.read(IssueRef("", HALF)),
+        lambda: store.live(HALF),
+        lambda: store.revoke(ISSUE, revocation(HALF)),
+        lambda: store.release(lease, replace(ADVANCED, next=HALF)),
+    ):
+        with pytest.raises(Misuse):
+            ask()
+
+
+def test_what_etcd_will_never_take_is_not_tried_again(store):
+    with pytest.raises(BadTtl):
+        store.acquire(bid(ISSUE, "a", timedelta(seconds=10**10)))
+    lease = granted(store)
+    with pytest.raises(Damaged, match="larger than max"):
+        store.release(lease, replace(ADVANCED, note="x" * 3_000_000))
+    assert record_of(store, ISSUE).live
 
 
 def test_an_operator_reads_a_holder_with_etcdctl(server, store, prefix):
@@ -388,6 +435,32 @@ def test_a_crowd_of_waiters_is_served_one_by_one(server, prefix, opening):
     assert flaws == []
 
 
+# Forks
+
+
+def test_a_parent_and_its_child_are_never_both_granted_an_issue(server, prefix):
+    place = f"etcd://{server.endpoint}/{prefix}?timeout=2"
+    program = [sys.executable, "-m", "tests.conformance.fork_racer", "etcd", place, "25"]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+def test_a_child_of_a_fork_begins_with_nothing_of_its_parents(store, monkeypatch):
+    granted(store, issue=IssueRef("", "warm"))
+    parents, terms = store._gateway, store._terms
+    (idle,) = parents._endpoints[0]._idle
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with terms._lock:  # as if a thread of the parent was just asking for an etcd lease
+        store.close()
+        assert idle.sock is not None, "the child closed a connection of its parent's"
+        granted(store)
+    assert store._terms is not terms
+    assert store._gateway.revision > parents.revision > 0
+    assert parents._endpoints[0]._idle == [idle]
+    store.close()
+    parents.close()
+
+
 # Replies that are lost, and servers that are silent
 
 
@@ -427,6 +500,18 @@ def test_a_lost_reply_to_a_renewal_keeps_the_lease(relayed, store):
     assert isinstance(renewed, Renewed)
     assert renewed.lease.fence == lease.fence
     assert record_of(store, ISSUE).live
+
+
+def test_a_lost_reply_to_a_forced_revoke_is_told_as_done(relayed, store):
+    relay, client = relayed
+    granted(client)
+    relay.lose_the_next_reply()
+    record = client.revoke(ISSUE, revocation("a", force=True))
+    assert relay.lost.is_set()
+    assert record == record_of(store, ISSUE)
+    assert record is not None
+    assert not record.live
+    assert client.revoke(ISSUE, revocation("a", force=True)) is None
 
 
 def test_a_silent_server_is_unavailable_in_bounded_time(relayed):
@@ -734,6 +819,8 @@ def test_the_parts_of_the_url():
         *("http://a", "etcd://", "etcd://a:x", "etcd://a,", "etcd://user:secret"),
         *("etcd://a?timeout=0", "etcd://a?timeout=x", "etcd://a?timeout=nan", "etcd://a?tmeout=5"),
         *("etcd://a?ca=x", "etcds://a?ca=/nowhere", "etcds://a?cert=/nowhere"),
+        *("etcd://u:2024/secret@a:1/dibs", "etcd://u:2024?secret@a:1/dibs"),
+        *("etcd://u:2024#secret@a:1/dibs", "etcd://u:[secret@a", "etcd://[a", "etcd://a/\udc80"),
     ],
 )
 def test_a_url_that_cannot_be_is_refused(url):

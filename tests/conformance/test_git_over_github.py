@@ -113,8 +113,8 @@ def test_an_acquire_whose_reply_was_lost_is_granted_once(harness, piece):
         first = harness.store.acquire(bid(ISSUE, "a", TTL))
     assert isinstance(first, Granted)
     assert first.lease.fence == 1
-    assert harness.another().acquire(bid(ISSUE, "a", TTL)) == first
     assert git(repository(harness), "rev-list", "--count", RECORD) == "1"
+    assert harness.another().acquire(bid(ISSUE, "a", TTL)) == first
     assert [record.lease for record in harness.another().live()] == [first.lease]
 
 
@@ -144,15 +144,32 @@ def test_an_entry_that_no_record_confirms_is_not_believed_and_goes_in_time(harne
     assert listed == f"{ENTRIES}/acme=2Fshop/17/1-a"
 
 
-def test_a_bid_that_lost_takes_its_entry_along(harness):
-    """Two that both saw nothing: the second is refused by the server."""
+def test_a_try_that_is_refused_deletes_no_entry(harness):
+    """The first try was given up and arrived all the same; the entry is that of its grant."""
     refs = refs_of(harness)
     first, second = (refs.commit(text, None) for text in ("one\n", "two\n"))
-    entries = [f"{ENTRIES}/acme=2Fshop/17/1-{run}" for run in "ab"]
-    for commit, entry in zip((first, second), entries, strict=True):
-        refused = refs.swap([Move(RECORD, commit), Move(entry, commit, guarded=False)])
-        assert (refused is None) is (commit == first)
-    assert refs.tips([f"{ENTRIES}/"]) == {entries[0]: first}
+    entry = f"{ENTRIES}/acme=2Fshop/17/1-a"
+    told = [
+        refs.swap([Move(RECORD, commit), Move(entry, commit, guarded=False)])
+        for commit in (first, second)
+    ]
+    assert [one is None for one in told] == [True, False]
+    assert refs.tips([f"{ENTRIES}/"]) == {entry: first}
+
+
+def test_an_entry_of_what_is_over_goes_in_time(harness):
+    """Left by an ending whose last request was lost."""
+    clock = FakeClock()
+    store = watching(harness, clock)
+    lease = held_by(store, "a")
+    entry = git(repository(harness), "for-each-ref", "--format=%(refname)", ENTRIES)
+    store.release(lease, ADVANCED)
+    git(repository(harness), "update-ref", entry, RECORD)
+    assert store.live() == ()
+    assert git(repository(harness), "for-each-ref", "--format=%(refname)", ENTRIES) == entry
+    clock.advance(10 * 60 + 1)
+    assert store.live() == ()
+    assert git(repository(harness), "for-each-ref", ENTRIES) == ""
 
 
 # Tokens, limits and odd servers
@@ -287,3 +304,23 @@ def test_the_token_and_the_server_come_from_the_environment(harness, monkeypatch
 def test_what_names_no_repository_is_a_wrong_setting(name):
     with pytest.raises(BadConfiguration):
         GithubRefs(name, token=TOKEN, api="http://127.0.0.1:9", timeout_s=1)
+
+
+@pytest.mark.parametrize("api", ["http://bob:hunter2@127.0.0.1:9", "http://127.0.0.1:9?t=hunter2"])
+def test_a_secret_in_the_address_of_the_api_is_a_wrong_setting(api):
+    with pytest.raises(BadConfiguration) as refusal:
+        GithubRefs("acme/shop", token=TOKEN, api=api, timeout_s=1)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_repositories_of_one_name_on_two_servers_are_watched_apart(harness):
+    """As far as anybody can tell from their addresses, these are two."""
+    held_by(harness.store, "a")
+    clock = FakeClock()
+    seen = MemoryObservations(clock)
+    here, there = harness.server.url, harness.server.url.replace("127.0.0.1", "localhost")
+    assert here != there
+    for api in (here, there):
+        refs = GithubRefs(harness.repository, token=TOKEN, api=api, timeout_s=20)
+        assert record_of(GitLeases(refs, seen, clock), ISSUE).remaining == TTL
+        clock.advance(60)

@@ -4,14 +4,17 @@ import base64
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
+import traceback
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 import libfaketime
 import pytest
@@ -24,6 +27,7 @@ from tests.servers.process import wait_until
 from dibs.adapters.clocks import wall_clock
 from dibs.adapters.git_messages import Kept, Slot, read_record, write_record, write_slots
 from dibs.adapters.git_refs import EMPTY_TREE, Names, quoted
+from dibs.adapters.git_remote import GitRemote
 from dibs.adapters.leases.gitrefs import GitLeases
 from dibs.adapters.observing import FileObservations
 from dibs.core import grants
@@ -394,6 +398,34 @@ def test_a_renewal_starts_the_watch_again_and_a_revoke_does_not(harness):
     assert isinstance(harness.store.renew(lease), Lost)
 
 
+@pytest.mark.parametrize("limit", [None, 1])
+def test_a_run_that_asks_again_starts_the_watch_again(harness, limit):
+    """It is told that it holds, and counts a ttl from its asking."""
+    asked = replace(bid(ISSUE, "a", TTL), limit=limit)
+    first = harness.store.acquire(asked)
+    assert isinstance(first, Granted)
+    clock = FakeClock()
+    watcher = harness.client("watcher", clock=clock)
+    assert record_of(watcher, ISSUE).remaining == TTL
+    clock.advance(TTL_S - A_MOMENT_S)
+    assert harness.store.acquire(asked) == first
+    clock.advance(A_MOMENT_S)
+    assert isinstance(watcher.acquire(bid(ISSUE, "b", TTL)), Busy)
+    clock.advance(TTL_S)
+    taken = watcher.acquire(bid(ISSUE, "b", TTL))
+    assert isinstance(taken, Granted)
+    assert taken.lease.fence == 2
+
+
+def test_repositories_of_one_relative_path_are_watched_apart(tmp_path):
+    seen = set()
+    for name in ("one", "two"):
+        root = tmp_path / name
+        bare_repository(root / "leases.git")
+        seen.add(GitRemote("leases.git", root / "objects", root, timeout_s=20).identity)
+    assert len(seen) == 2
+
+
 def test_a_watcher_that_comes_too_late_is_refused_by_the_server(harness):
     """It remembers a silent record and pushes on it; the holder has renewed meanwhile."""
     lease = held_by(harness.store, "a")
@@ -671,6 +703,160 @@ def test_the_repositorys_own_settings_and_remotes_count(served, tmp_path):
         store = GitLeases.connect("git:origin", tmp_path / "objects", root=place)
         assert store.name == f"git:{server.url(name)}"
         store.release(held_by(store, "a"), CONCEDED)
+
+
+# Secrets
+
+
+def cloned(tmp_path: Path, address: str) -> Path:
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    git(clone, "init", "--quiet")
+    git(clone, "remote", "add", "origin", address)
+    return clone
+
+
+def test_a_password_of_any_signs_gets_in(served, tmp_path):
+    server, _ = served
+    password = "p@s/w:r d%41?#$(id)'\"é"
+    (server.folder / "password").write_text(f"ada:{password}")
+    store = over_http(served, tmp_path, user=f"ada:{quote(password, safe='')}")
+    assert isinstance(store.renew(held_by(store, "a")), Renewed)
+    sloppy = "p@ss"
+    (server.folder / "password").write_text(f"ada:{sloppy}")
+    assert record_of(over_http(served, tmp_path, user=f"ada:{sloppy}"), ISSUE).live
+
+
+def test_a_password_in_the_address_goes_before_all_other_credentials(served, tmp_path, monkeypatch):
+    server, name = served
+    (server.folder / "password").write_text("ada:s3cret")
+    clone = cloned(tmp_path, server.url(name, user="ada:s3cret"))
+    wrong = "!f() { echo username=eve; echo password=wrong; }; f"
+    git(clone, "config", "credential.helper", "")
+    git(clone, "config", "--add", "credential.helper", wrong)
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "credential.helper")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", wrong)
+    store = GitLeases.connect("git:origin", tmp_path / "objects", root=clone)
+    assert store.name == f"git:{server.url(name)}"
+    held_by(store, "a")
+
+
+def test_a_user_in_the_address_has_its_password_from_gits_own_credentials(
+    served, tmp_path, monkeypatch
+):
+    server, _ = served
+    (server.folder / "password").write_text("ada:s3cret")
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "credential.helper")
+    monkeypatch.setenv(
+        "GIT_CONFIG_VALUE_0", "!f() { grep -q ^username=ada && echo password=s3cret; }; f"
+    )
+    held_by(over_http(served, tmp_path, user="ada"), "a")
+    with pytest.raises(NotPermitted) as refusal:
+        over_http(served, tmp_path, user="hunter2").read(ISSUE)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_an_account_that_a_rule_of_gits_brings_along_gets_in(served, tmp_path, monkeypatch):
+    """As services that build from a repository set it up."""
+    server, name = served
+    (server.folder / "password").write_text("ada:s3cret")
+    settings = tmp_path / "gitconfig"
+    root = server.url("")
+    settings.write_text(f'[url "{server.url("", user="ada:s3cret")}"]\n\tinsteadOf = {root}\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+    store = over_http(served, tmp_path)
+    assert store.name == f"git:{server.url(name)}"
+    held_by(store, "a")
+
+
+def commands() -> list[str]:
+    """What everybody on this machine can read of what runs."""
+    told = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            told.append(path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace"))
+    return told
+
+
+@pytest.mark.parametrize("way", ["address", "remote", "rule"])
+def test_a_password_is_neither_among_a_commands_words_nor_in_an_error(tmp_path, monkeypatch, way):
+    """Seen while a server does not answer, and in all that is logged of it."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        bare = f"http://127.0.0.1:{silent.getsockname()[1]}/x.git"
+        full = bare.replace("//", "//bob:hunter2@")
+        settings = tmp_path / "gitconfig"
+        settings.write_text(f'[url "{full}"]\n\tinsteadOf = {bare}\n' if way == "rule" else "")
+        monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
+        remote = {"address": full, "remote": "origin", "rule": bare}[way]
+        clone = cloned(tmp_path, full)
+        store = GitLeases.connect(f"git:{remote}", tmp_path / "objects", root=clone, timeout_s=5)
+        flaws = []
+
+        def ask():
+            with pytest.raises(Unavailable, match="did not answer") as failure:
+                store.live()
+            flaws.append("".join(traceback.format_exception(failure.value)))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        seen: list[str] = []
+
+        def reached() -> bool:
+            seen.extend(commands())
+            return any("remote-http" in words and bare in words for words in seen)
+
+        wait_until(reached, "git has reached the server")
+        asking.join(timeout=60)
+    assert not [words for words in seen if "hunter2" in words]
+    assert len(flaws) == 1
+    assert "hunter2" not in flaws[0] + store.name
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://127.0.0.1:9/x.git?private_token=hunter2",
+        "http://127.0.0.1:9/x.git#hunter2",
+        "http://bob:hun/hunter2@127.0.0.1:9/x",
+        "http://bob:12/hunter2@127.0.0.1:9/x",
+        "http://bob:?hunter2@127.0.0.1:9/x",
+        "http://bob:hunter2%0Ax@127.0.0.1:9/x",
+        "ssh://bob:hunter2@127.0.0.1:9/x.git",
+        "git://bob:hunter2@127.0.0.1:9/x.git",
+        "bob:hunter2@127.0.0.1:x.git",
+        "bob:hun/hunter2@127.0.0.1:x.git",
+        "ext::sh -c hunter2",
+        "https::https://bob:hunter2@127.0.0.1/x",
+        "-http://bob:hunter2@127.0.0.1/x",
+    ],
+)
+def test_a_secret_that_could_be_seen_is_a_wrong_setting_that_is_not_repeated(tmp_path, address):
+    for remote in (address, "origin"):
+        root = tmp_path if remote == address else cloned(tmp_path, "x")
+        if remote == "origin":
+            git(root, "config", "remote.origin.url", address)
+        if remote == "origin" and address.startswith("-"):
+            continue
+        with pytest.raises(BadConfiguration) as refusal:
+            GitLeases.connect(f"git:{remote}", tmp_path / "objects", root=root)
+        assert "hunter2" not in "".join(traceback.format_exception(refusal.value))
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("ssh://git@127.0.0.1:9/x.git", "git:ssh://127.0.0.1:9/x.git"),
+        ("git@127.0.0.1:acme/x.git", "git:git@127.0.0.1:acme/x.git"),
+        ("git@[::1]:x.git", "git:git@[::1]:x.git"),
+        ("file:///srv/x.git", "git:file:///srv/x.git"),
+        ("./a:b@c", "git:./a:b@c"),
+    ],
+)
+def test_addresses_without_a_secret_are_taken(tmp_path, address, name):
+    store = GitLeases.connect(f"git:{address}", tmp_path / "objects", root=tmp_path)
+    assert store.name == name
 
 
 def test_relative_paths_begin_where_the_settings_are(harness):

@@ -1,5 +1,8 @@
 """How long a version has been watched: in one process, and over all processes of a machine."""
 
+import shutil
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 
@@ -166,6 +169,28 @@ def test_a_sighting_that_cannot_be_of_this_uptime_is_none(opened, uptime, boot):
     assert seen.age("r", "v1") == ZERO
     assert rows(database)["r"][1] <= uptime_ms(), "it is watched from now on"
     assert seen.age("r", "v1") < SLACK
+
+
+def test_a_sighting_of_a_container_with_an_uptime_of_its_own_is_none(opened):
+    """On the very same boot its uptime may be a day ahead, or behind: nothing can be told of it."""
+    unshare = shutil.which("unshare")
+    away = [str(unshare), "--map-root-user", "--time", "--boottime", "100000"]
+    if unshare is None or subprocess.run([*away, "true"], check=False).returncode:
+        pytest.skip("no time namespace may be made here")
+    seen = FileObservations(opened.open())
+    seen.note("r", "v1", MINUTE)
+    look = (
+        "import sys, pathlib\n"
+        "from dibs.adapters.observing import FileObservations\n"
+        "from dibs.adapters.sqlite_database import Database\n"
+        "seen = FileObservations(Database(pathlib.Path(sys.argv[1]), busy_s=30))\n"
+        "print(seen.age('r', 'v1').total_seconds())"
+    )
+    asked = [sys.executable, "-c", look, str(opened.path)]
+    here = subprocess.run(asked, check=True, capture_output=True, text=True, timeout=60)
+    assert 59 < float(here.stdout) < 60 + SLACK.total_seconds()
+    there = subprocess.run([*away, *asked], check=True, capture_output=True, text=True, timeout=60)
+    assert float(there.stdout) == 0
 
 
 def test_a_file_is_cut_to_its_bound_when_it_is_opened(opened):

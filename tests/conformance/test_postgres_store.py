@@ -181,6 +181,72 @@ class _Elsewhere(PostgresHarness):
         return super().open(f"{self._elsewhere}?timeout=20")
 
 
+# A clock that steps back
+
+
+def step_back(admin, name):
+    """What the server holds after its clock went back an hour: times that are yet to come."""
+    table = sql.Identifier(name, "dibs_leases")
+    admin.execute(
+        sql.SQL("UPDATE {} SET expires_at = expires_at + interval '1 hour'").format(table)
+    )
+
+
+def told_by_renewal(store, lease):
+    return isinstance(store.renew(lease), Lost)
+
+
+def told_by_release(store, lease):
+    return isinstance(store.release(lease, CONCEDED), Lost)
+
+
+def told_by_revoke(store, lease):
+    return store.revoke(ISSUE, Revocation(lease.run, "ada", "too late")) is None
+
+
+def told_by_forced_revoke(store, lease):
+    return store.revoke(ISSUE, Revocation(lease.run, "ada", "too late", force=True)) is None
+
+
+def told_by_a_count(store, lease):
+    del lease
+    following = store.acquire(bid("n", issue=IssueRef("", "next"), limit=1))
+    return isinstance(following, Granted)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [told_by_renewal, told_by_release, told_by_revoke, told_by_forced_revoke, told_by_a_count],
+)
+def test_what_was_told_to_be_over_stays_over_when_the_clock_steps_back(store, admin, name, told):
+    lease = hold(store, "a", timedelta(milliseconds=1))
+    wait_until(lambda: not store.read(ISSUE).live, "it expired")
+    assert told(store, lease)
+    step_back(admin, name)
+    seen = store.read(ISSUE)
+    assert (seen.live, seen.ending, seen.revocation, seen.lease.run) == (False, None, None, "a")
+    assert isinstance(store.renew(lease), Lost)
+    assert isinstance(store.release(lease, CONCEDED), Lost)
+    assert store.revoke(ISSUE, Revocation(lease.run, "ada", "", force=True)) is None
+    assert "a" not in {record.lease.run for record in store.live()}
+    after = hold(store, "b")
+    assert after.fence > lease.fence
+    assert isinstance(store.renew(after), Renewed)
+    assert isinstance(store.release(after, ADVANCED), Released)
+
+
+def test_what_was_ended_by_force_stays_over_when_the_clock_steps_back(store, admin, name):
+    lease = hold(store, "a")
+    forced = Revocation(lease.run, "ada", "now", force=True)
+    assert store.revoke(ISSUE, forced).revocation == forced
+    step_back(admin, name)
+    seen = store.read(ISSUE)
+    assert (seen.live, seen.ending, seen.revocation) == (False, None, forced)
+    assert isinstance(store.renew(lease), Lost)
+    assert store.revoke(ISSUE, forced) is None
+    hold(store, "b")
+
+
 # Poolers
 
 
@@ -517,7 +583,7 @@ def test_what_is_in_flight_is_found_without_reading_what_is_over(store, admin, n
         sql.SQL(
             "INSERT INTO {} (repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at,"
             " outcome) SELECT 'past', n::text, 1, 'r' || n, 'w', 'ready', 60000,"
-            " now() - interval '1 day', now() - interval '23 hours',"
+            " now() - interval '3 days', now() - interval '2 days',"
             " CASE WHEN n % 2 = 0 THEN 'advanced' END"
             " FROM generate_series(1, 20000) AS n"
         ).format(table)

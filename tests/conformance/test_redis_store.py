@@ -10,17 +10,19 @@ from pathlib import Path
 
 import pytest
 from redis.crc import key_slot
+from redis.exceptions import ReadOnlyError
 from tests.servers.process import free_port, wait_until
 from tests.servers.relay import Relay, TlsRelay
 from tests.servers.valkey import ClusterNode, Valkey, Watched
 
+from dibs.adapters import redis_scripts as scripts
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.leases.redis import RedisLeases
 from dibs.adapters.redis_scripts import FIELDS, issue_spelt, spelt
 from dibs.adapters.redis_url import parse_redis_url
-from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Unavailable
+from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Unavailable
 from dibs.core.ids import Fence, IssueRef
-from dibs.core.lease import Busy, Full, Granted, Lost, Released, Renewed
+from dibs.core.lease import Busy, Ending, Full, Granted, Lost, Outcome, Released, Renewed
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import Waking
 from dibs.testing.conformance.lease_harness import ADVANCED, CONCEDED, bid, revocation
@@ -210,9 +212,29 @@ def test_a_server_that_was_made_a_replica_grants_nothing(open_store):
             lambda: store.acquire(bid(IssueRef("", "free"), "b", LONG)),
             lambda: store.renew(lease),
             lambda: store.release(lease, CONCEDED),
+            lambda: store.read(ISSUE),
+            store.live,
+            store.highest,
         ):
             with pytest.raises(Unavailable):
                 operation()
+
+
+def test_a_link_to_what_is_a_replica_now_reads_nothing_old(open_store):
+    """On the very link that greeted a primary: a new one would be refused anyway."""
+    with running() as server, running() as other:
+        store = open_store(server.url())
+        grant(store)
+        with server.client() as client:
+            client.replicaof("127.0.0.1", other.port)
+        link = store._links._idle[-1]
+        for script, words in (
+            (scripts.READ, (RECORD,)),
+            (scripts.LIVE, (EPOCH, "{dibs:dibs}:live:", "9")),
+            (scripts.HIGHEST, (EPOCH,)),
+        ):
+            with pytest.raises(ReadOnlyError):
+                link.run(script, words)
 
 
 def test_a_full_server_is_told_as_damage(server, store):
@@ -351,6 +373,125 @@ def test_a_fence_that_lua_cannot_count_is_not_granted(store):
     with pytest.raises(Damaged, match="cannot rise"):
         store.acquire(replace(bid(ISSUE, "a", LONG), floor=Fence(2**53 - 1)))
     assert store.read(ISSUE) is None
+
+
+# A clock that steps back
+
+
+def step_back(server, *leases):
+    """What the server holds after its clock went back an hour: times that are yet to come."""
+    with server.client() as client:
+        for lease in leases:
+            record = f"{{dibs:dibs}}:issue:{spelt(lease.issue)}"
+            client.hincrby(record, "expires_at", 3_600_000)
+
+
+def told_by_renewal(store, lease):
+    return isinstance(store.renew(lease), Lost)
+
+
+def told_by_release(store, lease):
+    return isinstance(store.release(lease, CONCEDED), Lost)
+
+
+def told_by_revoke(store, lease):
+    return store.revoke(lease.issue, revocation(lease.run)) is None
+
+
+def told_by_listing(store, lease):
+    del lease
+    return store.live() == ()
+
+
+def told_by_a_count(store, lease):
+    del lease
+    next_issue = IssueRef("", "next")
+    return isinstance(store.acquire(replace(bid(next_issue, "n", LONG), limit=1)), Granted)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [told_by_renewal, told_by_release, told_by_revoke, told_by_listing, told_by_a_count],
+)
+def test_what_was_told_to_be_over_stays_over_when_the_clock_steps_back(server, store, told):
+    lease = grant(store, ttl=timedelta(milliseconds=1))
+    wait_until(lambda: not store.read(ISSUE).live, "it expired")
+    assert told(store, lease)
+    step_back(server, lease)
+    seen = store.read(ISSUE)
+    assert (seen.live, seen.ending, seen.lease.run) == (False, None, "a")
+    assert isinstance(store.renew(lease), Lost)
+    assert isinstance(store.release(lease, CONCEDED), Lost)
+    assert store.revoke(ISSUE, revocation("a", force=True)) is None
+    assert "a" not in {record.lease.run for record in store.live()}
+    after = grant(store, "b")
+    assert after.fence > lease.fence
+    assert isinstance(store.renew(after), Renewed)
+    give_back(store, after)
+
+
+def test_what_was_ended_by_force_stays_over_when_the_clock_steps_back(server, store):
+    lease = grant(store)
+    assert store.revoke(ISSUE, revocation("a", force=True)) is not None
+    step_back(server, lease)
+    seen = store.read(ISSUE)
+    assert (seen.live, seen.ending, seen.revocation) == (False, None, revocation("a", force=True))
+    assert isinstance(store.renew(lease), Lost)
+    grant(store, "b")
+
+
+def test_a_takeover_takes_the_mark_of_the_expired_lease_away(server, store):
+    for limit in (None, 1):
+        lease = grant(store, f"vanished-{limit}", ttl=timedelta(milliseconds=1))
+        wait_until(lambda: not store.read(ISSUE).live, "it expired")
+        assert isinstance(store.renew(lease), Lost) or limit
+        after = grant(store, f"next-{limit}", limit=limit)
+        assert store.read(ISSUE).live
+        assert [record.lease for record in store.live()] == [after]
+        give_back(store, after)
+
+
+def test_a_renewal_that_the_index_has_not_heard_of_is_not_taken_for_expired(server, store):
+    lease = grant(store)
+    with server.client() as client:
+        index = "{dibs:dibs}:live:ready"
+        client.zadd(index, dict.fromkeys(client.zrange(index, 0, -1), 1))
+    assert [record.lease for record in store.live()] == [lease]
+    assert isinstance(store.renew(lease), Renewed)
+
+
+# Names that cannot be kept
+
+
+def test_names_with_half_letters_are_refused(server, store):
+    half = "c\udc80"
+    for wish in (
+        bid(IssueRef("acme/shop", half), "a", LONG),
+        bid(IssueRef(half, "1"), "a", LONG),
+        bid(ISSUE, half, LONG),
+        replace(bid(ISSUE, "a", LONG), stage=half),
+    ):
+        with pytest.raises(Misuse, match="half letters"):
+            store.acquire(wish)
+    with pytest.raises(Misuse, match="half letters"):
+        store.read(IssueRef("acme/shop", half))
+    lease = grant(store, "a", IssueRef("acme/shop", r"c\udc80"))
+    with pytest.raises(Misuse, match="half letters"):
+        store.release(lease, Ending(Outcome.ADVANCED, half))
+    assert isinstance(store.renew(lease), Renewed)
+
+
+def test_prose_with_half_letters_is_kept_as_far_as_it_goes(store):
+    half = "caf\u00e9 \udc80"
+    lease = grant(store, holder=half)
+    assert lease.holder == store.read(ISSUE).lease.holder == "caf\u00e9 ?"
+    spoken = replace(revocation("a"), by=half, reason=half)
+    assert store.revoke(ISSUE, spoken).revocation.by == "caf\u00e9 ?"
+    give_back(store, lease)
+    lease = grant(store, "b")
+    released = store.release(lease, Ending(Outcome.CONCEDED, None, half))
+    assert released.record.ending == store.read(ISSUE).ending
+    assert released.record.ending.note == "caf\u00e9 ?"
 
 
 # Cost
@@ -545,6 +686,30 @@ def test_lost_replies_have_no_second_effect(server, open_store):
         assert relay.lost.is_set()
         assert isinstance(released, Released)
         assert store.read(ISSUE).ending == ADVANCED
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_revoke_whose_reply_was_lost_tells_what_it_revoked(server, open_store, force):
+    spoken = revocation("a", force=force)
+    with Relay(server.port) as relay:
+        store = open_store(behind(relay))
+        grant(store)
+        relay.lose_the_next_reply()
+        told = store.revoke(ISSUE, spoken)
+        assert relay.lost.is_set()
+        assert told is not None
+        assert (told.revocation, told.live) == (spoken, not force)
+
+
+def test_what_somebody_else_ended_by_force_is_not_told_as_ours(server, open_store):
+    with Relay(server.port) as relay:
+        store, other = open_store(behind(relay)), open_store(server.url())
+        grant(other)
+        assert other.revoke(ISSUE, revocation("a", force=True)) is not None
+        assert store.revoke(ISSUE, revocation("a", force=True)) is None, "not sent twice"
+        relay.lose_the_next_reply()
+        assert store.revoke(ISSUE, replace(revocation("a", force=True), by="another")) is None
+        assert relay.lost.is_set()
 
 
 def test_connections_that_broke_unnoticed_are_made_anew(server, open_store):

@@ -23,15 +23,27 @@ def count(connection: Any, fences: str, counter: str, asked: dict[str, Any]) -> 
     for turn in range(asked.get("times", 1)):
         fence = asked["fence"] + (turn // asked["rise"] if "rise" in asked else 0)
         try:
-            with sql.guarded(connection, "the counter", fence, table=fences) as writes:
-                n = execute(writes, f"SELECT n FROM {counter}")[0]
-                if asked.get("freeze"):
-                    os.kill(os.getpid(), signal.SIGSTOP)
-                execute(writes, f"UPDATE {counter} SET n = {n + 1}")
+            while not counted(connection, fences, counter, fence, freeze=asked.get("freeze")):
+                pass
             applied += 1
         except StaleFence:
             refused += 1
     return {"applied": applied, "refused": refused}
+
+
+def counted(connection: Any, fences: str, counter: str, fence: int, *, freeze: Any) -> bool:
+    """One turn; or none, where SERIALIZABLE took it back in the body or at its commit."""
+    try:
+        with sql.guarded(connection, "the counter", fence, table=fences) as writes:
+            n = execute(writes, f"SELECT n FROM {counter}")[0]
+            if freeze:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            execute(writes, f"UPDATE {counter} SET n = {n + 1}")
+    except Exception as failure:
+        if "could not serialize access due to read/write dependencies" not in str(failure):
+            raise
+        return False
+    return True
 
 
 def main() -> None:

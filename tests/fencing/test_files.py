@@ -1,5 +1,6 @@
 """What is particular to files: what lies beside them, crashes in between, many writers."""
 
+import os
 import stat
 import threading
 
@@ -88,6 +89,21 @@ def test_a_folder_that_is_not_there_is_the_callers_error(tmp_path):
 
 
 # Crashes
+
+
+def test_a_fence_is_raised_for_good_folder_and_all(path, monkeypatch):
+    """A folder that is not synced into the one it is in may be gone after a loss of power."""
+    synced = []
+    sync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    folder = path.with_name(f"{path.name}.fence")
+    assert files.stamp(path, 7) == Applied()
+    assert synced == [folder.stat().st_ino, path.parent.stat().st_ino]
 
 
 def test_a_step_whose_writer_died_before_the_rename_is_done_again(path):

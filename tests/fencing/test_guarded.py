@@ -145,6 +145,63 @@ def test_a_block_that_commits_by_itself_is_told_so(kind, tmp_path):
         writes.commit()
 
 
+def test_a_block_that_commits_and_goes_on_writes_nothing_under_a_fence_that_is_over(
+    counter, connection
+):
+    """After its commit it holds the row no more, and the next holder comes in between."""
+    by_itself = "autocommit" in counter.kind
+
+    def goes_on(writes: Any) -> None:
+        if by_itself:
+            execute(writes, "COMMIT")  # some of them take their own commit() for nothing to do
+        else:
+            writes.commit()
+        with counter.connected() as other:
+            sql.stamp_resource(other, "the counter", 8, table=counter.fences)
+        execute(writes, f"UPDATE {counter.table} SET n = 666")
+
+    with pytest.raises((StaleFence, Misuse)):
+        do(counter, connection, 7, goes_on)
+    connection.commit()  # as a careless caller does, who takes the connection for a clean one
+    # What a connection that commits by itself was told outside of a transaction is beyond recall.
+    assert counter.n() == (666 if by_itself else 100)
+    assert counter.fence() == 8
+    add(counter, connection, 8)  # the connection is as good as before
+
+
+@pytest.mark.parametrize("kind", ["postgres-repeatable-read", "postgres-serializable"])
+def test_a_snapshot_from_before_the_next_holder_does_not_hide_it(kind, tmp_path):
+    counter = make_counter(kind, tmp_path)
+
+    def goes_on(writes: Any) -> None:
+        writes.commit()
+        execute(writes, f"UPDATE {counter.table} SET n = 666")
+        with counter.connected() as other:
+            sql.stamp_resource(other, "the counter", 8, table=counter.fences)
+
+    with counter.connected() as connection, pytest.raises(psycopg.errors.SerializationFailure):
+        do(counter, connection, 7, goes_on)
+    assert (counter.n(), counter.fence()) == (100, 8)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "postgres-serializable", "postgres-pg8000"])
+def test_a_block_that_takes_its_step_back_and_goes_on_is_told_so(kind, tmp_path):
+    """Else a retry of the step would run the body a second time."""
+    counter = make_counter(kind, tmp_path)
+
+    def take_back(connection: Any, step: int) -> None:
+        with sql.guarded(connection, "the counter", 7, step=step, table=counter.fences) as writes:
+            writes.rollback()
+            execute(writes, f"UPDATE {counter.table} SET n = 666")
+
+    with counter.connected() as connection:
+        add(counter, connection, 7, step=1)
+        with pytest.raises(Misuse, match="ended its transaction"):
+            take_back(connection, 2)
+        connection.commit()
+    assert counter.n() == 1
+
+
 @pytest.mark.parametrize("kind", ["postgres", "postgres-sqlalchemy"])
 def test_a_block_that_swallows_a_failed_statement_does_not_pass_for_applied(kind, tmp_path):
     """PostgreSQL answers COMMIT with a rollback then, and drivers do not mention it."""

@@ -46,6 +46,44 @@ def test_a_cluster_runs_the_scripts(key):
         assert (found.value, found.fence, found.version) == (b"x", 7, 1)
 
 
+KEYS = st.text(alphabet="ab{}:", max_size=6) | st.just("{a}") | st.just("a")
+
+
+@given(KEYS, KEYS)
+def test_no_two_keys_share_a_fence(one, other):
+    try:
+        beside = redis.fence_key(one), redis.fence_key(other)
+    except Misuse:
+        return
+    assert (beside[0] == beside[1]) == (one == other)
+
+
+@given(KEYS)
+def test_a_fence_is_no_key_to_write_to(key):
+    try:
+        beside = redis.fence_key(key)
+    except Misuse:
+        return
+    with pytest.raises(Misuse, match="fence of another key"):
+        redis.fence_key(beside)
+
+
+def test_the_fence_of_a_key_is_safe_from_its_neighbours(client, key):
+    tagged, beside = f"{{{key}}}", redis.fence_key(key)
+    assert redis.guarded_set(client, key, "x", 9) == Applied(1)
+    assert redis.guarded_set(client, tagged, "y", 1) == Applied(1)
+    for call in (
+        lambda: redis.guarded_set(client, beside, "boom", 1),
+        lambda: redis.guarded_hset(client, beside, {"fence": 1}, 1),
+        lambda: redis.stamp(client, beside, 1),
+        lambda: redis.read(client, beside),
+    ):
+        with pytest.raises(Misuse, match="fence of another key"):
+            call()
+    assert redis.guarded_set(client, key, "late", 8) == Stale(9)
+    assert (client.get(key), client.get(tagged)) == ("x", "y")
+
+
 def test_a_key_that_is_not_there_is_made_unless_told_otherwise(client, key):
     assert redis.read(client, key) is None
     assert redis.guarded_set(client, key, "x", 7, create=False) == Missing()

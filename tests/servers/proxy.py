@@ -3,7 +3,7 @@
 It passes everything on; or it is cut, and resets whoever is connected or comes; or it swallows
 whatever either side says; or it holds everything up, and delivers it late. It can lose a reply: the
 request is passed on, the server does what it was asked, and instead of the answer the client gets a
-reset. After all of these it can pass again, on the same port.
+reset, or nothing at all. After all of these it can pass again, on the same port.
 
 One thread has all the connections, so that what was told is so when the call returns.
 """
@@ -41,6 +41,8 @@ class _Pair:
         self.client, self.server = client, server
         self.asked = False
         """Something went to the server, and nothing has come back since."""
+        self.mute = False
+        """Whatever either side says from now on is swallowed."""
 
     def ends(self) -> tuple[socket.socket, socket.socket]:
         return self.client, self.server
@@ -62,6 +64,7 @@ class Proxy:
         self._pairs: dict[socket.socket, _Pair] = {}
         self._replies_until_loss = 0
         self._witness: Callable[[], None] = lambda: None
+        self._silently = False
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._bell, self._ear = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -89,17 +92,23 @@ class Proxy:
         """Nothing gets through for now; `pass_on` delivers it late."""
         self._order(lambda: self._change(Way.HELD_UP))
 
-    def lose_reply(self, nth: int = 1, witness: Callable[[], None] = lambda: None) -> None:
-        """Lose the nth reply from now, and reset its connection.
+    def lose_reply(
+        self,
+        nth: int = 1,
+        witness: Callable[[], None] = lambda: None,
+        *,
+        silently: bool = False,
+    ) -> None:
+        """Lose the nth reply from now, and reset its connection; or `silently`, let it hang.
 
-        `witness` is called between the server's doing and the reset. It must not talk through here.
+        `witness` is called between the server's doing and that. It must not talk through here.
         """
         assert nth > 0, "the first is number one"
-        self._order(lambda: self._arm(nth, witness))
+        self._order(lambda: self._arm(nth, witness, silently=silently))
 
     def keep_replies(self) -> None:
-        """Lose none after all."""
-        self._order(lambda: self._arm(0, lambda: None))
+        """Lose no more. `lost` goes on telling whether one was."""
+        self._order(self._disarm)
 
     def close(self) -> None:
         if self._open:
@@ -154,9 +163,12 @@ class Proxy:
         if events:
             self._selector.register(end, events)
 
-    def _arm(self, nth: int, witness: Callable[[], None]) -> None:
+    def _arm(self, nth: int, witness: Callable[[], None], *, silently: bool) -> None:
         self.lost.clear()
-        self._replies_until_loss, self._witness = nth, witness
+        self._replies_until_loss, self._witness, self._silently = nth, witness, silently
+
+    def _disarm(self) -> None:
+        self._replies_until_loss = 0
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
@@ -184,7 +196,7 @@ class Proxy:
             data = end.recv(_SIZE)
             if not data:
                 self._hang_up(pair)
-            elif self._way is Way.PASSED and not self._loses(pair, end):
+            elif self._way is Way.PASSED and not pair.mute and not self._loses(pair, end):
                 pair.asked = pair.asked or end is pair.client
                 pair.other(end).sendall(data)
         except OSError:
@@ -202,7 +214,10 @@ class Proxy:
             return False
         self._witness()
         self.lost.set()  # before the client can know of it
-        self._reset(pair)
+        if self._silently:
+            pair.mute = True
+        else:
+            self._reset(pair)
         return True
 
     def _hang_up(self, pair: _Pair) -> None:

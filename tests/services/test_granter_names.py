@@ -26,7 +26,10 @@ def settings(leases, *, root=ROOT, tracker="sqlite:.dibs/backlog.db"):
         ("sqlite:leases.db", "sqlite:../leases.db"),
         ("redis://:secret@db:6379/0?timeout=3", "redis://db:6379/0"),
         ("redis://db/0?namespace=a&password=x", "redis://db/0?namespace=a"),
-        ("dynamodb://t?region=eu&endpoint=http://u:p@h", "dynamodb://t?endpoint=http://h&region=eu"),
+        (
+            "dynamodb://t?region=eu&endpoint=http://u:p@h",
+            "dynamodb://t?endpoint=http://h&region=eu",
+        ),
     ],
 )
 def test_a_name_tells_which_store_is_meant_and_nothing_secret(leases, name):

@@ -199,6 +199,23 @@ def test_a_loop_needs_an_atomic_store_with_a_clock():
         Replicas(World("comments"), 1)
 
 
+def test_windows_that_are_too_short_for_a_store_that_lingers_are_refused(world):
+    class Lingers(type(world.store)):
+        def lingers(self, ttl):
+            return timedelta(seconds=2)
+
+    world.store = Lingers(world.clock.server_now)
+    process = world.process("r1")
+    process.services.adapters.store = world.store
+
+    def loop(every):
+        return process.services.loop(Rhythm("reconcile", every, lambda _: None, HolderId("r1")))
+
+    with pytest.raises(BadTtl, match="2s"):
+        loop(timedelta(seconds=7))
+    loop(timedelta(seconds=8))
+
+
 def test_a_window_that_no_lease_fits_in_is_refused(world):
     with pytest.raises(BadTtl):
         Replicas(world, 1, every=timedelta(milliseconds=100))

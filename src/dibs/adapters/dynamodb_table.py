@@ -9,7 +9,10 @@ refused because its first sending was done. Whoever writes puts something of its
 and looks for it in what it is told.
 """
 
+import hashlib
+import json
 import logging
+import os
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,6 +42,10 @@ Item = dict[str, Value]
 
 SCHEME = "dynamodb"
 INDEX = "in_flight"
+_WRITTEN_AS = (
+    f"a DynamoDB store is written as {SCHEME}://TABLE?region=REGION, without a user: "
+    "credentials are found as every AWS tool finds them"
+)
 _OPTIONS = {"region", "endpoint", "timeout", "namespace", "create"}
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _ATTEMPTS = 2  # one connection that died while it was idle is not an outage
@@ -109,13 +116,15 @@ class Place:
 
 def parse_place(url: str) -> Place:
     """Read `dynamodb://TABLE?region=..&endpoint=..&timeout=5&namespace=..&create=true`."""
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        url.encode()  # half letters cannot be sent
+    except ValueError:
+        raise BadConfiguration(_WRITTEN_AS) from None
     elsewhere = parts.path not in ("", "/") or parts.fragment
-    if parts.scheme != SCHEME or elsewhere or "@" in parts.netloc:
-        raise BadConfiguration(
-            f"a DynamoDB store is written as {SCHEME}://TABLE?region=REGION, without a user: "
-            "credentials are found as every AWS tool finds them"
-        )
+    # Not quoted: a secret that was meant to stand before an @ may be in it.
+    if parts.scheme != SCHEME or elsewhere or "@" in parts.netloc or _cut_off(parts.query):
+        raise BadConfiguration(_WRITTEN_AS)
     if not _TABLE_NAME.fullmatch(parts.netloc):
         raise BadConfiguration(f"{parts.netloc!r} cannot be the name of a DynamoDB table")
     said = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -134,9 +143,21 @@ def parse_place(url: str) -> Place:
     )
 
 
+def _cut_off(query: str) -> bool:
+    """Whether an @ shows that this is the rest of a user and a secret; an endpoint may have one."""
+    return any("@" in name for name in query.split("&") if not name.startswith("endpoint="))
+
+
 def _endpoint(text: str | None) -> str | None:
-    if text is not None and urlsplit(text).scheme not in ("http", "https"):
-        raise BadConfiguration("endpoint must begin with http:// or https://")
+    if text is None:
+        return None
+    try:
+        parts = urlsplit(text)
+        scheme, host, _ = parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        scheme, host = "", None
+    if scheme not in ("http", "https") or not host:
+        raise BadConfiguration("endpoint must begin with http:// or https://, and name a host")
     return text
 
 
@@ -217,10 +238,37 @@ class Table:
         self._place, self._clock = place, clock
         self.namespace = place.namespace
         self.name = f"{SCHEME}://{place.table}"
-        self._client = _client(place)
+        self._connected = _connected(place)
+        self._pid = os.getpid()
+        self._left: list[Any] = []
+        """Clients of the processes that we were forked from."""
+
+    @property
+    def identity(self) -> str:
+        """The same for the same leases and for no others: tables of one name are in many places.
+
+        A digest, since an endpoint may have a password in it.
+        """
+        meta, place = self._client.meta, self._place
+        whole = json.dumps((meta.endpoint_url, meta.region_name, place.table, place.namespace))
+        return f"{self.name}/{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
 
     def close(self) -> None:
-        self._client.close()
+        if self._pid == os.getpid():  # what a parent has open is the parent's to close
+            self._connected.close()
+
+    @property
+    def _client(self) -> Any:
+        """Of one process: on one connection, a parent and the child of a fork would each read
+        replies to the other.
+        """
+        if self._pid != os.getpid():
+            # Kept: if it were dropped, it would close what it has, and for that take its locks,
+            # which a thread of the parent may have held at the fork.
+            self._left.append(self._connected)
+            self._connected = _connected(self._place)
+            self._pid = os.getpid()  # last: another thread may go on once it is there
+        return self._connected
 
     def get(self, record: str) -> Item | None:
         reply = self._call(
@@ -341,7 +389,7 @@ class Table:
                 else:
                     raise self._told(failure) from failure
             except (vendor.BotoCoreError, ResponseParserError) as failure:
-                raise self._failed(failure) from failure
+                raise self._failed(failure) from None
         raise Unavailable(f"{self.name}: others kept writing what was to be written")
 
     def _genuine(self, reply: Any) -> Any:
@@ -361,7 +409,7 @@ class Table:
             if _code(failure.response) != "ResourceInUseException":
                 raise self._told(failure) from failure
         except vendor.BotoCoreError as failure:
-            raise self._failed(failure) from failure
+            raise self._failed(failure) from None
         until = self._clock.now() + _CREATION_S
         while self._status() != "ACTIVE":
             if self._clock.now() > until:
@@ -376,7 +424,7 @@ class Table:
                 return "UNKNOWN"
             raise self._told(failure) from failure
         except vendor.BotoCoreError as failure:
-            raise self._failed(failure) from failure
+            raise self._failed(failure) from None
         return str(reply["Table"]["TableStatus"])
 
     # Which of our errors it is
@@ -451,7 +499,7 @@ def definition(table: str) -> dict[str, Any]:
     }
 
 
-def _client(place: Place) -> Any:
+def _connected(place: Place) -> Any:
     config = Config(
         connect_timeout=place.timeout_s,
         read_timeout=place.timeout_s,
@@ -462,16 +510,16 @@ def _client(place: Place) -> Any:
         return boto3.session.Session().client(
             "dynamodb", region_name=place.region, endpoint_url=place.endpoint, config=config
         )
-    except vendor.NoRegionError as failure:
+    except vendor.NoRegionError:
         raise BadConfiguration(
             f"{SCHEME}://{place.table} names no region, and AWS's own settings have none; "
             "add ?region=REGION"
-        ) from failure
+        ) from None
     except (vendor.BotoCoreError, ValueError) as failure:
         raise BadConfiguration(
             f"{SCHEME}://{place.table}: AWS's own settings cannot be used "
             f"({type(failure).__name__})"
-        ) from failure
+        ) from None
 
 
 def _code(response: Mapping[str, Any]) -> str:

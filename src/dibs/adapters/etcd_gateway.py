@@ -12,14 +12,14 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from dibs.adapters.etcd_url import EtcdPlace
 from dibs.adapters.server_seconds import ServerSeconds, http_date
-from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
+from dibs.core.errors import BadTtl, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime, ServerTime
 from dibs.ports.clock import Clock
 
@@ -100,6 +100,8 @@ class Transacted:
     ranges: tuple[Ranged, ...]
     revision: int
     at: ServerTime
+    resent: bool = False
+    """It was sent before, and nobody knows what came of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +135,14 @@ class _TokenRefused(Exception):
 class _Answer(Generic[T]):
     body: T
     at: ServerTime
+    resent: bool = False
 
 
 class Gateway:
-    """One client of a cluster, for many threads. Not to be used across a fork."""
+    """One client of a cluster, for many threads of one process: a child needs its own."""
 
-    def __init__(self, place: EtcdPlace, clock: Clock) -> None:
+    def __init__(self, place: EtcdPlace, clock: Clock, revision: int = 0) -> None:
+        """`revision`: the highest that is known already."""
         self._place, self._clock = place, clock
         self._endpoints = [
             _Endpoint(host, port, place.tls, clock) for host, port in place.endpoints
@@ -146,7 +150,7 @@ class Gateway:
         self._lock = threading.Lock()
         self._first = 0
         self._token: str | None = None
-        self._revision = 0
+        self._revision = revision
 
     @property
     def revision(self) -> int:
@@ -183,6 +187,7 @@ class Gateway:
             tuple(found for found in ranges if found is not None),
             told.header.revision,
             answer.at,
+            answer.resent,
         )
 
     def range(self, until: LocalTime, body: Json) -> Found:
@@ -239,7 +244,8 @@ class Gateway:
                 if left <= 0:
                     raise self._no_answer(path, failure)
                 try:
-                    return self._ask(endpoint, path, sent, kind, left / untried)
+                    answer = self._ask(endpoint, path, sent, kind, left / untried)
+                    return replace(answer, resent=failure is not None)
                 except _Unanswered as why:
                     failure, spoke = why, spoke or why.spoke
                     self._turn_from(endpoint)
@@ -446,7 +452,7 @@ def _distrusted(cause: BaseException | None) -> bool:
 # What etcd refuses, by the number of gRPC's status
 
 _INVALID, _NOT_FOUND, _DENIED, _EXHAUSTED, _PRECONDITION = 3, 5, 7, 8, 9
-_UNIMPLEMENTED, _DATA_LOSS, _UNAUTHENTICATED = 12, 15, 16
+_OUT_OF_RANGE, _UNIMPLEMENTED, _DATA_LOSS, _UNAUTHENTICATED = 11, 12, 15, 16
 _NO_TOKEN = ("auth store is old", "user name is empty")
 
 
@@ -473,6 +479,10 @@ def _refuse(endpoint: str, status: int, text: bytes) -> None:
             raise NotPermitted(said)
         case code if code == _EXHAUSTED and "space" in told.message:
             raise Damaged(f"{said}; look at: etcdctl alarm list")
+        case code if code == _OUT_OF_RANGE and "TTL" in told.message:
+            raise BadTtl(said)
+        case code if code == _EXHAUSTED and "larger than max" in told.message:
+            raise Damaged(f"{said}; what was to be written is too large, as by a very long note")
         case code if code in (_INVALID, _NOT_FOUND, _PRECONDITION, _UNIMPLEMENTED, _DATA_LOSS):
             raise Damaged(said)
         case _:

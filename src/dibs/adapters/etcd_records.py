@@ -21,6 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from dibs.adapters.etcd_gateway import Json, KeyValue
+from dibs.adapters.plain_text import plain_name
 from dibs.core.errors import Damaged
 from dibs.core.ids import (
     Fence,
@@ -221,7 +222,7 @@ class Keys:
 
 @lru_cache(maxsize=1024)
 def _quoted(text: str) -> str:
-    return quote(text, safe="", errors="surrogatepass")
+    return quote(plain_name(text), safe="")
 
 
 def end_of(prefix: bytes) -> bytes:

@@ -23,6 +23,12 @@ _MOST = 64
 _LONGER, _MOST_LONGER_S = 0.1, 30.0
 
 
+def seconds_for(ttl: timedelta) -> int:
+    """What etcd is asked for: whole seconds, and more, so that one lease serves many grants."""
+    ttl_s = ttl.total_seconds()
+    return ceil(ttl_s + min(ttl_s * _LONGER, _MOST_LONGER_S))
+
+
 @dataclass(frozen=True, slots=True)
 class _Term:
     lease: int
@@ -39,8 +45,7 @@ class Terms:
 
     def begin(self, ttl: timedelta, until: LocalTime) -> tuple[int, ServerTime]:
         """An etcd lease that will not be over before a whole ttl from now; and the server's now."""
-        ttl_s = ttl.total_seconds()
-        seconds = ceil(ttl_s + min(ttl_s * _LONGER, _MOST_LONGER_S))
+        ttl_s, seconds = ttl.total_seconds(), seconds_for(ttl)
         # One thread asks, the others wait for what it gets, but no longer than they may.
         if not self._lock.acquire(timeout=max(0.0, until - self._clock.now())):
             raise Unavailable("etcd did not grant a lease in time; it may be slow or away")

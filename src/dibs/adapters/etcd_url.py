@@ -11,6 +11,10 @@ from dibs.core.errors import BadConfiguration
 
 _PORT = 2379
 _OPTIONS = ("timeout", "ca", "cert", "key")
+_UNREADABLE = (
+    "the etcd URL cannot be read: it names a host that is not written as host:port; "
+    "in a password, write / as %2F, ? as %3F, # as %23 and @ as %40"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,15 @@ class EtcdPlace:
 
 
 def etcd_place(url: str) -> EtcdPlace:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        url.encode()  # half letters cannot be sent
+    except ValueError:
+        raise BadConfiguration(_UNREADABLE) from None
+    # A password with one of / ? # in it is cut there, and its rest must not be taken for a prefix
+    # or an option, and so be shown.
+    if parts.fragment or "@" in parts.path + parts.query:
+        raise BadConfiguration(_UNREADABLE)
     if parts.scheme not in ("etcd", "etcds"):
         raise BadConfiguration("an etcd store begins with etcd:// or etcds://")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -55,14 +67,14 @@ def etcd_place(url: str) -> EtcdPlace:
 
 
 def _endpoint(text: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{text.strip()}")
     try:
+        parts = urlsplit(f"//{text.strip()}")
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
     if not host:
         # Not quoted: a password that was meant to stand before an @ may be in it.
-        raise BadConfiguration("the etcd URL names a host that is not written as host:port")
+        raise BadConfiguration(_UNREADABLE)
     return host, port if port is not None else _PORT
 
 

@@ -4,7 +4,8 @@ Git runs in a folder that lives for one call, on an object folder that is shared
 and no `FETCH_HEAD` of one call is ever another's, so threads and processes need no lock between
 them. The settings that reach the remote (credentials, ssh, proxies, `insteadOf`) are the user's,
 with those of the repository that we are in; hooks and housekeeping are not. What git says is
-turned into our errors here, and what nobody may see is left out.
+turned into our errors here, and what nobody may see is left out: it is never among the words of
+a command, which everybody on the machine can read.
 """
 
 import os
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from dibs.adapters.git_address import Address
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,
@@ -62,7 +64,8 @@ _SETTINGS = (
     "credential.interactive=never",
     "color.ui=false",
 )
-_SECRET = re.compile(r"(?<=//)[^/@\s'\"]*@")
+# A rule of git's own settings may have put an account into an address. Rather too much than that.
+_SECRET = re.compile(r"(?<=//)[^\s'\"]*@")
 
 # In this order: a full disk is told together with a refusal, a refusal with a hang-up.
 _FULL = re.compile(
@@ -103,8 +106,14 @@ class Git:
         self._objects = objects
         self._root = root
         self._timeout_s = timeout_s
+        self._address: Address | None = None
         self.name = "git"
         """What an error calls the place that was asked."""
+
+    def reach(self, address: Address) -> None:
+        """From now on, commands know how to get in there."""
+        self._address = address
+        self.name = f"git:{address.shown}"
 
     @contextmanager
     def folder(self, shallow: Sequence[str] = ()) -> Iterator[Path]:
@@ -121,8 +130,14 @@ class Git:
     def run(self, place: Path, *words: str, given: bytes = b"") -> Ran:
         """In a folder of our own, with our settings. Raises Unavailable if it takes too long."""
         settings = [word for one in (*self._included, *_SETTINGS) for word in ("-c", one)]
-        objects = {"GIT_OBJECT_DIRECTORY": str(self._objects)}
-        return self._finish((*settings, f"--git-dir={place}", *words), given, objects)
+        where = {"GIT_OBJECT_DIRECTORY": str(self._objects)}
+        if self._address is not None:
+            # Last, so that what makes git forget helpers in the user's settings spares ours.
+            for number, (name, text) in enumerate(self._address.settings):
+                settings.append(f"--config-env={name}=DIBS_GIT_{number}")
+                where[f"DIBS_GIT_{number}"] = text
+            where |= self._address.secrets
+        return self._finish((*settings, f"--git-dir={place}", *words), given, where)
 
     def ask(self, *words: str) -> Ran:
         """About the repository that the settings are in, if they are in one."""
@@ -154,10 +169,11 @@ class Git:
                 raise Unavailable(f"git cannot be started: {flaw.strerror}") from flaw
             try:
                 out, _ = process.communicate(given, timeout=self._timeout_s)
-            except subprocess.TimeoutExpired as late:
+            except subprocess.TimeoutExpired:
+                # Not from it: it repeats the whole command to whoever logs it.
                 raise Unavailable(
                     f"{self.name} did not answer within {self._timeout_s:g} s"
-                ) from late
+                ) from None
             finally:
                 _end(process)
             told.seek(0)

@@ -96,7 +96,7 @@ class Records:
                 self._last.popitem(last=False)
 
     def _watched(self, ref: str) -> str:
-        return f"{self._refs.name} {ref}"
+        return f"{self._refs.identity} {ref}"
 
     # Replacing one
 
@@ -170,7 +170,11 @@ class Records:
         """
         about = {entry: self._names.record_of(entry) for entry in entries}
         found = self.look({folder_of(ref) for ref in about.values() if ref is not None})
-        confirmed = {self._names.entry(one.kept.lease) for one in found.values() if one.kept}
+        confirmed = {
+            self._names.entry(one.kept.lease)
+            for one in found.values()
+            if one.kept is not None and one.kept.held
+        }
         self._clear({entry: at for entry, at in entries.items() if entry not in confirmed})
         self._expire_many(found)
         return {ref: known for ref, known in found.items() if known.held}

@@ -47,6 +47,8 @@ class Refs(Protocol):
     """One repository. Every call is bounded in time and raises nothing but an Outage."""
 
     name: str
+    identity: str
+    """Told from every other repository's, with nothing secret in it: for what is remembered."""
     atomic: bool
     """Whether several moves are done together or not at all."""
     guesses: bool

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from dibs.adapters.git_address import Address, parse_address
 from dibs.adapters.git_process import Git, Ran, outage, spoken
 from dibs.adapters.git_refs import EMPTY_TREE, Move, Refused
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
@@ -40,21 +41,34 @@ class GitRemote:
 
     def __init__(self, remote: str, folder: Path, root: Path, *, timeout_s: float) -> None:
         if not remote or remote.startswith("-"):
-            raise BadConfiguration(f"'git:{remote}' names no remote; write it as git:REMOTE")
+            shown = without_secrets(remote)
+            raise BadConfiguration(f"'git:{shown}' names no remote; write it as git:REMOTE")
         self._objects = folder.absolute() / "objects"
         self._git = Git(self._objects, root, timeout_s=timeout_s)
-        self._address = self._resolve(remote)
-        self.name = self._git.name = f"git:{without_secrets(self._address)}"
+        address = self._resolve(remote)
+        self._git.reach(address)
+        self._address = address.given
+        self.name = self._git.name
+        self.identity = f"git:{address.identity(root)}"
         self._lock = threading.Lock()
         self._ready = False
         self._messages: OrderedDict[str, str] = OrderedDict()
 
-    def _resolve(self, remote: str) -> str:
+    def _resolve(self, remote: str) -> Address:
         """One address for reading and writing: a remote may have several, or one for each."""
         if remote.startswith("~/"):
-            return str(Path(remote).expanduser())
-        known = self._git.ask("remote", "get-url", "--push", remote)
-        return known.out.decode("utf-8", "surrogateescape").strip() if not known.code else remote
+            return parse_address(str(Path(remote).expanduser()))
+        if ":" not in remote:  # otherwise it is no name, and may have a password in it
+            return parse_address(self._told("remote", "get-url", "--push", remote) or remote)
+        address = parse_address(remote)
+        if address.account is not None:
+            return address
+        # A rule of the user's (`insteadOf`) may bring an account along.
+        return parse_address(self._told("ls-remote", "--get-url", remote) or remote)
+
+    def _told(self, *words: str) -> str:
+        ran = self._git.ask(*words)
+        return "" if ran.code else ran.out.decode("utf-8", "surrogateescape").strip()
 
     def close(self) -> None:
         """Nothing stays open between two calls."""

@@ -88,9 +88,16 @@ class GithubRefs:
             raise BadConfiguration(
                 f"'git+github:{repository}' names no repository; write it as git+github:OWNER/REPO"
             )
+        server = urlsplit(api)
+        if "@" in api or server.query or server.fragment:
+            raise BadConfiguration(
+                "the address of GitHub's API (GITHUB_API_URL) takes no account and no query; "
+                "the token has a variable of its own"
+            )
         self.name = f"git+github:{repository}"
         self._repository = f"{api.rstrip('/')}/repos/{repository}"
         self._base = f"{self._repository}/git"
+        self.identity = self._base
         self._token = token
         self._timeout_s = timeout_s
         self._opener = urllib.request.build_opener(_NoRedirect)
@@ -174,11 +181,15 @@ class GithubRefs:
         for move in made:
             self._create(move)
         refused = next(filter(None, map(self._move, guarded)), None)
-        for move in made if refused is not None else gone:
+        if refused is not None:
+            # What was made stays: a request of ours that was given up may have arrived after all
+            # and be what is in the way, and then the entry is that of a live lease.
+            return refused
+        for move in gone:
             # If this fails, an entry stays that its record does not confirm.
             with suppress(Outage):
                 self._ask("DELETE", self._address(move.ref))
-        return refused
+        return None
 
     def _move(self, move: Move) -> Refused | None:
         if move.expected is None:

@@ -100,8 +100,9 @@ class MemoryObservations:
 class FileObservations:
     """Of all processes of this machine that share the file, on the machine's uptime.
 
-    A row of another start of the machine is no sighting. Where starts cannot be told apart, an
-    uptime that is larger than ours is not believed, and a smaller one claims less than the truth.
+    A row of another start of the machine, or of a container that has an uptime of its own, is no
+    sighting. Where starts cannot be told apart, an uptime that is larger than ours is not believed,
+    and a smaller one claims less than the truth.
     """
 
     def __init__(self, database: Database, *, most: int = _MOST_REMEMBERED) -> None:

@@ -1,6 +1,6 @@
 """The lease table in PostgreSQL's own words: what is said to grant, renew, end, read and wait.
 
-Three rules of PostgreSQL's shape every statement here.
+Four rules shape every statement here, of which three are PostgreSQL's.
 
 A statement may wait for a row, and an UPDATE judges its WHERE *before* it waits: a row that was
 only locked meanwhile is then changed on the word of an old clock, and a lease that ran out in the
@@ -13,6 +13,11 @@ than the row. A refusal may rest on it; a grant never does. If the two disagree,
 
 A reading tells the time at which its transaction began, which is before its snapshot. So nobody is
 told that a lease is over which was renewed in between.
+
+The server's clock may step back, and then a lease that ran out would be live again. So whoever
+grants on the end of a lease that only the clock has ended, or tells the holder of it, writes it
+down: with the outcome `expired`, which is no ending, and which only the next grant takes away. A
+reading writes nothing.
 
 Names are spliced in, quoted; values never are.
 """
@@ -51,10 +56,13 @@ CREATE TABLE IF NOT EXISTS {leases} (
 CREATE INDEX IF NOT EXISTS {running} ON {leases} (expires_at) WHERE outcome IS NULL;
 COMMENT ON TABLE {leases} IS {version}
 """
+EXPIRED = "expired"
+"""Among the outcomes: it ended without one, whatever the clock says from now on."""
 _COLUMNS = (
     *("repo", "key", "fence", "run", "holder", "stage", "ttl_ms", "granted_at", "expires_at"),
     *("beats", "outcome", "next", "note", "painted", "revoked_by", "revoked_why", "revoked_now"),
 )
+OUTCOME_AT = _COLUMNS.index("outcome")
 # $1 the table, $2 its schema, both as they are spelt in a statement.
 _INSPECT = """
 SELECT to_regclass($1::text) IS NOT NULL, obj_description(to_regclass($1::text), 'pg_class'),
@@ -107,18 +115,19 @@ LEFT JOIN standing ON granted.fence IS NULL
 """
 _IN_FLIGHT = """, in_flight AS MATERIALIZED (
     SELECT count(*) AS n FROM {leases}
-    WHERE outcome IS NULL AND expires_at > statement_timestamp() AND stage = $5
+    WHERE outcome IS NULL AND expires_at > now() AND stage = $5
 )"""
 _FITS = " AND (SELECT n FROM in_flight) < $8::bigint"
 # Bids with a limit on one stage take turns: each counts what the one before it was granted.
 _TURN_TO_COUNT = "SELECT pg_advisory_xact_lock({literal}::regclass::oid::integer, $1::integer)"
-# A renewal that was made in time and is not committed yet still shows as a lease that is over, and
-# would not be counted: wait for it.
+# What is not counted must not come back. A renewal that was made in time and is not committed yet
+# still shows as a lease that is over: this waits for it, and judges it again. What runs out after
+# this and before the count is counted: see `now()` there. What ran out more than a day ago is not
+# looked at: a table may have any number of such rows when its first limit is set.
 _SETTLE = """
-SELECT FROM {leases}
+UPDATE {leases} SET outcome = 'expired'
 WHERE outcome IS NULL AND stage = $1 AND expires_at <= statement_timestamp()
-    AND expires_at > statement_timestamp() - interval '1 minute'
-FOR SHARE
+    AND expires_at > statement_timestamp() - interval '1 day'
 """
 
 # Whoever holds the row is found, locked and then judged: see the top.
@@ -126,32 +135,52 @@ _LOCKED = """
 INSERT INTO {leases} AS l ({columns})
 SELECT {columns} FROM {leases} WHERE repo = $1 AND key = $2 AND run = $3
 ON CONFLICT (repo, key) DO UPDATE SET """
+# One look at the clock for the whole row.
+_JUDGED = """(
+            SELECT t, l.outcome IS NULL AND l.expires_at > t AS live FROM clock_timestamp() AS t
+        ) AS judged"""
 # $4 is 1 and $5 is 0; or, sent again after a lost reply, 0 and the beat that was meant.
 _RENEW = """
-    expires_at = CASE WHEN l.revoked_by IS NULL
-        THEN clock_timestamp() + l.ttl_ms * interval '1 millisecond' ELSE l.expires_at END,
-    beats = CASE WHEN l.revoked_by IS NULL
-        THEN GREATEST(l.beats + $4::bigint, $5::bigint) ELSE l.beats END
-WHERE l.run = $3 AND l.outcome IS NULL AND l.expires_at > clock_timestamp()
+    (expires_at, beats, outcome) = (
+        SELECT
+            CASE WHEN live AND l.revoked_by IS NULL
+                THEN t + l.ttl_ms * interval '1 millisecond' ELSE l.expires_at END,
+            CASE WHEN live AND l.revoked_by IS NULL
+                THEN GREATEST(l.beats + $4::bigint, $5::bigint) ELSE l.beats END,
+            CASE WHEN NOT live THEN 'expired' END
+        FROM {judged}
+    )
+WHERE l.run = $3 AND l.outcome IS NULL
 RETURNING {of_l}, clock_timestamp()
 """
 # A row that has its ending already is written as it is, so that it comes back: a retry.
 _RELEASE = """
-    expires_at = CASE WHEN l.outcome IS NULL THEN clock_timestamp() ELSE l.expires_at END,
-    outcome = CASE WHEN l.outcome IS NULL THEN $4 ELSE l.outcome END,
-    next = CASE WHEN l.outcome IS NULL THEN $5 ELSE l.next END,
-    note = CASE WHEN l.outcome IS NULL THEN $6 ELSE l.note END,
-    painted = CASE WHEN l.outcome IS NULL THEN $7::boolean ELSE l.painted END
-WHERE l.run = $3 AND (l.outcome IS NOT NULL OR l.expires_at > clock_timestamp())
+    (expires_at, outcome, next, note, painted) = (
+        SELECT
+            CASE WHEN live THEN t ELSE l.expires_at END,
+            CASE WHEN live THEN $4 ELSE COALESCE(l.outcome, 'expired') END,
+            CASE WHEN live THEN $5 ELSE l.next END,
+            CASE WHEN live THEN $6 ELSE l.note END,
+            CASE WHEN live THEN $7::boolean ELSE l.painted END
+        FROM {judged}
+    )
+WHERE l.run = $3 AND l.outcome IS DISTINCT FROM 'expired'
 RETURNING {of_l}, clock_timestamp(), {wake}
 """
 # $7: it was sent before, and a lease that this very revoke has ended is the one that is meant.
 _REVOKE = """
-    revoked_by = $4, revoked_why = $5, revoked_now = $6::boolean,
-    expires_at = CASE WHEN $6::boolean AND l.expires_at > clock_timestamp()
-        THEN clock_timestamp() ELSE l.expires_at END
-WHERE l.run = $3 AND l.outcome IS NULL AND (l.expires_at > clock_timestamp()
-    OR $7::boolean AND l.revoked_now AND (l.revoked_by, l.revoked_why) = ($4, $5))
+    (revoked_by, revoked_why, revoked_now, expires_at, outcome) = (
+        SELECT
+            CASE WHEN live THEN $4 ELSE l.revoked_by END,
+            CASE WHEN live THEN $5 ELSE l.revoked_why END,
+            CASE WHEN live THEN $6::boolean ELSE l.revoked_now END,
+            CASE WHEN live AND $6::boolean THEN t ELSE l.expires_at END,
+            CASE WHEN NOT live OR $6::boolean THEN 'expired' END
+        FROM {judged}
+    )
+WHERE l.run = $3 AND (l.outcome IS NULL
+    OR $7::boolean AND l.outcome = 'expired' AND l.revoked_now
+        AND (l.revoked_by, l.revoked_why) = ($4, $5))
 RETURNING {of_l}, clock_timestamp(), CASE WHEN $6::boolean THEN {wake} END
 """
 _ACKNOWLEDGE = """
@@ -206,6 +235,7 @@ class LeaseStatements:
             "columns": sql.SQL(", ").join(map(sql.Identifier, _COLUMNS)),
             "of_l": sql.SQL(", ").join(sql.Identifier("l", column) for column in _COLUMNS),
             "wake": sql.SQL(_WAKE),
+            "judged": sql.SQL(_JUDGED),
             "epoch": sql.SQL(_EPOCH_BEGINS if epochs else "0"),
         }
         self.epoch = self._statement("SELECT {epoch}")

@@ -41,7 +41,7 @@ from redis.sentinel import Sentinel
 
 from dibs.adapters.redis_scripts import BEGIN_EPOCH, Script
 from dibs.adapters.redis_url import Address, Kind, RedisUrl
-from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage, Unavailable
+from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Outage, Unavailable
 
 T = TypeVar("T")
 _MOST_IDLE = 32
@@ -312,8 +312,16 @@ def packed(words: Sequence[str], head: str = "", in_head: int = 0) -> bytes:
     text = "".join([count, *[f"${len(word)}\r\n{word}\r\n" for word in words]])
     if text.isascii():
         return text.encode("ascii")
-    parts = [word.encode("utf-8", "backslashreplace") for word in words]
+    parts = [_in_utf8(word) for word in words]
     return count.encode("ascii") + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
+
+
+def _in_utf8(word: str) -> bytes:
+    """As it is, or not at all: two names that are spelt alike would be one."""
+    try:
+        return word.encode()
+    except UnicodeEncodeError:
+        raise Misuse(f"{word!r} cannot be kept by Redis: it has half letters") from None
 
 
 def _code(failure: RedisError) -> str:

@@ -13,6 +13,12 @@ keeps them on one node:
 A script that fails half-way is not undone, so each writes in an order that errs on the safe side:
 the index first and then the grant, the ending first and then the index.
 
+The server's clock may step back, and then a lease that ran out would be live again. So whoever acts
+on the end of a lease that only the clock has ended, or tells the holder of it, writes it down: with
+the outcome `expired`, which is no ending, and which nothing but the next grant takes away. A mark
+on the lease, and not the time at which it was made: a clock that was an hour ahead would else have
+to be waited for before anything could expire again.
+
 Numbers are written with %.0f: Lua's own way turns fences into 1.8e+15. What nearly every call gets
 is returned as one line, since a client in Python takes its time over each element of a reply.
 """
@@ -27,6 +33,8 @@ FIELDS = (
     *("outcome", "next", "note", "painted", "revoked_by", "revoked_why", "revoked_now"),
 )
 """The record, in the order in which scripts return it."""
+EXPIRED = "expired"
+"""Among the outcomes: it ended without one, whatever the clock says from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +83,28 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local now_text = string.format('%.0f', now)
 """
+# A replica answers as well, with what it heard last; and a connection outlives the demotion of its
+# server. Whoever writes is refused by the server itself, in these words.
+_PRIMARY_ONLY = """
+if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) then
+  return redis.error_reply('READONLY this server is a replica now')
+end
+"""
+# Once for each lease that ran out. Names of keys come out of the index: see REVOKE.
+_DROP_EXPIRED = """
+local function drop_expired(index)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now_text)) do
+    local granted, record = string.match(member, '^(%d+):(.*)$')
+    local seen = redis.call('HMGET', record, 'granted_at', 'outcome', 'expires_at')
+    local running = seen[1] == granted and not seen[2]
+    -- Of a renewal that failed half-way the record knows, and not the index.
+    if not running or now >= tonumber(seen[3]) then
+      if running then redis.call('HSET', record, 'outcome', 'expired') end
+      redis.call('ZREM', index, member)
+    end
+  end
+end
+"""
 # Exactly one waiter is served by one element. Nobody blocked takes the next one that comes: for
 # two seconds, and once, however many leases end meanwhile.
 _WAKE = """
@@ -108,9 +138,10 @@ ACQUIRE = Script(
 -- KEYS record epoch live  ARGV run holder stage ttl_ms floor limit server
 """
     + _NOW
+    + _DROP_EXPIRED
     + """
 local seen = redis.call('HMGET', KEYS[1],
-  'run', 'fence', 'expires_at', 'outcome', 'painted', 'revoked_by')
+  'run', 'fence', 'expires_at', 'outcome', 'painted')
 if seen[1] and (seen[5] == '0' or (not seen[4] and now < tonumber(seen[3]))) then
   return {0, now, redis.call('HMGET', KEYS[1], """
     + _ALL
@@ -120,7 +151,7 @@ end
 local epoch = redis.call('HMGET', KEYS[2], 'server', 'floor', 'highest', 'stage:' .. ARGV[3])
 if epoch[1] ~= ARGV[7] then return {3} end
 if ARGV[6] ~= '' then
-  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now_text)
+  drop_expired(KEYS[3])
   local count = redis.call('ZCARD', KEYS[3])
   if count >= tonumber(ARGV[6]) then return {2, count} end
 end
@@ -134,11 +165,12 @@ end
 if not epoch[4] then redis.call('HSET', KEYS[2], 'stage:' .. ARGV[3], '1') end
 local expires = string.format('%.0f', now + ARGV[4])
 redis.call('ZADD', KEYS[3], expires, now_text .. ':' .. KEYS[1])
-if seen[4] or seen[6] then
+if seen[1] and (not seen[4] or seen[4] == 'expired') then
+  drop_expired(KEYS[3])  -- somebody vanished, and so may others have
+end
+if seen[1] then
   redis.call('HDEL', KEYS[1], 'outcome', 'next', 'note', 'painted',
     'revoked_by', 'revoked_why', 'revoked_now')
-elseif seen[1] then  -- somebody vanished, and so may others have
-  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now_text)
 end
 redis.call('HSET', KEYS[1], 'run', ARGV[1], 'holder', ARGV[2], 'stage', ARGV[3],
   'fence', fence_text, 'ttl_ms', ARGV[4], 'granted_at', now_text, 'expires_at', expires,
@@ -157,7 +189,12 @@ RENEW = Script(
     + """
 local seen = redis.call('HMGET', KEYS[1], 'run', 'expires_at', 'outcome', 'revoked_by',
   'revoked_why', 'ttl_ms', 'beats', 'granted_at', 'fence')
-if seen[1] ~= ARGV[1] or seen[3] or now >= tonumber(seen[2]) then return {0} end
+if seen[1] ~= ARGV[1] or seen[3] then return {0} end
+if now >= tonumber(seen[2]) then
+  redis.call('HSET', KEYS[1], 'outcome', 'expired')
+  redis.call('ZREM', KEYS[2], seen[8] .. ':' .. KEYS[1])
+  return {0}
+end
 if seen[4] then return {2, seen[4], seen[5]} end
 local beats = tonumber(seen[7])
 -- Asked again after a lost reply, a beat that was counted is not counted twice.
@@ -179,9 +216,13 @@ RELEASE = Script(
     + """
 local seen = redis.call('HMGET', KEYS[1], 'run', 'expires_at', 'outcome', 'granted_at',
   'fence', 'beats', 'revoked_by', 'awaited_until')
-if seen[1] ~= ARGV[1] then return {0} end
+if seen[1] ~= ARGV[1] or seen[3] == 'expired' then return {0} end
 if not seen[3] then
-  if now >= tonumber(seen[2]) then return {0} end
+  if now >= tonumber(seen[2]) then
+    redis.call('HSET', KEYS[1], 'outcome', 'expired')
+    redis.call('ZREM', KEYS[2], seen[4] .. ':' .. KEYS[1])
+    return {0}
+  end
   redis.call('HSET', KEYS[1], 'expires_at', now_text, 'outcome', ARGV[4], 'painted', ARGV[5])
   if ARGV[6] ~= '' then redis.call('HSET', KEYS[1], 'next', ARGV[6]) end
   if ARGV[7] ~= '' then redis.call('HSET', KEYS[1], 'note', ARGV[7]) end
@@ -226,17 +267,31 @@ return 1
 REVOKE = Script(
     "2",
     """
--- KEYS record wake  ARGV run by why force live_prefix
+-- KEYS record wake  ARGV run by why force live_prefix again
 """
     + _NOW
     + """
 local seen = redis.call('HMGET', KEYS[1], 'run', 'expires_at', 'outcome', 'granted_at', 'stage',
-  'awaited_until')
-if seen[1] ~= ARGV[1] or seen[3] or now >= tonumber(seen[2]) then return {0} end
+  'awaited_until', 'revoked_by', 'revoked_why', 'revoked_now')
+if seen[1] ~= ARGV[1] then return {0} end
+-- Asked again after a lost reply, what this very revoke has ended is the answer.
+if ARGV[6] == '1' and seen[3] == 'expired' and seen[7] == ARGV[2] and seen[8] == ARGV[3]
+    and seen[9] == '1' then
+  return {1, now, redis.call('HMGET', KEYS[1], """
+    + _ALL
+    + """)}
+end
+if seen[3] then return {0} end
+local index, member = ARGV[5] .. seen[5], seen[4] .. ':' .. KEYS[1]
+if now >= tonumber(seen[2]) then
+  redis.call('HSET', KEYS[1], 'outcome', 'expired')
+  redis.call('ZREM', index, member)
+  return {0}
+end
 redis.call('HSET', KEYS[1], 'revoked_by', ARGV[2], 'revoked_why', ARGV[3], 'revoked_now', ARGV[4])
 if ARGV[4] == '1' then
-  redis.call('HSET', KEYS[1], 'expires_at', now_text)
-  redis.call('ZREM', ARGV[5] .. seen[5], seen[4] .. ':' .. KEYS[1])
+  redis.call('HSET', KEYS[1], 'expires_at', now_text, 'outcome', 'expired')
+  redis.call('ZREM', index, member)
   if seen[6] and now < tonumber(seen[6]) then
     local wake = KEYS[2]
 """
@@ -255,6 +310,7 @@ READ = Script(
     """
 -- KEYS record
 """
+    + _PRIMARY_ONLY
     + _NOW
     + """
 return {now, redis.call('HMGET', KEYS[1], """
@@ -264,13 +320,15 @@ return {now, redis.call('HMGET', KEYS[1], """
 )
 
 # The members sort by grant, so no more records are touched than are returned; those that ran out
-# are dropped from the index once. Names of keys come out of the index: see REVOKE.
+# are dropped from the index once.
 LIVE = Script(
     "1",
     """
 -- KEYS epoch  ARGV live_prefix limit [stage]
 """
+    + _PRIMARY_ONLY
     + _NOW
+    + _DROP_EXPIRED
     + """
 local stages = {ARGV[3]}
 if not ARGV[3] then
@@ -281,7 +339,7 @@ end
 local members = {}
 for _, stage in ipairs(stages) do
   local index = ARGV[1] .. stage
-  redis.call('ZREMRANGEBYSCORE', index, '-inf', now_text)
+  drop_expired(index)
   for _, member in ipairs(redis.call('ZRANGE', index, 0, -1)) do
     members[#members + 1] = member
   end
@@ -306,6 +364,9 @@ HIGHEST = Script(
     "1",
     """
 -- KEYS epoch
+"""
+    + _PRIMARY_ONLY
+    + """
 local clock = redis.call('TIME')
 local epoch = redis.call('HMGET', KEYS[1], 'floor', 'highest')
 return string.format('%.0f', math.max(

@@ -33,6 +33,7 @@ class AlchemyConnection(Protocol):
     def exec_driver_sql(self, statement: str, parameters: Any, /) -> Any: ...
     def begin(self) -> Any: ...
     def in_transaction(self) -> bool: ...
+    def get_transaction(self) -> Any: ...
 
 
 Connection = DbapiConnection | AlchemyConnection
@@ -139,6 +140,8 @@ class _Alchemy:
             return State.IDLE
         if self._transaction is None:
             return State.OPEN  # SQLAlchemy begins by itself, often before the driver does
+        if self._connection.get_transaction() is not self._transaction:
+            return State.IDLE  # ours is over; this is one that SQLAlchemy has begun since
         return _state(self._connection.connection.driver_connection)
 
     def begin(self) -> None:
@@ -154,8 +157,11 @@ class _Alchemy:
         self._transaction = None
 
     def rollback(self) -> None:
-        self._transaction.rollback()
         self._transaction = None
+        # Not always the one that was begun here: others may have ended that, and SQLAlchemy has
+        # then begun another by itself, which must not be left for somebody to commit.
+        if (open_now := self._connection.get_transaction()) is not None:
+            open_now.rollback()
 
 
 def counted(rowcount: int) -> int:

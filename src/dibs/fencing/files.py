@@ -142,6 +142,8 @@ class _Place:
             self.sidecar.mkdir(exist_ok=True)
             (self.sidecar / str(fence)).touch()
             _sync_folder(self.sidecar)
+            # The folder may be new, whoever made it: what is in it lasts only if its name does.
+            _sync_folder(self.path.parent)
         self._remove_lower(fence)
         return Stale(seen) if (seen := self.seen()) > fence else None
 
@@ -209,7 +211,7 @@ def _write_synced(place: Path, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A rename is durable once its folder is."""
+    """A new name, of a file or a folder, is durable once the folder that it is in is."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

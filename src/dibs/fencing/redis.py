@@ -1,8 +1,8 @@
 """Fenced writes of values that live in Redis or Valkey: one script compares and writes.
 
 What is remembered of a key is a hash beside it, in the same slot of a cluster, so that one script
-may touch both: `{key}:fence`. It must never expire or be evicted; the value may. Only writes that
-come through here are guarded: a bare SET asks nobody.
+may touch both: `{key}:fence`, or `key::fence` for one that has a hash tag. It must never expire or
+be evicted; the value may. Only writes that come through here are guarded: a bare SET asks nobody.
 
 Takes any client with `evalsha` and `eval` as redis-py has them, cluster and Sentinel clients too.
 Errors of the client are the caller's, and go through.
@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 Value = str | bytes | int | float
+
+_SUFFIX = ":fence"
 
 # Numbers are compared as decimal text, shorter first: Lua's own numbers are exact to 2^53 only.
 # `write` names the call, so that a client that sends it twice after a lost reply is told the same.
@@ -136,14 +138,19 @@ def read_hash(client: Client, key: str) -> Reading[dict[Any, Any]] | None:
 
 
 def fence_key(key: str) -> str:
-    """Where the fence of a key is kept: in the same slot of a cluster."""
+    """Where the fence of a key is kept: in the same slot of a cluster, and of this key alone.
+
+    No key that ends as these do is guarded, so no value is ever written over a fence.
+    """
+    if key.endswith(_SUFFIX):
+        raise Misuse(f"the key {key!r} may be where the fence of another key is kept")
     opened = key.find("{")
     closed = key.find("}", opened + 1)
     if 0 <= opened < closed - 1:  # as a cluster looks for it: the first pair, if it is not empty
-        return f"{key}:fence"
+        return f"{key}:{_SUFFIX}"  # one colon more, or `{a}` would share the fence of `a`
     if "}" in key or not key:
         raise Misuse(f"the key {key!r} cannot be tagged, so a cluster may part it from its fence")
-    return f"{{{key}}}:fence"
+    return f"{{{key}}}{_SUFFIX}"
 
 
 def _write(

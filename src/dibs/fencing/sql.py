@@ -134,6 +134,9 @@ def guarded(
     runs, so whoever comes with a higher one waits until the body has committed, and whoever comes
     with a lower one is refused. Raises `StaleFence`, or `AlreadyApplied` for a step that was
     applied before. An exception in the body rolls everything back.
+
+    A body that ends the transaction itself lets go of the row. So the last statement finds the row
+    as the first one left it, or what the body wrote after that is rolled back.
     """
     asked = session(connection, paramstyle)
     if asked.state in (State.OPEN, State.FAILED):
@@ -141,10 +144,11 @@ def guarded(
             "the connection is in a transaction already, which would end with the guarded block;"
             " commit it or roll it back first"
         )
-    _enter(asked, table, resource, fence, step)
+    write = _enter(asked, table, resource, fence, step)
     try:
         yield connection
         _still_there(asked)
+        _still_held(asked, write)
         asked.commit()
     except BaseException:
         _give_up(asked)
@@ -213,7 +217,7 @@ class _Write:
                     f"{dict(self.key)!r} names {changed} rows of {self.table.name}, not one;"
                     " roll the write back"
                 )
-            if (told := self._refusal(asked)) is not None:
+            if (told := self.refusal(asked)) is not None:
                 return told
         # Either the row changes faster than it can be looked at, or the driver counts rows that
         # became different and not rows that were found. Not knowing is not success.
@@ -257,7 +261,7 @@ class _Write:
         limits = [self.fence] if self.step is None else [self.fence, self.fence, self.step]
         return [*limits] if self.version is None else [*limits, self.version]
 
-    def _refusal(self, asked: Session) -> Outcome | None:
+    def refusal(self, asked: Session) -> Outcome | None:
         """Why no row was changed. None if nothing stands in the way (any more)."""
         where, sought = self._where()
         kept = _kept(self.table)
@@ -286,18 +290,18 @@ def _kept(table: Table) -> tuple[str, ...]:
 # A block
 
 
-def _enter(asked: Session, table: str, resource: str, fence: int, step: int | None) -> None:
+def _enter(asked: Session, table: str, resource: str, fence: int, step: int | None) -> _Write:
     """Begin, and hold the resource's row under this fence; or raise, with nothing begun."""
     if not 0 < len(resource) <= _LONGEST_RESOURCE:
         raise Misuse(f"a resource's name has 1 to {_LONGEST_RESOURCE} characters: {resource!r}")
     write = _Write(Table(table, step="step"), {"resource": resource}, {}, fence, step=step)
     told = _begin(asked, lambda: _raise_fence(asked, write))
-    if isinstance(told, Applied):
-        return
-    asked.rollback()
-    if isinstance(told, Duplicate):
-        raise AlreadyApplied(resource, fence=fence, step=step)
-    insist(told, resource, fence)
+    if not isinstance(told, Applied):
+        asked.rollback()
+        if isinstance(told, Duplicate):
+            raise AlreadyApplied(resource, fence=fence, step=step)
+        insist(told, resource, fence)
+    return write
 
 
 def _raise_fence(asked: Session, write: _Write) -> Outcome:
@@ -331,19 +335,42 @@ def _begin(asked: Session, first: Callable[[], _T]) -> _T:
     raise AssertionError("the last beginning returns or raises")
 
 
+_ENDED = (
+    "the guarded block has ended its transaction itself,"
+    " so what it wrote after that was not guarded"
+)
+
+
 def _still_there(asked: Session) -> None:
     """The transaction that holds the row must be the one that is about to commit."""
     match asked.state:
         case State.IDLE:
-            raise Misuse(
-                "the guarded block has ended its transaction itself, so what it wrote after that"
-                " was not guarded"
-            )
+            raise Misuse(_ENDED)
         case State.FAILED:
             raise Misuse(
                 "a statement in the guarded block failed and the block went on;"
                 " the database has given up the transaction, and nothing of it is applied"
             )
+
+
+def _still_held(asked: Session, write: _Write) -> None:
+    """The row must be as this block left it, and stay so until the commit that comes next.
+
+    Few drivers tell one transaction from the next, so a body that has committed and gone on shows
+    only here. It is a write, because that meets what others have committed by now and holds it:
+    where transactions have a snapshot, a row that has changed since is the database's own error.
+    """
+    columns = {"resource": write.key["resource"], "fence": write.fence}
+    if write.step is not None:
+        columns["step"] = write.step
+    where = " AND ".join(f"{column} = ?" for column in columns)
+    text = f"UPDATE {write.table.name} SET fence = ? WHERE {where}"  # noqa: S608
+    if asked.change(text, [write.fence, *columns.values()]) == 1:
+        return
+    told = write.refusal(asked)
+    if isinstance(told, Stale):
+        insist(told, str(write.key["resource"]), write.fence)
+    raise Misuse(_ENDED)
 
 
 def _give_up(asked: Session) -> None:

@@ -11,15 +11,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.servers.dynamodb import dynamodb
+from tests.servers.etcd import single
+from tests.servers.postgres import postgres
+from tests.servers.proxy import Proxy
+from tests.servers.valkey import valkey
+
 from dibs.adapters.leases.sqlite import SqliteLeases
 from dibs.adapters.sqlite_database import Database
 from dibs.opening import ClosableStore, Surroundings, open_store
 from dibs.ports.leases import LeaseStore
-from servers.dynamodb import dynamodb
-from servers.etcd import single
-from servers.postgres import postgres
-from servers.proxy import Proxy
-from servers.valkey import valkey
 
 _names = (f"faults_{os.getpid()}_{number}" for number in itertools.count(1))
 

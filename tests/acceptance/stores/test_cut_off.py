@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.servers.proxy import Proxy
 
 from acceptance.harness import CLOCK, Project, alive, pipeline, until
 from dibs.core.lease import Ending, Lost, Outcome
 from dibs.core.named import hold_ref
-from servers.proxy import Proxy
 
 from .contending import get_it, try_once
 from .places import CUT_OFF, Place

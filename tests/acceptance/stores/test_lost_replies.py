@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import pytest
+from tests.servers.proxy import Proxy
 
 import dibs
 from acceptance.harness import Project, pipeline
@@ -18,7 +19,6 @@ from dibs.core.errors import Unavailable
 from dibs.core.ids import IssueRef, StageName
 from dibs.core.lease import Busy, Ending, Granted, Lease, Outcome, Record, Released, Renewed
 from dibs.ports.leases import LeaseStore
-from servers.proxy import Proxy
 
 from .contending import bid_for
 from .places import CUT_OFF, KILLED, Place

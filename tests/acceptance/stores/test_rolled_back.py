@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
+from tests.servers.valkey import Valkey
 
 import dibs
 from acceptance.harness import Project, pipeline
@@ -13,7 +14,6 @@ from dibs.core.ids import IssueRef
 from dibs.core.lease import Ending, Granted, Lease, Lost, Outcome
 from dibs.fencing import Applied, Stale
 from dibs.ports.guarantees import Guarantee
-from servers.valkey import Valkey
 
 from . import data
 from .contending import bid_for

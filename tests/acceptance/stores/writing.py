@@ -5,8 +5,8 @@ import os
 from functools import cache
 from pathlib import Path
 
-from servers.postgres import postgres
-from servers.valkey import Valkey
+from tests.servers.postgres import postgres
+from tests.servers.valkey import Valkey
 
 _names = (f"numbers_{os.getpid()}_{number}" for number in itertools.count(1))
 

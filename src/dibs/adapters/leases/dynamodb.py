@@ -36,8 +36,9 @@ from urllib.parse import quote, unquote
 from dibs.adapters.clocks import SystemClock, wall_clock
 from dibs.adapters.dynamodb_table import Change, Item, Table, Value, parse_place
 from dibs.adapters.observing import MemoryObservations, Observations
+from dibs.adapters.plain_text import plain_bid, plain_ending, plain_name, plain_revocation
 from dibs.core import grants
-from dibs.core.errors import Damaged, NotPermitted, Outage
+from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import (
     ZERO,
     Fence,
@@ -105,7 +106,7 @@ class DynamoLeases:
     def __init__(self, table: Table, observations: Observations, clock: Clock) -> None:
         self._table, self._seen, self._clock = table, observations, clock
         self.name = table.name
-        self._watched = f"{table.name}/{table.namespace}/"
+        self._watched = f"{table.identity}/"
 
     @classmethod
     def connect(
@@ -122,6 +123,7 @@ class DynamoLeases:
     # The operations
 
     def acquire(self, bid: Bid) -> AcquireResult:
+        bid = plain_bid(bid)
         if bid.limit is not None:
             return self._acquire_within(bid, bid.limit)
         written = self._write(bid.issue, _grant_if_free(bid))
@@ -196,7 +198,7 @@ class DynamoLeases:
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         self._look_if_silent(lease)
-        written = self._write(lease.issue, _ending(lease, ending))
+        written = self._write(lease.issue, _ending(lease, plain_ending(ending)))
         known = self._told(lease.issue, written.item, written.age)
         if known is None or known.lease.run != lease.run or known.ending is None:
             return Lost(grants.NOT_OURS)
@@ -211,7 +213,7 @@ class DynamoLeases:
         self._write(record.lease.issue, change)
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        written = self._write(issue, _revocation(revocation))
+        written = self._write(issue, _revocation(plain_revocation(revocation)))
         if not written.done or written.item is None:
             return None
         record = self._settled(issue, written.item, written.age)
@@ -222,6 +224,8 @@ class DynamoLeases:
         return self._settled(issue, item) if item is not None else None
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        if stage is not None:
+            plain_name(stage)
         found = list(islice(self._in_flight(stage), max(0, limit)))
         found.sort(key=lambda record: (record.lease.granted_at, record.lease.issue))
         return tuple(found)
@@ -289,14 +293,17 @@ class DynamoLeases:
 
     def _write(self, issue: IssueRef, change: Change, *, already: timedelta = ZERO) -> _Written:
         """A refusal that shows the version we meant to write was our own doing: the reply to it
-        was lost, and the vendor's library sent it again.
+        was lost, and the vendor's library sent it again. A success that does not show it is the
+        answer to something else, and says nothing.
         """
         sent_at = self._clock.now()
         answer = self._table.update(_record_name(issue), change)
         version = change.put.get("version")
         if version is None:
             return _Written(answer.done, answer.item)
-        if not answer.done and (answer.item or {}).get("version") != version:
+        if (answer.item or {}).get("version") != version:
+            if answer.done:
+                raise Unavailable(f"{self.name}: the answer to another request came for {issue}")
             return _Written(False, answer.item)
         return _Written(True, answer.item, self._note(issue, change, sent_at, already))
 
@@ -497,7 +504,8 @@ def _spoilt(item: Mapping[str, Value], name: str) -> Damaged:
 
 
 def _record_name(issue: IssueRef) -> str:
-    return f"{_ISSUES}{quote(issue.repo, safe='/')}#{quote(issue.key, safe='')}"
+    repo, key = plain_name(issue.repo), plain_name(issue.key)
+    return f"{_ISSUES}{quote(repo, safe='/')}#{quote(key, safe='')}"
 
 
 def _issue_named(name: str) -> IssueRef:

@@ -6,11 +6,13 @@ was overtaken gets the new state in the same reply and decides again. How a leas
 in `etcd_records`, how long etcd keeps it in `etcd_terms`.
 """
 
+import os
 import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Generic, TypeVar
 
 from dibs.adapters.clocks import SystemClock
@@ -31,8 +33,9 @@ from dibs.adapters.etcd_records import (
     write,
     written_in,
 )
-from dibs.adapters.etcd_terms import Terms
+from dibs.adapters.etcd_terms import Terms, seconds_for
 from dibs.adapters.etcd_url import etcd_place
+from dibs.adapters.plain_text import plain_bid, plain_ending, plain_revocation
 from dibs.core import grants
 from dibs.core.errors import Unavailable
 from dibs.core.ids import Fence, IssueRef, LocalTime, ServerTime
@@ -58,6 +61,7 @@ from dibs.ports.clock import Clock
 from dibs.ports.guarantees import Guarantee
 
 _TRIES = 16
+_NOTICING = timedelta(seconds=1)
 _PAGE = 500
 _REMEMBERED = 4096
 _LEAST_SPREAD_S, _MOST_SPREAD_S = 0.002, 0.128
@@ -91,26 +95,43 @@ class EtcdLeases:
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         """`clock`: local and monotonic; it tells how old an etcd lease of ours is, and no more."""
-        place = etcd_place(url)
-        self.name = place.name
+        self._place = etcd_place(url)
+        self.name = self._place.name
         self._clock = clock or SystemClock()
-        self._gateway = Gateway(place, self._clock)
-        self._terms = Terms(self._gateway, self._clock)
-        self._keys = Keys(place.prefix)
+        self._keys = Keys(self._place.prefix)
         self._floor = (0, 0)
         """As it was last seen: the number, and the revision that wrote it."""
+        self._begin(revision=0)
+
+    def _begin(self, revision: int) -> None:
+        """Connect to nothing yet, and know nothing but the revision below which etcd cannot be."""
+        self._gateway = Gateway(self._place, self._clock, revision)
+        self._terms = Terms(self._gateway, self._clock)
         # What was seen last. Nothing depends on it but the number of requests.
         self._known: _Recent[IssueRef, Reading] = _Recent()
         self._counts: _Recent[str, tuple[int, int]] = _Recent()
         self._spreads: _Recent[IssueRef, float] = _Recent()
+        self._pid = os.getpid()  # last: another thread may go on once it is there
 
     def close(self) -> None:
-        self._gateway.close()
+        if self._pid == os.getpid():  # what a parent has open is the parent's to close
+            self._gateway.close()
+
+    def _deadline(self) -> LocalTime:
+        """Until when an operation that begins now may go on.
+
+        Every operation asks before it does anything. A child of a fork begins anew here: on one
+        connection with its parent each would read the other's replies, and a lock that a thread of
+        the parent held stays locked in the child for ever.
+        """
+        if self._pid != os.getpid():
+            self._begin(self._gateway.revision)
+        return self._gateway.deadline()
 
     # Acquiring
 
     def acquire(self, bid: Bid) -> AcquireResult:
-        until = self._gateway.deadline()
+        bid, until = plain_bid(bid), self._deadline()
         view = self._guess(bid)
         for _ in range(_TRIES):
             told = self._told(view, bid)
@@ -241,15 +262,17 @@ class EtcdLeases:
                 now = max(now, ServerTime(known.lease.expires_at - known.lease.ttl))
             return grants.renewal(known, lease, now)
 
-        until = self._gateway.deadline()
+        until = self._deadline()
         made: Record | StopAsked | Lost = self._change(lease.issue, beat, until, renewing=True)
         return Renewed(replace(made.lease, card=lease.card)) if isinstance(made, Record) else made
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        ending = plain_ending(ending)
+
         def end(known: Record | None, now: ServerTime) -> Record | Released | Lost:
             return grants.ending(known, lease, ending, max(now, lease.granted_at))
 
-        until = self._gateway.deadline()
+        until = self._deadline()
         made: Record | Released | Lost = self._change(lease.issue, end, until)
         return Released(made) if isinstance(made, Record) else made
 
@@ -258,16 +281,18 @@ class EtcdLeases:
             del now
             return grants.acknowledgement(known, record)
 
-        until = self._gateway.deadline()
+        until = self._deadline()
         self._change(record.lease.issue, paint, until)
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        revocation = plain_revocation(revocation)
+
         def take(known: Record | None, now: ServerTime) -> Record | None:
             if known is not None:
                 now = max(now, known.lease.granted_at)
             return grants.revoked(known, revocation, now)
 
-        return self._change(issue, take, self._gateway.deadline())
+        return self._change(issue, take, self._deadline())
 
     def _change(
         self,
@@ -299,6 +324,9 @@ class EtcdLeases:
             if reply.succeeded:
                 return self._changed(reading, made, reply)
             reading, moment = self._learned(issue, reply), reply.at
+            known = reading.told_at(moment)
+            if reply.resent and known is not None and known == replace(made, as_of=known.as_of):
+                return known  # our own doing: its reply was lost, and it was sent again
         raise Unavailable(f"{self.name}: {issue} changed {_TRIES} times while it was written")
 
     def _times(
@@ -383,7 +411,7 @@ class EtcdLeases:
     # Reading
 
     def read(self, issue: IssueRef) -> Record | None:
-        reading, moment = self._read(issue, self._gateway.deadline())
+        reading, moment = self._read(issue, self._deadline())
         return reading.told_at(moment)
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
@@ -392,7 +420,7 @@ class EtcdLeases:
         oldest = 1
         while (wanted := min(_PAGE, limit - len(records))) > 0:
             page = self._gateway.range(
-                self._gateway.deadline(),
+                self._deadline(),
                 {
                     "key": prefix,
                     "range_end": end_of(prefix),
@@ -410,13 +438,17 @@ class EtcdLeases:
             oldest = page.keys[-1].create_revision + 1
         return tuple(records)
 
+    def lingers(self, ttl: timedelta) -> timedelta:
+        """What etcd is asked for on top, and the second or so that it takes to notice."""
+        return timedelta(seconds=seconds_for(ttl)) - ttl + _NOTICING
+
     def highest(self) -> Fence:
         """Reads every record, a page at a time: also one that was brought from another cluster."""
         start, end = self._keys.issues, end_of(self._keys.issues)
         highest = Fence(0)
         while True:
             page = self._gateway.range(
-                self._gateway.deadline(), {"key": start, "range_end": end, "limit": _PAGE}
+                self._deadline(), {"key": start, "range_end": end, "limit": _PAGE}
             ).keys
             for pair in page:
                 if not pair.key.endswith(b"/held"):
@@ -441,8 +473,8 @@ class EtcdLeases:
 
     def await_end(self, issue: IssueRef, seconds: float) -> None:
         """Tells of an expiry as well, since etcd then deletes the key."""
-        until = LocalTime(self._clock.now() + seconds)
-        reading = self._known.get(issue) or self._read(issue, self._gateway.deadline())[0]
+        until, deadline = LocalTime(self._clock.now() + seconds), self._deadline()
+        reading = self._known.get(issue) or self._read(issue, deadline)[0]
         if reading.free:
             return
         keys = self._keys.issue(issue)

@@ -113,6 +113,8 @@ class GitLeases:
 
         def decide(known: Known) -> Kept | AcquireResult:
             told = grants.refusal(known.record, bid)
+            if isinstance(told, Granted):
+                return _once_more(known)
             return told if told is not None else _granted(bid, known)
 
         def tell(record: Record) -> AcquireResult:
@@ -241,7 +243,12 @@ class GitLeases:
         for _ in range(_TURNS):
             tips = self._refs.tips(folders)
             known = self._records.read({ref: tips[ref]})[ref] if ref in tips else NOTHING
-            if (told := grants.refusal(known.record, bid)) is not None:
+            told = grants.refusal(known.record, bid)
+            if isinstance(told, Granted):
+                if isinstance(self._records.replace(ref, known, _once_more(known)), Known):
+                    return told
+                continue
+            if told is not None:
                 return told
             turn = self._slots.turn(bid.stage, tips)
             taken = self._slots.taken(turn, tips, ref)
@@ -272,6 +279,14 @@ def _refs(place: str, folder: Path, root: Path, timeout_s: float) -> Refs:
 def _granted(bid: Bid, known: Known) -> Kept:
     record = grants.grant(bid, grants.next_fence(known.record, bid), _now(NOTHING))
     return Kept.of(record, new_nonce())
+
+
+def _once_more(known: Known) -> Kept:
+    """The same grant for the same run, with a new pulse and nothing else: whoever is told that it
+    holds may count a ttl from its asking, so others have to begin their watch anew.
+    """
+    assert known.kept is not None, "there is a grant"
+    return replace(known.kept, pulse=new_nonce())
 
 
 def _after(known: Known, decided: Record) -> Kept:

@@ -20,7 +20,7 @@ from typing import Any
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.postgres_database import Database
 from dibs.adapters.postgres_session import Cells, Rows, Statement, Values
-from dibs.adapters.postgres_statements import VERSION, LeaseStatements
+from dibs.adapters.postgres_statements import EXPIRED, OUTCOME_AT, VERSION, LeaseStatements
 from dibs.adapters.postgres_url import parse_postgres_url
 from dibs.core import grants
 from dibs.core.errors import Damaged, Misuse, NotPermitted, Outage
@@ -123,7 +123,7 @@ class PostgresLeases:
         mine = _mine(lease)
         beat = _number(lease.beats + 1)
         rows = self._ask(self._say.renew, (*mine, _ONE, _NONE), again=(*mine, _NONE, beat))
-        if not rows:
+        if not rows or _expired(rows[0]):
             return Lost(grants.NOT_OURS)
         record = _record(rows[0])
         if record.revocation is not None:
@@ -141,7 +141,9 @@ class PostgresLeases:
                 _flag(on=ending.outcome is Outcome.CONCEDED),
             ),
         )
-        return Released(_record(rows[0])) if rows else Lost(grants.NOT_OURS)
+        if not rows or _expired(rows[0]):
+            return Lost(grants.NOT_OURS)
+        return Released(_record(rows[0]))
 
     def acknowledge(self, record: Record) -> None:
         self._ask(self._say.acknowledge, _mine(record.lease))
@@ -156,7 +158,10 @@ class PostgresLeases:
             (*values, _flag(on=False)),
             again=(*values, _flag(on=revocation.force)),
         )
-        return _record(rows[0]) if rows else None
+        record = _record(rows[0]) if rows else None
+        if record is None or (_expired(rows[0]) and not _forced(record)):
+            return None  # over before anybody revoked it
+        return record
 
     def read(self, issue: IssueRef) -> Record | None:
         rows = self._ask(self._say.read, _issue(issue))
@@ -328,15 +333,26 @@ def _record(cells: Sequence[Any]) -> Record:
         expires_at=_moment(expires_at),
         beats=_int(beats),
     )
+    told_at = _moment(as_of)
     ending = revocation = None
-    if outcome is not None:
+    if _expired(cells):
+        told_at = max(told_at, lease.expires_at)  # whatever the clock says since
+    elif outcome is not None:
         following = target.decode() if target is not None else None
         ending = Ending(Outcome(outcome.decode()), following, note.decode())
     if revoked_by is not None:
         revocation = Revocation(
             lease.run, revoked_by.decode(), revoked_why.decode(), force=revoked_now == _TRUE
         )
-    return Record(lease, _moment(as_of), ending, painted=painted == _TRUE, revocation=revocation)
+    return Record(lease, told_at, ending, painted=painted == _TRUE, revocation=revocation)
+
+
+def _expired(cells: Sequence[Any]) -> bool:
+    return bool(cells[OUTCOME_AT] == EXPIRED.encode())
+
+
+def _forced(record: Record) -> bool:
+    return record.revocation is not None and record.revocation.force
 
 
 def _int(cell: bytes) -> Any:

@@ -70,10 +70,10 @@ class RedisLeases:
         self._links.close()
 
     def acquire(self, bid: Bid) -> AcquireResult:
-        keys, ttl_ms = self._keys, _milliseconds(bid.ttl)
+        keys, ttl_ms, holder = self._keys, _milliseconds(bid.ttl), _prose(bid.holder)
         words = (
             *(keys.issue + spelt(bid.issue), keys.epoch, keys.live + bid.stage),
-            *(bid.run, bid.holder, bid.stage, str(ttl_ms), str(bid.floor)),
+            *(bid.run, holder, bid.stage, str(ttl_ms), str(bid.floor)),
             "" if bid.limit is None else str(bid.limit),
         )
         reply = self._links.run(scripts.ACQUIRE, words)
@@ -81,7 +81,7 @@ class RedisLeases:
             reply = self._links.run_greeted(scripts.ACQUIRE, words)
         if isinstance(reply, str):
             now_ms, fence = reply.split()
-            return Granted(_granted(bid, Fence(int(fence)), int(now_ms), ttl_ms))
+            return Granted(_granted(bid, holder, Fence(int(fence)), int(now_ms), ttl_ms))
         return self._not_granted(bid, reply)
 
     def _not_granted(self, bid: Bid, reply: list[Any]) -> AcquireResult:
@@ -118,15 +118,16 @@ class RedisLeases:
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         keys, issue = self._keys, spelt(lease.issue)
-        painted = ending.outcome is Outcome.CONCEDED
+        painted, note = ending.outcome is Outcome.CONCEDED, _prose(ending.note)
         words = (
             *(keys.issue + issue, keys.live + lease.stage, keys.wake + issue),
             *(lease.run, str(lease.fence), str(lease.beats)),
-            *(ending.outcome.value, "1" if painted else "0", ending.next or "", ending.note),
+            *(ending.outcome.value, "1" if painted else "0", ending.next or "", note),
         )
         reply = self._links.run(scripts.RELEASE, words)
         if isinstance(reply, int):
-            return Released(_ended(lease, ending, reply, painted=painted))
+            kept = ending if note == ending.note else replace(ending, note=note)
+            return Released(_ended(lease, kept, reply, painted=painted))
         match reply:
             case [1, now_ms, fields]:
                 return Released(self._record(lease.issue, now_ms, fields))
@@ -139,12 +140,12 @@ class RedisLeases:
         self._links.run(scripts.ACKNOWLEDGE, words)
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        keys, name = self._keys, spelt(issue)
+        keys, name, force = self._keys, spelt(issue), "1" if revocation.force else "0"
         words = (
-            *(keys.issue + name, keys.wake + name, revocation.run, revocation.by),
-            *(revocation.reason, "1" if revocation.force else "0", keys.live),
+            *(keys.issue + name, keys.wake + name, revocation.run, _prose(revocation.by)),
+            *(_prose(revocation.reason), force, keys.live),
         )
-        match self._links.run(scripts.REVOKE, words):
+        match self._links.run(scripts.REVOKE, (*words, "0"), again=(*words, force)):
             case [1, now_ms, fields]:
                 return self._record(issue, now_ms, fields)
             case _:
@@ -194,12 +195,12 @@ class RedisLeases:
             ) from failure
 
 
-def _granted(bid: Bid, fence: Fence, now_ms: int, ttl_ms: int) -> Lease:
+def _granted(bid: Bid, holder: str, fence: Fence, now_ms: int, ttl_ms: int) -> Lease:
     now, ttl = _moment(now_ms), timedelta(milliseconds=ttl_ms)
     return Lease(
         issue=bid.issue,
         run=bid.run,
-        holder=bid.holder,
+        holder=HolderId(holder),
         stage=bid.stage,
         fence=fence,
         ttl=ttl,
@@ -243,17 +244,22 @@ def _record(issue: IssueRef, now_ms: int, fields: Sequence[Any]) -> Record:
         expires_at=_moment(int(expires_at)),
         beats=int(beats),
     )
-    ending = (
-        Ending(Outcome(outcome), target and StageName(target), note or "")
-        if outcome is not None
-        else None
-    )
+    as_of, ending = _moment(now_ms), None
+    if outcome == scripts.EXPIRED:
+        as_of = max(as_of, lease.expires_at)  # whatever the clock says since
+    elif outcome is not None:
+        ending = Ending(Outcome(outcome), target and StageName(target), note or "")
     revocation = (
         Revocation(lease.run, revoked_by, revoked_why or "", force=revoked_now == "1")
         if revoked_by is not None
         else None
     )
-    return Record(lease, _moment(now_ms), ending, painted=painted != "0", revocation=revocation)
+    return Record(lease, as_of, ending, painted=painted != "0", revocation=revocation)
+
+
+def _prose(text: str) -> str:
+    """What people say: a letter that cannot be kept must not keep a lease from ending."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _moment(ms: int) -> ServerTime:
