@@ -134,8 +134,8 @@ class Git:
         if self._address is not None:
             # Last, so that what makes git forget helpers in the user's settings spares ours.
             for number, (name, text) in enumerate(self._address.settings):
-                settings.append(f"--config-env={name}=DIBS_GIT_{number}")
-                where[f"DIBS_GIT_{number}"] = text
+                settings.append(f"--config-env={name}=LEASES_GIT_{number}")
+                where[f"LEASES_GIT_{number}"] = text
             where |= self._address.secrets
         return self._finish((*settings, f"--git-dir={place}", *words), given, where)
 

@@ -27,7 +27,9 @@ def stores_command(context: Context) -> Answer:
     """Show what each lease store promises, and which one is configured."""
     from dibs.opening import KINDS, SCHEMES
 
-    configured = SCHEMES.get(context.settings.leases.partition(":")[0])
+    settings = context.settings
+    place = settings.tracker if settings.leases == "auto" else settings.leases
+    configured = SCHEMES.get(place.partition(":")[0])
     data = [_kind_data(kind, configured=kind is configured) for kind in KINDS]
     lines = table(
         ("leases", "one holder", "fence", "wip", "expiry by", "waiting", "scope", "install"),
@@ -35,7 +37,7 @@ def stores_command(context: Context) -> Answer:
     )
     lines += [
         "",
-        f"configured: {_shown(context.settings.leases)}",
+        f"configured: {_shown(settings.leases)}",
         "one holder: at most one live lease on an issue, however many race for it (atomic)",
         "fence: rises with every grant, so that the place of writing can refuse the stale one",
         "wip: a stage's limit is kept in the step that grants, not counted afterwards",
