@@ -29,6 +29,7 @@ SECRETS = {
         "DIBS_SIGNING_KEY",
     )
 }
+SECRETS["DIBS_LEASES"] = "auto"  # the worker itself has to make sense of it
 
 
 def _report(project: Project, stage: str) -> dict[str, object]:

@@ -93,8 +93,8 @@ def test_one_adapter_that_does_not_conform_is_enough_for_a_bad_exit_code(capsys,
 
 
 def test_a_line_that_is_not_there_is_named(capsys):
-    assert printing.main(["redis"]) == 1
-    assert capsys.readouterr().out.startswith("no such line: redis; known: comments-on-memory,")
+    assert printing.main(["mongodb"]) == 1
+    assert capsys.readouterr().out.startswith("no such line: mongodb; known: comments-on-memory,")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.scheme for kind in KINDS])

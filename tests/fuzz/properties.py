@@ -40,7 +40,7 @@ OPENINGS = tuple(f"<!-- {kind} " for kind in KINDS)
 CARD_KEYS = frozenset(
     (
         *("run", "ttl", "v", "holder", "stage", "state", "prev", "beats"),
-        *("outcome", "next", "note", "shown"),
+        *("outcome", "next", "note", "shown", "floor", "fence"),
     )
 )
 REVOKE_KEYS = frozenset(("run", "v", "by", "reason", "force"))
@@ -298,6 +298,8 @@ def assert_sound(settings: Settings) -> None:
         assert 1 <= stage.attempts <= 2**31
         assert stage.wip is None or 1 <= stage.wip <= 2**31
         assert all(settings.pipeline.stage(name) for name in stage.next)
+    assert all(hold.slots >= 1 for hold in settings.holds)
+    assert all(loop.every > timedelta() for loop in settings.loops)
     for text in _places_and_programs(settings):
         assert "\0" not in text
 
@@ -305,6 +307,7 @@ def assert_sound(settings: Settings) -> None:
 def _places_and_programs(settings: Settings) -> list[str]:
     """What is handed to the operating system, which takes no null character."""
     found = [settings.tracker, settings.leases, str(settings.runs), str(settings.journal or "")]
+    found += [loop.command.line for loop in settings.loops]
     for stage in settings.pipeline.stages:
         found += [stage.label, stage.working_label or "", *stage.entry_labels, *stage.pass_env]
         match stage.handler:

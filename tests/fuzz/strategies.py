@@ -150,6 +150,8 @@ def cards(draw: st.DrawFn, values: st.SearchStrategy[str] = WILD) -> Card:
         beats=draw(st.integers(0, 999_999_999)),
         ending=draw(st.none() | ending),
         shown=state is CardState.RELEASED and draw(st.booleans()),
+        floor=draw(st.integers(0, 2**53 - 1)),
+        fence=draw(st.integers(0, 2**53 - 1)),
         extra=tuple(draw(st.dictionaries(UNKNOWN_KEYS, values, max_size=3)).items()),
     )
 
@@ -246,6 +248,7 @@ SCALARS = st.one_of(
 )
 WORDS = (
     *("tracker", "leases", "preset", "ttl", "max_ttl", "grace", "settle", "person_ttl", "runs"),
+    *("hold", "loop", "slots", "wait", "every", "irreversible"),
     *("journal", "labels", "worker", "stage", "claimed", "paused", "parked", "blockers", "jobs"),
     *("priorities", "poll", "sweep", "stop_grace", "name", "label", "working_label", "run", "next"),
     *("python", "gate", "gate_label", "closes", "renew", "margin", "max_hold", "timeout", "wip"),

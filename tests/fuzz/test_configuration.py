@@ -71,7 +71,10 @@ def test_the_full_example_is_right_and_leaves_no_key_out():
     known = {word for word in WORDS if word in str(config.schema())}
     assert {
         field.encode_name
-        for shape in (config.ConfigFile, config.LabelsFile, config.WorkerFile, config.StageFile)
+        for shape in (
+            *(config.ConfigFile, config.LabelsFile, config.WorkerFile, config.StageFile),
+            *(config.HoldFile, config.LoopFile),
+        )
         for field in config.msgspec.structs.fields(shape)
     } == keys
     assert keys <= known
