@@ -25,7 +25,7 @@ demo: $(STAMP) ## the main job: four workers, one killed, one frozen, nothing lo
 	@$(BIN)/dibs demo
 
 test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TESTS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(TESTS)
 
 check: format lint imports types test docs ## everything CI runs
 
