@@ -6,7 +6,6 @@ A thin skin over the services. Losing a race is a value where you ask with `try_
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from dibs.core.durations import parse_duration
 from dibs.core.errors import LeaseLost, NotGranted, Outage
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, holder_name
 from dibs.core.issue import Draft, Issue
-from dibs.core.named import HoldSpec, hold_ref
+from dibs.core.named import chosen_hold, hold_ref
 from dibs.core.pipeline import Stage
 from dibs.core.references import parse_reference
 from dibs.services.advancing import FinishRefused, FinishResult
@@ -246,7 +245,13 @@ class Dibs:
         What is not given comes from the name's `[[hold]]`, if there is one. Raises NotGranted if
         it cannot be had in time.
         """
-        spec = self._hold_spec(name, slots, ttl, wait)
+        spec = chosen_hold(
+            self._services.settings.holds,
+            name,
+            slots=slots,
+            ttl=_span(ttl) if ttl is not None else None,
+            wait=_span(wait) if wait is not None else None,
+        )
         wait_s = spec.wait.total_seconds()
         wish = HoldWish(spec.name, self._holder, spec.slots, spec.ttl, wait_s)
         taken = self._holds.take(wish)
@@ -256,22 +261,6 @@ class Dibs:
             yield taken
         finally:
             taken.release()
-
-    def _hold_spec(
-        self,
-        name: str,
-        slots: int | None,
-        ttl: timedelta | str | None,
-        wait: timedelta | str | None,
-    ) -> HoldSpec:
-        known = {spec.name: spec for spec in self._services.settings.holds}
-        spec = known.get(name, HoldSpec(name))
-        return replace(
-            spec,
-            slots=spec.slots if slots is None else slots,
-            ttl=spec.ttl if ttl is None else _span(ttl),
-            wait=spec.wait if wait is None else _span(wait),
-        )
 
     def loop(self, name: str, tick: Callable[[Tick], None], *, every: timedelta | str) -> Loop:
         """A loop that ticks once per window across all replicas: `run` it in a thread."""

@@ -6,8 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from dibs.adapters.sqlite_database import Database, moment
+from dibs.adapters.sqlite_database import Database
 from dibs.core.errors import Damaged
+from dibs.core.ids import moment
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Protocol
 
 from dibs.adapters.clocks import BOOT, uptime_ms
-from dibs.adapters.sqlite_database import Database, Transaction, milliseconds
-from dibs.core.ids import ZERO, LocalTime
+from dibs.adapters.sqlite_database import Database, Transaction
+from dibs.core.ids import ZERO, LocalTime, milliseconds
 from dibs.ports.clock import Clock
 
 _MOST_REMEMBERED = 100_000

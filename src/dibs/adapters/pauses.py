@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from dibs.adapters.sqlite_database import Database, moment
+from dibs.adapters.sqlite_database import Database
 from dibs.core.eligibility import Pause, PauseScope
-from dibs.core.ids import ServerTime
+from dibs.core.ids import ServerTime, moment
 
 _SCHEMA = """
 CREATE TABLE pauses (

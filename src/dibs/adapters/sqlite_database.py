@@ -12,12 +12,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from dibs.adapters.clocks import BOOT, SystemClock, uptime_ms
 from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
-from dibs.core.ids import ServerTime
 
 # Whole milliseconds since 1970, by SQLite's own clock.
 _WALL_MS = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
@@ -46,7 +44,6 @@ INSERT OR IGNORE INTO clock VALUES (1, 0, 0, '');
 SCHEMA_VERSION = 1
 _NOTHING: Mapping[str, object] = {}
 _TURN_S = (0.0005, 0.004)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _FORBIDDEN = {
@@ -248,11 +245,3 @@ def translate(failure: sqlite3.Error, path: Path) -> Outage:
     if primary == sqlite3.SQLITE_IOERR:
         return Damaged(f"{path} cannot be read or written: the disk may be full ({failure})")
     return Damaged(f"{path}: SQLite failed ({failure})")
-
-
-def moment(ms: int) -> ServerTime:
-    return ServerTime(_EPOCH + timedelta(milliseconds=ms))
-
-
-def milliseconds(span: timedelta) -> int:
-    return round(span.total_seconds() * 1000)

@@ -32,6 +32,7 @@ ServerTime = NewType("ServerTime", datetime)
 LocalTime = NewType("LocalTime", float)
 
 ZERO = timedelta()
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def server_time(moment: datetime) -> ServerTime:
@@ -43,6 +44,15 @@ def server_time(moment: datetime) -> ServerTime:
 
 def later(moment: ServerTime, by: timedelta) -> ServerTime:
     return ServerTime(moment + by)
+
+
+def moment(ms: int) -> ServerTime:
+    """From milliseconds since 1970, as stores keep their times."""
+    return ServerTime(_EPOCH + timedelta(milliseconds=ms))
+
+
+def milliseconds(span: timedelta) -> int:
+    return round(span.total_seconds() * 1000)
 
 
 def local_after(moment: LocalTime, span: timedelta) -> LocalTime:

@@ -5,7 +5,8 @@ knows nothing of them.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from dibs.core.errors import BadName
@@ -25,6 +26,24 @@ class HoldSpec:
     slots: int = 1
     ttl: timedelta = timedelta(seconds=30)
     wait: timedelta = timedelta()
+
+
+def chosen_hold(
+    known: Iterable[HoldSpec],
+    name: str,
+    *,
+    slots: int | None = None,
+    ttl: timedelta | None = None,
+    wait: timedelta | None = None,
+) -> HoldSpec:
+    """The hold of that name as configured, if it is, with what the caller says instead."""
+    spec = next((one for one in known if one.name == name), HoldSpec(name))
+    return replace(
+        spec,
+        slots=spec.slots if slots is None else slots,
+        ttl=spec.ttl if ttl is None else ttl,
+        wait=spec.wait if wait is None else wait,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,18 @@ def give_back(store: LeaseStore, lease: Lease) -> None:
         _log.warning("%s: its lease stays until it expires: %s", lease.issue, failure)
 
 
+def refusal_of(granting: Granting, store: LeaseStore, lease: Lease) -> Reason | None:
+    """Look who grants once more, now that we have something; what may not be used goes back."""
+    try:
+        against = granting.refusal_of(lease.fence)
+    except BaseException:
+        give_back(store, lease)
+        raise
+    if against is not None:
+        give_back(store, lease)
+    return against
+
+
 class Holds:
     def __init__(
         self,
@@ -203,7 +215,7 @@ class Holds:
             bid = Bid(ref, run, wish.holder, HOLD_STAGE, terms.ttl, None, self._granting.floor())
             match acquire_patiently(self._store, bid):
                 case Granted(lease):
-                    if (against := self._refusal_of(lease)) is not None:
+                    if (against := refusal_of(self._granting, self._store, lease)) is not None:
                         return NotHeld(wish.name, (), against.text)
                     self._journal.append(about(EventKind.CLAIMED, lease))
                     stage = Stage(HOLD_STAGE, label=HOLD_STAGE, terms=terms)
@@ -217,17 +229,6 @@ class Holds:
                 case never:
                     assert_never(never)
         return NotHeld(wish.name, tuple(others), "" if others else doubt)
-
-    def _refusal_of(self, lease: Lease) -> Reason | None:
-        """Look who grants once more, now that we have something; what may not be used goes back."""
-        try:
-            against = self._granting.refusal_of(lease.fence)
-        except BaseException:
-            give_back(self._store, lease)
-            raise
-        if against is not None:
-            give_back(self._store, lease)
-        return against
 
     def _keep(self, grant: Grant, leave: Callable[[], None]) -> Hold:
         try:

@@ -30,7 +30,7 @@ from dibs.ports.leases import LeaseStore, Lingering, acquire_patiently
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.granting import Granting
-from dibs.services.holds import give_back
+from dibs.services.holds import give_back, refusal_of
 from dibs.services.keeping import Grant, Keeper, Supervision
 
 _log = logging.getLogger("dibs.looping")
@@ -157,7 +157,8 @@ class Loop:
                     # The reply took us into the next window, and the lease would end inside it.
                     give_back(self._store, lease)
                     return 0.0
-                if not self._may_use(lease):
+                if (against := refusal_of(self._granting, self._store, lease)) is not None:
+                    _log.warning("loop %s waits: %s", self.name, against.text)
                     return self._soon()
                 self._journal.append(about(EventKind.CLAIMED, lease, window=str(window.number)))
                 terms = terms_for(left)
@@ -191,18 +192,6 @@ class Loop:
     def _bid(self, ttl: timedelta) -> Bid:
         floor = self._granting.floor()
         return Bid(self._ref, self._new_run(), self._rhythm.holder, LOOP_STAGE, ttl, None, floor)
-
-    def _may_use(self, lease: Lease) -> bool:
-        """Look who grants once more, now that we have something; what may not be used goes back."""
-        try:
-            against = self._granting.refusal_of(lease.fence)
-        except BaseException:
-            give_back(self._store, lease)
-            raise
-        if against is not None:
-            _log.warning("loop %s waits: %s", self.name, against.text)
-            give_back(self._store, lease)
-        return against is None
 
     def _learn_the_time(self) -> None:
         """Nobody ever had this loop, so nobody knows the store's time: ask for a lease to read it

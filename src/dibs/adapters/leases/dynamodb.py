@@ -49,6 +49,7 @@ from dibs.core.ids import (
     ServerTime,
     StageName,
     later,
+    milliseconds,
     server_time,
 )
 from dibs.core.lease import (
@@ -356,7 +357,7 @@ def _granted(bid: Bid) -> dict[str, Value]:
         "run": bid.run,
         "holder": bid.holder,
         "stage": bid.stage,
-        "ttl_ms": _milliseconds(bid.ttl),
+        "ttl_ms": milliseconds(bid.ttl),
         "granted_at": _stamp(now),
         "expires_at": _stamp(later(now, bid.ttl)),
         "beats": 0,
@@ -529,7 +530,3 @@ def _now() -> ServerTime:
 
 def _stamp(moment: ServerTime) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _milliseconds(span: timedelta) -> int:
-    return round(span.total_seconds() * 1000)

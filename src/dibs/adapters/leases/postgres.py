@@ -24,7 +24,7 @@ from dibs.adapters.postgres_statements import EXPIRED, OUTCOME_AT, VERSION, Leas
 from dibs.adapters.postgres_url import parse_postgres_url
 from dibs.core import grants
 from dibs.core.errors import Damaged, Misuse, NotPermitted, Outage
-from dibs.core.ids import Fence, HolderId, IssueRef, ServerTime
+from dibs.core.ids import Fence, HolderId, IssueRef, ServerTime, milliseconds
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -89,7 +89,7 @@ class PostgresLeases:
         values = (
             *_issue(bid.issue),
             *(_name(bid.run), _prose(bid.holder), _name(bid.stage)),
-            *(_number(_milliseconds(bid.ttl)), _number(bid.floor)),
+            *(_number(milliseconds(bid.ttl)), _number(bid.floor)),
         )
         if not self._knows_epochs:
             self._ask_for_epochs()
@@ -283,10 +283,6 @@ def _flag(*, on: bool) -> bytes:
     return b"true" if on else b"false"
 
 
-def _milliseconds(span: timedelta) -> int:
-    return round(span.total_seconds() * 1000)
-
-
 def _lock_number(name: bytes) -> int:
     """A signed number of 32 bits. Two stages that share one only wait for each other."""
     return zlib.crc32(name) - 2**31
@@ -306,7 +302,7 @@ def _told(bid: Bid, row: Cells) -> AcquireResult | None:
                 holder=HolderId(_prose(bid.holder).decode()),
                 stage=bid.stage,
                 fence=_int(fence),
-                ttl=timedelta(milliseconds=_milliseconds(bid.ttl)),
+                ttl=timedelta(milliseconds=milliseconds(bid.ttl)),
                 granted_at=_moment(granted_at),
                 expires_at=_moment(expires_at),
             )

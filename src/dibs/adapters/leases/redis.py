@@ -8,7 +8,7 @@ so that it does not go back with the data.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from dibs.adapters import redis_scripts as scripts
@@ -18,7 +18,16 @@ from dibs.adapters.redis_scripts import Keys, issue_spelt, spelt
 from dibs.adapters.redis_url import RedisUrl, parse_redis_url
 from dibs.core import grants
 from dibs.core.errors import Damaged, Unavailable
-from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName, later
+from dibs.core.ids import (
+    Fence,
+    HolderId,
+    IssueRef,
+    RunId,
+    StageName,
+    later,
+    milliseconds,
+    moment,
+)
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -70,7 +79,7 @@ class RedisLeases:
         self._links.close()
 
     def acquire(self, bid: Bid) -> AcquireResult:
-        keys, ttl_ms, holder = self._keys, _milliseconds(bid.ttl), _prose(bid.holder)
+        keys, ttl_ms, holder = self._keys, milliseconds(bid.ttl), _prose(bid.holder)
         words = (
             *(keys.issue + spelt(bid.issue), keys.epoch, keys.live + bid.stage),
             *(bid.run, holder, bid.stage, str(ttl_ms), str(bid.floor)),
@@ -106,8 +115,8 @@ class RedisLeases:
                     replace(
                         lease,
                         fence=Fence(fence),
-                        granted_at=_moment(granted_ms),
-                        expires_at=_moment(expires_ms),
+                        granted_at=moment(granted_ms),
+                        expires_at=moment(expires_ms),
                         beats=beats,
                     )
                 )
@@ -196,7 +205,7 @@ class RedisLeases:
 
 
 def _granted(bid: Bid, holder: str, fence: Fence, now_ms: int, ttl_ms: int) -> Lease:
-    now, ttl = _moment(now_ms), timedelta(milliseconds=ttl_ms)
+    now, ttl = moment(now_ms), timedelta(milliseconds=ttl_ms)
     return Lease(
         issue=bid.issue,
         run=bid.run,
@@ -211,7 +220,7 @@ def _granted(bid: Bid, holder: str, fence: Fence, now_ms: int, ttl_ms: int) -> L
 
 def _ended(lease: Lease, ending: Ending, now_ms: int, *, painted: bool) -> Record:
     """What the script has written, which said that everything else is as the holder has it."""
-    now = _moment(now_ms)
+    now = moment(now_ms)
     return Record(
         Lease(
             issue=lease.issue,
@@ -240,11 +249,11 @@ def _record(issue: IssueRef, now_ms: int, fields: Sequence[Any]) -> Record:
         stage=StageName(stage),
         fence=Fence(int(fence)),
         ttl=timedelta(milliseconds=int(ttl_ms)),
-        granted_at=_moment(int(granted_at)),
-        expires_at=_moment(int(expires_at)),
+        granted_at=moment(int(granted_at)),
+        expires_at=moment(int(expires_at)),
         beats=int(beats),
     )
-    as_of, ending = _moment(now_ms), None
+    as_of, ending = moment(now_ms), None
     if outcome == scripts.EXPIRED:
         as_of = max(as_of, lease.expires_at)  # whatever the clock says since
     elif outcome is not None:
@@ -260,11 +269,3 @@ def _record(issue: IssueRef, now_ms: int, fields: Sequence[Any]) -> Record:
 def _prose(text: str) -> str:
     """What people say: a letter that cannot be kept must not keep a lease from ending."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def _moment(ms: int) -> ServerTime:
-    return ServerTime(datetime.fromtimestamp(ms / 1000, UTC))  # exact: whole milliseconds
-
-
-def _milliseconds(span: timedelta) -> int:
-    return round(span.total_seconds() * 1000)

@@ -9,9 +9,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from dibs.adapters.sqlite_database import Database, Transaction, milliseconds, moment
+from dibs.adapters.sqlite_database import Database, Transaction
 from dibs.core import grants
-from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName
+from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName, milliseconds, moment
 from dibs.core.lease import (
     AcquireResult,
     Bid,

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import assert_never
 
-from dibs.adapters.sqlite_database import Database, Transaction, moment
+from dibs.adapters.sqlite_database import Database, Transaction
 from dibs.core.errors import NoSuchComment, NoSuchIssue
-from dibs.core.ids import ZERO, IssueRef
+from dibs.core.ids import ZERO, IssueRef, moment
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.plan import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 from dibs.ports.tracker import Found, IssueQuery, TrackerTraits

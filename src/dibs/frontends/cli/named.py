@@ -3,7 +3,6 @@
 import shlex
 import signal
 import threading
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import click
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import BadConfiguration
 from dibs.core.lease import Record
-from dibs.core.named import HoldSpec, LoopSpec
+from dibs.core.named import LoopSpec, chosen_hold
 from dibs.core.pipeline import Command
 from dibs.frontends.cli.context import Context, answering, as_json, as_name
 from dibs.frontends.cli.exits import Exit
@@ -54,14 +53,7 @@ def hold_command(
         return _holders(context.services.holds.holders())
     if not command:
         raise click.UsageError("say what to run: dibs hold NAME -- COMMAND")
-    known = {spec.name: spec for spec in context.settings.holds}
-    spec = known.get(held, HoldSpec(held))
-    spec = replace(
-        spec,
-        slots=slots or spec.slots,
-        ttl=ttl or spec.ttl,
-        wait=spec.wait if wait is None else wait,
-    )
+    spec = chosen_hold(context.settings.holds, held, slots=slots, ttl=ttl, wait=wait)
     from dibs.services.holds import HoldWish, NotHeld
 
     wish = HoldWish(

@@ -488,6 +488,31 @@ def a_crowd_never_holds_twice(harness: LeaseHarness) -> None:
     assert grants == sorted(grants), "a later grant carries a lower fence"
 
 
+def _all_at_once(
+    size: int,
+    clients: tuple[LeaseStore, LeaseStore],
+    live: Callable[[LeaseStore, int], None],
+) -> list[str]:
+    """So many threads, which start together and share two clients; what went wrong in them."""
+    gate = threading.Barrier(size)
+    flaws: list[str] = []
+
+    def run(number: int) -> None:
+        try:
+            gate.wait(timeout=30)
+            live(clients[number % 2], number)
+        except Exception as flaw:  # noqa: BLE001 - told by the thread that checks
+            flaws.append(f"{type(flaw).__name__}: {flaw}")
+
+    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive(), "an acquirer hangs"
+    return flaws
+
+
 class _Crowd:
     """Threads that take the issue in turn, and others that only look."""
 
@@ -498,7 +523,6 @@ class _Crowd:
         self._issue = issue
         self._ttl = ttl
         self._onlookers = onlookers
-        self._gate = threading.Barrier(self.size)
         self._lock = threading.Lock()
         self._inside: set[RunId] = set()
         self._visiting = self.size - onlookers
@@ -508,27 +532,15 @@ class _Crowd:
         self.flaws: list[str] = []
 
     def run(self, clients: tuple[LeaseStore, LeaseStore]) -> None:
-        threads = [
-            threading.Thread(target=self._live, args=(clients[number % 2], number), daemon=True)
-            for number in range(self.size)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=60)
-            assert not thread.is_alive(), "an acquirer hangs"
+        self.flaws += _all_at_once(self.size, clients, self._live)
 
     def _live(self, store: LeaseStore, number: int) -> None:
         try:
-            self._gate.wait(timeout=30)
             if number < self._onlookers:
                 self._look_on(store)
                 return
             for turn in range(self.visits):
                 self._take(store, f"t{number}-{turn}")
-        except Exception as flaw:  # noqa: BLE001 - told by the thread that checks
-            with self._lock:
-                self.flaws.append(f"{type(flaw).__name__}: {flaw}")
         finally:
             with self._lock:
                 self._visiting -= number >= self._onlookers
@@ -899,31 +911,17 @@ class _Queue:
 
     def __init__(self, issues: list[IssueRef], ttl: timedelta) -> None:
         self._issues, self._ttl = issues, ttl
-        self._gate = threading.Barrier(self.size)
         self._lock = threading.Lock()
         self._inside = 0
         self.grants = 0
         self.flaws: list[str] = []
 
     def run(self, clients: tuple[LeaseStore, LeaseStore]) -> None:
-        threads = [
-            threading.Thread(target=self._live, args=(clients[number % 2], number), daemon=True)
-            for number in range(self.size)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(timeout=60)
-            assert not thread.is_alive(), "an acquirer hangs"
+        self.flaws += _all_at_once(self.size, clients, self._live)
 
     def _live(self, store: LeaseStore, number: int) -> None:
-        try:
-            self._gate.wait(timeout=30)
-            for turn in range(self.visits):
-                self._take(store, self._issues[number], f"q{number}-{turn}")
-        except Exception as flaw:  # noqa: BLE001 - told by the thread that checks
-            with self._lock:
-                self.flaws.append(f"{type(flaw).__name__}: {flaw}")
+        for turn in range(self.visits):
+            self._take(store, self._issues[number], f"q{number}-{turn}")
 
     def _take(self, store: LeaseStore, issue: IssueRef, run: str) -> None:
         granted = store.acquire(replace(bid(issue, run, self._ttl), limit=self.limit))
