@@ -33,6 +33,8 @@ PUBLIC = [
     "HandlerUnusable",
     "HeldLease",
     "IllegalMove",
+    "IssueLocked",
+    "IssueMoved",
     "IssueRef",
     "LeaseLost",
     "Misuse",

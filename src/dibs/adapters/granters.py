@@ -4,7 +4,7 @@ import threading
 
 from dibs.adapters.sqlite_database import Database, Transaction
 from dibs.core.granter import Appointed, Granter, Moving
-from dibs.core.ids import Fence
+from dibs.core.ids import Fence, LocalTime
 
 _SCHEMA = """
 CREATE TABLE granter (
@@ -22,7 +22,10 @@ class MemoryGranters:
         self._lock = threading.Lock()
         self._granter: Granter | None = None
 
-    def granter(self) -> Granter | None:
+    def granter(self, *, since: LocalTime | None = None) -> Granter | None:  # noqa: ARG002
+        return self._granter
+
+    def lately(self) -> Granter | None:
         return self._granter
 
     def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
@@ -38,7 +41,10 @@ class SqliteGranters:
         self._database = database
         database.ensure("granter", _SCHEMA)
 
-    def granter(self) -> Granter | None:
+    def lately(self) -> Granter | None:
+        return self.granter()
+
+    def granter(self, *, since: LocalTime | None = None) -> Granter | None:  # noqa: ARG002
         with self._database.reading() as tx:
             return _read(tx)
 

@@ -5,6 +5,8 @@
     │   ├── BadReference          not a spelling of an issue
     │   ├── NoSuchIssue           the tracker does not have it
     │   ├── NoSuchComment         the issue does not have it (any more)
+    │   ├── IssueMoved            it is in another repository by now
+    │   ├── IssueLocked           its conversation is locked, and we may not write there
     │   ├── BadTtl                a lease cannot run that long, or that short
     │   ├── BadName               not a name for a hold or a loop
     │   ├── CannotMove            the leases are not where they were said to be
@@ -74,6 +76,29 @@ class NoSuchComment(Misuse):
     def __init__(self, issue: IssueRef, comment: int) -> None:
         self.issue, self.comment = issue, comment
         super().__init__(f"{issue} has no comment {comment}")
+
+
+class IssueMoved(NoSuchIssue):
+    """The issue was transferred: it has another number in another repository now."""
+
+    code = "ISSUE_MOVED"
+    hint = "nothing of ours moved with it but its comments; look at it where it is now"
+
+    def __init__(self, issue: IssueRef, where: str) -> None:
+        super().__init__(issue)
+        self.where = where
+        self.args = (f"{issue} was transferred to {where}",)
+
+
+class IssueLocked(Misuse):
+    """The issue's conversation is locked for this account."""
+
+    code = "ISSUE_LOCKED"
+    hint = "somebody with write access unlocks the conversation, or works the issue"
+
+    def __init__(self, issue: IssueRef) -> None:
+        self.issue = issue
+        super().__init__(f"the conversation of {issue} is locked, and this account may not write")
 
 
 class NoSuchStage(Misuse):

@@ -6,6 +6,23 @@ from dibs.core.ids import IssueRef, ServerTime
 
 
 @dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody as the tracker knows them."""
+
+    login: str
+    human: bool = True
+    """The tracker does not say that it is a program's account."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """An open pull request that says it will close the issue."""
+
+    ref: IssueRef
+    author: Person
+
+
+@dataclass(frozen=True, slots=True)
 class Issue:
     ref: IssueRef
     title: str
@@ -18,6 +35,9 @@ class Issue:
     body: str = ""
     author: str = ""
     url: str = ""
+    assignees: tuple[Person, ...] = ()
+    pulls: tuple[Pull, ...] = ()
+    """Empty too where a listing does not tell; a reading always does, if the tracker has them."""
 
 
 @dataclass(frozen=True, slots=True)

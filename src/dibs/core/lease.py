@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName
+from dibs.core.ids import Fence, HolderId, IssueRef, LocalTime, RunId, ServerTime, StageName
 from dibs.core.issue import Thread
 
 
@@ -151,6 +151,8 @@ class Granted:
     lease: Lease
     thread: Thread | None = None
     """The reading the win was proved on, where the store had to make one."""
+    asked_at: LocalTime | None = None
+    """When that reading was asked for, our bid being there for all to see."""
 
 
 @dataclass(frozen=True, slots=True)

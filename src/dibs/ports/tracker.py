@@ -27,6 +27,8 @@ class TrackerTraits:
     """The step of its timestamps."""
     cheap_reads: bool = False
     """Whether reading an issue costs next to nothing, so that looking before bidding pays."""
+    in_flight: timedelta | None = None
+    """How long after it was sent a request may still take effect; None if nobody can say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,15 @@ class IssueQuery:
 @dataclass(frozen=True, slots=True)
 class Found:
     issues: tuple[Issue, ...]
+    now: ServerTime
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FoundThreads:
+    """One query's answer with the comments. A thread that is too long is not complete: read it."""
+
+    threads: tuple[Thread, ...]
     now: ServerTime
     more: bool = False
 
@@ -89,6 +100,31 @@ class Batching(Protocol):
         self, issue: IssueRef, effects: Sequence[Effect], *, seen: Issue | None = None
     ) -> Thread | None:
         """With `seen`: only if the issue is still as it was seen; None if it is not."""
+        ...
+
+
+@runtime_checkable
+class OneTrip(Protocol):
+    """Optional: several effects and then a reading in one request, but not in one step.
+
+    The effects happen in their order and each by itself: if one fails, any other may have happened.
+    """
+
+    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+        """The issue as it is after the effects. Raises what the first that failed would raise."""
+        ...
+
+
+@runtime_checkable
+class ReadsMany(Protocol):
+    """Optional: many issues with their comments in one request."""
+
+    def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+        """Those of them that are still there."""
+        ...
+
+    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
+        """An answer to each query, in its order."""
         ...
 
 

@@ -170,9 +170,10 @@ class Claiming:
         self._reached(Step.CLAIM_STARTED)
         asked_at = self._clock.now()
         match self._leases.acquire(bid):
-            case Granted(lease, thread):
+            case Granted() as granted:
+                granted = replace(granted, asked_at=granted.asked_at or self._clock.now())
                 self._reached(Step.CLAIM_GRANTED)
-                return self._accept(lease, thread, stage, terms, asked_at, options)
+                return self._accept(granted, stage, terms, asked_at, options)
             case Busy(record):
                 self._journal.append(about(EventKind.CLAIM_LOST, bid, winner=record.lease.holder))
                 if record.unpainted:  # nothing is granted over it, so somebody has to paint it
@@ -219,17 +220,17 @@ class Claiming:
 
     def _accept(
         self,
-        lease: Lease,
-        thread: Thread | None,
+        granted: Granted,
         stage: Stage,
         terms: LeaseTerms,
         asked_at: LocalTime,
         options: ClaimOptions,
     ) -> ClaimResult:
         """Holding the grant, look again whether there is still anything to do; then show it."""
+        lease = granted.lease
         try:
-            thread = thread or self._tracker.read(lease.issue)
-            refusal, failed = self._judge_again(lease, thread, stage, options)
+            thread = granted.thread or self._tracker.read(lease.issue)
+            refusal, failed = self._judge_again(granted, thread, stage, options)
             self._reached(Step.CLAIM_JUDGED)
             if refusal is not None:
                 self._leases.concede(lease)
@@ -276,9 +277,11 @@ class Claiming:
             self._leases.finish(lease, Ending(Outcome.RETURNED), self._paint)
 
     def _judge_again(
-        self, lease: Lease, thread: Thread, stage: Stage, options: ClaimOptions
+        self, granted: Granted, thread: Thread, stage: Stage, options: ClaimOptions
     ) -> tuple[Refused | None, int]:
-        if (elsewhere := self._granting.refusal_of(lease.fence)) is not None:
+        lease = granted.lease
+        elsewhere = self._granting.refusal_of(lease.fence, since=granted.asked_at)
+        if elsewhere is not None:
             return Refused(lease.issue, (elsewhere,), after_grant=True), 0
         before = self._leases.standing(thread, apart_from=lease.run)
         if lease.fence <= before.highest and before.record is None:

@@ -3,7 +3,7 @@
 from dibs.core.eligibility import Reason, regressed
 from dibs.core.errors import GrantedElsewhere
 from dibs.core.granter import Appointed, Granter, keeps_house, objection
-from dibs.core.ids import Fence
+from dibs.core.ids import Fence, LocalTime
 from dibs.ports.granters import Granters
 
 
@@ -16,7 +16,8 @@ class Granting:
 
     @property
     def granter(self) -> Granter | None:
-        return self._granters.granter()
+        """As it was lately: nothing is granted before `refusal_of` has looked again."""
+        return self._granters.lately()
 
     def floor(self) -> Fence:
         """Above which every fence has to be."""
@@ -29,13 +30,15 @@ class Granting:
         against = objection(granter, self.store) if granter is not None else None
         return (against,) if against is not None else ()
 
-    def refusal_of(self, fence: Fence) -> Reason | None:
+    def refusal_of(self, fence: Fence, *, since: LocalTime | None = None) -> Reason | None:
         """Why a grant that was just made may not be used. To be asked after every grant.
 
-        A mover writes first and looks second, so whoever was granted something looks after it was.
-        If there was no granter, this store is it now.
+        A mover writes first and looks second, so whoever was granted something looks after it was:
+        now, or with something that was read `since` then. If there was no granter, this store is.
         """
-        granter = self.granter or self._granters.appoint(Appointed(self.store), instead_of=None)
+        granter = self._granters.granter(since=since) or self._granters.appoint(
+            Appointed(self.store), instead_of=None
+        )
         against = objection(granter, self.store)
         if against is None and fence <= granter.floor:
             # The floor rose while we asked: leases were moved away and back again.

@@ -93,6 +93,7 @@ class CommentLeases:
         for reading in range(_READINGS):
             if reading:
                 self._clock.sleep(_READING_PAUSE_S)
+            asked_at = self._clock.now()
             try:
                 thread = self._tracker.read(bid.issue)
             except Unavailable as failure:
@@ -104,7 +105,7 @@ class CommentLeases:
             self._reached(Step.CLAIM_SETTLED)
             match prove(thread, bid.run, self._rules):
                 case Won(lease):
-                    return Granted(lease, thread)
+                    return Granted(lease, thread, asked_at)
                 case LostTo(record):
                     self.concede(_bidding(bid, posted))
                     return Busy(record)

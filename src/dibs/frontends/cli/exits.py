@@ -6,6 +6,7 @@ from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import (
     DibsError,
     GrantedElsewhere,
+    IssueLocked,
     LeaseLost,
     Misuse,
     NoSuchComment,
@@ -33,6 +34,7 @@ class Exit(IntEnum):
 _ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
     (NoSuchIssue, Exit.ERROR),
     (NoSuchComment, Exit.ERROR),
+    (IssueLocked, Exit.FORBIDDEN),
     (Misuse, Exit.USAGE),
     (GrantedElsewhere, Exit.SHUT),
     (LeaseLost, Exit.LOST),
