@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases build clean
+.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github storm-github build clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -63,6 +63,12 @@ bench-leases: $(STAMP) ## our leases beside every Python lock library, on real s
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
 	$(BIN)/python -m benchmarks.leases
 
+bench-github: $(STAMP) ## what a fleet asks of GitHub, counted at the server: some minutes
+	$(BIN)/python -m benchmarks.github
+
+storm-github: $(STAMP) ## sixteen workers, 300 issues, lag, lost replies, kills and freezes: some minutes
+	$(BIN)/python -m tests.github.storm
+
 bench: $(STAMP) ## tables and ratios, measured side by side in one run
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python -m benchmarks
@@ -72,4 +78,4 @@ build: $(STAMP) ## wheel and sdist in dist/
 	$(BIN)/python -m build
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .cache

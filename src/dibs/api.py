@@ -181,7 +181,8 @@ class Dibs:
             return issue.ref
         if isinstance(issue, IssueRef):
             return issue
-        return parse_reference(str(issue), default_repo=self._services.tracker.traits.repo)
+        traits = self._services.tracker.traits
+        return parse_reference(str(issue), default_repo=traits.repo, repos=traits.repos)
 
     def why(self, issue: IssueLike) -> Explanation:
         """Every reason why the issue is not being picked."""

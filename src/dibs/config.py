@@ -21,6 +21,7 @@ from dibs.core.durations import format_duration, parse_duration
 from dibs.core.errors import BadConfiguration, BadName
 from dibs.core.ids import StageName
 from dibs.core.named import HoldSpec, LoopSpec, checked_name
+from dibs.core.people import People
 from dibs.core.pipeline import (
     ApprovalGate,
     Backoff,
@@ -49,6 +50,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 # In Python `$` alone would let a line end pass; JSON Schema knows no `\Z`.
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?!\n)$")]
 Label = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+Login = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
 
 class StageFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -143,6 +145,53 @@ class WorkerFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     ] = "30s"
 
 
+class PeopleFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[people]`: who is on an issue already, so that workers leave it alone."""
+
+    assignees: Annotated[bool, msgspec.Meta(description="A person is assigned to it.")] = True
+    pulls: Annotated[
+        bool, msgspec.Meta(description="Somebody has an open pull request that will close it.")
+    ] = True
+    markers: Annotated[
+        bool, msgspec.Meta(description="Another tool's comment says that it is at work.")
+    ] = True
+    fleet: Annotated[
+        list[Login], msgspec.Meta(description="Accounts of the fleet: they keep nobody off.")
+    ] = msgspec.field(default_factory=list)
+    marker_ttl: Annotated[
+        Duration, msgspec.Meta(description="How long another tool's marker counts.")
+    ] = "4h"
+
+
+class GithubFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[github]`: for a tracker on GitHub."""
+
+    trusted: Annotated[
+        list[Login],
+        msgspec.Meta(
+            description="The only accounts whose cards count; without it, those with write access."
+        ),
+    ] = msgspec.field(default_factory=list)
+    api: Annotated[
+        str | None,
+        msgspec.Meta(description="The API's address; else GITHUB_API_URL, else github.com's."),
+    ] = None
+    timeout: Annotated[Duration, msgspec.Meta(description="How long to wait for an answer.")] = (
+        "10s"
+    )
+    graphql: Annotated[
+        bool, msgspec.Meta(description="False: REST only, where GraphQL cannot be reached.")
+    ] = True
+    machines: Annotated[
+        Count,
+        msgspec.Meta(description="How many machines use the token: each keeps to its part."),
+    ] = 1
+    pace: Annotated[
+        bool,
+        msgspec.Meta(description="False: the server has no limits by the minute; for Enterprise."),
+    ] = True
+
+
 class HoldFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[[hold]]`: something that only so many may have at once, for `dibs hold`."""
 
@@ -163,9 +212,10 @@ class LoopFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """dibs.toml. All of it optional: with no file, the embedded default works where you are."""
 
-    tracker: Annotated[str, msgspec.Meta(description="Where the issues are: sqlite:PATH.")] = (
-        EMBEDDED_TRACKER
-    )
+    tracker: Annotated[
+        str,
+        msgspec.Meta(description="Where the issues are: sqlite:PATH or github:OWNER/REPO[,...]."),
+    ] = EMBEDDED_TRACKER
     leases: Annotated[
         str,
         msgspec.Meta(
@@ -198,9 +248,21 @@ class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     ] = ".dibs/events.jsonl"
     labels: LabelsFile = msgspec.field(default_factory=LabelsFile)
     worker: WorkerFile = msgspec.field(default_factory=WorkerFile)
+    people: PeopleFile = msgspec.field(default_factory=PeopleFile)
+    github: GithubFile = msgspec.field(default_factory=GithubFile)
     stage: list[StageFile] = msgspec.field(default_factory=list)
     hold: list[HoldFile] = msgspec.field(default_factory=list)
     loop: list[LoopFile] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class GithubSettings:
+    trusted: frozenset[str] = frozenset()
+    api: str = ""
+    timeout: timedelta = timedelta(seconds=10)
+    graphql: bool = True
+    machines: int = 1
+    pace: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +288,7 @@ class Settings:
     stop_grace: timedelta
     holds: tuple[HoldSpec, ...] = ()
     loops: tuple[LoopSpec, ...] = ()
+    github: GithubSettings = GithubSettings()
 
 
 # Finding and reading
@@ -365,6 +428,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         stop_grace=_duration("worker.stop_grace", worker.stop_grace),
         holds=_named("hold", [_hold(entry) for entry in file.hold]),
         loops=_named("loop", [_loop(entry) for entry in file.loop]),
+        github=_github(file.github),
     )
 
 
@@ -441,6 +505,28 @@ def _pipeline(file: ConfigFile) -> Pipeline:
         if labels.blockers is not None
         else (base.blockers if base else frozenset()),
         priorities=tuple(labels.priorities or ()),
+        people=_people(file.people),
+    )
+
+
+def _github(file: GithubFile) -> GithubSettings:
+    return GithubSettings(
+        trusted=frozenset(file.trusted),
+        api=file.api or "",
+        timeout=_positive("github.timeout", file.timeout),
+        graphql=file.graphql,
+        machines=file.machines,
+        pace=file.pace,
+    )
+
+
+def _people(file: PeopleFile) -> People:
+    return People(
+        assignees=file.assignees,
+        pulls=file.pulls,
+        markers=file.markers,
+        fleet=frozenset(file.fleet),
+        marker_ttl=_positive("people.marker_ttl", file.marker_ttl),
     )
 
 

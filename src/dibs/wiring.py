@@ -12,46 +12,58 @@ from urllib.parse import parse_qsl, urlencode
 
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.granters import MemoryGranters
+from dibs.adapters.hints import FileHints, FileWaker
 from dibs.adapters.journals import FileJournal, NoJournal
 from dibs.adapters.threads import SystemThreads
-from dibs.config import Settings
+from dibs.config import Settings, actor
+from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, RunId, ServerTime
+from dibs.core.label_looks import label_looks
 from dibs.core.pipeline import InProcess, Pipeline, Stage
 from dibs.core.places import without_secrets
+from dibs.core.signing import BadKey, Keyring, Strictness, parse_keyring
 from dibs.core.steps import Reached, unwatched
 from dibs.opening import KINDS, SCHEMES, Surroundings, open_store
+from dibs.ports.budget import Budgeted, BudgetReport
 from dibs.ports.clock import Clock
 from dibs.ports.granters import Granters
 from dibs.ports.guarantees import PROTECTIVE
+from dibs.ports.hints import Hints
 from dibs.ports.journal import Journal
 from dibs.ports.leases import LeaseStore, ShownLeases
 from dibs.ports.pauses import Pauses
+from dibs.ports.reading import looks_ahead
 from dibs.ports.runner import Runner
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import SelfChecking, Tracker
+from dibs.ports.whoami import Inspectable
 from dibs.services.advancing import Advancing
 from dibs.services.board import Board
 from dibs.services.checking import Checking
 from dibs.services.claiming import Claiming
+from dibs.services.diagnosing import Diagnosing, Subject
 from dibs.services.explaining import Explaining
 from dibs.services.granting import Granting
 from dibs.services.holds import Holds
 from dibs.services.keeping import Keeper, Supervision
+from dibs.services.listening import Listening
 from dibs.services.looping import Loop, Rhythm
 from dibs.services.migrating import Migrating
 from dibs.services.queueing import Queueing
 from dibs.services.resuming import Resuming
 from dibs.services.running import PythonHandler, Running
 from dibs.services.scanning import Scanning
+from dibs.services.shortlisting import Shortlisting
 from dibs.services.showing import Showing
 from dibs.services.steering import Steering
 from dibs.services.sweeping import Sweeping
 from dibs.services.turns import Turns
 from dibs.services.working import Until, Worker, WorkOptions
 
-TRACKERS = ("sqlite:PATH", "memory:")
+_WEBHOOK_KEYS = "GITHUB_WEBHOOK_SECRET"
+TRACKERS = ("sqlite:PATH", "github:OWNER/REPO[,OWNER/REPO...]", "memory:")
 STORES = ("auto", *(kind.form for kind in KINDS))
 
 
@@ -67,6 +79,14 @@ class Adapters:
     clock: Clock
     threads: Threads = field(default_factory=SystemThreads)
     granters: Granters = field(default_factory=MemoryGranters)
+    keyring: Keyring | None = None
+    """With what marks are signed and verified; None: they are not."""
+    hints: Hints | None = None
+    """Where somebody tells that something may have changed; None: nobody does."""
+    budgeted: Budgeted | None = None
+    """Whoever knows what is left of the tracker's patience; None: nobody counts."""
+    prepare: Callable[[], tuple[str, ...]] = tuple
+    """Makes what a backlog needs besides its labels, and says what it made."""
     close: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -89,15 +109,16 @@ class Services:
         self.handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
         self._dice = dice
+        self._stamped = _stamped(settings, adapters)
 
     @property
     def pipeline(self) -> Pipeline:
         """The configured pipeline, with handlers registered in this process in their stages."""
         stages = tuple(
             replace(stage, handler=InProcess()) if stage.name in self.handlers else stage
-            for stage in self.settings.pipeline.stages
+            for stage in self._stamped.stages
         )
-        return replace(self.settings.pipeline, stages=stages)
+        return replace(self._stamped, stages=stages)
 
     @property
     def tracker(self) -> Tracker:
@@ -225,6 +246,26 @@ class Services:
         return Explaining(self.tracker, self.leases, self.pipeline, self.claiming)
 
     @property
+    def diagnosing(self) -> Diagnosing:
+        from dibs.adapters.clocks import wall_clock
+
+        adapters = self.adapters
+        subject = Subject(
+            tracker=self.tracker,
+            leases=self.leases,
+            store=adapters.store,
+            granting=self.granting,
+            pauses=adapters.pauses,
+            pipeline=self.pipeline,
+            settle=self.settings.settle,
+            keyring=adapters.keyring,
+            author=actor(),
+            local_now=wall_clock,
+            budgets=self.budgets,
+        )
+        return Diagnosing(subject)
+
+    @property
     def checking(self) -> Checking:
         return Checking(self.tracker, self.leases, self.pipeline, self.claiming, self.granting)
 
@@ -248,9 +289,7 @@ class Services:
 
     @cached_property
     def runner(self) -> Runner:
-        from dibs.adapters.runners.process import ProcessRunner
-
-        return ProcessRunner(self.settings.runs.absolute(), os.environ, self.settings.root)
+        return runner_of(self.settings)
 
     @property
     def running(self) -> Running:
@@ -324,7 +363,7 @@ class Services:
         return Worker(
             self.claiming,
             self.running,
-            Scanning(self.tracker, self.pipeline, self.adapters.clock),
+            self._scanning(),
             self.sweeping,
             self.adapters.pauses,
             self.runner,
@@ -332,8 +371,35 @@ class Services:
             options,
             self._dice(),
             threads=self.adapters.threads,
+            hints=self.adapters.hints,
             tell=tell,
         )
+
+    def _scanning(self) -> Scanning | Shortlisting:
+        many = looks_ahead(self.tracker)
+        if many is None:
+            return Scanning(self.tracker, self.pipeline, self.adapters.clock)
+        return Shortlisting(
+            self.tracker,
+            many,
+            self.pipeline,
+            self.adapters.clock,
+            poll_s=self.settings.poll.total_seconds(),
+            dice=self._dice(),
+        )
+
+    def budgets(self) -> tuple[BudgetReport, ...]:
+        """What is left of each token; none where the tracker has no budget."""
+        budgeted = self.adapters.budgeted
+        return () if budgeted is None else budgeted.budgets()
+
+    def prepare(self) -> tuple[str, ...]:
+        """Make the backlog ready, and say what that took. Nothing is made that is there."""
+        labels = (*self.pipeline.every_label, *self.pipeline.priorities)
+        tracker = self.tracker
+        missing = tracker.missing_labels(labels) if isinstance(tracker, Inspectable) else ()
+        tracker.prepare(labels)
+        return (*(f"label {label}" for label in missing), *self.adapters.prepare())
 
     def flaws(self) -> tuple[str, ...]:
         """What the adapters find wrong with their own storage."""
@@ -342,6 +408,26 @@ class Services:
     def close(self) -> None:
         for close in reversed(self.adapters.close):
             close()
+
+
+def _stamped(settings: Settings, adapters: Adapters) -> Pipeline:
+    """The pipeline's terms on this tracker, where its timestamps are what leases run on.
+
+    Raises BadConfiguration for a lease that is too short for such timestamps.
+    """
+    if adapters.store is not None:
+        return settings.pipeline
+    traits = adapters.tracker.traits
+    stages = []
+    for stage in settings.pipeline.stages:
+        try:
+            stages.append(replace(stage, terms=stage.terms.stamped_in(traits.grain)))
+        except ValueError as flaw:
+            raise BadConfiguration(
+                f"stage {stage.name!r}: ttl {format_duration(stage.terms.ttl)} is too short for "
+                f"leases in comments on {traits.name}: {flaw}"
+            ) from flaw
+    return replace(settings.pipeline, stages=tuple(stages))
 
 
 def connect(
@@ -355,8 +441,80 @@ def connect(
     from dibs.adapters.failpoints import from_environment
 
     reached = from_environment(os.environ.get("DIBS_FAILPOINT", ""))
-    adapters = _adapters(settings, author, create=create)
+    keyring = keyring_of(os.environ)
+    adapters = _adapters(settings, author, keyring, create=create)
+    if keyring is not None:
+        _sign(adapters, keyring)
     return Services(settings, adapters, reached=reached, handlers=handlers)
+
+
+def runner_of(settings: Settings) -> Runner:
+    from dibs.adapters.runners.process import ProcessRunner
+
+    return ProcessRunner(settings.runs.absolute(), os.environ, settings.root)
+
+
+def backlog_is_absent(settings: Settings) -> bool:
+    """Whether the embedded backlog was never made."""
+    scheme, _, place = settings.tracker.partition(":")
+    return scheme == "sqlite" and _absent(_path(settings, place))
+
+
+def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
+    """The keys that marks are signed with. Raises BadConfiguration, which shows none of them."""
+    keys, wanted = environment.get("DIBS_SIGNING_KEY", ""), environment.get("DIBS_SIGNING", "")
+    if wanted not in ("", *Strictness):
+        known = " or ".join(Strictness)
+        raise BadConfiguration(f"DIBS_SIGNING {wanted[:20]!r} is not known; it may be {known}")
+    if wanted and not keys:
+        raise BadConfiguration("DIBS_SIGNING is set, and DIBS_SIGNING_KEY is not: no key, no proof")
+    try:
+        return parse_keyring(keys, Strictness(wanted or Strictness.STRICT)) if keys else None
+    except BadKey as flaw:
+        raise BadConfiguration(f"DIBS_SIGNING_KEY: {flaw}") from None  # not a word of the key
+
+
+def _sign(adapters: Adapters, keyring: Keyring) -> None:
+    from dibs.adapters.trackers.signed import signed
+
+    adapters.tracker, adapters.keyring = signed(adapters.tracker, keyring), keyring
+
+
+def listening(settings: Settings, *, unsigned: bool) -> Listening:
+    """What hears the tracker's own deliveries for this folder. Needs no access to the tracker.
+
+    Raises BadConfiguration if there is nothing to verify them with, unless `unsigned` will do.
+    """
+    from dibs.adapters.github.webhooks import GithubDeliveries
+
+    scheme, _, place = settings.tracker.partition(":")
+    if scheme != "github":
+        shown = without_secrets(settings.tracker)
+        raise BadConfiguration(f"tracker {shown!r} sends nothing by itself; github:OWNER/REPO does")
+    keys = webhook_keys(os.environ)
+    if not keys and not unsigned:
+        raise BadConfiguration(
+            f"{_WEBHOOK_KEYS} is not set, so anybody could pretend to be GitHub; "
+            "set it to the secret of the webhook",
+            hint="look at the environment that dibs is started with",
+        )
+    return Listening(
+        GithubDeliveries(keys),
+        FileWaker(_wake_file(settings)),
+        settings.pipeline,
+        SystemClock(),
+        repos=[repo.strip() for repo in place.split(",")],
+    )
+
+
+def webhook_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
+    """What deliveries are verified with. Several while one takes the place of another."""
+    told = environment.get(_WEBHOOK_KEYS, "").split(",")
+    return tuple(key.strip().encode() for key in told if key.strip())
+
+
+def _wake_file(settings: Settings) -> Path:
+    return settings.root / ".dibs" / "wake"
 
 
 def refuse_unknown(settings: Settings) -> None:
@@ -370,7 +528,9 @@ def refuse_unknown(settings: Settings) -> None:
             raise BadConfiguration(f"{key} {shown!r} is not known; it may be {', '.join(forms)}")
 
 
-def _adapters(settings: Settings, author: str, *, create: bool) -> Adapters:
+def _adapters(
+    settings: Settings, author: str, keyring: Keyring | None, *, create: bool
+) -> Adapters:
     journal = FileJournal(settings.journal) if settings.journal else NoJournal()
     refuse_unknown(settings)
     scheme, _, rest = settings.tracker.partition(":")
@@ -379,6 +539,8 @@ def _adapters(settings: Settings, author: str, *, create: bool) -> Adapters:
             return _in_memory(settings, author)
         case "sqlite":
             return _embedded(settings, author, rest, journal)
+        case "github":
+            return _on_github(settings, rest, journal, keyring)
         case "memory":
             return _in_memory(settings, author)
         case _:
@@ -407,6 +569,45 @@ def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> 
         clock=SystemClock(),
         granters=SqliteGranters(database),
         close=[database.close, *closing],
+    )
+
+
+def _on_github(
+    settings: Settings, place: str, journal: Journal, keyring: Keyring | None
+) -> Adapters:
+    try:
+        from dibs.adapters.github.opening import open_repositories
+    except ModuleNotFoundError as missing:
+        raise BadConfiguration(
+            f"tracker {settings.tracker!r} needs {missing.name}, which is not installed; "
+            "install dibs with its extra: dibs[github]"
+        ) from missing
+    clock, github = SystemClock(), settings.github
+    opened = open_repositories(
+        place,
+        os.environ if not github.api else {**os.environ, "GITHUB_API_URL": github.api},
+        clock,
+        looks=label_looks(settings.pipeline),
+        trusted=github.trusted,
+        reply_s=github.timeout.total_seconds(),
+        graphql=github.graphql,
+        minds_pulls=settings.pipeline.people.pulls,
+        keyring=keyring,
+        machines=github.machines,
+        pace=github.pace,
+    )
+    store, closing = _store(settings, None)
+    return Adapters(
+        tracker=opened.tracker,
+        store=store,
+        pauses=opened.control,
+        journal=journal,
+        clock=clock,
+        granters=opened.control,
+        hints=FileHints(_wake_file(settings)),
+        budgeted=opened.transports,
+        prepare=opened.control.prepare,
+        close=[opened.transports.close, *closing],
     )
 
 
@@ -487,6 +688,8 @@ def granter_name(settings: Settings) -> str:
     """
     scheme, _, place = settings.leases.partition(":")
     tracker, _, tracker_file = settings.tracker.partition(":")
+    if scheme == "auto" and tracker == "github":
+        return "comments"
     if scheme != "sqlite":
         return without_secrets(settings.leases) + _telling_options(settings.leases)
     file = (settings.root / place).resolve()

@@ -55,6 +55,7 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "hold": [],  # tests of their own, in test_named.py
     "loop": [],
     "demo": [],  # a test of its own
+    "listen": [],  # test_listen
     "simulate": [("simulate", "--workers", "2", "--issues", "4", "--ttl", "1m")],
 }
 WRITING = (

@@ -27,6 +27,8 @@ SECRETS = {
         *(name for name in SECRET_NAMES if "*" not in name and name != "DIBS_FAILPOINT"),
         "DIBS_SLACK_TOKEN",
         "DIBS_SIGNING_KEY",
+        "GITHUB_APP_PRIVATE_KEY",
+        "GITHUB_APP_PRIVATE_KEY_FILE",
     )
 }
 SECRETS["DIBS_LEASES"] = "auto"  # the worker itself has to make sense of it

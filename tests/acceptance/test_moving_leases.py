@@ -99,3 +99,19 @@ def test_a_fleet_is_moved_back_and_forth_and_nobody_notices(project: Project) ->
         assert all(one < two for one, two in itertools.pairwise(fences)), (issue, fences)
     fsck = project.dibs("fsck", "--json", env={"DIBS_LEASES": granter})
     assert (fsck.code, fsck.data) == (0, {"storage": [], "flaws": []})
+
+
+@pytest.mark.parametrize("until_when", ["--drain", "--once"])
+def test_a_worker_whose_store_does_not_grant_leaves_and_says_why(
+    project: Project, until_when: str
+) -> None:
+    project.script("visit.sh", HANDLER)
+    project.begin(CONFIG)
+    project.dibs("add", "one")
+    assert project.dibs("work", "--once").code == 0
+    elsewhere = {"DIBS_LEASES": "sqlite:leases.db"}
+    reply = project.dibs("work", until_when, "--json", env=elsewhere)
+    assert reply.code == 6
+    assert "leases are granted by comments" in reply.data["barred"]
+    reply = project.dibs("work", until_when, env=elsewhere).quiet()
+    assert (reply.code, "leases are granted by comments" in reply.err) == (6, True)

@@ -9,7 +9,7 @@ import re
 import pytest
 
 import dibs
-from dibs import aio, api, fencing
+from dibs import aio, api, fencing, worktrees
 from dibs.core.errors import DibsError
 from dibs.services.claiming import Beaten, Doubtful, Refused
 from dibs.services.running import Work
@@ -117,6 +117,19 @@ def test_the_parameters_of_open_are_documented():
     for opened in (dibs.open, aio.open):
         names = set(inspect.signature(opened).parameters)
         assert table(PAGE, "Opening").names() == names
+
+
+# Worktrees
+
+
+def test_the_public_names_of_worktrees_are_documented_with_their_parameters():
+    spelled = table(PAGE, "dibs.worktrees").names()
+    assert {name.split("(")[0] for name in spelled} == set(worktrees.__all__)
+    for call in (name for name in spelled if "(" in name):
+        name, _, given = call.rstrip(")").partition("(")
+        parameters = inspect.signature(getattr(worktrees, name)).parameters
+        shown = re.findall(r"(\w+)(?:=[^,]+)?(?:, |$)", given.replace("*, ", ""))
+        assert shown == [one for one in parameters if one != "reached"]  # for our own tests
 
 
 # Fencing

@@ -37,6 +37,8 @@ TABLES = {
     "Top level": config.ConfigFile,
     "[labels]": config.LabelsFile,
     "[worker]": config.WorkerFile,
+    "[people]": config.PeopleFile,
+    "[github]": config.GithubFile,
     "[[stage]]": config.StageFile,
     "[[hold]]": config.HoldFile,
     "[[loop]]": config.LoopFile,
@@ -70,7 +72,8 @@ def test_defaults_are_the_documented_ones(heading, shape):
     documented = table(CONFIGURATION, heading).by_name()
     for field in msgspec.structs.fields(shape):
         if isinstance(field.default, str | int) and field.default is not msgspec.NODEFAULT:
-            assert codes(documented[field.encode_name][1])[0] == str(field.default), field.name
+            default = msgspec.json.encode(field.default).decode().strip('"')  # true, not True
+            assert codes(documented[field.encode_name][1])[0] == default, field.name
 
 
 def test_defaults_that_the_core_knows_are_the_documented_ones():

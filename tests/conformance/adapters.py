@@ -5,12 +5,18 @@ came of each line.
 """
 
 from dibs.ports.guarantees import Guarantee
-from dibs.ports.tracker import Batching, SelfChecking
+from dibs.ports.tracker import Batching, OneTrip, ReadsMany, SelfChecking
 
 from . import harnesses
 from .dynamodb_harness import dynamodb_leases
 from .etcd_harness import etcd_leases
 from .git_harness import git_leases, git_leases_over_github
+from .github_harness import (
+    comments_on_github,
+    github_tracker,
+    github_tracker_on_emulate,
+    github_tracker_over_rest,
+)
 from .postgres_harness import postgres_leases
 from .redis_harness import redis_cluster_leases, redis_leases
 
@@ -21,7 +27,13 @@ STORES = {
     "memory": (harnesses.memory_leases, ATOMIC | Guarantee.COUNTED),
     "sqlite": (harnesses.sqlite_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
     "comments-on-memory": (harnesses.comments_on_memory, FENCED | Guarantee.DURABLE),
+    "signed-comments-on-memory": (
+        harnesses.signed_comments_on_memory,
+        FENCED | Guarantee.DURABLE,
+    ),
+    "comments-on-one-trip": (harnesses.comments_on_one_trip, FENCED | Guarantee.DURABLE),
     "comments-on-sqlite": (harnesses.comments_on_sqlite, FENCED | Guarantee.DURABLE),
+    "comments-on-github": (comments_on_github, FENCED | Guarantee.DURABLE),
     "redis": (redis_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
     "redis-cluster": (redis_cluster_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
     "postgres": (postgres_leases, ATOMIC | Guarantee.COUNTED | Guarantee.DURABLE),
@@ -44,9 +56,15 @@ STORES = {
 
 TRACKERS = {
     "memory": (harnesses.memory_tracker, ()),
+    "memory-one-trip": (harnesses.memory_tracker_of_one_trip, (OneTrip,)),
     "memory-whole-seconds": (harnesses.memory_tracker_with_seconds, ()),
     "sqlite": (harnesses.sqlite_tracker, (Batching, SelfChecking)),
+    "memory-signed": (harnesses.signed_memory_tracker, ()),
+    "sqlite-signed": (harnesses.signed_sqlite_tracker, (Batching, SelfChecking)),
     "sqlite-plain": (harnesses.plain_sqlite_tracker, ()),
     "sqlite-shelf": (harnesses.sqlite_tracker_with_a_shelf, (Batching, SelfChecking)),
     "sqlite-two-shelves": (harnesses.sqlite_tracker_with_two_shelves, (Batching, SelfChecking)),
+    "github": (github_tracker, (OneTrip, ReadsMany, SelfChecking)),
+    "github-rest": (github_tracker_over_rest, (OneTrip, ReadsMany, SelfChecking)),
+    "github-emulate": (github_tracker_on_emulate, (OneTrip, ReadsMany, SelfChecking)),
 }

@@ -12,6 +12,7 @@ from dibs.adapters.trackers.plain import PlainTracker
 from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted, Unavailable
 from dibs.core.issue import Thread
 from dibs.ports.applying import apply
+from dibs.ports.tracker import FoundThreads
 from dibs.testing.clock import FakeClock
 from dibs.testing.conformance import NotApplicable
 
@@ -68,9 +69,7 @@ class ReadsTheFirstPage(MemoryTracker):
     """A hundred comments, and no word of the rest: even the count is the page's."""
 
     def read(self, issue):
-        thread = super().read(issue)
-        page = thread.comments[:100]
-        return Thread(replace(thread.issue, comment_count=len(page)), page, thread.now)
+        return _first_page(super().read(issue))
 
 
 class FindsTheFirstPage(MemoryTracker):
@@ -231,6 +230,72 @@ class BatchStopsHalfWay(BatchingMemory):
 class BatchNeverLooks(BatchingMemory):
     def apply(self, issue, effects, *, seen=None):
         return super().apply(issue, effects)
+
+
+# Several changes in one trip, though not in one step
+
+
+class TrippingMemory(MemoryTracker):
+    def trip(self, issue, effects):
+        return apply(PlainTracker(self), issue, effects)
+
+
+class TripTellsWhatWas(TrippingMemory):
+    def trip(self, issue, effects):
+        before = self.read(issue)
+        super().trip(issue, effects)
+        return before
+
+
+class TripSwallowsFailures(TrippingMemory):
+    def trip(self, issue, effects):
+        for effect in effects:
+            with suppress(NoSuchComment):
+                super().trip(issue, (effect,))
+        return self.read(issue)
+
+
+# Many at once
+
+
+class ReadingMemory(MemoryTracker):
+    def threads(self, issues):
+        return {issue: self.read(issue) for issue in issues if issue in self._issues}
+
+    def find_threads(self, queries):
+        return tuple(self._with_comments(self.find(query)) for query in queries)
+
+    def _with_comments(self, found):
+        threads = tuple(self.read(issue.ref) for issue in found.issues)
+        return FoundThreads(threads, found.now, found.more)
+
+
+class ReadsManyButNotAll(ReadingMemory):
+    """A page of comments each, and that is said to be all."""
+
+    def threads(self, issues):
+        return {issue: _first_page(thread) for issue, thread in super().threads(issues).items()}
+
+
+def _first_page(thread):
+    page = thread.comments[:100]
+    return Thread(replace(thread.issue, comment_count=len(page)), page, thread.now)
+
+
+class ReadsManyTwice(ReadingMemory):
+    """What it is asked for and does not find, it makes up."""
+
+    def threads(self, issues):
+        found = dict(super().threads(issues))
+        last = next(iter(found.values()), None)
+        return found if last is None else {**dict.fromkeys(issues, last), **found}
+
+
+class TakesAnyOfTheLabels(ReadingMemory):
+    """Several labels are one or the other, as in a search box."""
+
+    def find_threads(self, queries):
+        return super().find_threads([replace(query, labels=query.labels[:1]) for query in queries])
 
 
 # With surroundings of their own

@@ -1,5 +1,6 @@
 """One harness per kind of adapter: virtual time for those in memory, the database's for SQLite."""
 
+import re
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -13,13 +14,16 @@ from dibs.adapters.leases.sqlite import SqliteLeases
 from dibs.adapters.sqlite_database import Database
 from dibs.adapters.trackers.memory import MemoryTracker
 from dibs.adapters.trackers.plain import PlainTracker
+from dibs.adapters.trackers.signed import signed
 from dibs.adapters.trackers.sqlite import SqliteTracker
 from dibs.core.errors import Unavailable
 from dibs.core.fold import FoldRules
 from dibs.core.issue import Draft
 from dibs.core.plan import AddLabels
+from dibs.core.signing import parse_keyring
 from dibs.testing.clock import FakeClock
 from dibs.testing.conformance import LeaseHarness, TrackerHarness
+from dibs.testing.one_trip import OneTripMemory
 
 CLAIMED = "claimed"
 
@@ -124,6 +128,12 @@ def memory_tracker():
 
 
 @contextmanager
+def memory_tracker_of_one_trip():
+    clock = FakeClock()
+    yield MemoryTrackerHarness(clock, OneTripMemory(clock.server_now, author="fleet"))
+
+
+@contextmanager
 def memory_tracker_with_seconds():
     """A tracker like GitHub: whole seconds, and a settle."""
     clock = FakeClock(grain=timedelta(seconds=1))
@@ -153,6 +163,49 @@ def sqlite_tracker_with_two_shelves():
     with files() as opened:
         shelves = (frozenset({"claimed"}), frozenset({"claimed", "paused"}))
         yield SqliteTrackerHarness(opened, shelves=shelves)
+
+
+KEYS = parse_keyring("new:a key that is long enough,old:another that is long enough")
+
+
+def unsigned(body: str) -> str:
+    return re.sub(r" sig=new:[0-9a-f]{64}(?= -->)", "", body, count=1)
+
+
+class SignedMemoryHarness(MemoryTrackerHarness):
+    """A stranger has no key and no write access."""
+
+    def __init__(self, clock: FakeClock, tracker) -> None:
+        super().__init__(clock, signed(tracker, KEYS))
+        self._bare = tracker
+
+    def stranger(self):
+        return Stranger(self._bare)
+
+    def as_given(self, body):
+        return unsigned(body)
+
+
+@contextmanager
+def signed_memory_tracker():
+    clock = FakeClock()
+    yield SignedMemoryHarness(clock, MemoryTracker(clock.server_now, author="fleet"))
+
+
+class SignedSqliteHarness(SqliteTrackerHarness):
+    def __init__(self, opened: Files) -> None:
+        super().__init__(opened)
+        self.tracker = signed(self.tracker, KEYS)
+        self._second = signed(self._second, KEYS)
+
+    def as_given(self, body):
+        return unsigned(body)
+
+
+@contextmanager
+def signed_sqlite_tracker():
+    with files() as opened:
+        yield SignedSqliteHarness(opened)
 
 
 @contextmanager
@@ -299,6 +352,13 @@ def comments_on_memory():
     yield CommentsHarness((tracker, tracker), server.advance, FakeClock)
 
 
+@contextmanager
+def comments_on_one_trip():
+    server = FakeClock()
+    tracker = OneTripMemory(server.server_now)
+    yield CommentsHarness((tracker, tracker), server.advance, FakeClock)
+
+
 class CommentsOnSqlite(CommentsHarness):
     short = timedelta(seconds=0.4)
     sequences = 3
@@ -319,6 +379,13 @@ class CommentsOnSqlite(CommentsHarness):
     def cut_off(self):
         self._files.vanish()
         return self.store
+
+
+@contextmanager
+def signed_comments_on_memory():
+    server = FakeClock()
+    tracker = signed(MemoryTracker(server.server_now), KEYS)
+    yield CommentsHarness((tracker, tracker), server.advance, FakeClock)
 
 
 @contextmanager

@@ -38,7 +38,8 @@ def _tested(table, subject):
     ids=["leases", "trackers"],
 )
 def test_every_adapter_has_a_line_in_the_table(folder, table, subject):
-    assert _tested(table, subject) == _modules(folder)
+    elsewhere = {"dibs.adapters.github.tracker"} if folder == "trackers" else set()
+    assert _tested(table, subject) == _modules(folder) | elsewhere
 
 
 def test_the_public_names_are_these():
@@ -94,7 +95,7 @@ def test_one_adapter_that_does_not_conform_is_enough_for_a_bad_exit_code(capsys,
 
 def test_a_line_that_is_not_there_is_named(capsys):
     assert printing.main(["mongodb"]) == 1
-    assert capsys.readouterr().out.startswith("no such line: mongodb; known: comments-on-memory,")
+    assert capsys.readouterr().out.startswith("no such line: mongodb; known: comments-on-github,")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.scheme for kind in KINDS])

@@ -3,7 +3,7 @@
 import pytest
 
 from dibs.adapters.trackers.memory import MemoryTracker
-from dibs.ports.tracker import Batching, SelfChecking
+from dibs.ports.tracker import Batching, OneTrip, ReadsMany, SelfChecking
 from dibs.testing.conformance import TRACKER_CHECKS, NotApplicable, Result, prove_tracker
 
 from . import broken_trackers as broken
@@ -17,6 +17,8 @@ CAPABILITIES = {
         "a_batch_is_all_or_nothing",
         "a_batch_that_saw_an_older_issue_does_nothing",
     ),
+    OneTrip: ("a_trip_returns_the_state_after", "a_trip_tells_what_failed"),
+    ReadsMany: ("many_threads_are_read_as_each_alone", "threads_are_found_as_issues_are"),
     SelfChecking: ("a_healthy_tracker_finds_no_flaw_in_itself",),
 }
 
@@ -121,6 +123,11 @@ WRONG = [
     (broken.BatchTellsWhatWas, MemoryTrackerHarness, "a_batch_returns_the_state_after"),
     (broken.BatchStopsHalfWay, MemoryTrackerHarness, "a_batch_is_all_or_nothing"),
     (broken.BatchNeverLooks, MemoryTrackerHarness, "a_batch_that_saw_an_older_issue_does_nothing"),
+    (broken.TripTellsWhatWas, MemoryTrackerHarness, "a_trip_returns_the_state_after"),
+    (broken.TripSwallowsFailures, MemoryTrackerHarness, "a_trip_tells_what_failed"),
+    (broken.ReadsManyButNotAll, MemoryTrackerHarness, "many_threads_are_read_as_each_alone"),
+    (broken.ReadsManyTwice, MemoryTrackerHarness, "many_threads_are_read_as_each_alone"),
+    (broken.TakesAnyOfTheLabels, MemoryTrackerHarness, "threads_are_found_as_issues_are"),
     (broken.BelievesEverybody, MemoryTrackerHarness, "strangers_are_told_from_writers"),
     (broken.LeaksItsLibrarysError, broken.CuttableHarness, "an_outage_is_told_as_one"),
 ]
@@ -149,6 +156,8 @@ def test_every_check_can_fail():
         (broken.Cuttable, broken.CuttableHarness),
         (broken.SelfChecking, MemoryTrackerHarness),
         (broken.BatchingMemory, MemoryTrackerHarness),
+        (broken.TrippingMemory, MemoryTrackerHarness),
+        (broken.ReadingMemory, MemoryTrackerHarness),
     ],
     ids=lambda value: value.__name__,
 )

@@ -11,9 +11,10 @@ from dibs.core.lease import Standing
 from dibs.core.plan import AddLabels, CloseIssue, RemoveLabels, labels_after
 from dibs.core.presets import STAGES
 
-from .builders import REF, at, bid, make_comment, make_record, make_thread
+from .builders import REF, at, bid, edited, make_comment, make_record, make_thread
 
 FREE = Standing(None)
+ALMOST = "<!-- claim run=a ttl=soon -->"
 LIVE = Standing(make_record(None, expires=120, as_of=100))
 OVER = Standing(make_record(None, expires=20, as_of=100))
 BIDDING = Standing(None, (), at(110))
@@ -102,6 +103,17 @@ def test_a_card_nobody_can_read_is_named_and_left_alone(body):
     (flaw,) = flaws_of(["stage:ready"], comments=comments)
     assert (flaw.code, flaw.repair) == (CODES.UNREADABLE_CARD, ())
     assert "comment 2" in flaw.text
+
+
+WORKED = edited("a", "released", 1, 0, prev=20, updated=7, outcome="advanced", target="review")
+
+
+def test_an_issue_that_was_worked_and_lost_its_stage_is_named_and_left_to_a_person():
+    """A person may have taken it out of the pipeline; a painting may have failed in part."""
+    (flaw,) = flaws_of(["bug"], Standing(ADVANCED), comments=[WORKED])
+    assert (flaw.code, flaw.repair) == (CODES.NO_STAGE, ())
+    assert "'stage:review'" in flaw.text
+    assert flaws_of(["bug"], Standing(ADVANCED), comments=[WORKED], open=False) == ()
 
 
 @pytest.mark.parametrize(
@@ -207,8 +219,16 @@ def test_every_flaw_has_a_row():
             (["stage:ready"], LIVE, ()),
             (["stage:ready", "stage:review"], FREE, ()),
             (["stage:done"], FREE, ()),
+            (["bug"], Standing(ADVANCED), (WORKED,)),
             ([], FREE, (make_comment("<!-- claim x -->", 1, 0),)),
         ]
         for flaw in flaws_of(labels, standing, comments=comments)
     }
     assert seen == set(FlawCode)
+
+
+@pytest.mark.parametrize("by_writer", [True, False])
+def test_a_stranger_cannot_fill_the_list_of_flaws(by_writer):
+    junk = [make_comment(ALMOST, number, 0, by_writer=by_writer) for number in range(1, 4)]
+    codes = [flaw.code for flaw in flaws_of(["stage:ready"], comments=junk)]
+    assert codes == [CODES.UNREADABLE_CARD] * (3 if by_writer else 0)

@@ -20,12 +20,13 @@ from dibs.core.eligibility import (
 )
 from dibs.core.granter import Appointed, objection
 from dibs.core.ids import IssueRef, ServerTime
-from dibs.core.issue import Thread
+from dibs.core.issue import Comment, Person, Pull, Thread
 from dibs.core.lease import Standing
+from dibs.core.people import People
 from dibs.core.pipeline import Pipeline
 from dibs.core.presets import AGENT, STAGES
 
-from .builders import at, bid, make_issue, make_record, make_thread, make_try, s
+from .builders import at, bid, make_comment, make_issue, make_record, make_thread, make_try, s
 
 LIMITED = Pipeline(
     (replace(STAGES.stages[0], wip=2, attempts=3), *STAGES.stages[1:]), blockers=STAGES.blockers
@@ -51,10 +52,21 @@ class Case:
     updated: float = 0
     words: tuple[str, ...] = ()
     also: tuple[ReasonCode, ...] = ()
+    assignees: tuple[Person, ...] = ()
+    pulls: tuple[Pull, ...] = ()
+    comments: tuple[Comment, ...] = ()
 
     def thread(self) -> Thread:
-        thread = make_thread(now=self.now, labels=self.labels, open=self.open, updated=self.updated)
-        return replace(thread, issue=replace(thread.issue, comment_count=self.missing))
+        thread = make_thread(
+            self.comments, now=self.now, labels=self.labels, open=self.open, updated=self.updated
+        )
+        issue = replace(
+            thread.issue,
+            comment_count=len(self.comments) + self.missing,
+            assignees=self.assignees,
+            pulls=self.pulls,
+        )
+        return replace(thread, issue=issue)
 
 
 def held(as_of: float) -> Standing:
@@ -118,6 +130,23 @@ CASES = [
     Case(CODES.WIP_LIMIT, around=Surroundings(in_flight=2), words=("2 of at most 2",)),
     Case(CODES.UNREADABLE, missing=3, words=("0 of 3",)),
     Case(
+        CODES.ASSIGNED,
+        assignees=(Person("ann"), Person("bob"), Person("a-bot", human=False)),
+        words=("ann and bob",),
+    ),
+    Case(
+        CODES.PULL_OPEN,
+        pulls=(Pull(IssueRef("acme/shop", "31"), Person("cy")),),
+        words=("cy", "acme/shop#31"),
+    ),
+    Case(
+        CODES.FOREIGN_CLAIM,
+        now=500,
+        comments=(make_comment("<!-- agent-claim:codename=lucius firing_id=f1 ts=x -->", 9, 60),),
+        until=at(60 + 4 * 3600),
+        words=("agent-claim", "lucius", "12:01:00Z"),
+    ),
+    Case(
         CODES.GRANTED_ELSEWHERE,
         around=Surroundings(objections=(objection(Appointed("redis://db"), "comments"),)),
         words=("redis://db", "comments"),
@@ -167,6 +196,57 @@ def test_what_cannot_be_undone_is_claimed_only_where_the_store_protects_it():
     assert reason.code is CODES.UNPROTECTED
     assert first.name in reason.text
     assert judge(thread, FREE, pipeline, Surroundings(protected=True)).eligible
+
+
+PEOPLE = [CODES.ASSIGNED, CODES.PULL_OPEN, CODES.FOREIGN_CLAIM]
+
+
+@pytest.mark.parametrize("case", [one for one in CASES if one.code in PEOPLE], ids=lambda c: c.code)
+def test_each_way_of_being_somebodys_can_be_turned_off_by_itself(case):
+    switch = dict(zip(PEOPLE, ("assignees", "pulls", "markers"), strict=True))[case.code]
+    for name in ("assignees", "pulls", "markers"):
+        pipeline = replace(LIMITED, people=People(**{name: False}))
+        verdict = judge(case.thread(), FREE, pipeline, NO_PAUSE)
+        assert verdict.eligible is (name == switch)
+
+
+def test_what_the_fleets_own_accounts_do_keeps_nobody_off():
+    case = Case(
+        CODES.ASSIGNED,
+        assignees=(Person("Fleet-Bot"), Person("ann")),
+        pulls=(Pull(IssueRef("acme/shop", "31"), Person("FLEET-bot")),),
+    )
+    ours = replace(LIMITED, people=People(fleet=frozenset({"fleet-bot", "Ann"})))
+    assert judge(case.thread(), FREE, ours, NO_PAUSE).eligible
+    some = replace(LIMITED, people=People(fleet=frozenset({"fleet-bot"})))
+    (reason,) = judge(case.thread(), FREE, some, NO_PAUSE).reasons
+    assert (reason.code, "ann" in reason.text) == (CODES.ASSIGNED, True)
+    assert "Fleet-Bot" not in reason.text
+
+
+def test_a_programs_pull_request_is_somebodys_and_its_assignment_is_not():
+    bot = Person("copilot", human=False)
+    case = Case(CODES.PULL_OPEN, assignees=(bot,), pulls=(Pull(IssueRef("acme/shop", "4"), bot),))
+    assert [one.code for one in verdict_of(case).reasons] == [CODES.PULL_OPEN]
+
+
+def test_a_crowd_is_not_listed_to_the_last_name():
+    case = Case(CODES.ASSIGNED, assignees=tuple(Person(f"p{number}") for number in range(10)))
+    assert "p0 and p1 and p2 and 7 more" in verdict_of(case).reasons[0].text
+
+
+def test_a_later_assignment_stops_nothing_that_runs():
+    """People pause or revoke for that."""
+    for case in CASES:
+        if case.code in PEOPLE:
+            assert vetoed(case.thread().issue, LIMITED) is None
+
+
+def test_a_scan_that_has_only_the_fields_sees_assignees_and_pulls():
+    for case in CASES:
+        if case.code in (CODES.ASSIGNED, CODES.PULL_OPEN):
+            (reason,) = judge_picture(case.thread().issue, LIMITED).reasons
+            assert reason.code is case.code
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.until], ids=lambda case: case.code)

@@ -119,7 +119,7 @@ def test_a_shown_card_whose_prev_lies_ahead_keeps_nobody_off(prev):
 
 @pytest.mark.parametrize(
     ("revoked", "force", "counts"),
-    [(3, False, True), (8, True, True), (7, True, True), (6, True, False)],
+    [(3, False, True), (8, True, True), (7, True, False), (6, True, False)],
 )
 def test_a_revoke_caps_a_shown_ending_as_it_capped_the_decision(revoked, force, counts):
     decided = edited("a", "released", 1, 0, prev=20, updated=7, outcome="advanced")

@@ -149,3 +149,12 @@ def test_any_text_names_an_issue_or_is_a_bad_reference(text):
         return
     assert ref.key
     assert not set(str(ref)) & set(" \t\n")
+
+
+def test_a_repository_is_named_as_it_is_known_whatever_its_capitals():
+    known = ("Acme/Shop", "acme/Store")
+    assert parse_reference("ACME/shop#7", repos=known) == IssueRef("Acme/Shop", "7")
+    assert parse_reference("https://host/Acme/STORE/issues/7", repos=known).repo == "acme/Store"
+    assert parse_reference("acme/shop#7", default_repo="Acme/Shop").repo == "Acme/Shop"
+    assert parse_reference("acme/other#7", repos=known).repo == "acme/other"
+    assert parse_reference("7", repos=known).repo == ""

@@ -65,17 +65,30 @@ def test_every_ttl_from_the_shortest_up_gets_coherent_terms_of_its_own(ttl_ms):
 
 
 @pytest.mark.parametrize(
-    ("ttl", "grain", "margin"),
+    ("ttl", "grain", "trust"),
     [
-        (s(600), s(0), s(5)),
-        (s(600), s(1), s(6)),
-        (s(30), s(0), s(3)),
-        (s(30), s(1), s(4)),
-        (s(0.3), s(0), s(0.03)),
+        (s(600), s(0), s(595)),
+        (s(600), s(1), s(594)),
+        (s(30), s(0), s(27)),
+        (s(30), s(1), s(26)),
+        (s(0.3), s(0), s(0.27)),
     ],
 )
-def test_the_margin_covers_the_servers_grain_and_the_time_to_stop(ttl, grain, margin):
-    assert terms_for(ttl, grain=grain).margin == margin
+def test_trust_leaves_room_for_the_servers_grain_and_the_time_to_stop(ttl, grain, trust):
+    terms = terms_for(ttl, grain=grain)
+    assert terms.trust == trust
+    assert terms == terms_for(ttl).stamped_in(grain)
+
+
+def test_a_margin_that_was_set_is_for_stopping_and_the_grain_comes_on_top():
+    terms = terms_for(s(90), margin=s(2)).stamped_in(s(1))
+    assert (terms.margin, terms.trust) == (s(2), s(87))
+
+
+def test_the_shortest_ttl_on_whole_seconds_is_named_when_it_is_refused():
+    with pytest.raises(ValueError, match=r"margin 400ms and timestamps in steps of 1s .*renew 1"):
+        terms_for(s(4)).stamped_in(s(1))
+    assert terms_for(s(5)).stamped_in(s(1)).trust == s(3.5)
 
 
 def test_what_was_set_is_kept():
@@ -94,4 +107,6 @@ def test_trust_ends_a_margin_before_the_ttl_counted_from_before_the_request(aske
     terms = terms_for(s(3 * ttl_s))
     until = terms.trusted_until(LocalTime(asked))
     assert until == pytest.approx(asked + 3 * ttl_s - terms.margin.total_seconds())
+    grained = terms.stamped_in(s(0.05)).trusted_until(LocalTime(asked))
+    assert grained == pytest.approx(until - 0.05)
     assert until < asked + 3 * ttl_s

@@ -32,6 +32,7 @@ from dibs.core.ids import IssueRef, RunId
 from dibs.core.lease import Revocation
 from dibs.core.pipeline import Command, PythonCallable
 from dibs.core.references import parse_reference
+from dibs.core.signing import Signed, parse_keyring, sign, verify
 
 from .grammar import spelled
 
@@ -46,6 +47,7 @@ CARD_KEYS = frozenset(
 REVOKE_KEYS = frozenset(("run", "v", "by", "reason", "force"))
 SHOWN_KEYS = frozenset(("run", "v"))
 TEN_YEARS = timedelta(days=3650)
+_ISSUE, _RING = IssueRef("acme/shop", "7"), parse_keyring("k:a key that is long enough")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", re.ASCII)
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -78,7 +80,17 @@ def check_body(body: str) -> Mark | None:
             check_shown(mark.run)
     if isinstance(mark, Card | RevokeMark | ShownMark):
         assert_only_the_line_counts(body, mark)
+        assert_can_be_signed(body)
     return mark
+
+
+def assert_can_be_signed(body: str) -> None:
+    """Whatever is read as a mark wants a signature, and with ours it holds."""
+    assert verify(body, _ISSUE, _RING) in (Signed.UNSIGNED, Signed.INVALID)
+    signed = sign(body, _ISSUE, _RING)
+    if signed.index(" -->") + len(" -->") <= LONGEST_LINE:
+        assert verify(signed, _ISSUE, _RING) is Signed.VALID
+        assert not isinstance(parse_mark(signed), UnknownMark | None)
 
 
 def assert_valid_card(card: Card) -> None:
@@ -134,7 +146,7 @@ def assert_contained(body: str) -> None:
     line, sentence = lines
     assert line.isascii()
     assert line.isprintable()
-    assert re.match(r"<!-- (claim|revoke|shown) run=", line)
+    assert re.match(r"<!-- (?:(claim|revoke|shown) run|granter store|(pause|resume) scope)=", line)
     assert line.endswith(" -->")
     assert "--" not in line[4:-3]
     assert not set(line[4:-3]) & set("<>@#`&\"'")

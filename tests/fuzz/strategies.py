@@ -174,7 +174,7 @@ FIELDS = st.lists(
                 *("prev=2026-05-01T19:52:33Z", "prev=", "prev=0001-01-01T00:00:00%2B14:00"),
                 *("beats=3", "beats=-1", "beats=99999999999999999999", "outcome=advanced"),
                 *("outcome=", "next=z", "note=n", "by=op", "reason=r", "force=1", "shown=1"),
-                *("shown=", "urgent=", "k=%"),
+                *("shown=", "urgent=", "k=%", "sig=", "sig=k:0", f"sig=k:{'0' * 64}"),
             )
         ),
         st.tuples(
@@ -249,6 +249,8 @@ SCALARS = st.one_of(
 WORDS = (
     *("tracker", "leases", "preset", "ttl", "max_ttl", "grace", "settle", "person_ttl", "runs"),
     *("hold", "loop", "slots", "wait", "every", "irreversible"),
+    *("people", "assignees", "pulls", "markers", "fleet", "marker_ttl"),
+    *("github", "trusted", "api", "graphql", "machines", "pace"),
     *("journal", "labels", "worker", "stage", "claimed", "paused", "parked", "blockers", "jobs"),
     *("priorities", "poll", "sweep", "stop_grace", "name", "label", "working_label", "run", "next"),
     *("python", "gate", "gate_label", "closes", "renew", "margin", "max_hold", "timeout", "wip"),

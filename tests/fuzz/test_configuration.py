@@ -73,11 +73,14 @@ def test_the_full_example_is_right_and_leaves_no_key_out():
         field.encode_name
         for shape in (
             *(config.ConfigFile, config.LabelsFile, config.WorkerFile, config.StageFile),
-            *(config.HoldFile, config.LoopFile),
+            *(config.HoldFile, config.LoopFile, config.PeopleFile, config.GithubFile),
         )
         for field in config.msgspec.structs.fields(shape)
     } == keys
     assert keys <= known
+
+
+TABLES = ("labels", "worker", "people", "github")
 
 
 # Documents
@@ -151,7 +154,8 @@ def test_a_count_that_no_store_can_hold_is_refused(key, count):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in PLACES if len(path) != 1 or path[0] not in ("labels", "worker")]
+    "path",
+    [path for path in PLACES if len(path) != 1 or path[0] not in TABLES],
 )
 def test_a_null_character_is_refused_in_every_text(path):
     """No path, command or variable can hold one: using it would fail in some other way."""

@@ -15,6 +15,7 @@ from dibs.services.keeping import Holding
 
 from .world import (
     BEAT_S,
+    STEPWISE,
     TTL_S,
     Crash,
     World,
@@ -65,6 +66,7 @@ def test_advancing_moves_the_issue_and_ends_the_lease(world):
     assert world.events() == ["claimed", "advanced"]
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_the_labels_change_in_an_order_that_a_crash_cannot_hurt(world):
     process = world.process()
     keeper = process.hold(world.add())
@@ -78,12 +80,13 @@ def test_the_labels_change_in_an_order_that_a_crash_cannot_hurt(world):
     ]
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_the_card_says_that_it_is_shown_after_the_stages_labels_and_before_claimed_comes_off(world):
     process = world.process()
     keeper = process.hold(world.add())
     process.tracker.calls.clear()
     process.services.advancing.advance(keeper)
-    decision = ["card released"] if world.kind == "comments" else []  # a store has its own
+    decision = ["card released"] if world.on_comments else []  # a store has its own
     assert written_steps(process) == [
         *decision,
         "+stage:review",
@@ -101,17 +104,18 @@ def test_a_shown_card_still_says_when_the_lease_ended(world):
     world.clock.advance(5)
     decided_at = world.clock.server_now()
     process.tracker.before = lambda call: world.clock.advance(2 if call.writes else 0)
-    if world.kind == "comments":
+    if world.on_comments:
         decided_at += timedelta(seconds=2)  # the decision is a write as well
     process.services.advancing.fail(keeper, "it broke")
     (card,) = world.cards(keeper.issue)
     assert (card.shown, card.prev) == (True, decided_at)
     standing = world.process("next").services.leases.standing(world.read(keeper.issue))
     (told,) = (one for one in world.read(keeper.issue).comments if "claim run=" in one.body)
-    ended_at = decided_at if world.kind == "comments" else told.updated_at
+    ended_at = decided_at if world.on_comments else told.updated_at
     assert [attempt.ended_at for attempt in standing.tries] == [ended_at]
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_the_decision_is_written_before_any_label(world):
     process = world.process()
     keeper = process.hold(world.add())
@@ -143,6 +147,7 @@ def test_an_issue_is_never_seen_without_a_stage(world):
     assert all(seen)
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_the_final_stage_closes_the_issue_before_it_lets_go(world):
     issue, process = world.add("stage:review", "approved"), world.process()
     keeper = process.hold(issue)
@@ -276,6 +281,7 @@ def test_a_holder_whose_trust_is_over_is_refused_and_touches_nothing(world):
     assert world.events()[-1] == "finish_refused"
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_a_superseded_holder_cannot_finish_the_new_holders_lease(world):
     process = world.process("old")
     keeper = process.hold(world.add())
@@ -290,6 +296,7 @@ def test_a_superseded_holder_cannot_finish_the_new_holders_lease(world):
     assert not isinstance(keeper.condition, Holding)
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_an_ending_that_lands_after_the_expiry_does_not_count(world):
     """Trust was not over when it was sent; the request took longer than the lease."""
     process = world.process()
@@ -322,6 +329,7 @@ def test_nobody_advances_twice(world):
 # Outages
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_a_decision_stands_even_if_its_labels_cannot_be_painted(world):
     process = world.process()
     keeper = process.hold(world.add())
@@ -545,6 +553,7 @@ def test_whoever_paints_for_the_dead_says_so_in_a_comment_and_leaves_their_card_
     assert len(world.read(issue).comments) == 2, "it is said once"
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_a_crash_between_the_card_and_claimed_leaves_only_claimed_to_be_taken_off(world):
     issue = world.add()
     die_before(world, issue, takes_claimed_off)

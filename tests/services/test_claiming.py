@@ -92,7 +92,7 @@ def test_a_loser_leaves_nothing_but_its_own_card(world):
     assert isinstance(result, Beaten)
     assert result.record.lease.holder == "winner"
     assert world.labels(issue) == HELD
-    if world.kind == "comments":
+    if world.on_comments:
         assert world.states(issue) == [("winner-1", "held"), ("loser-1", "conceded")]
         own = world.read(issue).comments[-1].id
         assert [call.name for call in loser.tracker.written] == ["comment", "edit_comment"]
@@ -364,7 +364,7 @@ def test_a_return_that_was_rolled_forward_never_counts_as_a_failure(world):
 
 def test_an_outage_while_showing_gives_the_grant_back(world):
     issue, process = world.add(), world.process()
-    process.tracker.before = outage("edit_labels")
+    process.tracker.before = outage("edit_labels", "trip", times=1)
     with pytest.raises(Unavailable):
         process.claim(issue)
     assert world.process("other").services.leases.standing(world.read(issue)).live is None
@@ -373,7 +373,7 @@ def test_an_outage_while_showing_gives_the_grant_back(world):
 
 def test_an_outage_while_showing_is_not_a_failed_attempt(world):
     issue, process = world.add(), world.process()
-    process.tracker.before = outage("edit_labels")
+    process.tracker.before = outage("edit_labels", "trip", times=1)
     with pytest.raises(Unavailable):
         process.claim(issue)
     claimed = world.process("other").claimed(issue)
@@ -382,7 +382,7 @@ def test_an_outage_while_showing_is_not_a_failed_attempt(world):
 
 def test_a_lost_reply_while_showing_gives_the_grant_back(world):
     issue, process = world.add(), world.process()
-    process.tracker.after = outage("edit_labels")
+    process.tracker.after = outage("edit_labels", "trip", times=1)
     with pytest.raises(Unavailable):
         process.claim(issue)
     assert world.process("other").services.leases.standing(world.read(issue)).live is None
@@ -479,7 +479,7 @@ def test_an_incomplete_list_is_never_a_win(world, spoil):
     looked = process.claim(issue)
     assert codes(looked) == ["UNREADABLE"]
     result = process.claim(issue, "ready", look_first=False)
-    if world.kind == "comments":
+    if world.on_comments:
         assert isinstance(result, Doubtful)
         assert world.states(issue) == [("w1-1", "conceded")]
     else:

@@ -48,3 +48,8 @@ def test_a_name_leads_back_to_its_store():
     place = place_of(granter_name(here), here)
     assert place == "sqlite:/srv/project/leases.db"
     assert granter_name(settings(place)) == granter_name(here)
+
+
+@pytest.mark.parametrize("leases", ["auto", "comments"])
+def test_leases_on_github_are_kept_in_its_comments_however_that_is_spelt(leases):
+    assert granter_name(settings(leases, tracker="github:acme/shop")) == "comments"

@@ -68,7 +68,7 @@ def test_a_beat_that_comes_late_still_renews_while_the_lease_is_trusted(world):
     keeper = world.process().hold(world.add())
     world.clock.advance(TRUST_S - 0.5)
     assert keeper.beat() == pytest.approx(BEAT_S)
-    assert keeper.remaining_s() == pytest.approx(TRUST_S)
+    assert keeper.remaining_s() == pytest.approx(world.trust_s)
 
 
 def test_the_last_pause_before_trust_ends_is_never_longer_than_trust(world):
@@ -84,8 +84,8 @@ def test_the_last_pause_before_trust_ends_is_never_longer_than_trust(world):
 
 def test_trust_ends_a_margin_before_the_lease_does(world):
     keeper = world.process().hold(world.add())
-    assert keeper.remaining_s() == pytest.approx(TRUST_S)
-    world.clock.advance(TRUST_S - 0.001)
+    assert keeper.remaining_s() == pytest.approx(world.trust_s)
+    world.clock.advance(world.trust_s - 0.001)
     keeper.check()
     world.clock.advance(0.001)
     assert "not renewed in time" in lost_text(keeper)
@@ -105,7 +105,7 @@ def test_trust_is_counted_from_before_the_claim_was_sent(world):
 
     process.leases.before = slow
     keeper = process.hold(issue)
-    assert keeper.remaining_s() == pytest.approx(TRUST_S - 10)
+    assert keeper.remaining_s() == pytest.approx(world.trust_s - 10)
 
 
 def test_trust_is_counted_from_before_the_renewal_was_sent(world):
@@ -120,8 +120,8 @@ def test_trust_is_counted_from_before_the_renewal_was_sent(world):
 
     process.leases.after = slow
     keeper.beat()
-    assert keeper.trusted_until == pytest.approx(asked_at + TRUST_S)
-    assert keeper.remaining_s() == pytest.approx(TRUST_S - 9)
+    assert keeper.trusted_until == pytest.approx(asked_at + world.trust_s)
+    assert keeper.remaining_s() == pytest.approx(world.trust_s - 9)
 
 
 def test_a_reply_that_comes_after_trust_has_ended_revives_nothing(world):
@@ -179,7 +179,7 @@ def test_transport_errors_end_the_lease_only_when_trust_is_over(world):
     while (pause := keeper.beat()) is not None:
         last_holding = world.clock.passed_s
         world.clock.advance(pause)
-    assert world.clock.passed_s == pytest.approx(TRUST_S, abs=0.1)
+    assert world.clock.passed_s == pytest.approx(world.trust_s, abs=0.1)
     assert TRUST_S - last_holding <= BEAT_S / 5 + 0.1
     assert isinstance(keeper.condition, Lost)
 
@@ -214,7 +214,7 @@ def test_a_renewal_whose_reply_was_lost_is_asked_for_again(world):
     world.clock.advance(BEAT_S)
     world.clock.advance(keeper.beat())
     keeper.beat()
-    assert keeper.remaining_s() == pytest.approx(TRUST_S)
+    assert keeper.remaining_s() == pytest.approx(world.trust_s)
     keeper.check()
 
 
@@ -300,6 +300,16 @@ def test_a_deleted_card_ends_a_comment_lease():
     world.clock.advance(BEAT_S)
     keeper.beat()
     assert keeper.condition == Lost("the card was deleted")
+
+
+def test_an_issue_that_is_deleted_ends_a_comment_lease_and_says_so():
+    world = World("comments")
+    issue = world.add()
+    keeper = world.process().hold(issue)
+    del world.tracker._issues[issue], world.tracker._comments[issue]
+    world.clock.advance(BEAT_S)
+    assert keeper.beat() is None
+    assert keeper.condition == Lost(f"the tracker has no issue {issue}")
 
 
 def test_a_deleted_card_does_not_end_a_lease_of_the_store():
@@ -407,7 +417,7 @@ def test_ensure_renews_when_the_step_is_longer_than_what_is_left(world):
     world.clock.advance(30)
     assert keeper.remaining_s() < 40
     keeper.ensure(40)
-    assert keeper.remaining_s() == pytest.approx(TRUST_S)
+    assert keeper.remaining_s() == pytest.approx(world.trust_s)
 
 
 def test_ensure_raises_for_a_step_longer_than_any_lease(world):

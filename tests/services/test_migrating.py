@@ -12,12 +12,12 @@ from dibs.services.claiming import Claimed, Refused
 from dibs.services.holds import HoldWish
 from dibs.services.migrating import GaveUp, Moved, Waiting
 
-from .world import KINDS, TTL_S, Crash, World, at, crashing
+from .world import STEPWISE, TTL_S, Crash, World, at, crashing
 
 NAMES = {"store": "auto", "comments": "comments"}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=STEPWISE)
 def here(request):
     return World(request.param)
 

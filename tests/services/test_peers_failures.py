@@ -17,7 +17,18 @@ from dibs.services.sweeping import Sweep
 
 from .test_late_wakers import three_worked_stages
 from .test_working import PATIENCE_S, Handler, make_worker
-from .world import BEAT_S, TTL, TTL_S, Crash, World, at, codes, crashing, stage_labels
+from .world import (
+    BEAT_S,
+    STEPWISE,
+    TTL,
+    TTL_S,
+    Crash,
+    World,
+    at,
+    codes,
+    crashing,
+    stage_labels,
+)
 
 HELD = {"stage:ready", "stage:processing", "claimed"}
 
@@ -134,6 +145,7 @@ def test_a_lease_that_was_renewed_after_the_sweep_listed_it_is_kept(world):
     assert sweeper.tracker.written == []
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_a_sweep_that_is_overtaken_by_a_new_holder_does_not_end_its_lease(world):
     """It read an expired lease, slept, and frees by what it read: the picture, never the lease."""
     issue = world.add()
@@ -174,6 +186,7 @@ def test_two_sweeps_that_free_the_same_issue_free_it_once_for_everybody(world):
     assert world.process("next").claimed(issue).failed_attempts == 1, "one vanished, one failure"
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 @pytest.mark.parametrize("way", ["sweep", "fsck"])
 def test_a_sweep_that_slept_does_not_hide_an_ending_that_was_decided_meanwhile(world, way):
     """It takes `claimed` off by what it read. What was decided in between is still finished."""
@@ -199,6 +212,7 @@ def test_a_sweep_that_slept_does_not_hide_an_ending_that_was_decided_meanwhile(w
     assert world.labels(issue) == {"stage:review"}
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 @pytest.mark.parametrize("sleeps_after", [1, 2])
 def test_a_painter_that_slept_does_not_hide_an_ending_that_was_decided_meanwhile(
     kind, sleeps_after
@@ -362,6 +376,7 @@ def test_changes_that_nobody_saw_happen_are_found_from_the_state(patient):
 # Recovery that needs nobody special
 
 
+@pytest.mark.parametrize("kind", STEPWISE)
 def test_an_issue_whose_every_sweeper_dies_is_still_free_for_whoever_names_it(world):
     issue = world.add()
     world.process("gone").claimed(issue)

@@ -6,7 +6,7 @@ from dibs.services.advancing import Finished
 from dibs.services.claiming import Claimed
 from dibs.services.resuming import NotHeld
 
-from .world import TRUST_S, TTL_S
+from .world import TTL_S
 
 
 def test_a_run_is_taken_up_where_it_stands_and_finished(world):
@@ -29,9 +29,9 @@ def test_trust_is_no_longer_than_what_the_store_says_is_left(world):
     world.clock.advance(30)
     process = world.process("later")
     keeper = process.services.running.keep(process.services.resuming.resume(issue, first.lease.run))
-    assert keeper.remaining_s() == pytest.approx(TRUST_S - 30)
+    assert keeper.remaining_s() == pytest.approx(world.trust_s - 30)
     keeper.renew_now()
-    assert keeper.remaining_s() == pytest.approx(TRUST_S)
+    assert keeper.remaining_s() == pytest.approx(world.trust_s)
 
 
 def test_a_run_that_does_not_hold_the_issue_is_told_who_does(world):

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from dibs.core.errors import HandlerUnusable, LeaseLost
+from dibs.core.errors import HandlerUnusable, LeaseLost, RateLimited
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command
 from dibs.services.advancing import Finished, FinishRefused
@@ -19,7 +19,7 @@ from dibs.services.running import (
 )
 
 from .runners import ScriptedRunner
-from .world import BEAT_S, TRUST_S, TTL_S, World, pipeline_of
+from .world import BEAT_S, TRUST_S, TTL_S, World, outage, pipeline_of
 
 
 def run_in_process(world, handler, issue=None, *, leaving=None, spoil=lambda process: None):
@@ -363,3 +363,50 @@ def test_running_jobs_hear_of_the_wish_to_leave_and_later_ones_too():
     assert gone.heard == []
     assert late.heard == ["bye", "kill"]
     assert signal.why == "now"
+
+
+# Endings that cannot be written yet
+
+
+def limited(*, times, asked_s):
+    """The tracker and the store ask to slow down, so many times, when the lease is to be ended."""
+    left = [None] * times
+    asked = []
+
+    def hook(call):
+        ends = call.name == "release" or "state=released" in str(call.args)
+        if ends and left:
+            left.pop()
+            asked.append(call)
+            raise RateLimited("slow down", retry_after_s=asked_s)
+
+    return hook, asked
+
+
+def slowed_down(hook):
+    def spoil(process):
+        (process.store or process.tracker).before = hook
+
+    return spoil
+
+
+def test_an_ending_that_was_refused_for_now_waits_as_long_as_was_asked(world):
+    hook, asked = limited(times=2, asked_s=15)
+    finished = run_in_process(world, lambda work: None, spoil=slowed_down(hook))
+    assert isinstance(finished, Finished)
+    assert len(asked) == 2
+    assert world.clock.passed_s >= 30
+
+
+def test_an_ending_that_would_have_to_wait_longer_than_the_lease_is_given_up_while_it_is_ours(kind):
+    world = World(kind)
+    hook, asked = limited(times=100, asked_s=3600)
+    process = world.process(handlers={"ready": lambda work: None})
+    (process.store or process.tracker).before = hook
+    claimed = process.claimed(world.add())
+    # Nobody can renew it either, so it lasts as long as it was granted for.
+    process.leases.before = outage("renew")
+    with pytest.raises(RateLimited):
+        process.services.running.run(claimed, StopSignal())
+    assert len(asked) == 1
+    assert world.clock.passed_s < world.trust_s

@@ -34,12 +34,16 @@ def first(world, scanning, *names):
     return found.issue.ref if found else None
 
 
+def refuse(scanning, candidate, reasons):
+    scanning.resting.refused(candidate.issue, reasons, candidate.now)
+
+
 def in_turn(world, scanning, *names):
     """The order in which a lone worker would try everything."""
     order = []
     while (issue := first(world, scanning, *names)) is not None:
         order.append(issue)
-        scanning.rest(issue, 3600)
+        scanning.resting.rest(issue, 3600)
     return order
 
 
@@ -100,7 +104,7 @@ def test_a_candidate_says_where_and_when_it_was_seen(world):
 def test_a_resting_issue_is_left_out_until_its_time_has_come(world):
     oldest, newest = world.add(), world.add()
     scanning = scanner(world)
-    scanning.rest(oldest, 10)
+    scanning.resting.rest(oldest, 10)
     assert first(world, scanning) == newest
     world.clock.advance(10)
     assert first(world, scanning) == oldest
@@ -110,9 +114,9 @@ def test_many_resting_issues_do_not_hide_the_one_behind_them(world):
     issues = [world.add() for _ in range(300)]
     scanning = scanner(world)
     for issue in issues[:-1]:
-        scanning.rest(issue, 10)
+        scanning.resting.rest(issue, 10)
     assert first(world, scanning) == issues[-1]
-    scanning.rest(issues[-1], 10)
+    scanning.resting.rest(issues[-1], 10)
     assert first(world, scanning) is None
 
 
@@ -121,7 +125,7 @@ def test_a_wide_search_finds_the_last_free_issue_among_resting_ones(world):
     scanning, spread = scanner(world), Spread(random.Random(3))
     spread.lost()
     for issue in issues[1:]:
-        scanning.rest(issue, 10)
+        scanning.resting.rest(issue, 10)
     for _ in range(20):
         found = scanning.next_candidate(stages(world, "ready"), spread)
         assert found is not None
@@ -133,7 +137,7 @@ def test_an_issue_that_our_own_handler_keeps_giving_back_is_left_longer_each_tim
     scanning = scanner(world)
     rests = []
     for _ in range(4):
-        scanning.returned(issue, 5)
+        scanning.resting.returned(issue, 5)
         before = world.clock.passed_s
         while first(world, scanning) is None:
             world.clock.advance(1)
@@ -147,7 +151,7 @@ def test_a_refused_issue_comes_back_when_its_reasons_have_lifted(world):
     candidate = scanning.next_candidate(stages(world, "ready"), alone())
     held = Reason(ReasonCode.HELD, "x", "y", until=later(candidate.now, TTL))
     resting = Reason(ReasonCode.BACKING_OFF, "x", "y", until=candidate.now)
-    scanning.refused(candidate, (held, resting))
+    refuse(scanning, candidate, (held, resting))
     world.clock.advance(59)
     assert first(world, scanning) is None
     world.clock.advance(1)
@@ -157,7 +161,7 @@ def test_a_refused_issue_comes_back_when_its_reasons_have_lifted(world):
 def test_a_refused_issue_is_not_tried_again_in_the_same_breath(world):
     issue = world.add()
     scanning = scanner(world)
-    scanning.refused(scanning.next_candidate(stages(world, "ready"), alone()), ())
+    refuse(scanning, scanning.next_candidate(stages(world, "ready"), alone()), ())
     assert first(world, scanning) is None
     world.clock.advance(1)
     assert first(world, scanning) == issue
@@ -169,9 +173,9 @@ def test_an_issue_that_only_a_person_can_free_does_not_keep_a_draining_worker_wa
     candidate = scanning.next_candidate(stages(world, "ready"), alone())
     assert scanning.anything_left(stages(world, "ready"))
     several = Reason(ReasonCode.SEVERAL_STAGES, "two", "fsck")
-    scanning.refused(candidate, (several,))
+    refuse(scanning, candidate, (several,))
     assert not scanning.anything_left(stages(world, "ready"))
-    scanning.forget(issue)
+    scanning.resting.forget(issue)
     assert scanning.anything_left(stages(world, "ready"))
 
 
@@ -189,7 +193,7 @@ def test_a_job_that_gives_back_while_the_worker_scans_disturbs_nothing():
     world.add()
     scanning, flaws, done = scanner(world), [], threading.Event()
     for number in range(2000):
-        scanning.rest(IssueRef("", str(100_000 + number)), 1e9)
+        scanning.resting.rest(IssueRef("", str(100_000 + number)), 1e9)
 
     def scan():
         try:
@@ -207,7 +211,7 @@ def test_a_job_that_gives_back_while_the_worker_scans_disturbs_nothing():
         for number in range(20_000):
             if flaws:
                 break
-            scanning.returned(IssueRef("", str(number + 2)), 5)
+            scanning.resting.returned(IssueRef("", str(number + 2)), 5)
     finally:
         sys.setswitchinterval(patient)
         done.set()
@@ -292,14 +296,14 @@ class Simulated:
                 case Beaten(issue, record):
                     self.lost += 1
                     self._spread.lost()
-                    self._scanning.rest(issue, record.remaining.total_seconds())
+                    self._scanning.resting.rest(issue, record.remaining.total_seconds())
                 case Doubtful(issue):
                     self.lost += 1
                     self._spread.lost()
-                    self._scanning.rest(issue, 5)
+                    self._scanning.resting.rest(issue, 5)
                 case Refused(_, reasons):
                     self.refused += 1
-                    self._scanning.refused(candidate, reasons)
+                    refuse(self._scanning, candidate, reasons)
             yield
 
 

@@ -258,7 +258,7 @@ def test_a_pause_of_everything_stops_claiming(world, scope):
     assert not report.did_something
     assert [pause.reason for pause in report.paused] == ["deploy"]
     assert world.labels(issue) == {"stage:ready"}
-    world.pauses.resume(scope, repo="")
+    world.pauses.resume(scope, repo="", by="ann")
     _, report = work(world, handler, name="w2")
     assert report.outcomes == {"advanced": 1}
 
@@ -384,16 +384,73 @@ def test_an_outage_is_waited_out(world):
 def test_a_rate_limit_is_waited_out_for_as_long_as_asked(world):
     world.add()
     process, worker = make_worker(world, Handler(None))
-    left = [1]
+    asked = []
 
     def limited(call):
-        if call.name == "find" and left:
-            left.pop()
-            raise RateLimited("slow down", retry_after_s=120)
+        left_s = 120 - world.clock.passed_s
+        if left_s > 0:
+            asked.append(call.name)
+            raise RateLimited("slow down", retry_after_s=left_s)
 
     process.tracker.before = limited
     assert worker.run().outcomes == {"advanced": 1}
     assert world.clock.passed_s >= 120
+    assert len(asked) == 2, "once to sweep and once to claim"
+
+
+def test_a_limit_on_claims_does_not_stop_sweeps(world):
+    """An hour without a new comment is no reason to leave what has expired lying about."""
+    world.add()
+    expired = world.add()
+    world.process("gone").claimed(expired)
+    process, worker = make_worker(world, Handler(None))
+    told = []
+    worker._tell = lambda line: told.append((world.clock.passed_s, line))
+
+    def limited(call):
+        wanted = call.args[0].labels if call.name == "find" else ()
+        left_s = 3600 - world.clock.passed_s
+        if left_s > 0 and "stage:ready" in wanted and "claimed" not in wanted:
+            raise RateLimited("500 an hour", retry_after_s=left_s)
+
+    process.tracker.before = limited
+    assert worker.run().outcomes == {"advanced": 2}
+    (freed_s,) = [at_s for at_s, line in told if "swept" in line]
+    assert TTL_S <= freed_s < 300
+    assert world.clock.passed_s >= 3600
+
+
+def test_a_limit_on_sweeps_does_not_stop_claims(world):
+    """As where one of two budgets is spent: whoever has the other goes on."""
+    issue = world.add()
+    process, worker = make_worker(world, Handler(None))
+    asked = []
+
+    def limited(call):
+        if call.name == "find" and "claimed" in call.args[0].labels:
+            asked.append(call)
+            raise RateLimited("the other budget is spent", retry_after_s=3000)
+
+    process.tracker.before = limited
+    assert worker.run().outcomes == {"advanced": 1}
+    assert world.labels(issue) == {"stage:review"}
+    assert world.clock.passed_s < 300
+    assert len(asked) == 1
+
+
+# Barred
+
+
+@pytest.mark.parametrize("until", [Until.DRAINED, Until.ONCE])
+def test_a_worker_that_may_claim_nothing_goes_home_and_says_why(world, until):
+    issue = world.add()
+    other = world.on_other_leases()
+    other.process("before").advance(other.add())
+    _, report = work(world, Handler(None), until=until)
+    assert "leases are granted by" in report.barred
+    assert report.claimed == 0
+    assert world.labels(issue) == {"stage:ready"}
+    assert world.clock.passed_s < 60
 
 
 def test_an_outage_that_waiting_does_not_mend_ends_the_worker(world):

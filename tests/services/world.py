@@ -28,16 +28,20 @@ from dibs.core.terms import terms_for
 from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult, Refused
 from dibs.services.keeping import Keeper
 from dibs.testing.clock import FakeClock
+from dibs.testing.one_trip import OneTripMemory
 from dibs.wiring import Adapters, Services
 
 TTL = timedelta(seconds=60)
 TTL_S = 60.0
 TERMS = terms_for(TTL)
-TRUST_S = (TERMS.ttl - TERMS.margin).total_seconds()
+TRUST_S = TERMS.trust.total_seconds()
 BEAT_S = TERMS.renew_every.total_seconds()
-KINDS = ("store", "comments")
+STEPWISE = ("store", "comments")
+"""Leases in a store and in comments, on a tracker that does one thing at a time."""
+KINDS = (*STEPWISE, "trips")
+"""And in comments on a tracker that takes several effects in one trip."""
 
-WRITES = ("comment", "edit_comment", "edit_labels", "close", "create", "apply")
+WRITES = ("comment", "edit_comment", "edit_labels", "close", "create", "apply", "trip")
 
 
 def pipeline_of(base: Pipeline = STAGES, **stage_changes: Any) -> Pipeline:
@@ -147,7 +151,8 @@ class World:
     ) -> None:
         self.kind = kind
         self.clock = FakeClock(patience_s=patience_s)
-        self.tracker = MemoryTracker(self.clock.server_now, author="fleet", settle=settle)
+        tracker = OneTripMemory if kind == "trips" else MemoryTracker
+        self.tracker = tracker(self.clock.server_now, author="fleet", settle=settle)
         self.store = MemoryLeases(self.clock.server_now) if kind == "store" else None
         self.pauses = MemoryPauses(self.clock.server_now)
         self.granters = MemoryGranters()
@@ -157,12 +162,22 @@ class World:
         self.settings = replace(
             config.from_mapping({}, source="test", root=Path("/nowhere")),
             pipeline=self.pipeline,
-            leases="auto" if kind == "store" else "comments",
+            leases="comments" if self.on_comments else "auto",
             grace=grace,
             poll=timedelta(seconds=5),
             sweep=timedelta(seconds=20),
             stop_grace=timedelta(seconds=30),
         )
+
+    @property
+    def on_comments(self) -> bool:
+        return self.store is None
+
+    @property
+    def trust_s(self) -> float:
+        """How long a lease of a minute is trusted; in comments it runs on the tracker's grain."""
+        grain = self.tracker.traits.grain if self.on_comments else timedelta()
+        return TERMS.stamped_in(grain).trust.total_seconds()
 
     def on_other_leases(self) -> "World":
         """The same backlog and the same clock, as processes see it that are set up differently."""
@@ -176,6 +191,9 @@ class World:
     def add(self, *labels: str, title: str = "Prices are wrong") -> IssueRef:
         wanted = labels or (self.pipeline.stages[0].label,)
         return self.tracker.create(Draft(title, "a body", frozenset(wanted))).ref
+
+    def wire_to_tracker(self) -> Wire:
+        return Wire(self.tracker)
 
     def process(self, name: str = "w1", **options: Any) -> "Process":
         return Process(self, name, **options)
@@ -211,7 +229,7 @@ class Process:
     ) -> None:
         self.world, self.name = world, name
         self.holder = HolderId(name)
-        self.tracker = Wire(world.tracker)
+        self.tracker = world.wire_to_tracker()
         self.store = Wire(world.store) if world.store is not None else None
         self.services = Services(
             world.settings,

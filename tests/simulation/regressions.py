@@ -92,4 +92,22 @@ REGRESSIONS = (
         "a person whose reply was lost has put the issue back all the same: the checker's mistake",
     ),
     Regression("cards edited and deleted", 37, "the stray working label again"),
+    Regression(
+        "network trouble (one trip)",
+        1059,
+        "an ending that was given up on landed in time; sent again, it landed late, and the late "
+        "one undid the first: whatever is under way is waited for before it is sent again",
+    ),
+    Regression(
+        "three stages (one trip) (atomic store)",
+        1348,
+        "a painter that slept wrote the card that another painter had written, and could not tell: "
+        "the store is asked once more after a trip",
+    ),
+    Regression("three stages (one trip) (atomic store)", 1447, "the same"),
+    Regression(
+        "writes that were given up on come later",
+        233,
+        "a renewal that was given up on landed after the ending, and erased it",
+    ),
 )

@@ -39,6 +39,9 @@ PINNED = {
     "two claimants and a sweep": (54_750, 852),
     "an expired lease, a claimant and a sweep": (3_011, 288),
     "holder, late claimant and operator revoke": (35_148, 3_373),
+    "two claimants and a sweep (one trip)": (24_034, 522),
+    "a holder that finishes and a claimant (one trip)": (15_211, 647),
+    "a holder that finishes and a sweep (one trip)": (36_075, 1_390),
 }
 
 

@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -153,36 +153,60 @@ class Git:
         return (f"include.path={self._root / folder / 'config'}",)
 
     def _finish(self, words: Sequence[str], given: bytes, where: Mapping[str, str]) -> Ran:
-        # Its errors go to a file: an ssh that stays to serve the next call keeps a pipe open.
-        with tempfile.TemporaryFile() as told:
-            try:
-                process = subprocess.Popen(
-                    (self._program, *words),
-                    cwd=self._root,
-                    env={**_environment(), **where},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=told,
-                    start_new_session=True,
-                )
-            except OSError as flaw:
-                raise Unavailable(f"git cannot be started: {flaw.strerror}") from flaw
-            try:
-                out, _ = process.communicate(given, timeout=self._timeout_s)
-            except subprocess.TimeoutExpired:
-                # Not from it: it repeats the whole command to whoever logs it.
-                raise Unavailable(
-                    f"{self.name} did not answer within {self._timeout_s:g} s"
-                ) from None
-            finally:
-                _end(process)
-            told.seek(0)
-            return Ran(process.returncode, out, told.read().decode("utf-8", "replace"))
+        return bounded(
+            (self._program, *words),
+            place=self._root,
+            env={**inherited(), **_SET, **where},
+            given=given,
+            timeout_s=self._timeout_s,
+            name=self.name,
+        )
 
 
-def _environment() -> dict[str, str]:
-    kept = {name: text for name, text in os.environ.items() if not _DROPPED.fullmatch(name)}
-    return {**kept, **_SET}
+def bounded(
+    words: Sequence[str],
+    *,
+    place: Path,
+    env: Mapping[str, str],
+    given: bytes,
+    timeout_s: float,
+    name: str,
+    shared: Collection[int] = (),
+) -> Ran:
+    """One command to its end, or to the end of its time, with all that it started.
+
+    Raises Unavailable, in the name of the place that was asked, if it cannot start or takes too
+    long. The open files in `shared` stay open in it.
+    """
+    # Its errors go to a file: an ssh that stays to serve the next call keeps a pipe open.
+    with tempfile.TemporaryFile() as told:
+        try:
+            process = subprocess.Popen(
+                words,
+                cwd=place,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=told,
+                start_new_session=True,
+                pass_fds=tuple(shared),
+            )
+        except OSError as flaw:
+            raise Unavailable(f"git cannot be started: {flaw.strerror}") from flaw
+        try:
+            out, _ = process.communicate(given, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            # Not from it: it repeats the whole command to whoever logs it.
+            raise Unavailable(f"{name} did not answer within {timeout_s:g} s") from None
+        finally:
+            _end(process)
+        told.seek(0)
+        return Ran(process.returncode, out, told.read().decode("utf-8", "replace"))
+
+
+def inherited() -> dict[str, str]:
+    """Our environment without what would change where or how a git of ours works."""
+    return {name: text for name, text in os.environ.items() if not _DROPPED.fullmatch(name)}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

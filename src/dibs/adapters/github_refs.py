@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from dibs.adapters.git_refs import EMPTY_TREE, Move, Refused
+from dibs.adapters.github.auth import api_at
 from dibs.core.errors import BadConfiguration, NotPermitted, Outage, RateLimited, Unavailable
 
 _MOST_REMEMBERED = 10_000
@@ -88,14 +89,8 @@ class GithubRefs:
             raise BadConfiguration(
                 f"'git+github:{repository}' names no repository; write it as git+github:OWNER/REPO"
             )
-        server = urlsplit(api)
-        if "@" in api or server.query or server.fragment:
-            raise BadConfiguration(
-                "the address of GitHub's API (GITHUB_API_URL) takes no account and no query; "
-                "the token has a variable of its own"
-            )
         self.name = f"git+github:{repository}"
-        self._repository = f"{api.rstrip('/')}/repos/{repository}"
+        self._repository = f"{api_at(api).rest}/repos/{repository}"
         self._base = f"{self._repository}/git"
         self.identity = self._base
         self._token = token

@@ -29,7 +29,7 @@ class MemoryPauses:
     def pause(self, scope: PauseScope, *, repo: str, reason: str, by: str) -> None:
         self._pauses[scope, repo] = Pause(scope, reason, by, self._now(), repo)
 
-    def resume(self, scope: PauseScope, *, repo: str) -> bool:
+    def resume(self, scope: PauseScope, *, repo: str, by: str) -> bool:  # noqa: ARG002 - no log
         return self._pauses.pop((scope, repo), None) is not None
 
 
@@ -54,7 +54,7 @@ class SqlitePauses:
                 (scope.value, repo, reason, by, tx.now_ms),
             )
 
-    def resume(self, scope: PauseScope, *, repo: str) -> bool:
+    def resume(self, scope: PauseScope, *, repo: str, by: str) -> bool:  # noqa: ARG002 - no log
         with self._database.writing() as tx:
             gone = tx.sql.execute(
                 "DELETE FROM pauses WHERE scope = ? AND repo = ?", (scope.value, repo)

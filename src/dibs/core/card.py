@@ -7,11 +7,10 @@ an unknown version is left alone.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
-from urllib.parse import quote, unquote
 
 from dibs.core.durations import (
     describe_span,
@@ -22,19 +21,35 @@ from dibs.core.durations import (
 )
 from dibs.core.ids import HolderId, RunId, ServerTime, StageName, server_time
 from dibs.core.lease import Ending, Outcome, Revocation
+from dibs.core.mark_line import (
+    LONGEST_LINE,
+    VERSION,
+    Fields,
+    plain,
+    read_line,
+    shortened,
+    write_line,
+)
 
-VERSION = 1
-LONGEST_LINE = 16_000
+__all__ = [
+    "LONGEST_LINE",
+    "Card",
+    "CardState",
+    "Mark",
+    "RevokeMark",
+    "ShownMark",
+    "UnknownMark",
+    "parse_mark",
+    "render_card",
+    "render_revoke",
+    "render_shown",
+    "same_mark",
+]
+
 _LONGEST_WHY = 200
 _LONGEST_KEPT = 2000
-_EXACT = 2**53  # where Redis' scripts stop counting exactly
-_LINE = re.compile(
-    r"<!-- (claim|revoke|shown)((?: [a-z][a-z0-9_]{0,31}=[!-~]*)*) -->(?=[ \r\n]|$)", re.ASCII
-)
-_END = re.compile(r"--!?>")  # Markdown ends a comment at the one, browsers at both
+_OPENINGS = ("<!-- claim ", "<!-- revoke ", "<!-- shown ")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", re.ASCII)
-# Everything that could end an HTML comment, split a field or ping a person is escaped.
-_SAFE = "-._~:/+"
 
 
 class CardState(StrEnum):
@@ -89,41 +104,31 @@ class UnknownMark:
 Mark = Card | RevokeMark | ShownMark | UnknownMark
 
 
-@dataclass(slots=True)
-class _Fields:
-    """The key=value pairs of one line, taken out one by one; what is left over is kept."""
-
-    pairs: dict[str, str] = field(default_factory=dict)
-
-    def take(self, key: str) -> str | None:
-        value = self.pairs.pop(key, None)
-        return None if value is None else unquote(value, errors="strict")
-
-    @property
-    def rest(self) -> tuple[tuple[str, str], ...]:
-        return tuple((key, unquote(value, errors="strict")) for key, value in self.pairs.items())
-
-
 def parse_mark(body: str) -> Mark | None:
     """Read a comment's first line. None for a comment that is no mark of ours."""
-    if not body.startswith(("<!-- claim ", "<!-- revoke ", "<!-- shown ")):
+    if not body.startswith(_OPENINGS):
         return None
     return _parse_known(body) if len(body) <= _LONGEST_KEPT else _parse(body)
 
 
+def same_mark(body: str, other: str) -> bool:
+    """Whether two comments say the same, whatever somebody signed or added to one of them."""
+    mine = _bare(body)
+    return body == other or (mine is not None and mine == _bare(other))
+
+
+def _bare(body: str) -> Mark | None:
+    match parse_mark(body):
+        case Card() | RevokeMark() | ShownMark() as mark:
+            return replace(mark, extra=())
+        case UnknownMark() | None:
+            return None
+
+
 def _parse(body: str) -> Mark:
-    match = _LINE.match(body[: LONGEST_LINE + 1])  # one more, to see what the line ends at
-    if match is None or match.end() > LONGEST_LINE:
-        return UnknownMark("the first line is not a well-formed mark")
-    if _END.search(match[2]):
-        return UnknownMark("the HTML comment ends inside a value")
-    pairs = [pair.split("=", 1) for pair in match[2].split()]
-    fields = _Fields(dict(pairs))
-    if len(fields.pairs) != len(pairs):
-        return UnknownMark("a field stands twice")
     try:
-        _check_version(fields)
-        return _READERS[match[1]](fields)
+        kind, fields = read_line(body)
+        return _READERS[kind](fields)
     except (ValueError, OverflowError) as flaw:
         return UnknownMark(str(flaw)[:_LONGEST_WHY])
 
@@ -132,26 +137,20 @@ _parse_known = lru_cache(maxsize=4096)(_parse)
 """Every reading of an issue reads all its cards again, and most of them have not changed."""
 
 
-def _check_version(fields: _Fields) -> None:
-    version = fields.take("v")
-    if version not in (None, str(VERSION)):
-        raise ValueError(f"version {version!r} is not {VERSION}")
-
-
-def _run(fields: _Fields) -> RunId:
+def _run(fields: Fields) -> RunId:
     run = fields.take("run") or ""
     if not _RUN.fullmatch(run):
         raise ValueError(f"run {run[:40]!r} is not a run id")
     return RunId(run)
 
 
-def _card(fields: _Fields) -> Card:
+def _card(fields: Fields) -> Card:
     run = _run(fields)
     ttl = parse_duration(fields.take("ttl") or "")
     state = CardState(fields.take("state") or "bid")
     prev = fields.take("prev")
-    beats = _count(fields, "beats", digits=9)
-    floor, fence = _count(fields, "floor", digits=18), _count(fields, "fence", digits=18)
+    beats = fields.count("beats", digits=9)
+    floor, fence = fields.count("floor", digits=18), fields.count("fence", digits=18)
     outcome = fields.take("outcome")
     target, note = fields.take("next"), fields.take("note")
     shown = fields.take("shown") == "1"
@@ -177,16 +176,7 @@ def _card(fields: _Fields) -> Card:
     )
 
 
-def _count(fields: _Fields, key: str, *, digits: int) -> int:
-    text = fields.take(key) or "0"
-    if not text.isascii() or not text.isdigit() or len(text) > digits:
-        raise ValueError(f"{key} is not a count")
-    if (count := int(text)) >= _EXACT:
-        raise ValueError(f"{key} is more than every store can count")
-    return count
-
-
-def _revoke(fields: _Fields) -> RevokeMark:
+def _revoke(fields: Fields) -> RevokeMark:
     run = _run(fields)
     revocation = Revocation(
         run=run,
@@ -197,11 +187,11 @@ def _revoke(fields: _Fields) -> RevokeMark:
     return RevokeMark(revocation, extra=fields.rest)
 
 
-def _shown(fields: _Fields) -> ShownMark:
+def _shown(fields: Fields) -> ShownMark:
     return ShownMark(_run(fields), extra=fields.rest)
 
 
-_READERS: dict[str, Callable[[_Fields], Mark]] = {
+_READERS: dict[str, Callable[[Fields], Mark]] = {
     "claim": _card,
     "revoke": _revoke,
     "shown": _shown,
@@ -226,52 +216,30 @@ def render_card(card: Card) -> str:
         ("floor", str(card.floor) if card.floor else ""),
         ("fence", str(card.fence) if card.fence else ""),
     ]
-    return _line("claim", fields, card.extra) + "\n" + _sentence(card)
+    return write_line("claim", fields, card.extra) + "\n" + _sentence(card)
 
 
 def render_revoke(revocation: Revocation) -> str:
     fields = [
         ("run", revocation.run),
         ("v", str(VERSION)),
-        ("by", _short(revocation.by)),
-        ("reason", _short(revocation.reason)),
+        ("by", shortened(revocation.by)),
+        ("reason", shortened(revocation.reason)),
         ("force", "1" if revocation.force else ""),
     ]
-    who = _plain(revocation.by) or "An operator"
+    who = plain(revocation.by) or "An operator"
     what = "ended" if revocation.force else "asked to end"
-    return f"{_line('revoke', fields)}\n{who} {what} the lease of run `{revocation.run}`."
+    return f"{write_line('revoke', fields)}\n{who} {what} the lease of run `{revocation.run}`."
 
 
 def render_shown(run: RunId) -> str:
-    line = _line("shown", [("run", run), ("v", str(VERSION))])
+    line = write_line("shown", [("run", run), ("v", str(VERSION))])
     return f"{line}\nThe labels now show how the lease of run `{run}` ended."
 
 
-def _short(text: str, most: int = 3000) -> str:
-    """As much of it as fits: a line that is too long would be no card."""
-    while len(_escape(text)) > most:
-        text = text[: len(text) * 3 // 4]
-    return text
-
-
-def _line(kind: str, fields: list[tuple[str, str]], extra: tuple[tuple[str, str], ...] = ()) -> str:
-    known = [(key, value) for key, value in fields if value]
-    written = " ".join(f"{key}={_escape(value)}" for key, value in (*known, *extra))
-    return f"<!-- {kind} {written} -->"
-
-
-def _escape(value: str) -> str:
-    return quote(value, safe=_SAFE, errors="replace").replace("--", "-%2D")
-
-
-def _plain(text: str) -> str:
-    """A name inside a sentence: no markup, no mentions."""
-    return "".join(char if char.isalnum() or char in " ._-/:" else "_" for char in text)[:80]
-
-
 def _sentence(card: Card) -> str:
-    holder = f"**{_plain(card.holder) or 'an unnamed worker'}**"
-    stage = f"`{_plain(card.stage)}`"
+    holder = f"**{plain(card.holder) or 'an unnamed worker'}**"
+    stage = f"`{plain(card.stage)}`"
     match card.state:
         case CardState.BID:
             return f"{holder} bids for {stage}."
@@ -289,5 +257,5 @@ def _sentence(card: Card) -> str:
 def _ending_words(ending: Ending | None) -> str:
     if ending is None:
         return "released"
-    onward = f" to `{_plain(ending.next)}`" if ending.next else ""
+    onward = f" to `{plain(ending.next)}`" if ending.next else ""
     return f"{ending.outcome.value}{onward}"

@@ -13,7 +13,7 @@ from dibs.core.eligibility import abandoned_at
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Thread
 from dibs.core.lease import Standing
-from dibs.core.painting import leftovers
+from dibs.core.painting import leftovers, stands_in
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.plan import (
     CloseIssue,
@@ -29,6 +29,7 @@ class FlawCode(StrEnum):
     CLAIMED_WITHOUT_LEASE = "CLAIMED_WITHOUT_LEASE"
     LEASE_WITHOUT_LABEL = "LEASE_WITHOUT_LABEL"
     SEVERAL_STAGES = "SEVERAL_STAGES"
+    NO_STAGE = "NO_STAGE"
     OPEN_AT_THE_END = "OPEN_AT_THE_END"
     UNREADABLE_CARD = "UNREADABLE_CARD"
 
@@ -83,6 +84,9 @@ def _stages(thread: Thread, pipeline: Pipeline) -> Iterator[Flaw]:
         names = ", ".join(stage.label for stage in stages)
         text = f"it carries {len(stages)} stage labels: {names}"
         yield Flaw(ref, FlawCode.SEVERAL_STAGES, text, leftovers(pipeline, thread))
+    elif not stages and thread.issue.open and (stood := stands_in(pipeline, thread)) is not None:
+        text = f"it carries no stage label; by its cards it stands in {stood!r}"
+        yield Flaw(ref, FlawCode.NO_STAGE, text)
     elif stages and stages[0].closes and thread.issue.open:
         text = f"it is in {stages[0].label!r} but still open"
         yield Flaw(ref, FlawCode.OPEN_AT_THE_END, text, (CloseIssue(),))
@@ -90,7 +94,7 @@ def _stages(thread: Thread, pipeline: Pipeline) -> Iterator[Flaw]:
 
 def _cards(thread: Thread) -> Iterator[Flaw]:
     for comment in thread.comments:
-        mark = parse_mark(comment.body)
+        mark = parse_mark(comment.body) if comment.by_writer else None  # strangers may say anything
         if isinstance(mark, UnknownMark):
             text = f"comment {comment.id} looks like a card but is left alone: {mark.why}"
             yield Flaw(thread.issue.ref, FlawCode.UNREADABLE_CARD, text)

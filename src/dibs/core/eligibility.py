@@ -13,10 +13,14 @@ from typing import assert_never
 
 from dibs.core.attempts import count_attempts
 from dibs.core.durations import describe_span, format_instant
+from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, later
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Standing, Try
+from dibs.core.people import People
 from dibs.core.pipeline import ApprovalGate, NoGate, Pipeline, Stage
+
+_MOST_NAMED = 3
 
 
 class ReasonCode(StrEnum):
@@ -31,6 +35,9 @@ class ReasonCode(StrEnum):
     PARKED = "PARKED"
     BLOCKED = "BLOCKED"
     GATE_SHUT = "GATE_SHUT"
+    ASSIGNED = "ASSIGNED"
+    PULL_OPEN = "PULL_OPEN"
+    FOREIGN_CLAIM = "FOREIGN_CLAIM"
     HELD = "HELD"
     BID_PENDING = "BID_PENDING"
     IN_GRACE = "IN_GRACE"
@@ -104,7 +111,8 @@ def judge_picture(issue: Issue, pipeline: Pipeline) -> Verdict:
     stage = stages[0] if len(stages) == 1 else None
     if stage is not None:
         reasons += [*_final(stage), *_gate(issue, stage)]
-    return Verdict(stage, (*reasons, *_labels(issue, pipeline)))
+    somebodys = _people(issue, pipeline.people)
+    return Verdict(stage, (*reasons, *_labels(issue, pipeline), *somebodys))
 
 
 def judge(thread: Thread, standing: Standing, pipeline: Pipeline, around: Surroundings) -> Verdict:
@@ -121,6 +129,7 @@ def judge_claimable(
     issue, now = thread.issue, thread.now
     picture = judge_picture(issue, pipeline)
     reasons = [*around.objections, *_pauses(issue, around.pauses), *picture.reasons]
+    reasons += _markers(thread, pipeline.people)
     if not thread.complete:
         reasons.append(_unreadable(thread))
     stage = picture.stage
@@ -240,6 +249,43 @@ def _pauses(issue: Issue, pauses: tuple[Pause, ...]) -> Iterable[Reason]:
                 pass
             case _:
                 assert_never(pause.scope)
+
+
+def _people(issue: Issue, people: People) -> Iterable[Reason]:
+    if assigned := people.assigned(issue):
+        names = _listed([person.login for person in assigned])
+        yield Reason(
+            ReasonCode.ASSIGNED,
+            f"it is assigned to {names}",
+            "whoever has it works it, or takes the assignment off in the tracker; "
+            "accounts of the fleet are named in [people] fleet",
+        )
+    for pull in people.pulling(issue)[:_MOST_NAMED]:
+        yield Reason(
+            ReasonCode.PULL_OPEN,
+            f"{pull.author.login} has an open pull request for it: {pull.ref}",
+            f"look at {pull.ref}: when it is merged or closed, this reason is gone",
+        )
+
+
+def _markers(thread: Thread, people: People) -> Iterable[Reason]:
+    if not people.markers:
+        return
+    found = foreign_claims(thread.comments, now=thread.now, ttl=people.marker_ttl)
+    for claim in found[:_MOST_NAMED]:
+        since = format_instant(claim.since)
+        yield Reason(
+            ReasonCode.FOREIGN_CLAIM,
+            f"another tool ({claim.tool}) says that {claim.who} has it since {since}",
+            f"look at comment {claim.comment}: the tool takes its marker back, "
+            "or it stops counting by itself",
+            until=claim.until,
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    return " and ".join([*names[:_MOST_NAMED], *more])
 
 
 def _lease(

@@ -51,9 +51,9 @@ class BadReference(Misuse):
     code = "BAD_REFERENCE"
     hint = "write it as 123, #123, owner/repo#123, ABC-123 or the issue's URL"
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, why: str = "does not name an issue") -> None:
         self.text = text
-        super().__init__(f"{text!r} does not name an issue")
+        super().__init__(f"{text!r} {why}")
 
 
 class NoSuchIssue(Misuse):
@@ -91,14 +91,20 @@ class IssueMoved(NoSuchIssue):
 
 
 class IssueLocked(Misuse):
-    """The issue's conversation is locked for this account."""
+    """The issue's conversation takes no comments, from this account or from any."""
 
     code = "ISSUE_LOCKED"
     hint = "somebody with write access unlocks the conversation, or works the issue"
 
-    def __init__(self, issue: IssueRef) -> None:
+    def __init__(
+        self,
+        issue: IssueRef,
+        why: str = "is locked, and this account may not write",
+        hint: str = "",
+    ) -> None:
         self.issue = issue
-        super().__init__(f"the conversation of {issue} is locked, and this account may not write")
+        self.hint = hint or self.hint
+        super().__init__(f"the conversation of {issue} {why}")
 
 
 class NoSuchStage(Misuse):
@@ -183,6 +189,11 @@ class BadConfiguration(DibsError):
 
     code = "BAD_CONFIGURATION"
     hint = "check the file with: dibs config validate"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        """`hint`: for what stands in no file."""
+        self.hint = hint or self.hint
+        super().__init__(message)
 
 
 class Unwritable(DibsError):

@@ -134,9 +134,15 @@ def ending_of(
     """What its holder decided, if that landed while the lease was still in force."""
     if posted.card.state is not CardState.RELEASED or not counted_in_time(posted):
         return None
-    if expiry(posted, revokes, rules) < landed_at(posted):
+    if expiry(posted, revokes, rules) < landed_at(posted) or _forestalled(posted, revokes):
         return None
     return posted.card.ending or Ending(Outcome.RETURNED)
+
+
+def _forestalled(posted: PostedCard, revokes: Sequence[PostedRevoke]) -> bool:
+    """By force, and that counts from its own instant on: of two equal times it is the first."""
+    forced = (one.created_at for one in revokes if one.mark.revocation.force)
+    return any(at <= landed_at(posted) for at in forced)
 
 
 def confirmed(card: Card) -> bool:

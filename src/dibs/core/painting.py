@@ -8,15 +8,16 @@ beside the stage where the issue stands. A person may put that there as well, so
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 
 from dibs.core.eligibility import abandoned_at
 from dibs.core.fold import cards_that_counted, shows_ending
-from dibs.core.ids import StageName
+from dibs.core.ids import StageName, later
 from dibs.core.issue import Thread
 from dibs.core.lease import Outcome, Record
 from dibs.core.pipeline import Pipeline
-from dibs.core.plan import AddLabels, Effects, RemoveLabels, ending_effects
+from dibs.core.plan import AddLabels, CloseIssue, Effects, RemoveLabels, ending_effects
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,18 @@ def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting
     left_behind = _left_behind(pipeline, record, thread)
     effects = ending_effects(pipeline, record, labels - set(left_behind))
     tidying = (RemoveLabels(left_behind),) if left_behind else ()
-    showing = (*(effect for effect in effects if effect != last), *tidying)
+    done = (last,) if thread.issue.open else (last, CloseIssue())
+    showing = (*(effect for effect in effects if effect not in done), *tidying)
     return Painting(showing, (last,), putting_right=right)
+
+
+def being_painted(ending: Record, patience: timedelta) -> bool:
+    """Whether an ending is so young that whoever decided it is most likely still painting it.
+
+    Others leave it alone so long, and come back: painting it twice is a waste, and a comment more.
+    """
+    young = min(patience, ending.lease.ttl)
+    return ending.unpainted and ending.as_of < later(ending.lease.expires_at, young)
 
 
 def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:
@@ -63,10 +74,10 @@ def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:
     Only if nothing has changed for a ttl: a person who moves an issue adds one label and takes the
     other off, and is given the time between the two.
     """
-    stands_in = _stands_in(pipeline, thread)
-    if stands_in is None or stands_in not in thread.issue.labels:
+    stood = stands_in(pipeline, thread)
+    if stood is None or stood not in thread.issue.labels:
         return ()
-    stray = _passed(pipeline, thread) - {stands_in}
+    stray = _passed(pipeline, thread) - {stood}
     if not stray or thread.now < abandoned_at(thread.issue, pipeline):
         return ()
     return (RemoveLabels(tuple(sorted(stray))),)
@@ -78,11 +89,11 @@ def put_right(pipeline: Pipeline, thread: Thread, added: frozenset[str]) -> Effe
     If that leaves no stage at all, it stands where its last run ended. Any other stage that is on
     was put there by somebody else, since.
     """
-    stands_in = _stands_in(pipeline, thread)
+    stood = stands_in(pipeline, thread)
     stages = {stage.label for stage in pipeline.stages}
-    stray = tuple(sorted((added & stages) - {stands_in}))
+    stray = tuple(sorted((added & stages) - {stood}))
     left = (thread.issue.labels & stages) - set(stray)
-    missing = (AddLabels((stands_in,)),) if stands_in is not None and not left else ()
+    missing = (AddLabels((stood,)),) if stood is not None and not left else ()
     return (*missing, *((RemoveLabels(stray),) if stray else ()))
 
 
@@ -115,7 +126,7 @@ def _passed(pipeline: Pipeline, thread: Thread) -> set[str]:
     }
 
 
-def _stands_in(pipeline: Pipeline, thread: Thread) -> str | None:
+def stands_in(pipeline: Pipeline, thread: Thread) -> str | None:
     """The label of the stage that the last lease is in, or led to."""
     cards = cards_that_counted(thread.comments)
     if not cards:
@@ -128,7 +139,7 @@ def _stands_in(pipeline: Pipeline, thread: Thread) -> str | None:
 
 
 def _no_stage_at_all(pipeline: Pipeline, thread: Thread) -> Effects:
-    stands_in = _stands_in(pipeline, thread)
-    if stands_in is None or pipeline.stages_of(thread.issue.labels):
+    stood = stands_in(pipeline, thread)
+    if stood is None or pipeline.stages_of(thread.issue.labels):
         return ()
-    return (AddLabels((stands_in,)),)
+    return (AddLabels((stood,)),)

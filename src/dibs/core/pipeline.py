@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from dibs.core.errors import IllegalMove, NoSuchStage
 from dibs.core.ids import StageName
+from dibs.core.people import People
 from dibs.core.terms import LeaseTerms, terms_for
 
 
@@ -132,6 +133,8 @@ class Pipeline:
     """Other labels that keep workers off."""
     priorities: tuple[str, ...] = ()
     """Labels that jump the queue, the most urgent first."""
+    people: People = People()
+    """Who else may be on an issue already."""
 
     def __post_init__(self) -> None:
         _check_names(self)

@@ -52,4 +52,7 @@ AGENT = Pipeline(
     blockers=frozenset({"do-not-pickup"}),
 )
 
+AUTHORED = "agent:authored"
+"""On pull requests that an agent opened."""
+
 PRESETS = {"stages": STAGES, "agent": AGENT}

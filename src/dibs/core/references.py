@@ -4,6 +4,7 @@ Knows spellings only; whether the issue exists is for the tracker to say.
 """
 
 import re
+from collections.abc import Collection
 
 from dibs.core.errors import BadReference
 from dibs.core.ids import IssueRef
@@ -26,8 +27,20 @@ _KEY_URL = re.compile(
 )
 
 
-def parse_reference(text: str, *, default_repo: str = "") -> IssueRef:
-    """Read a reference. Raises BadReference, which lists the accepted spellings."""
+def parse_reference(text: str, *, default_repo: str = "", repos: Collection[str] = ()) -> IssueRef:
+    """Read a reference. Raises BadReference, which lists the accepted spellings.
+
+    A repository of `repos` is named as it stands there, whatever its capitals: a store keeps leases
+    by these names, so one issue must not have two.
+    """
+    ref = _parse(text, default_repo)
+    for repo in (default_repo, *repos):
+        if repo.casefold() == ref.repo.casefold():
+            return IssueRef(repo, ref.key)
+    return ref
+
+
+def _parse(text: str, default_repo: str) -> IssueRef:
     wanted = text.strip()
     if len(wanted) > 2000:
         raise BadReference(wanted[:40] + "...")

@@ -4,7 +4,7 @@ A `LeaseTerms` that exists is coherent; the incoherent one cannot be built and s
 disagrees.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from dibs.core.durations import format_duration
@@ -18,9 +18,11 @@ class LeaseTerms:
     ttl: timedelta
     renew_every: timedelta
     margin: timedelta
-    """Covers the grain of the server's clock and the time it takes to stop the work."""
+    """The time it takes to stop the work."""
     max_hold: timedelta = timedelta(days=1)
     """The absolute cap: evicts a wedged worker whose renewal thread is healthy."""
+    grain: timedelta = ZERO
+    """The step of the clock that stamps the lease: by so much it may begin earlier than it did."""
 
     def __post_init__(self) -> None:
         if self.ttl < SHORTEST_TTL:
@@ -35,15 +37,30 @@ class LeaseTerms:
                 f"margin {format_duration(self.margin)} must lie between zero and "
                 f"renew {format_duration(self.renew_every)}"
             )
+        if self.margin + self.grain >= self.renew_every:
+            raise ValueError(
+                f"margin {format_duration(self.margin)} and timestamps in steps of "
+                f"{format_duration(self.grain)} must fit into "
+                f"renew {format_duration(self.renew_every)}"
+            )
         if self.max_hold < self.ttl:
             raise ValueError(
                 f"max_hold {format_duration(self.max_hold)} is shorter than "
                 f"ttl {format_duration(self.ttl)}"
             )
 
+    @property
+    def trust(self) -> timedelta:
+        """How long after it was asked for a lease is acted upon."""
+        return self.ttl - self.margin - self.grain
+
     def trusted_until(self, asked_at: LocalTime) -> LocalTime:
         """Counted from before the request: a slow reply shortens trust, never stretches it."""
-        return local_after(asked_at, self.ttl - self.margin)
+        return local_after(asked_at, self.trust)
+
+    def stamped_in(self, grain: timedelta) -> "LeaseTerms":
+        """The same terms for a lease that is stamped in such steps. Raises ValueError."""
+        return replace(self, grain=grain)
 
 
 def terms_for(
@@ -54,10 +71,11 @@ def terms_for(
     margin: timedelta | None = None,
     max_hold: timedelta = timedelta(days=1),
 ) -> LeaseTerms:
-    """Fill in what was not set: renew at ttl/3; a tenth of the ttl, at most 5 s, over the grain."""
+    """Fill in what was not set: renew at ttl/3; a margin of a tenth of the ttl, at most 5 s."""
     return LeaseTerms(
         ttl=ttl,
         renew_every=ttl // 3 if renew_every is None else renew_every,
-        margin=grain + min(ttl / 10, timedelta(seconds=5)) if margin is None else margin,
+        margin=min(ttl / 10, timedelta(seconds=5)) if margin is None else margin,
         max_hold=max(max_hold, ttl),
+        grain=grain,
     )

@@ -1,13 +1,17 @@
 """The one place where an effect becomes a call on a tracker.
 
-With a batching tracker it is one trip. With any other it is one call per effect, in the order of
-the plan, and then a reading: every write is looked at. Functions beside the protocols, because
-both services and the comment store need them and neither may import the other.
+With a batching tracker it is one step, with a tracker of one trip one request. With any other it is
+one call per effect, in the order of the plan, and then a reading: every write is looked at.
+Functions beside the protocols, because both services and the comment store need them and neither
+may import the other.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import assert_never
 
+from dibs.core.card import same_mark
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Thread
 from dibs.core.painting import Painting
@@ -20,9 +24,15 @@ from dibs.core.plan import (
     RemoveLabels,
 )
 from dibs.core.steps import Reached, Step, unwatched
-from dibs.ports.tracker import Batching, Tracker
+from dibs.ports.tracker import Batching, OneTrip, Tracker
 
 _REPAIRS = 5
+
+
+def trips_of(tracker: Tracker) -> OneTrip | None:
+    """The tracker, if one trip is the best that it can do."""
+    able: object = tracker
+    return able if isinstance(able, OneTrip) and not isinstance(able, Batching) else None
 
 
 def apply(
@@ -38,8 +48,10 @@ def apply(
         thread = tracker.apply(issue, effects)
         assert thread is not None, "without a condition it is always applied"
         return thread
+    if (trips := trips_of(tracker)) is not None:
+        return trips.trip(issue, effects)
     for effect in effects:
-        _apply_one(tracker, issue, effect, reached)
+        apply_one(tracker, issue, effect, reached)
     return tracker.read(issue)
 
 
@@ -49,10 +61,13 @@ def apply_to(
     """Do it only if the issue is still as it was seen; None if it is not.
 
     One step with a batching tracker. With any other a moment remains between looking and doing, in
-    which a sleeper may spoil the picture, never the truth.
+    which a sleeper may spoil the picture, never the truth. Where a trip can do it, that moment
+    begins when the issue was seen: a look just before would cost as much again and change little.
     """
     if isinstance(tracker, Batching):
         return tracker.apply(seen.ref, effects, seen=seen)
+    if (trips := trips_of(tracker)) is not None:
+        return trips.trip(seen.ref, effects) if effects else tracker.read(seen.ref)
     if tracker.read(seen.ref).issue != seen:
         return None
     return apply(tracker, seen.ref, effects, reached)
@@ -64,32 +79,115 @@ def paint_ending(
     plan: Callable[[Thread], Painting],
     mark: Sequence[Effect],
     reached: Reached = unwatched,
+    *,
+    tried_on: Thread | None = None,
 ) -> Thread | None:
     """Labels first, then the mark that says they are shown, then the issue is let go.
 
     What somebody undid meanwhile is done once more. If it turns out that somebody else had shown it
     already, we painted late, and put right what came of that. None if nothing of this helped, or if
     the issue is not as it was seen: look again.
+
+    `tried_on` is what was seen before a trip of ours of which any part may have happened.
     """
-    paint = plan(seen)
     if isinstance(tracker, Batching):
+        paint = plan(seen)
         effects = (*paint.showing, *mark, *paint.letting_go)
         return tracker.apply(seen.issue.ref, effects, seen=seen.issue)
+    if (trips := trips_of(tracker)) is not None:
+        if tried_on is not None:
+            return _paint_the_rest(tracker, seen, plan, mark, tried_on)
+        return _paint_in_a_trip(trips, seen, plan, mark)
+    return _paint_step_by_step(tracker, seen, plan, mark, reached)
+
+
+def _paint_step_by_step(
+    tracker: Tracker,
+    seen: Thread,
+    plan: Callable[[Thread], Painting],
+    mark: Sequence[Effect],
+    reached: Reached,
+) -> Thread | None:
+    paint = plan(seen)
     painted = apply_to(tracker, seen.issue, paint.showing, reached)
     if painted is None:
         return None
     left = plan(painted)
     if left.shown and not paint.shown:
-        return _put_right(tracker, painted, plan, _named(paint.showing, AddLabels))
+        again = partial(apply, tracker, seen.issue.ref)
+        return _put_right(again, painted, plan, _named(paint.showing, AddLabels))
     if left.labels_differ:
-        painted = apply(tracker, seen.issue.ref, left.showing, reached)
+        painted = apply(tracker, seen.issue.ref, _once_more(left.showing), reached)
         if plan(painted).labels_differ:
             return None
     return apply(tracker, seen.issue.ref, (*mark, *paint.letting_go), reached)
 
 
-def _put_right(
+def _paint_in_a_trip(
+    tracker: OneTrip, seen: Thread, plan: Callable[[Thread], Painting], mark: Sequence[Effect]
+) -> Thread:
+    """All of it at once; the reply tells whether somebody was there before us, or undid it."""
+    again = partial(tracker.trip, seen.issue.ref)
+    paint = plan(seen)
+    painted = again((*paint.showing, *mark, *paint.letting_go))
+    left = plan(_unsaid(painted, seen, mark))
+    if left.shown and not paint.shown:
+        return _put_right(again, painted, plan, _named(paint.showing, AddLabels))
+    return again(_once_more(left.showing)) if left.labels_differ else painted
+
+
+def _paint_the_rest(
     tracker: Tracker,
+    seen: Thread,
+    plan: Callable[[Thread], Painting],
+    mark: Sequence[Effect],
+    before: Thread,
+) -> Thread:
+    """After a trip of which any part may have happened: what it said proves nothing."""
+    said, left = plan(seen), plan(_unsaid(seen, before, mark))
+    if left.shown:
+        return put_right(tracker, seen, plan, before)
+    effects = (*left.showing, *(() if said.shown else mark), *said.letting_go)
+    return apply(tracker, seen.issue.ref, effects) if effects else seen
+
+
+def put_right(
+    tracker: Tracker, seen: Thread, plan: Callable[[Thread], Painting], tried_on: Thread
+) -> Thread:
+    """Others have gone on meanwhile: take back what a trip of ours may have added since."""
+    again = partial(apply, tracker, seen.issue.ref)
+    return _put_right(again, seen, plan, _named(plan(tried_on).showing, AddLabels))
+
+
+def _unsaid(painted: Thread, seen: Thread, mark: Sequence[Effect]) -> Thread:
+    """The reply as if we had not said that it is shown: whoever else said so stands out then."""
+    before = {comment.id: comment for comment in seen.comments}
+    comments = list(painted.comments)
+    for effect in mark:
+        match effect:
+            case EditComment(number):
+                comments = [
+                    before.get(one.id, one) if one.id == number else one for one in comments
+                ]
+            case PostComment(body):
+                ours = [
+                    one for one in comments if one.id not in before and same_mark(one.body, body)
+                ]
+                comments = [one for one in comments if one not in ours[-1:]]
+            case AddLabels() | RemoveLabels() | CloseIssue():
+                pass
+            case never:
+                assert_never(never)
+    return replace(painted, comments=tuple(comments))
+
+
+def _once_more(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """What is closed stays closed, whether a reading shows it already or not."""
+    return tuple(effect for effect in effects if not isinstance(effect, CloseIssue))
+
+
+def _put_right(
+    again: Callable[[Sequence[Effect]], Thread],
     painted: Thread,
     plan: Callable[[Thread], Painting],
     added: frozenset[str],
@@ -99,7 +197,7 @@ def _put_right(
         right = plan(painted).putting_right(added)
         if not right:
             break
-        painted = apply(tracker, painted.issue.ref, right)
+        painted = again(right)
         added = (added | _named(right, AddLabels)) - _named(right, RemoveLabels)
     return painted
 
@@ -110,7 +208,10 @@ def _named(effects: Sequence[Effect], kind: type[AddLabels] | type[RemoveLabels]
     )
 
 
-def _apply_one(tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached) -> None:
+def apply_one(
+    tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached = unwatched
+) -> None:
+    """One call, whatever the tracker could do at once."""
     match effect:
         case AddLabels(labels):
             tracker.edit_labels(issue, add=labels)

@@ -11,11 +11,11 @@ _PAGE = 200
 
 def walk(tracker: Tracker, query: IssueQuery) -> Iterator[Issue]:
     """The query's issues, `query.limit` at most, asked for as they are consumed."""
-    left, after = query.limit, query.after
-    while left > 0:
-        found = tracker.find(replace(query, limit=min(left, _PAGE), after=after))
+    left = query
+    while left.limit > 0:
+        found = tracker.find(replace(left, limit=min(left.limit, _PAGE)))
         yield from found.issues
-        if not found.more:
+        if not found.more or not found.issues:
             return
-        left -= len(found.issues)
-        after = found.issues[-1].ref
+        last = found.issues[-1].ref
+        left = replace(left, limit=left.limit - len(found.issues), after=last, skip=0)

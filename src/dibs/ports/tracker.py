@@ -21,6 +21,9 @@ class TrackerTraits:
 
     name: str
     repo: str = ""
+    """The repository of its issues; empty where it has several, or none that has a name."""
+    repos: tuple[str, ...] = ()
+    """All of them, where there are several."""
     settle: timedelta = ZERO
     """How long after a write every reader is sure to see it."""
     grain: timedelta = timedelta(milliseconds=1)
@@ -29,6 +32,11 @@ class TrackerTraits:
     """Whether reading an issue costs next to nothing, so that looking before bidding pays."""
     in_flight: timedelta | None = None
     """How long after it was sent a request may still take effect; None if nobody can say."""
+
+    @property
+    def patience(self) -> timedelta:
+        """How long somebody's next write may take to follow the last one, and to be seen."""
+        return self.settle + (self.in_flight or ZERO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,10 @@ class OneTrip(Protocol):
     """
 
     def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
-        """The issue as it is after the effects. Raises what the first that failed would raise."""
+        """The issue as it is after the effects. Raises what the first that failed would raise.
+
+        Whatever else lags: the reading shows what these effects wrote.
+        """
         ...
 
 
@@ -125,6 +136,15 @@ class ReadsMany(Protocol):
 
     def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
         """An answer to each query, in its order."""
+        ...
+
+
+@runtime_checkable
+class ReadsFewer(Protocol):
+    """Optional, for one that reads many: at times it may have to read them one by one."""
+
+    def at_once(self) -> int:
+        """How many issues with their comments are one request now; 1: each is one or more."""
         ...
 
 

@@ -1,8 +1,7 @@
 """The one read model: what every frontend shows, so that they cannot disagree."""
 
-import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
@@ -14,10 +13,14 @@ from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Record, Standing, Try
 from dibs.core.named import is_named
 from dibs.core.pipeline import NoHandler, Pipeline, Stage
+from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import ShownLeases
 from dibs.ports.paging import walk
 from dibs.ports.pauses import Pauses
+from dibs.ports.reading import looks_ahead, walk_threads
 from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.ports.whoami import with_ourselves
+from dibs.services.scanning import urgency
 
 
 class RowState(StrEnum):
@@ -29,6 +32,7 @@ class RowState(StrEnum):
     PAUSED = "paused"
     PARKED = "parked"
     BLOCKED = "blocked"
+    THEIRS = "theirs"
     UNCLEAR = "unclear"
     DONE = "done"
 
@@ -116,34 +120,52 @@ class Board:
     ) -> tuple[Row, ...]:
         """Issues as a person lists them, oldest first."""
         labels = (self._pipeline.stage(stage).label,) if stage else ()
-        held = {record.lease.issue: record for record in self._held()}
         query = IssueQuery(labels, limit=limit, closed_too=closed_too)
-        found = walk(self._tracker, query)
-        return tuple(self._row(issue, held.get(issue.ref)) for issue in found)
+        if looks_ahead(self._tracker) and Guarantee.ATOMIC not in self._leases.guarantees:
+            # The issues come with their cards: who holds what is known without asking again.
+            return tuple(
+                self._row(thread.issue, self._leases.standing(thread).live)
+                for thread in walk_threads(self._tracker, query)
+            )
+        held = {record.lease.issue: record for record in self._held()}
+        return tuple(self._row(issue, held.get(issue.ref)) for issue in self._issues(query))
+
+    def _issues(self, query: IssueQuery) -> Iterator[Issue]:
+        """With everything that keeps a worker off, as far as one request can tell it."""
+        if looks_ahead(self._tracker) is None:
+            yield from walk(self._tracker, query)
+        else:
+            yield from (thread.issue for thread in walk_threads(self._tracker, query))
 
     def ready(self, *, stage: StageName | None = None, limit: int = 100) -> tuple[Row, ...]:
         """What could be claimed now, by the picture; the most urgent first."""
         marks = self._pipeline.labels
         without = (marks.claimed, marks.paused, marks.parked, *sorted(self._pipeline.blockers))
         stages = [self._pipeline.stage(stage)] if stage else self._pipeline.stages
-        urgent = (*((label,) for label in self._pipeline.priorities), ())
         found: dict[IssueRef, Row] = {}
-        for extra, wanted in itertools.product(urgent, stages):
+        for wanted in stages:
             if wanted.final:
                 continue
-            query = IssueQuery((*wanted.entry_labels, *extra), without, limit)
-            for issue in walk(self._tracker, query):
+            for issue in self._waiting(IssueQuery(wanted.entry_labels, without, limit)):
                 row = self._row(issue, None)
                 if row.state is RowState.READY:
                     found.setdefault(issue.ref, row)
         rows = sorted(
             found.values(),
-            key=lambda row: (_urgency(row.issue, self._pipeline), row.issue.created_at),
+            key=lambda row: (urgency(row.issue, self._pipeline), row.issue.created_at),
         )
         return tuple(rows[:limit])
 
+    def _waiting(self, query: IssueQuery) -> Iterator[Issue]:
+        """The foremost, and the urgent ones further back where there is a further back."""
+        foremost = list(self._issues(query))
+        yield from foremost
+        if len(foremost) == query.limit:
+            for label in self._pipeline.priorities:
+                yield from self._issues(replace(query, labels=(*query.labels, label)))
+
     def _row(self, issue: Issue, record: Record | None) -> Row:
-        verdict = judge_picture(issue, self._pipeline)
+        verdict = judge_picture(issue, with_ourselves(self._pipeline, self._tracker, issue))
         codes = {reason.code for reason in verdict.reasons}
         return Row(issue, verdict.stage, self._state(issue, verdict.stage, codes, record), record)
 
@@ -155,6 +177,8 @@ class Board:
                 return state
         if record is not None:
             return RowState.CLAIMED
+        if codes & _SOMEBODYS:
+            return RowState.THEIRS
         if self._pipeline.labels.claimed in issue.labels:
             return RowState.EXPIRED
         if stage is not None and isinstance(stage.handler, NoHandler) and not stage.working_label:
@@ -187,6 +211,10 @@ _STATES = (
 )
 
 
+_SOMEBODYS = {ReasonCode.ASSIGNED, ReasonCode.PULL_OPEN}
+"""They keep workers from starting, and stop none: so what runs is shown as running."""
+
+
 def _run_row(posted: PostedCard, attempt: Try | None) -> RunRow:
     card = posted.card
     if attempt is None:
@@ -205,10 +233,3 @@ def _run_row(posted: PostedCard, attempt: Try | None) -> RunRow:
         beats=card.beats,
         note=card.ending.note if card.ending else "",
     )
-
-
-def _urgency(issue: Issue, pipeline: Pipeline) -> int:
-    for rank, label in enumerate(pipeline.priorities):
-        if label in issue.labels:
-            return rank
-    return len(pipeline.priorities)

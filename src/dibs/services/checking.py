@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from dibs.core.diagnosis import Flaw, FlawCode, diagnose
 from dibs.core.ids import IssueRef
+from dibs.core.issue import Thread
 from dibs.core.pipeline import Pipeline
 from dibs.ports.applying import apply
 from dibs.ports.leases import ShownLeases
-from dibs.ports.paging import walk
+from dibs.ports.reading import walk_threads
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Claiming
 from dibs.services.granting import Granting
@@ -43,22 +44,20 @@ class Checking:
         """
         self._granting.insist()
         seen: set[IssueRef] = set()
-        for ref in self._refs():
-            if ref not in seen:
-                seen.add(ref)
-                yield from self._one(ref, repair=repair)
+        for thread in self._threads():
+            if thread.issue.ref not in seen:
+                seen.add(thread.issue.ref)
+                yield from self._one(thread, repair=repair)
 
-    def _refs(self) -> Iterator[IssueRef]:
+    def _threads(self) -> Iterator[Thread]:
         """Every open issue, and closed ones that still look claimed."""
-        for issue in walk(self._tracker, IssueQuery(limit=sys.maxsize)):
-            yield issue.ref
+        yield from walk_threads(self._tracker, IssueQuery(limit=sys.maxsize))
         claimed = (self._pipeline.labels.claimed,)
-        query = IssueQuery(labels=claimed, limit=sys.maxsize, closed_too=True)
-        for issue in walk(self._tracker, query):
-            yield issue.ref
+        stuck = IssueQuery(labels=claimed, limit=sys.maxsize, closed_too=True)
+        yield from walk_threads(self._tracker, stuck)
 
-    def _one(self, ref: IssueRef, *, repair: bool) -> Iterator[Finding]:
-        thread = self._tracker.read(ref)
+    def _one(self, thread: Thread, *, repair: bool) -> Iterator[Finding]:
+        ref = thread.issue.ref
         standing = self._leases.standing(thread)
         for flaw in diagnose(thread, standing, self._pipeline):
             mend = repair and (bool(flaw.repair) or flaw.code is FlawCode.UNPAINTED_ENDING)

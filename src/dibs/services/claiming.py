@@ -26,7 +26,7 @@ from dibs.core.eligibility import (
 from dibs.core.errors import BadTtl, Outage
 from dibs.core.events import EventKind, about
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
-from dibs.core.issue import Thread
+from dibs.core.issue import Issue, Thread
 from dibs.core.lease import (
     Bid,
     Busy,
@@ -38,10 +38,11 @@ from dibs.core.lease import (
     Outcome,
     Record,
     Renewed,
+    Standing,
     StopAsked,
     Unproven,
 )
-from dibs.core.painting import Painting, ending_paint, leftovers
+from dibs.core.painting import Painting, being_painted, ending_paint, leftovers
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.plan import claim_effects
 from dibs.core.steps import Reached, Step, unwatched
@@ -52,7 +53,9 @@ from dibs.ports.guarantees import PROTECTIVE, Guarantee
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.ports.pauses import Pauses
-from dibs.ports.tracker import Tracker
+from dibs.ports.reading import looks_ahead
+from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.ports.whoami import with_ourselves
 from dibs.services.granting import Granting
 
 
@@ -106,6 +109,8 @@ class ClaimOptions:
     """What a person may set aside: resting issues, shut gates, spent attempts."""
     look_first: bool = True
     """Read before bidding. A scan that knows the issue is untouched saves the reading."""
+    seen: Thread | None = None
+    """A reading that a scan made: looked at in the place of one of our own."""
 
 
 A_PERSON_MAY_OVERLOOK = frozenset(
@@ -119,6 +124,9 @@ A_PERSON_MAY_OVERLOOK = frozenset(
         ReasonCode.REPOSITORY_PAUSED,
         ReasonCode.FLEET_PAUSED,
         ReasonCode.WIP_LIMIT,
+        ReasonCode.ASSIGNED,
+        ReasonCode.PULL_OPEN,
+        ReasonCode.FOREIGN_CLAIM,
     }
 )
 """What keeps workers off need not keep a person off."""
@@ -163,7 +171,7 @@ class Claiming:
             if stage is not None and verdict.stage.name != stage.name:
                 return Refused(issue, (_moved(stage),))
             stage = verdict.stage
-        terms = _terms(stage, options.ttl, self._tracker.traits.grain, self._max_ttl)
+        terms = _terms(stage, options.ttl, self._max_ttl)
         limit = None if ReasonCode.WIP_LIMIT in options.overlook else stage.wip
         floor = self._granting.floor()
         bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl, limit, floor)
@@ -193,25 +201,48 @@ class Claiming:
 
     def has_room(self, stage: Stage) -> bool:
         """Whether the stage's WIP limit leaves anything to claim. Cheap, and not yet a promise."""
-        return stage.wip is None or len(self._leases.live(stage.name, limit=stage.wip)) < stage.wip
+        if stage.wip is None:
+            return True
+        if Guarantee.ATOMIC in self._leases.guarantees or looks_ahead(self._tracker) is None:
+            return len(self._leases.live(stage.name, limit=stage.wip)) < stage.wip
+        # Where leases are read off the tracker, and that is dear, the labels have to do.
+        shown = IssueQuery((stage.label, self._pipeline.labels.claimed), limit=stage.wip)
+        return len(self._tracker.find(shown).issues) < stage.wip
 
     def judge(self, thread: Thread, *, in_flight: int | None = None) -> Verdict:
         """What `dibs why` says, and what a claim would be told."""
         around = self._around(in_flight)
-        return judge(thread, self._leases.standing(thread), self._pipeline, around)
+        return self._judge(thread, self._leases.standing(thread), around)
+
+    def _judge(self, thread: Thread, standing: Standing, around: Surroundings) -> Verdict:
+        return judge(thread, standing, self._judging(thread.issue), around)
+
+    def _judging(self, issue: Issue) -> Pipeline:
+        return with_ourselves(self._pipeline, self._tracker, issue)
 
     def _look(self, issue: IssueRef, options: ClaimOptions) -> Verdict:
-        thread = self._tracker.read(issue)
-        standing = self._leases.standing(thread)
+        _, verdict = self.look_at(options.seen or self._tracker.read(issue))
+        return _overlooking(verdict, options.overlook)
+
+    def look_at(self, thread: Thread) -> tuple[Thread, Verdict]:
+        """Judge a reading, as a claim does before it bids.
+
+        What a vanished holder left half painted is finished first, and then read again.
+        """
+        issue, standing = thread.issue.ref, self._leases.standing(thread)
         if standing.unpainted is not None and thread.complete:
+            if self._being_painted(standing.unpainted):
+                return thread, self._judge(thread, standing, self._around(None))
             self.roll_forward(standing.unpainted)
             thread = self._tracker.read(issue)
             standing = self._leases.standing(thread)
         elif stray := leftovers(self._pipeline, thread) if thread.complete else ():
             thread = apply(self._tracker, issue, stray)
             standing = self._leases.standing(thread)
-        verdict = judge(thread, standing, self._pipeline, self._around(None))
-        return _overlooking(verdict, options.overlook)
+        return thread, self._judge(thread, standing, self._around(None))
+
+    def _being_painted(self, ending: Record) -> bool:
+        return being_painted(ending, self._tracker.traits.patience)
 
     def roll_forward(self, record: Record) -> None:
         """Paint the ending that a vanished holder decided."""
@@ -292,11 +323,14 @@ class Claiming:
             return Refused(lease.issue, (reason,), after_grant=True), 0
         if before.unpainted is not None:
             # What we have just painted need not show in the next reading: leave it to a later look.
-            self.roll_forward(before.unpainted)
+            if not self._being_painted(before.unpainted):
+                self.roll_forward(before.unpainted)
             return Refused(lease.issue, (_moved(stage),), after_grant=True), 0
         rivals = self._ahead_of(lease, stage)
         verdict = _overlooking(
-            judge_claimable(thread, before.tries, self._pipeline, self._around(rivals)),
+            judge_claimable(
+                thread, before.tries, self._judging(thread.issue), self._around(rivals)
+            ),
             options.overlook,
         )
         if verdict.reasons:
@@ -345,13 +379,13 @@ class Claiming:
         )
 
 
-def _terms(stage: Stage, ttl: timedelta | None, grain: timedelta, longest: timedelta) -> LeaseTerms:
+def _terms(stage: Stage, ttl: timedelta | None, longest: timedelta) -> LeaseTerms:
     if ttl is None or ttl == stage.terms.ttl:
         return stage.terms
     if ttl > longest:
         raise BadTtl(f"{format_duration(ttl)} is over max_ttl {format_duration(longest)}")
     try:
-        return terms_for(ttl, grain=grain, max_hold=stage.terms.max_hold)
+        return terms_for(ttl, grain=stage.terms.grain, max_hold=stage.terms.max_hold)
     except ValueError as flaw:
         raise BadTtl(str(flaw)) from flaw
 

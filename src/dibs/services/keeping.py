@@ -14,7 +14,7 @@ from typing import Protocol, assert_never
 
 from dibs.core.durations import format_duration
 from dibs.core.eligibility import vetoed
-from dibs.core.errors import LeaseLost, Outage
+from dibs.core.errors import LeaseLost, NoSuchIssue, Outage
 from dibs.core.events import EventKind, about
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId, StageName, local_after
 from dibs.core.issue import Thread
@@ -131,6 +131,12 @@ class Keeper:
             return 0.0
         return max(0.0, self.trusted_until - self._clock.now())
 
+    def ours_s(self) -> float:
+        """How long the lease can still be ended properly, also if the work has to stop."""
+        if isinstance(self.condition, Lost):
+            return 0.0
+        return max(0.0, self.trusted_until - self._clock.now())
+
     def check(self) -> None:
         """Call before every side effect. Raises LeaseLost when the work must stop."""
         match self.condition:
@@ -158,6 +164,8 @@ class Keeper:
 
     def beat(self) -> float | None:
         """Renew if it is time. Returns how long to wait for the next beat; None when it is over."""
+        if self._finishing:
+            return self._retry_s
         if not isinstance(self.condition, Holding):
             return None
         now = self._clock.now()
@@ -165,8 +173,6 @@ class Keeper:
             limit = format_duration(self.terms.max_hold)
             self._end(Overdue(f"it was held longer than max_hold {limit}"))
             return None
-        if self._finishing:
-            return self.terms.renew_every.total_seconds()
         if now >= self._renew_at:
             self.renew_now()
         return self._pause_s() if isinstance(self._condition, Holding) else None
@@ -182,10 +188,12 @@ class Keeper:
                 result = self._leases.renew(self.lease)
             except Outage as failure:
                 _log.warning("%s: renewal failed, will retry: %s", self.lease.issue, failure)
-                retry_s = max(self.terms.renew_every.total_seconds() / 5, _SHORTEST_PAUSE_S)
                 with self._lock:
-                    self._renew_at = LocalTime(self._clock.now() + retry_s)
+                    self._renew_at = LocalTime(self._clock.now() + self._retry_s)
                 return NotRenewed(failure)
+            except NoSuchIssue as gone:  # deleted or transferred: nothing is left to hold
+                self._end(Lost(str(gone)))
+                return None
             self._reached(Step.RENEW_SHOWN)
             self._take(result, asked_at)
             return None
@@ -216,8 +224,12 @@ class Keeper:
         if repaint:
             try:
                 apply(self._tracker, thread.issue.ref, repaint)
-            except Outage as failure:
+            except (Outage, NoSuchIssue) as failure:
                 _log.info("%s: labels not repainted: %s", thread.issue.ref, failure)
+
+    @property
+    def _retry_s(self) -> float:
+        return max(self.terms.renew_every.total_seconds() / 5, _SHORTEST_PAUSE_S)
 
     def _pause_s(self) -> float:
         with self._lock:
@@ -255,6 +267,8 @@ class Keeper:
 
     def watch(self) -> float | None:
         """Notice the end of trust, even while a renewal hangs. Returns how long to wait."""
+        if self._finishing:  # the work is over, and whether it came too late is judged by the store
+            return self._retry_s
         if not isinstance(self.condition, Holding):
             return None
         return max(self.trusted_until - self._clock.now(), _SHORTEST_PAUSE_S)

@@ -18,6 +18,7 @@ _PASSING = {
     ReasonCode.UNPAINTED,
     ReasonCode.CLAIM_LABEL_ONLY,
     ReasonCode.WIP_LIMIT,
+    ReasonCode.FOREIGN_CLAIM,
 }
 """Reasons that go away when others are done. For all else a person must do something."""
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from dibs.core.attempts import count_attempts
+from dibs.core.errors import BadTtl
 from dibs.core.ids import IssueRef, LocalTime, RunId
 from dibs.core.issue import Thread
-from dibs.core.lease import Record, Standing
-from dibs.core.pipeline import Pipeline
-from dibs.core.terms import terms_for
+from dibs.core.lease import Lease, Record, Standing
+from dibs.core.pipeline import Pipeline, Stage
+from dibs.core.terms import LeaseTerms, terms_for
 from dibs.ports.clock import Clock
 from dibs.ports.leases import ShownLeases
 from dibs.ports.tracker import Tracker
@@ -61,8 +62,15 @@ class Resuming:
         return Claimed(
             lease=lease,
             stage=stage,
-            terms=terms_for(lease.ttl, max_hold=stage.terms.max_hold),
+            terms=_terms(lease, stage),
             asked_at=LocalTime(asked_at - spent.total_seconds()),
             thread=thread,
             failed_attempts=count_attempts(standing.tries, stage).failed,
         )
+
+
+def _terms(lease: Lease, stage: Stage) -> LeaseTerms:
+    try:
+        return terms_for(lease.ttl, grain=stage.terms.grain, max_hold=stage.terms.max_hold)
+    except ValueError as flaw:  # claimed by a program that counts otherwise
+        raise BadTtl(f"run {lease.run} on {lease.issue}: {flaw}") from flaw

@@ -15,7 +15,7 @@ from typing import Any, Protocol, assert_never
 
 from dibs.core.card import parse_mark
 from dibs.core.durations import format_instant
-from dibs.core.errors import HandlerUnusable, IllegalMove, LeaseLost, Outage
+from dibs.core.errors import HandlerUnusable, IllegalMove, LeaseLost, Outage, RateLimited
 from dibs.core.events import EventKind, about
 from dibs.core.ids import LocalTime, ServerTime, later, local_after
 from dibs.core.issue import Thread
@@ -329,9 +329,26 @@ class Running:
             except IllegalMove as refusal:
                 verdict = Fail(str(refusal))
             except Outage as failure:
-                if not failure.retryable or keeper.remaining_s() <= _RETRY_S:
+                if not failure.retryable or not self._outlast(keeper, failure):
                     raise
-                self._clock.sleep(_RETRY_S)
+
+    def _outlast(self, keeper: Keeper, failure: Outage) -> bool:
+        """Wait until it may be tried again, renewing the lease meanwhile.
+
+        False, while it is still ours, if it does not last so long.
+        """
+        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else 0.0
+        again_at = self._clock.now() + max(_RETRY_S, asked_s)
+        supervision = Supervision(keeper, self._clock, self._threads)
+        try:
+            while (wait_s := again_at - self._clock.now()) > 0:
+                spare_s = keeper.ours_s() - _RETRY_S
+                if spare_s <= 0:
+                    return False
+                self._clock.sleep(min(wait_s, spare_s))
+        finally:
+            supervision.stop()
+        return keeper.ours_s() > 0
 
     def _finish(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
         match verdict:

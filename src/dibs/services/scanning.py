@@ -4,42 +4,26 @@ Oldest first, the most urgent before that, later stages before earlier ones so t
 is finished first. A worker that lost a race reaches at random into a wide window, and narrows it
 again with every win: with N workers waiting for one store, a window of W lets about N/2W of the
 bids collide.
+
+This is the scan of a tracker that is cheap to ask: one question for each claim. Where asking costs
+something, `services.shortlisting` does the same with fewer questions.
 """
 
 import random
-import threading
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dibs.core.eligibility import Reason, ReasonCode
-from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime
-from dibs.core.issue import Issue
+from dibs.core.ids import ServerTime
+from dibs.core.issue import Issue, Thread
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.clock import Clock
 from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.services.resting import Resting
 
 WIDEST_WINDOW = 512
 _NARROWING = 8
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
-_MOST_RETURNS = 10_000
-_PASSING_S = 0.2
-_LASTING_S = 30.0
-_LONGEST_REST_S = 900.0
-_LASTING = frozenset(
-    {
-        ReasonCode.CLOSED,
-        ReasonCode.NO_STAGE,
-        ReasonCode.SEVERAL_STAGES,
-        ReasonCode.FINAL_STAGE,
-        ReasonCode.PAUSED,
-        ReasonCode.PARKED,
-        ReasonCode.BLOCKED,
-        ReasonCode.GATE_SHUT,
-    }
-)
-"""Only a person lifts these, so a draining worker does not wait for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +31,8 @@ class Candidate:
     issue: Issue
     stage: Stage
     now: ServerTime
+    thread: Thread | None = None
+    """The reading it was chosen by, where there was one."""
 
     @property
     def untouched(self) -> bool:
@@ -54,26 +40,48 @@ class Candidate:
         return self.issue.comment_count == 0
 
 
+def urgency(issue: Issue, pipeline: Pipeline) -> int:
+    """Its place in the queue before its age: the lower, the sooner."""
+    for rank, label in enumerate(pipeline.priorities):
+        if label in issue.labels:
+            return rank
+    return len(pipeline.priorities)
+
+
 class Spread:
     """How far down the list to reach: the top while alone, anywhere in a crowd."""
 
-    def __init__(self, dice: random.Random) -> None:
+    def __init__(
+        self, dice: random.Random, *, widest: int = WIDEST_WINDOW, narrowing: int = _NARROWING
+    ) -> None:
         self._dice = dice
+        self._widest = widest
+        self._narrowing = narrowing
         self._window = 1
         self._losses = 0
+        self.holding = 0
+        """How many issues this worker holds itself: they are no crowd."""
 
     @property
     def window(self) -> int:
         return self._window
 
+    @property
+    def in_a_crowd(self) -> bool:
+        return self._window > 1
+
     def lost(self) -> None:
         """At once as wide as it gets: a whole fleet that starts together loses only once."""
-        self._window = WIDEST_WINDOW
+        self._window = self._widest
         self._losses += 1
+
+    def met(self) -> None:
+        """Somebody else is at it, and it cost nothing to find out."""
+        self._window = self._widest
 
     def won(self) -> None:
         self._losses = 0
-        self._window = max(1, self._window - _NARROWING)
+        self._window = max(1, self._window - self._narrowing)
 
     def pause_s(self) -> float:
         """Losses in a row mean that few issues are left: let the winners work them off."""
@@ -89,19 +97,21 @@ class Spread:
 
 
 class Scanning:
+    arrival_s = 0.1
+    """Over how long workers that are started together spread their first look."""
+
     def __init__(self, tracker: Tracker, pipeline: Pipeline, clock: Clock) -> None:
         self._tracker = tracker
         self._pipeline = pipeline
-        self._clock = clock
-        self._not_before: dict[IssueRef, LocalTime] = {}
-        self._hopeless: set[IssueRef] = set()
-        self._returns: Counter[IssueRef] = Counter()
-        self._lock = threading.Lock()
-        """Jobs that give back write here while the loop scans."""
+        self.resting = Resting(clock)
+
+    @staticmethod
+    def new_spread(dice: random.Random) -> Spread:
+        return Spread(dice)
 
     def next_candidate(self, stages: Iterable[Stage], spread: Spread) -> Candidate | None:
         """One issue that looks free, from the last stage that has any."""
-        self._forget_what_is_over()
+        self.resting.forget_what_is_over()
         marks = self._pipeline.labels
         without = (marks.claimed, marks.paused, marks.parked, *sorted(self._pipeline.blockers))
         for stage in stages:
@@ -115,63 +125,27 @@ class Scanning:
         self, stage: Stage, wanted: tuple[str, ...], without: tuple[str, ...], spread: Spread
     ) -> Candidate | None:
         """One step into the list where it is long; any of the few that are left where it is not."""
-        skip, limit = spread.skip(), 1 + len(self._not_before)
+        skip, limit = spread.skip(), 1 + len(self.resting)
         found = self._tracker.find(IssueQuery(wanted, without, limit=limit, skip=skip))
-        free = [issue for issue in found.issues if issue.ref not in self._not_before]
+        free = [issue for issue in found.issues if not self.resting.leaves_alone(issue)]
         if free:
             return Candidate(free[0], stage, found.now)
         if skip == 0:
             return None
         found = self._tracker.find(IssueQuery(wanted, without, limit=WIDEST_WINDOW + limit))
-        free = [issue for issue in found.issues if issue.ref not in self._not_before]
+        free = [issue for issue in found.issues if not self.resting.leaves_alone(issue)]
         return Candidate(spread.pick(free), stage, found.now) if free else None
+
+    def look_anew(self) -> None:
+        """Nothing is kept from one question to the next."""
 
     def anything_left(self, stages: Iterable[Stage]) -> bool:
         """Whether an issue of these stages may still need us: free, held by others, or resting."""
         marks = self._pipeline.labels
         without = (marks.paused, marks.parked, *sorted(self._pipeline.blockers))
         for stage in stages:
-            limit = 1 + len(self._hopeless)
+            limit = 1 + self.resting.hopeless
             found = self._tracker.find(IssueQuery(stage.entry_labels, without, limit=limit))
-            if any(issue.ref not in self._hopeless for issue in found.issues):
+            if any(not self.resting.is_hopeless(issue) for issue in found.issues):
                 return True
         return False
-
-    def _forget_what_is_over(self) -> None:
-        """Most issues that rest are finished by somebody else and never seen again."""
-        now = self._clock.now()
-        with self._lock:
-            over = [issue for issue, until in self._not_before.items() if until <= now]
-            for issue in over:
-                del self._not_before[issue]
-                self._hopeless.discard(issue)
-            if len(self._returns) > _MOST_RETURNS:
-                self._returns.clear()
-
-    def rest(self, issue: IssueRef, seconds: float) -> None:
-        """Leave the issue alone for a while."""
-        with self._lock:
-            self._not_before[issue] = LocalTime(self._clock.now() + seconds)
-
-    def returned(self, issue: IssueRef, seconds: float) -> None:
-        """Our own handler gave it back: leave it to others, longer each time it happens."""
-        with self._lock:
-            self._returns[issue] += 1
-            doublings = min(self._returns[issue] - 1, 10)
-        self.rest(issue, min(seconds * (1 << doublings), _LONGEST_REST_S))
-
-    def refused(self, candidate: Candidate, reasons: tuple[Reason, ...]) -> None:
-        """Come back when the reasons have lifted, or much later if only a person can lift them."""
-        ref = candidate.issue.ref
-        if any(reason.code in _LASTING for reason in reasons):
-            with self._lock:
-                self._hopeless.add(ref)
-            self.rest(ref, _LASTING_S)
-            return
-        waits = [reason.until - candidate.now for reason in reasons if reason.until is not None]
-        self.rest(ref, max(max(waits, default=ZERO).total_seconds(), _PASSING_S))
-
-    def forget(self, issue: IssueRef) -> None:
-        with self._lock:
-            self._not_before.pop(issue, None)
-            self._hopeless.discard(issue)

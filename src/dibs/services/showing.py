@@ -40,13 +40,14 @@ from dibs.core.lease import (
 )
 from dibs.core.plan import EditComment, Effect, PostComment
 from dibs.core.steps import Reached, Step, unwatched
-from dibs.ports.applying import apply, paint_ending
+from dibs.ports.applying import apply, paint_ending, put_right, trips_of
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import LeaseStore, Painter, acquire_patiently
 from dibs.ports.tracker import Tracker
 
 _log = logging.getLogger("dibs.showing")
 _PAINTINGS = 20
+_TRIES = 3
 
 
 class Showing:
@@ -128,27 +129,40 @@ class Showing:
         Painted only while the issue is as it was when the store still said that this is to be done:
         a sleeper that wakes up here must not undo what came after it.
         """
+        plan, tries = partial(painter, record), 0
+        tried_on: Thread | None = None
         for _ in range(_PAINTINGS):
             thread = self._tracker.read(record.lease.issue)
-            known = self._store.read(record.lease.issue)
-            if known is None or known.lease.run != record.lease.run or known.painted:
+            if self._is_done(record):
+                if tried_on is not None:
+                    put_right(self._tracker, thread, plan, tried_on)
                 return
+            mark = self._card_edit(record, thread)
             try:
                 painted = paint_ending(
-                    self._tracker,
-                    thread,
-                    partial(painter, record),
-                    self._card_edit(record, thread),
-                    self._reached,
+                    self._tracker, thread, plan, mark, self._reached, tried_on=tried_on
                 )
             except NoSuchComment:
                 continue  # somebody deleted the card: it shows without one
+            except Unavailable:
+                tried_on, tries = tried_on or thread, tries + 1
+                if trips_of(self._tracker) is None or tries == _TRIES:
+                    raise
+                continue  # any part of a trip may have happened, so it is not left like that
             if painted is not None:
+                if trips_of(self._tracker) is not None and self._is_done(record):
+                    # In one trip nobody looks before the card is written, and all write the same.
+                    put_right(self._tracker, painted, plan, thread)
                 self._reached(Step.FINISH_PAINTED)
                 self._store.acknowledge(record)
                 self._reached(Step.FINISH_ACKNOWLEDGED)
                 return
         raise Unavailable(f"{record.lease.issue} changes faster than it can be painted")
+
+    def _is_done(self, record: Record) -> bool:
+        """Whether somebody else has painted it, by the store's word."""
+        known = self._store.read(record.lease.issue)
+        return known is None or known.lease.run != record.lease.run or known.painted
 
     def _card_edit(self, record: Record, thread: Thread) -> tuple[Effect, ...]:
         """Show the ending on the run's card, if it has one: a reading that lagged may have hidden

@@ -7,10 +7,13 @@ from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.lease import Record, Revocation
 from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
+from dibs.core.plan import AddLabels, PostComment, RemoveLabels
+from dibs.ports.applying import apply
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.ports.pauses import Pauses
 from dibs.ports.tracker import Tracker
+from dibs.ports.urgency import persons_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +53,14 @@ class Steering:
         self._pauses = pauses
         self._journal = journal
 
+    @persons_word()
     def approve(self, issue: IssueRef, *, by: str) -> Approved | NoGateHere:
         """Open the gate that the issue stands before."""
         labels = self._tracker.read(issue).issue.labels
         for stage in self._pipeline.stages_of(labels):
             if isinstance(stage.gate, ApprovalGate):
-                self._tracker.edit_labels(issue, add=(stage.gate.label,))
-                self._tracker.comment(issue, f"Approved by {by}, out of {stage.name}.")
+                said = f"Approved by {by}, out of {stage.name}."
+                self._label_and_say(issue, AddLabels((stage.gate.label,)), said)
                 self._note(EventKind.APPROVED, issue, by, stage.name)
                 return Approved(stage)
         return NoGateHere()
@@ -65,34 +69,38 @@ class Steering:
         """A person's own hand on the labels. Added first, removed after."""
         self._tracker.edit_labels(issue, add=add, remove=remove)
 
+    @persons_word()
     def pause_issue(self, issue: IssueRef, *, reason: str, by: str) -> None:
         """Hands off. Running work reads it with its next renewal and gives the issue back."""
-        self._tracker.edit_labels(issue, add=(self._pipeline.labels.paused,))
-        self._tracker.comment(issue, f"Paused by {by}: {reason}")
+        label = AddLabels((self._pipeline.labels.paused,))
+        self._label_and_say(issue, label, f"Paused by {by}: {reason}")
         self._note(EventKind.PAUSED, issue, by, reason)
 
+    @persons_word()
     def resume_issue(self, issue: IssueRef, *, by: str) -> bool:
         """Lift a pause, or re-queue a parked issue. False if there was nothing to lift."""
         marks = self._pipeline.labels
         lifted = self._tracker.read(issue).issue.labels & {marks.paused, marks.parked}
         if not lifted:
             return False
-        self._tracker.edit_labels(issue, remove=sorted(lifted))
-        self._tracker.comment(issue, f"Resumed by {by}.")
+        self._label_and_say(issue, RemoveLabels(tuple(sorted(lifted))), f"Resumed by {by}.")
         self._note(EventKind.RESUMED, issue, by, ", ".join(sorted(lifted)))
         return True
 
+    @persons_word()
     def pause_all(self, scope: PauseScope, *, reason: str, by: str) -> None:
         """No new claims. Work that is under way is finished."""
         self._pauses.pause(scope, repo=self._repo(scope), reason=reason, by=by)
         self._note(EventKind.PAUSED, None, by, reason, scope.value)
 
+    @persons_word()
     def resume_all(self, scope: PauseScope, *, by: str) -> bool:
-        lifted = self._pauses.resume(scope, repo=self._repo(scope))
+        lifted = self._pauses.resume(scope, repo=self._repo(scope), by=by)
         if lifted:
             self._note(EventKind.RESUMED, None, by, "", scope.value)
         return lifted
 
+    @persons_word()
     def revoke(
         self, issue: IssueRef, run: RunId, *, by: str, reason: str, force: bool
     ) -> Revoked | NothingToRevoke:
@@ -112,6 +120,10 @@ class Steering:
             )
         )
         return Revoked(record)
+
+    def _label_and_say(self, issue: IssueRef, label: AddLabels | RemoveLabels, said: str) -> None:
+        """The label counts, the words are for people: in this order, and together if it can be."""
+        apply(self._tracker, issue, (label, PostComment(said)))
 
     def _repo(self, scope: PauseScope) -> str:
         return self._tracker.traits.repo if scope is PauseScope.REPOSITORY else ""

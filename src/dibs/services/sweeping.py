@@ -5,29 +5,39 @@ Claimed is what carries `claimed`, or a stage's working label that a late painte
 A sweep never ends a live lease. It only brings the picture back to the truth; whoever wants the
 issue afterwards bids for it like anybody else. Every worker sweeps, so recovery needs no job of
 its own; and so each does its share, or a fleet would read the square of its size.
+
+Where a tracker reads many issues in one request, a sweep is that request and one more for each
+issue that it frees. What the labels say by then is looked at in the reply: if they hid a live lease
+for a moment, they are put back.
 """
 
+import logging
 import random
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from itertools import chain, islice
 
 from dibs.core.eligibility import abandoned_at
-from dibs.core.errors import NoSuchIssue
+from dibs.core.errors import IssueLocked, NoSuchComment, NoSuchIssue
 from dibs.core.events import Event, EventKind
 from dibs.core.ids import IssueRef, ServerTime, later
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Record, Standing
+from dibs.core.painting import being_painted
 from dibs.core.pipeline import Pipeline
-from dibs.core.plan import freeing_effects
-from dibs.ports.applying import apply_to
+from dibs.core.plan import claim_effects, freeing_effects
+from dibs.ports.applying import apply, apply_to, trips_of
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.ports.paging import walk
+from dibs.ports.reading import AT_ONCE, read_each, reads_many, walk_threads
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Claiming
 from dibs.services.granting import Granting
+
+_log = logging.getLogger("dibs.sweeping")
 
 
 class Sweep(StrEnum):
@@ -109,28 +119,56 @@ class Sweeping:
 
         With a `share`, list as many and look at those that fall to it.
         """
-        if not self._granting.keeps_house():
-            return SweepReport(0, ())
         claimed = self._pipeline.labels.claimed
         # Closed ones too: they can be stuck.
         query = IssueQuery((claimed,), limit=limit, after=after, closed_too=True)
+        if share is None and reads_many(self._tracker) is not None:
+            return self._at_once(query, dry_run=dry_run)
+        if not self._granting.keeps_house():
+            return SweepReport(0, ())
         if share is None:
-            swept = self._each(query, dry_run=dry_run)
+            swept = list(self._each(self._listed(query), dry_run=dry_run))
             last = swept[-1].issue if swept and len(swept) == limit else None
         else:
             swept, last = self._some(query, share, dry_run=dry_run)
         if last is None:
-            for label in self._pipeline.working_labels:
-                strays = IssueQuery((label,), (claimed,), limit=limit, closed_too=True)
-                swept += self._each(strays, dry_run=dry_run)
+            for strays in self._strays(limit):
+                swept += self._each(self._listed(strays), dry_run=dry_run)
         return SweepReport(len(swept), tuple(swept), resume_after=last)
 
-    def _each(self, query: IssueQuery, *, dry_run: bool) -> list[Swept]:
-        swept = []
-        for issue in walk(self._tracker, query):
-            with suppress(NoSuchIssue):  # deleted or transferred since it was listed
-                swept.append(self._one(issue.ref, dry_run=dry_run))
-        return swept
+    def _strays(self, limit: int) -> Iterator[IssueQuery]:
+        """Working labels that a late painter left alone."""
+        claimed = (self._pipeline.labels.claimed,)
+        for label in self._pipeline.working_labels:
+            yield IssueQuery((label,), claimed, limit=limit, closed_too=True)
+
+    def _listed(self, query: IssueQuery) -> Iterator[Thread]:
+        return read_each(self._tracker, (issue.ref for issue in walk(self._tracker, query)))
+
+    def _at_once(self, query: IssueQuery, *, dry_run: bool) -> SweepReport:
+        """All that is claimed and all that strayed, a hundred of each in one request.
+
+        That request tells as well who grants: whoever asks for that afterwards asks nobody.
+        """
+        threads = walk_threads(self._tracker, query, *self._strays(query.limit))
+        first = next(threads, None)
+        if first is None or not self._granting.keeps_house():
+            return SweepReport(0, ())
+        claimed: list[IssueRef] = []
+        swept: list[Swept] = []
+        for thread in chain((first,), threads):
+            if thread.issue.labels.issuperset(query.labels):
+                claimed.append(thread.issue.ref)
+            swept += self._each((thread,), dry_run=dry_run)
+        last = claimed[-1] if len(claimed) == query.limit else None
+        return SweepReport(len(swept), tuple(swept), resume_after=last)
+
+    def _each(self, threads: Iterable[Thread], *, dry_run: bool) -> Iterator[Swept]:
+        for thread in threads:
+            try:
+                yield self._one(thread, dry_run=dry_run)
+            except (NoSuchIssue, NoSuchComment, IssueLocked) as refusal:  # the others go on
+                _log.info("%s: not swept: %s", thread.issue.ref, refusal)
 
     def _some(
         self, query: IssueQuery, share: Share, *, dry_run: bool
@@ -139,15 +177,22 @@ class Sweeping:
         self._forget_what_is_over(found.now)
         left = list(found.issues)
         swept: list[Swept] = []
-        in_order = 0
+        in_order, at_once = 0, 0 if reads_many(self._tracker) is None else AT_ONCE
         while left and in_order < share.looks:
-            issue = left.pop(share.dice.randrange(len(left)))
-            if self._known_live(issue):
-                continue
-            with suppress(NoSuchIssue):
-                swept.append(self._one(issue.ref, dry_run=dry_run))
-                in_order = 0 if swept[-1].changed else in_order + 1
+            amiss = any(entry.changed for entry in swept)
+            count = max(share.looks - in_order, at_once if amiss else 0)
+            chosen = list(islice(self._due(left, share.dice), count))
+            for entry in self._each(read_each(self._tracker, chosen), dry_run=dry_run):
+                swept.append(entry)
+                in_order = 0 if entry.changed else in_order + 1
         return swept, found.issues[-1].ref if found.more else None
+
+    def _due(self, left: list[Issue], dice: random.Random) -> Iterator[IssueRef]:
+        """One after the other at random, taken off the list."""
+        while left:
+            issue = left.pop(dice.randrange(len(left)))
+            if not self._known_live(issue):
+                yield issue.ref
 
     def _forget_what_is_over(self, now: ServerTime) -> None:
         self._seen_live = {ref: seen for ref, seen in self._seen_live.items() if now < seen[1]}
@@ -157,10 +202,12 @@ class Sweeping:
         seen = self._seen_live.get(issue.ref)
         return seen is not None and seen[0] == issue.updated_at
 
-    def _one(self, ref: IssueRef, *, dry_run: bool) -> Swept:
-        thread = self._tracker.read(ref)
+    def _one(self, thread: Thread, *, dry_run: bool) -> Swept:
+        ref = thread.issue.ref
         standing = self._leases.standing(thread)
         if standing.unpainted is not None and thread.complete:
+            if being_painted(standing.unpainted, self._tracker.traits.patience):
+                return Swept(ref, Sweep.YOUNG, "its ending is most likely being painted")
             if not dry_run:
                 self._claiming.roll_forward(standing.unpainted)
             return Swept(ref, Sweep.ROLLED_FORWARD, _rolled(standing.unpainted))
@@ -191,9 +238,26 @@ class Sweeping:
     def _free(self, thread: Thread) -> bool:
         """False if somebody is at it by now: then it is not ours to free any more."""
         paint = freeing_effects(self._pipeline, thread.issue.labels)
-        if apply_to(self._tracker, thread.issue, paint) is None:
+        freed = apply_to(self._tracker, thread.issue, paint)
+        if freed is None or self._hidden(freed):
             return False
         self._journal.append(Event(EventKind.FREED, issue=thread.issue.ref, at=thread.now))
+        return True
+
+    def _hidden(self, freed: Thread) -> bool:
+        """Whether somebody took it after we had looked. Then its labels are put back."""
+        if trips_of(self._tracker) is None:
+            return False  # it was looked at once more before it was freed
+        held = self._leases.standing(freed).live
+        if held is None:
+            return False
+        stages = [stage for stage in self._pipeline.stages if stage.name == held.lease.stage]
+        for stage in stages:
+            apply(
+                self._tracker,
+                freed.issue.ref,
+                claim_effects(self._pipeline, stage, freed.issue.labels),
+            )
         return True
 
 

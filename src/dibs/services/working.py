@@ -14,27 +14,39 @@ from enum import StrEnum
 from functools import partial
 from typing import assert_never
 
-from dibs.core.eligibility import Pause, PauseScope, ReasonCode
-from dibs.core.errors import HandlerUnusable, Misuse, Outage, RateLimited
+from dibs.core.eligibility import Pause, PauseScope, Reason, ReasonCode
+from dibs.core.errors import (
+    HandlerUnusable,
+    IssueLocked,
+    Misuse,
+    NoSuchComment,
+    NoSuchIssue,
+    Outage,
+    RateLimited,
+)
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command, PythonCallable, Stage
 from dibs.ports.clock import Clock
+from dibs.ports.hints import Hints
 from dibs.ports.pauses import Pauses
 from dibs.ports.runner import Runner
 from dibs.ports.threads import Threads
 from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
+from dibs.services.dozing import SHORTEST_S, Dozing
 from dibs.services.running import Running, StopSignal
-from dibs.services.scanning import Candidate, Scanning, Spread
+from dibs.services.scanning import Candidate, Scanning
+from dibs.services.shortlisting import Shortlisting
 from dibs.services.sweeping import Share, Sweeping
 
 _log = logging.getLogger("dibs.worker")
-_ARRIVAL_S = 0.1
 _HURRY_S = 2.0
 _SWEEP = 200
 _LOOKS = 3
 """How many claimed issues that are due a worker looks at in a sweep, for each that it may hold."""
+_NOT_OURS = (NoSuchIssue, NoSuchComment, IssueLocked)
+"""One issue's refusals: deleted, transferred, locked. The others are none the worse for it."""
 
 
 class Until(StrEnum):
@@ -69,6 +81,8 @@ class WorkReport:
     swept: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     paused: tuple[Pause, ...] = ()
+    barred: str = ""
+    """Why nothing at all may be claimed by this process, where that is so."""
     unusable: str = ""
 
     @property
@@ -81,7 +95,7 @@ class Worker:
         self,
         claiming: Claiming,
         running: Running,
-        scanning: Scanning,
+        scanning: Scanning | Shortlisting,
         sweeping: Sweeping,
         pauses: Pauses,
         runner: Runner,
@@ -90,6 +104,7 @@ class Worker:
         dice: random.Random,
         *,
         threads: Threads,
+        hints: Hints | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._claiming = claiming
@@ -102,8 +117,9 @@ class Worker:
         self._options = options
         self._dice = dice
         self._threads = threads
+        self._dozing = Dozing(hints, clock, dice, poll_s=options.poll_s)
         self._tell = tell
-        self._spread = Spread(dice)
+        self._spread = scanning.new_spread(dice)
         self._wake = threading.Event()
         self._leaving = threading.Event()
         self._hurried = threading.Event()
@@ -111,6 +127,7 @@ class Worker:
         self._jobs: set[RunId] = set()
         self._lock = threading.Lock()
         self._sweep_at = LocalTime(0.0)
+        self._limited_until = LocalTime(0.0)
         self._swept_to: IssueRef | None = None
         self._told: set[str] = set()
         self.report = WorkReport()
@@ -135,7 +152,7 @@ class Worker:
         self._check_handlers()
         if self._options.until is not Until.ONCE:
             # A fleet that one command started should not arrive in step.
-            self._clock.wait(self._leaving, self._dice.uniform(0.0, _ARRIVAL_S))
+            self._clock.wait(self._leaving, self._dice.uniform(0.0, self._scanning.arrival_s))
         try:
             while True:
                 self._wake.clear()
@@ -144,8 +161,8 @@ class Worker:
                 pause_s = self._step()
                 if pause_s is None:
                     break
-                if pause_s > 0:
-                    self._clock.wait(self._wake, pause_s)
+                if pause_s > 0 and self._dozing.wait(self._wake, self._leaving, pause_s):
+                    self._scanning.look_anew()
         except BaseException:
             self.leave()
             raise
@@ -158,20 +175,37 @@ class Worker:
         options = self._options
         try:
             self._sweep_if_due()
-            if (barred := self._claiming.barred()) is not None:
-                self._tell_once(f"{barred.text}; {barred.remedy}")
+            if self._limited_until > (now := self._clock.now()):
+                # A job that ended woke us, or a sweep was due: what is asked of us stands.
+                return max(min(self._limited_until, self._sweep_at) - now, SHORTEST_S)
+            if self._is_barred():
                 return self._idle()
             if len(self._jobs) < options.jobs and self._claim_one():
                 return None if options.until is Until.ONCE else 0.0
             return self._idle()
         except RateLimited as limit:
-            _log.warning("rate limited; waiting %.0f s", limit.retry_after_s)
-            return max(limit.retry_after_s, 1.0)
+            if options.until is Until.ONCE:  # whoever runs it once in a while does not want to wait
+                raise
+            return self._obey(limit)
         except Outage as failure:
             if not failure.retryable:
                 raise
             _log.warning("the tracker or store is not available, trying again: %s", failure)
             return self._jittered(options.poll_s)
+
+    def _obey(self, limit: RateLimited) -> float:
+        """Never sooner than was asked for, and not all in the same moment."""
+        wait_s = max(limit.retry_after_s, 1.0) * self._dice.uniform(1.0, 1.1)
+        _log.warning("rate limited; waiting %.0f s", wait_s)
+        self._limited_until = LocalTime(self._clock.now() + wait_s)
+        return min(wait_s, max(self._sweep_at - self._clock.now(), SHORTEST_S))
+
+    def _is_barred(self) -> bool:
+        barred = self._claiming.barred()
+        self.report.barred = f"{barred.text}; {barred.remedy}" if barred is not None else ""
+        if self.report.barred:
+            self._tell_once(self.report.barred)
+        return bool(self.report.barred)
 
     def _idle(self) -> float | None:
         options = self._options
@@ -193,7 +227,8 @@ class Worker:
 
     def _drained(self) -> bool:
         self.report.paused = self._in_force()
-        return bool(self.report.paused) or not self._scanning.anything_left(self._options.stages)
+        shut = bool(self.report.paused or self.report.barred)
+        return shut or not self._scanning.anything_left(self._options.stages)
 
     def _jittered(self, seconds: float) -> float:
         return seconds * self._dice.uniform(0.5, 1.0)
@@ -214,11 +249,17 @@ class Worker:
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
         # At its start everything: much may have happened. From then on its share.
         share = None if first else Share(_LOOKS * self._options.jobs, self._dice)
-        report = self._sweeping.sweep(limit=_SWEEP, after=self._swept_to, share=share)
+        try:
+            report = self._sweeping.sweep(limit=_SWEEP, after=self._swept_to, share=share)
+        except RateLimited as limit:
+            # Lists may have a budget of their own. If it is claims that must wait, they are told.
+            _log.warning("rate limited; not sweeping for %.0f s", limit.retry_after_s)
+            self._sweep_at = LocalTime(max(self._sweep_at, now + limit.retry_after_s))
+            return
         self._swept_to = report.resume_after
         for entry in report.changed:
             self.report.swept += 1
-            self._scanning.forget(entry.issue)
+            self._scanning.resting.forget(entry.issue)
             self._tell(f"{entry.issue} swept: {entry.text}")
 
     # Claiming
@@ -230,17 +271,25 @@ class Worker:
             return False
         stages = [stage for stage in self._options.stages if self._claiming.has_room(stage)]
         while not self._leaving.is_set():
+            self._spread.holding = len(self._jobs)
             candidate = self._scanning.next_candidate(stages, self._spread)
             if candidate is None:
                 return False
-            if self._try(candidate, stages):
-                return True
+            try:
+                if self._try(candidate, stages):
+                    return True
+            except _NOT_OURS as refusal:
+                self.report.refused += 1
+                self._tell(f"{candidate.issue.ref} is left alone: {refusal}")
+                self._scanning.resting.given_up(candidate.issue)
         return False
 
     def _try(self, candidate: Candidate, stages: list[Stage]) -> bool:
-        look = self._options.cheap_reads or not candidate.untouched
-        options = ClaimOptions(self._options.holder, look_first=look)
-        self._scanning.forget(candidate.issue.ref)
+        seen = candidate.thread
+        look = self._options.cheap_reads or not candidate.untouched or seen is not None
+        options = ClaimOptions(self._options.holder, look_first=look, seen=seen)
+        resting = self._scanning.resting
+        resting.forget(candidate.issue.ref)
         match self._claim(candidate, options):
             case Claimed() as claimed:
                 self._spread.won()
@@ -249,14 +298,16 @@ class Worker:
                 return True
             case Beaten(issue, record):
                 self._lose()
-                self._scanning.rest(issue, max(record.remaining.total_seconds(), 0.2))
+                resting.rest(issue, max(record.remaining.total_seconds(), 0.2))
             case Doubtful(issue, why):
                 self._lose()
                 _log.info("%s: not won: %s", issue, why)
-                self._scanning.rest(issue, self._jittered(self._options.poll_s))
-            case Refused(_, reasons):
+                resting.rest(issue, self._jittered(self._options.poll_s))
+            case Refused(_, reasons, after_grant):
                 self.report.refused += 1
-                self._scanning.refused(candidate, reasons)
+                resting.refused(candidate.issue, reasons, candidate.now, paid=after_grant)
+                if seen is not None and (after_grant or _others_bid(reasons)):
+                    self._spread.met()
                 if any(reason.code is ReasonCode.WIP_LIMIT for reason in reasons):
                     stages.remove(candidate.stage)
             case never:
@@ -271,11 +322,7 @@ class Worker:
     def _claim(
         self, candidate: Candidate, options: ClaimOptions
     ) -> Claimed | Beaten | Doubtful | Refused:
-        try:
-            result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
-        except Misuse as gone:  # deleted or transferred between the scan and the claim
-            _log.info("%s: %s", candidate.issue.ref, gone)
-            return Refused(candidate.issue.ref, ())
+        result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
         if not isinstance(result, Refused) or result.after_grant:
             self.report.attempts += 1
         if isinstance(result, Refused) and _spent(result):
@@ -288,7 +335,7 @@ class Worker:
         spent = frozenset({ReasonCode.ATTEMPTS_SPENT, ReasonCode.BACKING_OFF})
         if any(reason.code not in spent for reason in refused.reasons):
             return refused
-        options = ClaimOptions(options.holder, overlook=spent)
+        options = ClaimOptions(options.holder, overlook=spent, seen=options.seen)
         result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
         if not isinstance(result, Claimed):
             return result
@@ -317,7 +364,7 @@ class Worker:
             self.report.unusable = str(failure)
             self._tell(f"{claimed.lease.issue} was given back: {failure}")
             self.leave()
-        except Outage as failure:
+        except (Outage, Misuse) as failure:
             self._broken(f"{claimed.lease.issue} was not finished: {failure}")
         except Exception:  # noqa: BLE001 - a job must not take the worker down
             _log.exception("%s: the run ended unexpectedly", claimed.lease.issue)
@@ -342,7 +389,7 @@ class Worker:
                 self._tell(f"{issue} {ending.outcome.value}{onward}{note}")
                 outcome = ending.outcome.value
                 if ending.outcome is Outcome.RETURNED:
-                    self._scanning.returned(issue, self._options.poll_s)
+                    self._scanning.resting.returned(issue, self._options.poll_s)
             case FinishRefused(why):
                 self._tell(f"{issue} finish refused: {why}")
                 outcome = "refused"
@@ -375,6 +422,10 @@ class Worker:
         for stage in self._options.stages:
             if isinstance(stage.handler, Command | PythonCallable):
                 self._runner.check(stage.handler)
+
+
+def _others_bid(reasons: tuple[Reason, ...]) -> bool:
+    return any(reason.code is ReasonCode.BID_PENDING for reason in reasons)
 
 
 def _spent(refused: Refused) -> bool:

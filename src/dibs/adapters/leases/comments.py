@@ -7,17 +7,17 @@ waits, reads and edits, and touches no card but its own.
 
 import logging
 import sys
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from typing import assert_never
 
-from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
+from dibs.adapters.card_endings import CardEndings
+from dibs.adapters.own_cards import Fate, OwnCards
+from dibs.core.card import Card, render_card, render_revoke, render_shown
 from dibs.core.errors import NoSuchComment, Outage, Unavailable
 from dibs.core.fold import (
     FoldRules,
     PostedCard,
-    card_of,
     fold,
     lease_of,
     read_marks,
@@ -34,7 +34,6 @@ from dibs.core.lease import (
     Lease,
     Lost,
     Record,
-    Released,
     ReleaseResult,
     Renewed,
     RenewResult,
@@ -43,22 +42,20 @@ from dibs.core.lease import (
     StopAsked,
     Unproven,
 )
-from dibs.core.plan import EditComment, Effect, PostComment
+from dibs.core.plan import Effect
 from dibs.core.proof import LostTo, NoProof, Won, prove
 from dibs.core.steps import Reached, Step, unwatched
-from dibs.ports.applying import apply, paint_ending
+from dibs.ports.applying import apply
 from dibs.ports.clock import Clock
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import Painter
-from dibs.ports.paging import walk
+from dibs.ports.reading import walk_threads
 from dibs.ports.tracker import IssueQuery, Tracker
 
 _log = logging.getLogger("dibs.leases.comments")
 _READINGS = 4
 _READING_PAUSE_S = 0.5
 _SENDINGS = 3
-_REMEMBERED = 1024
-_PAINTINGS = 20
 _MOST_CLAIMED = 10_000
 
 
@@ -79,9 +76,12 @@ class CommentLeases:
         self._rules = rules
         self._claimed = claimed_label
         self._reached = reached
-        self._ended_runs: deque[RunId] = deque(maxlen=_REMEMBERED)
-        """Runs we ended: a late renewal would write `held` over our own ending."""
+        self._cards = OwnCards(tracker, clock)
+        self._endings = CardEndings(tracker, clock, rules, self._cards, self._report)
         self.name = f"comments on {tracker.traits.name}"
+
+    def _report(self, step: Step) -> None:
+        self._reached(step)
 
     # Claiming
 
@@ -140,7 +140,7 @@ class CommentLeases:
     def concede(self, lease: Lease) -> None:
         """Withdraw. Best effort: a bid that cannot be withdrawn expires by itself."""
         try:
-            self._edit(lease, CardState.CONCEDED)
+            self._cards.concede(lease)
         except (Outage, NoSuchComment) as failure:
             _log.info(
                 "%s: the bid of run %s stays until it expires: %s", lease.issue, lease.run, failure
@@ -156,18 +156,27 @@ class CommentLeases:
         return self._confirm(replace(lease, beats=lease.beats + 1), (), Step.RENEW_STORED)
 
     def _confirm(self, lease: Lease, paint: Sequence[Effect], done: Step) -> RenewResult:
-        if lease.run in self._ended_runs:
-            return Lost("we ended it ourselves")
+        match self._cards.fate(lease.run):
+            case Fate.ENDED:
+                return Lost("we ended it ourselves")
+            case Fate.IN_DOUBT:  # it would write `held` over our own ending
+                raise Unavailable(f"{lease.issue}: it is not known yet whether its ending landed")
+            case Fate.NONE:
+                pass
+            case never:
+                assert_never(never)
         try:
-            comment = self._edit(lease, CardState.HELD)
+            written = self._cards.hold(lease, paint)
         except NoSuchComment:
             return Lost("the card was deleted")
         self._reached(done)
-        if comment.updated_at >= lease.expires_at:
+        if written.at >= lease.expires_at:
             return Lost("the renewal landed after the lease had expired")
-        held = replace(lease, expires_at=later(comment.updated_at, lease.ttl))
-        thread = apply(self._tracker, lease.issue, paint)
-        return self._look(held, thread)
+        held = replace(lease, expires_at=later(written.at, lease.ttl))
+        looked = self._look(held, written.seen or apply(self._tracker, lease.issue, paint))
+        if isinstance(looked, Lost):
+            self._cards.ended(lease.run)  # what is lost is looked at again before it is ended
+        return looked
 
     def _look(self, lease: Lease, thread: Thread) -> RenewResult:
         """A renewal that did not look is not a renewal."""
@@ -187,100 +196,17 @@ class CommentLeases:
     # Ending
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
-        decided = self._decide(lease, ending)
-        return decided if isinstance(decided, Lost) else Released(decided)
+        return self._endings.release(lease, ending)
 
     def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
-        record = self._decide(lease, ending)
-        if isinstance(record, Lost):
-            return record
-        self._reached(Step.FINISH_DECIDED)
-        try:
-            if not self._paint(record, painter, EditComment(_own_card(lease), _shown(record))):
-                return Lost("the lease had been ended by an operator before")
-        except Outage as failure:
-            _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
-            return Released(record)
-        return Released(replace(record, painted=True))
+        return self._endings.finish(lease, ending, painter)
 
-    def _decide(self, lease: Lease, ending: Ending) -> Record | Lost:
-        """Verify, then write the ending into our card. Late is lost."""
-        for sending in range(_SENDINGS):
-            thread = self._tracker.read(lease.issue)
-            if (landed := self._ended(lease, thread)) is not None:
-                return landed  # the reply was lost, the edit was not
-            if (why := self._not_ours(lease, thread)) is not None:
-                return Lost(why)
-            self._reached(Step.FINISH_VERIFIED)
-            self._ended_runs.append(lease.run)
-            try:
-                comment = self._edit(lease, CardState.RELEASED, ending)
-            except NoSuchComment:
-                return Lost("the card was deleted")
-            except Unavailable:
-                if sending == _SENDINGS - 1:
-                    raise
-                self._clock.sleep(self._rules.settle.total_seconds() + _READING_PAUSE_S)
-                continue
-            if comment.updated_at >= lease.expires_at:
-                return Lost("the ending landed after the lease had expired")
-            ended = replace(lease, expires_at=comment.updated_at)
-            return Record(ended, comment.updated_at, ending, painted=False)
-        raise AssertionError("the last sending returns or raises")
-
-    def _ended(self, lease: Lease, thread: Thread) -> Record | None:
-        record = self.standing(thread).record
-        mine = record is not None and record.lease.run == lease.run and record.ending is not None
-        return record if mine else None
-
-    def _not_ours(self, lease: Lease, thread: Thread) -> str | None:
-        if not thread.complete:
-            raise Unavailable(f"{lease.issue}: not all comments could be read")
-        folded = fold(read_marks(thread.comments, self._rules), self._rules)
-        if folded.current is None or folded.current.card.run != lease.run:
-            return "another run's card is in force"
-        return None if folded.live(thread.now) else "the lease has expired"
+    def roll_forward(self, record: Record, painter: Painter) -> None:
+        self._endings.roll_forward(record, painter)
 
     def acknowledge(self, record: Record) -> None:
         """Said in a comment of its own: nobody edits another's card."""
         self._tracker.comment(record.lease.issue, render_shown(record.lease.run))
-
-    def roll_forward(self, record: Record, painter: Painter) -> None:
-        self._paint(record, painter, PostComment(render_shown(record.lease.run)))
-
-    def _paint(self, record: Record, painter: Painter, mark: Effect) -> bool:
-        """Painted only while the card in force is still this one and nothing has changed since.
-
-        False if the ending does not count, because an operator had ended the lease before.
-        """
-        for _ in range(_PAINTINGS):
-            thread = self._tracker.read(record.lease.issue)
-            if not thread.complete or self._lags(thread, record):
-                self._clock.sleep(_READING_PAUSE_S)
-                continue
-            known = self.standing(thread).record
-            if known is None or known.lease.run != record.lease.run:
-                return True
-            if not known.unpainted:
-                return known.ending is not None
-            try:
-                painted = paint_ending(
-                    self._tracker, thread, partial(painter, record), (mark,), self._reached
-                )
-            except NoSuchComment:
-                return True  # our card was deleted, and the ending with it
-            if painted is not None:
-                self._reached(Step.FINISH_PAINTED)
-                self._reached(Step.FINISH_ACKNOWLEDGED)
-                return True
-        raise Unavailable(f"{record.lease.issue}: its ending could not be painted")
-
-    def _lags(self, thread: Thread, record: Record) -> bool:
-        """Whether a reading is older than an ending that is known: it says nothing of labels."""
-        return any(
-            posted.id == record.lease.card and posted.card.state is not CardState.RELEASED
-            for posted in read_marks(thread.comments, self._rules).cards
-        )
 
     # Operators and onlookers
 
@@ -303,8 +229,8 @@ class CommentLeases:
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         """Reads every claimed issue: the price of a store without an index."""
-        claimed = walk(self._tracker, IssueQuery(labels=(self._claimed,), limit=_MOST_CLAIMED))
-        records = [self.read(issue.ref) for issue in claimed]
+        query = IssueQuery(labels=(self._claimed,), limit=_MOST_CLAIMED)
+        records = [self.standing(thread).record for thread in walk_threads(self._tracker, query)]
         live = [
             record
             for record in records
@@ -318,35 +244,16 @@ class CommentLeases:
 
         Every comment counts, whoever wrote it: ids only rise, so a card that was deleted is below.
         """
-        everything = walk(self._tracker, IssueQuery(limit=sys.maxsize, closed_too=True))
-        return Fence(max((self._highest_on(issue.ref) for issue in everything), default=0))
+        everything = IssueQuery(limit=sys.maxsize, closed_too=True)
+        threads = walk_threads(self._tracker, everything)
+        return Fence(max((self._highest_on(thread) for thread in threads), default=0))
 
-    def _highest_on(self, issue: IssueRef) -> Fence:
-        thread = self._tracker.read(issue)
+    def _highest_on(self, thread: Thread) -> Fence:
         if not thread.complete:
-            raise Unavailable(f"{issue}: not all comments could be read")
+            raise Unavailable(f"{thread.issue.ref}: not all comments could be read")
         cards = read_marks(thread.comments, self._rules).cards
         floor = max((max(one.card.floor, one.card.fence) for one in cards), default=0)
         return Fence(floor + max((comment.id for comment in thread.comments), default=0))
-
-    def _edit(self, lease: Lease, state: CardState, ending: Ending | None = None) -> Comment:
-        """Write a state into our own card, against the expiry we know of."""
-        body = render_card(_card(lease, state, ending))
-        return self._tracker.edit_comment(lease.issue, _own_card(lease), body)
-
-
-def _own_card(lease: Lease) -> int:
-    assert lease.card is not None, "a comment lease always has its card"
-    return lease.card
-
-
-def _shown(record: Record) -> str:
-    """The ended card once more, now that its labels show it."""
-    return render_card(replace(_card(record.lease, CardState.RELEASED, record.ending), shown=True))
-
-
-def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
-    return replace(card_of(lease, state, ending), floor=lease.fence - _own_card(lease))
 
 
 def _bid_card(bid: Bid) -> Card:

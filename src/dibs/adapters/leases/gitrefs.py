@@ -33,6 +33,7 @@ from dibs.adapters.git_records import NOTHING, Known, Records
 from dibs.adapters.git_refs import Names, Refs, folder_of
 from dibs.adapters.git_remote import GitRemote
 from dibs.adapters.git_slots import Slots
+from dibs.adapters.github.auth import TOKENS, api_of, token_of
 from dibs.adapters.github_refs import GithubRefs
 from dibs.adapters.observing import MemoryObservations, Observations
 from dibs.core import grants
@@ -58,7 +59,6 @@ from dibs.ports.guarantees import Guarantee
 
 _TURNS = 5
 _QUEUE_S = 30.0
-_TOKENS = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 _PROMISED = Guarantee.ATOMIC | Guarantee.FENCED | Guarantee.IDEMPOTENT | Guarantee.DURABLE
 
 Answer = TypeVar("Answer")
@@ -269,11 +269,11 @@ def _refs(place: str, folder: Path, root: Path, timeout_s: float) -> Refs:
         return GitRemote(where, folder, root, timeout_s=timeout_s)
     if scheme != "git+github":
         raise BadConfiguration("leases in git refs are git:REMOTE or git+github:OWNER/REPO")
-    token = next(filter(None, map(os.environ.get, _TOKENS)), None)
+    token = token_of(os.environ)
     if token is None:
-        raise BadConfiguration(f"{place} needs a token in one of {', '.join(_TOKENS)}")
-    api = os.environ.get("GITHUB_API_URL") or "https://api.github.com"
-    return GithubRefs(where, token=token, api=api, timeout_s=timeout_s)
+        raise BadConfiguration(f"{place} needs a token in one of {', '.join(TOKENS)}")
+    api = api_of(os.environ)
+    return GithubRefs(where, token=token.secret, api=api.rest, timeout_s=timeout_s)
 
 
 def _granted(bid: Bid, known: Known) -> Kept:

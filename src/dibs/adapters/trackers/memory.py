@@ -14,7 +14,7 @@ from typing import Any
 
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.ids import ZERO, IssueRef, ServerTime
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Thread
 from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
 
 _MOST_LISTINGS = 32
@@ -141,6 +141,14 @@ class MemoryTracker:
                 raise NoSuchComment(issue, comment)
             self._comments[issue] = left
             self._change(known, comment_count=len(left))
+
+    def concern(
+        self, issue: IssueRef, *, assignees: Sequence[Person] = (), pulls: Sequence[Pull] = ()
+    ) -> None:
+        """Beyond the port: who is assigned, and who has an open pull request for it."""
+        with self._lock:
+            known = self._issue(issue)
+            self._change(known, assignees=tuple(assignees), pulls=tuple(pulls))
 
     def edit_labels(
         self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()

@@ -50,7 +50,8 @@ class Context:
         return self._services
 
     def ref(self, text: str) -> IssueRef:
-        return parse_reference(text, default_repo=self.services.tracker.traits.repo)
+        traits = self.services.tracker.traits
+        return parse_reference(text, default_repo=traits.repo, repos=traits.repos)
 
     def holder(self, name: str | None) -> HolderId:
         return holder_name(name or config.actor())

@@ -48,6 +48,9 @@ _HELD = {
     ReasonCode.IN_GRACE,
     ReasonCode.UNPAINTED,
     ReasonCode.CLAIM_LABEL_ONLY,
+    ReasonCode.ASSIGNED,
+    ReasonCode.PULL_OPEN,
+    ReasonCode.FOREIGN_CLAIM,
 }
 _NOTHING = {
     ReasonCode.CLOSED,

@@ -9,6 +9,7 @@ import click
 from dibs import config
 from dibs.config import Settings
 from dibs.core.durations import format_duration
+from dibs.core.people import People
 from dibs.core.pipeline import ApprovalGate, Command, InProcess, NoHandler, PythonCallable, Stage
 from dibs.core.places import without_secrets
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
@@ -16,7 +17,7 @@ from dibs.frontends.cli.output import Answer, table
 
 _TEMPLATE = """\
 # dibs.toml: all of it optional. `dibs config show` prints what is in force.
-tracker = "sqlite:.dibs/backlog.db"
+tracker = {tracker}
 leases  = "auto"        # the tracker's own database where it has one, else comments
 preset  = "{preset}"
 
@@ -34,30 +35,38 @@ preset  = "{preset}"
 
 @click.command("init")
 @click.option("--preset", type=click.Choice(["stages", "agent"]), default="stages")
+@click.option(
+    "--tracker",
+    default=config.EMBEDDED_TRACKER,
+    metavar="PLACE",
+    help="Where the issues are, for a file that is not there yet: github:OWNER/REPO.",
+)
 @dry_run
 @as_json
 @answering
-def init_command(context: Context, preset: str, dry_run: bool) -> Answer:
+def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> Answer:
     """Write a dibs.toml and make the backlog ready. Safe to run again; changes no file it finds."""
     path = context.config_file or context.directory / config.FILE_NAME
     fresh = not path.exists()
-    first = config.from_mapping({"preset": preset}, source="preset", root=path.parent)
+    wanted = {"preset": preset, "tracker": tracker}
+    first = config.from_mapping(wanted, source="preset", root=path.parent)
     done = []
     if fresh:
         done.append(f"wrote {path.name}")
         if not dry_run:
             stage = first.pipeline.stages[0].name
-            path.write_text(_TEMPLATE.format(preset=preset, first=stage), encoding="utf-8")
+            text = _TEMPLATE.format(preset=preset, first=stage, tracker=json.dumps(tracker))
+            path.write_text(text, encoding="utf-8")
     settings = first if fresh and dry_run else config.load(path)
     done.append(f"prepared {settings.tracker}")
-    if not dry_run:
-        services = context.connect(settings)
-        services.tracker.prepare(services.pipeline.every_label)
+    made = () if dry_run else context.connect(settings).prepare()
+    done += [f"made {what}" for what in made]
     names = [stage.name for stage in settings.pipeline.stages]
     lines = [f"not done, only said: {line}" if dry_run else line for line in done]
     lines.append(f"stages: {' -> '.join(names)}")
     lines.append("next: dibs add 'a first issue'; then give a stage a handler and run dibs work")
-    return Answer({"file": str(path), "wrote": fresh, "stages": names}, lines)
+    data = {"file": str(path), "wrote": fresh, "stages": names, "made": list(made)}
+    return Answer(data, lines)
 
 
 @click.group("config")
@@ -133,7 +142,18 @@ def settings_data(settings: Settings) -> dict[str, Any]:
             "blockers": sorted(settings.pipeline.blockers),
             "priorities": list(settings.pipeline.priorities),
         },
+        "people": people_data(settings.pipeline.people),
         "stages": [stage_data(stage) for stage in settings.pipeline.stages],
+    }
+
+
+def people_data(people: People) -> dict[str, Any]:
+    return {
+        "assignees": people.assignees,
+        "pulls": people.pulls,
+        "markers": people.markers,
+        "fleet": sorted(people.fleet),
+        "marker_ttl": format_duration(people.marker_ttl),
     }
 
 

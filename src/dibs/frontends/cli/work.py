@@ -121,6 +121,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         "swept": report.swept,
         "outcomes": dict(report.outcomes),
         "paused": [pause.reason for pause in report.paused],
+        "barred": report.barred,
         "unusable": report.unusable,
     }
     did = ", ".join(f"{count} {what}" for what, count in sorted(report.outcomes.items()))
@@ -131,6 +132,8 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         return Answer(data, [report.unusable], Exit.ERROR)
     if received or report.claimed or may_be_idle:
         return Answer(data, lines)
+    if report.barred:
+        return Answer(data, [report.barred], Exit.SHUT)
     if report.paused:
         pause = report.paused[0]
         said = f"the {pause.scope.value} is paused by {pause.by}: {pause.reason}"

@@ -8,15 +8,23 @@ import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from dibs.core.card import UnknownMark, parse_mark
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Draft, Issue, Thread
-from dibs.core.plan import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
+from dibs.core.plan import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.paging import walk
-from dibs.ports.tracker import Batching, IssueQuery, SelfChecking, Tracker
+from dibs.ports.tracker import (
+    Batching,
+    IssueQuery,
+    OneTrip,
+    ReadsMany,
+    SelfChecking,
+    Tracker,
+)
 from dibs.testing.conformance.report import (
     Check,
     Factory,
@@ -57,6 +65,10 @@ class TrackerHarness(ABC):
     def cut_off(self) -> Tracker:
         """A client that can no longer reach the tracker, for the rest of the check."""
         raise NotApplicable("there is nothing that its clients could be cut off from")
+
+    def as_given(self, body: str) -> str:
+        """A comment's text without what the client adds to marks by itself, such as a signature."""
+        return body
 
     def tick(self) -> None:
         """Let enough time pass for two timestamps to differ."""
@@ -443,10 +455,10 @@ def unknown_marks_are_left_alone(harness: TrackerHarness) -> None:
     for body in bodies:
         harness.tracker.comment(issue, body)
     thread = seen(harness, issue)
-    assert tuple(comment.body for comment in thread.comments) == bodies
+    assert tuple(harness.as_given(comment.body) for comment in thread.comments) == bodies
     assert isinstance(parse_mark(thread.comments[0].body), UnknownMark)
     harness.tracker.edit_comment(issue, thread.comments[2].id, bodies[2] + " Held.")
-    kept = [comment.body for comment in seen(harness, issue).comments]
+    kept = [harness.as_given(comment.body) for comment in seen(harness, issue).comments]
     assert kept == [*bodies[:2], bodies[2] + " Held.", bodies[3]]
 
 
@@ -613,6 +625,154 @@ def a_batch_is_all_or_nothing(harness: TrackerHarness) -> None:
     _assert_raises(NoSuchIssue, lambda: batching.apply(ghost, (AddLabels(("new",)),)))
 
 
+def a_trip_returns_the_state_after(harness: TrackerHarness) -> None:
+    """All effects, each by itself and in their order, and the reading that follows them."""
+    trips = _trips(harness)
+    issue = add(harness, "trip", "old", "claimed").ref
+    card = harness.tracker.comment(issue, "bid")
+    harness.another().comment(issue, "somebody else's")
+    harness.settle()
+    harness.tick()
+    thread = trips.trip(
+        issue,
+        (
+            EditComment(card.id, "held"),
+            AddLabels(("new", "made-by-the-trip")),
+            RemoveLabels(("old", "never-there")),
+            PostComment("hello"),
+            RemoveLabels(("claimed",)),
+            CloseIssue(),
+        ),
+    )
+    assert [comment.body for comment in thread.comments] == ["held", "somebody else's", "hello"]
+    assert thread.issue.labels == {"new", "made-by-the-trip"}
+    assert not thread.issue.open
+    assert thread.complete
+    assert thread.comments[0].updated_at > card.updated_at
+    assert thread.comments[-1].created_at <= thread.now
+    after = seen(harness, issue)
+    assert (after.issue, after.comments) == (thread.issue, thread.comments)
+    harness.tick()
+    for number, effect in enumerate(_each_alone(card.id)):
+        alone = trips.trip(issue, (effect,))
+        told = seen(harness, issue)
+        assert (told.issue, told.comments) == (alone.issue, alone.comments), f"effect {number}"
+    unchanged = trips.trip(issue, ())
+    assert unchanged.comments == seen(harness, issue).comments
+
+
+def _each_alone(card: int) -> tuple[Effect, ...]:
+    return (
+        EditComment(card, "renewed"),
+        AddLabels(("old",)),
+        RemoveLabels(("old",)),
+        RemoveLabels(("nobody-ever-made-this",)),
+        PostComment("bye"),
+        CloseIssue(),
+    )
+
+
+def a_trip_tells_what_failed(harness: TrackerHarness) -> None:
+    """An effect that cannot be done is raised as if it had been done alone."""
+    trips = _trips(harness)
+    issue, other = add(harness, "trip", "old").ref, add(harness, "other").ref
+    theirs = harness.tracker.comment(other, "untouched")
+    ghost = IssueRef(harness.tracker.traits.repo, "999999")
+    harness.settle()
+    for missing in (theirs.id, theirs.id + 1000):
+        effects = (AddLabels(("new",)), EditComment(missing, "x"), RemoveLabels(("old",)))
+        _assert_raises(NoSuchComment, lambda: trips.trip(issue, effects))  # noqa: B023
+    _assert_raises(NoSuchIssue, lambda: trips.trip(ghost, (AddLabels(("new",)),)))
+    _assert_raises(NoSuchIssue, lambda: trips.trip(ghost, ()))
+    assert seen(harness, other).comments == (theirs,)
+
+
+def many_threads_are_read_as_each_alone(harness: TrackerHarness) -> None:
+    """Those that are there, with all their comments; one that was cut short says so."""
+    many = _reads_many(harness)
+    issues = [add(harness, f"issue {number}", "ready").ref for number in range(5)]
+    for number, issue in enumerate(issues):
+        for place in range(number):
+            harness.tracker.comment(issue, f"comment {place}")
+    for place in range(harness.many):
+        harness.tracker.comment(issues[0], f"comment {place}")
+    harness.tracker.close(issues[1])
+    harness.settle()
+    ghost = IssueRef(harness.tracker.traits.repo, "999999")
+    threads = many.threads([issues[3], ghost, *issues, issues[2]])
+    assert set(threads) == set(issues), f"asked for {issues}, got {list(threads)}"
+    for issue, thread in threads.items():
+        alone = harness.another().read(issue)
+        assert thread.issue == alone.issue
+        assert thread.comments == alone.comments or not thread.complete, f"{issue} was cut short"
+    assert all(threads[issue].complete for issue in issues[1:])
+    assert dict(many.threads([])) == {}
+
+
+def threads_are_found_as_issues_are(harness: TrackerHarness) -> None:
+    """Each query has its answer, in its place: the same issues as `find`, with their comments."""
+    many = _reads_many(harness)
+    for number in range(7):
+        labels = (
+            "ready",
+            *(("urgent",) if number % 2 else ()),
+            *(("held",) if number == 4 else ()),
+        )
+        issue = add(harness, f"issue {number}", *labels).ref
+        harness.tracker.comment(issue, f"about {number}")
+        if number == 6:
+            harness.tracker.close(issue)
+    add(harness, "of no stage")
+    harness.settle()
+    queries = (
+        IssueQuery(("ready",)),
+        IssueQuery(("ready", "urgent"), limit=2),
+        IssueQuery(("ready",), without=("urgent", "held"), limit=1),
+        IssueQuery(("ready",), limit=2, skip=1),
+        IssueQuery(("ready",), closed_too=True),
+        IssueQuery(("nobody",)),
+        IssueQuery(),
+    )
+    answers = many.find_threads(queries)
+    assert len(answers) == len(queries)
+    for query, answer in zip(queries, answers, strict=True):
+        found = harness.tracker.find(query)
+        threads = {thread.issue.ref: thread for thread in answer.threads}
+        assert tuple(threads) == tuple(issue.ref for issue in found.issues), f"{query}"
+        assert answer.more or not found.more, f"{query}: issues were left out in silence"
+        assert all(thread.complete for thread in answer.threads)
+        for ref, thread in threads.items():
+            assert thread.comments == harness.another().read(ref).comments
+    assert _walked(many, IssueQuery(("ready",), without=("held",), limit=2)) == [
+        issue.ref
+        for issue in harness.tracker.find(IssueQuery(("ready",), without=("held",))).issues
+    ]
+
+
+def _walked(many: ReadsMany, query: IssueQuery) -> list[IssueRef]:
+    walked: list[IssueRef] = []
+    for _ in range(100):
+        after = walked[-1] if walked else None
+        (answer,) = many.find_threads((replace(query, after=after),))
+        assert len(answer.threads) <= query.limit, "a page is longer than its limit"
+        walked += [thread.issue.ref for thread in answer.threads]
+        if not answer.more or not answer.threads:
+            return walked
+    raise AssertionError("walking never ends")
+
+
+def _trips(harness: TrackerHarness) -> OneTrip:
+    if not isinstance(harness.tracker, OneTrip):
+        raise NotApplicable("the tracker makes no trips")
+    return harness.tracker
+
+
+def _reads_many(harness: TrackerHarness) -> ReadsMany:
+    if not isinstance(harness.tracker, ReadsMany):
+        raise NotApplicable("the tracker reads one issue at a time")
+    return harness.tracker
+
+
 def _batching(harness: TrackerHarness) -> Batching:
     if not isinstance(harness.tracker, Batching):
         raise NotApplicable("the tracker does not batch")
@@ -659,6 +819,10 @@ CHECKS: tuple[Check[TrackerHarness], ...] = (
     Check(a_batch_returns_the_state_after, optional=True),
     Check(a_batch_is_all_or_nothing, optional=True),
     Check(a_batch_that_saw_an_older_issue_does_nothing, optional=True),
+    Check(a_trip_returns_the_state_after, optional=True),
+    Check(a_trip_tells_what_failed, optional=True),
+    Check(many_threads_are_read_as_each_alone, optional=True),
+    Check(threads_are_found_as_issues_are, optional=True),
 )
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from dibs.core.card import Card, CardState, parse_mark
+from dibs.core.card import Card, CardState, RevokeMark, parse_mark
 from dibs.core.events import Event, EventKind
 from dibs.core.fold import FoldRules, standing_on_comments
-from dibs.core.ids import Fence, IssueRef, RunId, StageName
+from dibs.core.ids import Fence, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Comment, Thread
 from dibs.core.lease import Outcome, Released
 from dibs.core.steps import Step
@@ -64,8 +64,7 @@ class Violation:
 
 def holds(run: Run) -> list[Hold]:
     """Every hold of the run, in the order in which they began."""
-    terms = run.scenario.terms
-    book = _Book(microseconds((terms.ttl - terms.margin).total_seconds()))
+    book = _Book(microseconds(run.scenario.terms.trust.total_seconds()))
     for note in run.notes:
         book.take(note)
     return book.closed(microseconds(run.passed_s))
@@ -206,6 +205,7 @@ def advanced_once(evidence: Evidence) -> Iterator[Violation]:
 def _decisions(run: Run) -> Mapping[tuple[IssueRef, str], dict[RunId, int]]:
     """Which runs ended with the issue moved on, by what was written in time or was believed."""
     found: dict[tuple[IssueRef, str], dict[RunId, int]] = defaultdict(dict)
+    forced: dict[RunId, ServerTime] = {}
     for note in run.notes:
         match note.what:
             case Event(kind=EventKind.ADVANCED) as event:
@@ -213,9 +213,13 @@ def _decisions(run: Run) -> Mapping[tuple[IssueRef, str], dict[RunId, int]]:
                 found[event.issue, str(event.stage)].setdefault(event.run, note.at_us)
             case Called("edit_comment", issue, (_, str(body)), Comment() as edited):
                 card = parse_mark(body)
-                if isinstance(card, Card) and _advances_in_time(card, edited):
+                if isinstance(card, Card) and _advances_in_time(card, edited, forced):
                     assert issue is not None, "a comment is on an issue"
                     found[issue, card.stage].setdefault(card.run, note.at_us)
+            case Called("comment", _, (str(body),), Comment(by_writer=True) as posted):
+                mark = parse_mark(body)
+                if isinstance(mark, RevokeMark) and mark.revocation.force:
+                    forced.setdefault(mark.revocation.run, posted.created_at)
             case Called("release", issue, (name, stage, Outcome.ADVANCED.value), Released()):
                 assert issue is not None, "a lease is on an issue"
                 found[issue, str(stage)].setdefault(RunId(str(name)), note.at_us)
@@ -226,11 +230,13 @@ def _decisions(run: Run) -> Mapping[tuple[IssueRef, str], dict[RunId, int]]:
     return found
 
 
-def _advances_in_time(card: Card, edited: Comment) -> bool:
+def _advances_in_time(card: Card, edited: Comment, forced: Mapping[RunId, ServerTime]) -> bool:
+    """In time is before its lease ended: by itself, or by force."""
     if card.state is not CardState.RELEASED or card.ending is None:
         return False
     in_time = card.prev is not None and edited.updated_at < card.prev
-    return in_time and card.ending.outcome is Outcome.ADVANCED
+    in_force = edited.updated_at <= forced.get(card.run, edited.updated_at)
+    return in_time and in_force and card.ending.outcome is Outcome.ADVANCED
 
 
 def _put_back(run: Run, issue: IssueRef, *, up_to: str | None = None) -> int:

@@ -24,7 +24,9 @@ from dibs.core.events import Event, EventKind
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.lease import Outcome
+from dibs.core.plan import Effect
 from dibs.core.steps import Step
+from dibs.ports.applying import apply_one
 from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
 from dibs.services.claiming import Claimed, ClaimOptions
 from dibs.services.keeping import Keeper
@@ -214,6 +216,26 @@ class Actor:
         """Labels need no making here."""
 
 
+class Traveller(Actor):
+    """The same on a tracker that takes several effects in one request: each is a step of its own.
+
+    Death in the middle leaves a part of it, as when the server dies.
+    """
+
+    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+        failure: DibsError | None = None
+        for effect in effects:
+            try:
+                apply_one(self, issue, effect)
+            except DibsError as refusal:  # it does not stop those after it
+                failure = failure or refusal
+        if failure is not None:
+            raise failure
+        thread = self.table.tracker.read(issue)
+        self.trail = hash((self.trail, thread))
+        return thread
+
+
 class Table:
     """One schedule being played: the server, the actors, and the time."""
 
@@ -226,6 +248,7 @@ class Table:
         self.issue = self.tracker.create(draft).ref
         self.interleaved = False
         self.deaths_left = case.deaths
+        self._kind = Traveller if case.one_trip else Actor
         self.actors: list[Actor] = []
         for part in case.prelude:
             self._join(part)
@@ -235,7 +258,7 @@ class Table:
 
     def _join(self, part: "Part") -> None:
         known = {actor.name: actor for actor in self.actors}
-        actor = known.get(part.name) or Actor(
+        actor = known.get(part.name) or self._kind(
             self, part.name, mortal=part.mortal, from_s=part.from_s
         )
         if part.name not in known:
@@ -296,7 +319,7 @@ class Table:
         """Nobody is left; somebody comes back after a ttl, and the issue comes to rest."""
         self.interleaved = False
         self.pass_time(2 * SCENARIO.ttl_s)
-        rescuer = Actor(self, "r")
+        rescuer = self._kind(self, "r")
         self.actors.append(rescuer)
         rescuer.play(_sweep_and_work)
         rescuer.step()
@@ -412,6 +435,8 @@ class Case:
     """What has happened before the interleaving begins."""
     deaths: int = 1
     """How many actors may die, each after any of its steps."""
+    one_trip: bool = False
+    """Whether the tracker takes several effects in one request."""
 
 
 CASES: tuple[Case, ...] = (
@@ -446,6 +471,30 @@ CASES: tuple[Case, ...] = (
         "a holder that finishes and a claimant",
         (Part("h", finish), Part("c", claim)),
         prelude=(Part("h", claim),),
+    ),
+    Case(
+        "two claimants and a sweep (one trip)",
+        (Part("a", claim), Part("b", claim), Part("s", sweep)),
+        one_trip=True,
+    ),
+    Case(
+        "a holder that finishes and a claimant (one trip)",
+        (Part("h", finish), Part("c", claim)),
+        prelude=(Part("h", claim),),
+        one_trip=True,
+    ),
+    Case(
+        "a holder that finishes and a sweep (one trip)",
+        (Part("h", finish), Part("s", sweep)),
+        prelude=(Part("h", claim),),
+        one_trip=True,
+    ),
+    Case(
+        "a holder that finishes, a claimant and time (one trip)",
+        (Part("h", finish), Part("c", claim), Part("t", let_a_ttl_pass, mortal=False)),
+        prelude=(Part("h", claim),),
+        deaths=0,
+        one_trip=True,
     ),
 )
 

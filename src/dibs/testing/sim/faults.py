@@ -7,6 +7,7 @@ are what the tracker is like, and stay.
 import random
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NoReturn
 
 from dibs.core.errors import RateLimited, Unavailable
 from dibs.core.steps import Step
@@ -32,6 +33,14 @@ class Faults:
     """The chance that a process dies at all, at any step: between two calls or within one."""
     lost_reply: float = 0.0
     """The write took effect and nobody was told."""
+    straggle: float = 0.0
+    """A write's sender gives up on it, and it takes effect later."""
+    in_flight_s: float | None = None
+    """How much later at most, and how long any request may be under way; None: nobody can say."""
+    cut_short: float = 0.0
+    """The server dies in the middle of a trip: what it did before that stands."""
+    failed_in_part: float = 0.0
+    """One effect of a trip does not happen, and all others do."""
     unavailable: float = 0.0
     rate_limited: float = 0.0
     truncated: float = 0.0
@@ -75,6 +84,9 @@ class Trouble(StrEnum):
     RATE_LIMITED = "rate limited"
     LOST_REPLY = "reply lost"
     TRUNCATED = "truncated"
+    STRAGGLING = "given up on"
+    CUT_SHORT = "cut short"
+    FAILED_IN_PART = "failed in part"
 
 
 class Weather:
@@ -92,7 +104,17 @@ class Weather:
         self._delay_us = delay_us
         self._interrupts = faults.slow > 0 or faults.freeze > 0
         self._troubles = (
-            faults.unavailable + faults.rate_limited + faults.lost_reply + faults.truncated > 0
+            faults.unavailable
+            + faults.rate_limited
+            + faults.lost_reply
+            + faults.truncated
+            + faults.straggle
+            + faults.cut_short
+            + faults.failed_in_part
+            > 0
+        )
+        self._slow_out_us = microseconds(
+            faults.slow_s if faults.in_flight_s is None else min(faults.slow_s, faults.in_flight_s)
         )
 
     def doom(self, process: Process) -> None:
@@ -103,14 +125,15 @@ class Weather:
     def storms(self, process: Process) -> bool:
         return process.simulation.now_us < self._calm_from_us
 
-    def travel(self, process: Process) -> None:
+    def travel(self, process: Process, *, out: bool = False) -> None:
         """A request or a reply on its way; anything may happen to the process meanwhile."""
         self.step(process)
         simulation = process.simulation
         delay_us = int(self.dice.random() * self._delay_us)
         if self._interrupts and self.storms(process):
             if self.dice.random() < self.faults.slow:
-                delay_us += int(self.dice.random() * microseconds(self.faults.slow_s))
+                slow_us = self._slow_out_us if out else microseconds(self.faults.slow_s)
+                delay_us += int(self.dice.random() * slow_us)
             if self.dice.random() < self.faults.freeze:
                 frozen_s = self.dice.random() * self.faults.freeze_s
                 self._note(process, Fault("frozen", f"for {frozen_s:.1f} s"))
@@ -127,7 +150,7 @@ class Weather:
             self._note(process, Fault("killed", f"after {at.value}" if at else "during a call"))
             process.die()
 
-    def trouble(self, process: Process, *, writes: bool) -> Trouble:
+    def trouble(self, process: Process, *, writes: bool, trip: bool = False) -> Trouble:
         if not self._troubles or not self.storms(process):
             return Trouble.NONE
         drawn, faults = self.dice.random(), self.faults
@@ -135,23 +158,32 @@ class Weather:
             (faults.unavailable, Trouble.UNAVAILABLE),
             (faults.rate_limited, Trouble.RATE_LIMITED),
             (faults.lost_reply, Trouble.LOST_REPLY if writes else Trouble.UNAVAILABLE),
-            (faults.truncated, Trouble.NONE if writes else Trouble.TRUNCATED),
+            (faults.truncated, Trouble.TRUNCATED if trip or not writes else Trouble.NONE),
+            (faults.straggle, Trouble.STRAGGLING if writes else Trouble.UNAVAILABLE),
+            (faults.cut_short, Trouble.CUT_SHORT if trip else Trouble.NONE),
+            (faults.failed_in_part, Trouble.FAILED_IN_PART if trip else Trouble.NONE),
         ):
             if drawn < chance:
                 return trouble
             drawn -= chance
         return Trouble.NONE
 
-    def refuse(self, process: Process, trouble: Trouble, op: str) -> None:
+    def refuse(self, process: Process, trouble: Trouble, op: str) -> NoReturn:
         """The server does not do it, and says so."""
         self._note(process, Fault(trouble.value, op))
         if trouble is Trouble.RATE_LIMITED:
             raise RateLimited("slow down", retry_after_s=self.dice.uniform(1.0, 10.0))
         raise Unavailable(f"{op}: 502")
 
-    def lose_reply(self, process: Process, op: str) -> None:
-        """The server did it, and the answer does not arrive."""
-        self._note(process, Fault(Trouble.LOST_REPLY.value, op))
+    def straggles_us(self) -> int:
+        """How long after it was sent a write lies about that its sender has given up on."""
+        return int(self.dice.random() * microseconds(self.faults.in_flight_s or 0.0))
+
+    def lose_reply(
+        self, process: Process, op: str, trouble: Trouble = Trouble.LOST_REPLY
+    ) -> NoReturn:
+        """The server did it, or will, and the answer does not arrive."""
+        self._note(process, Fault(trouble.value, op))
         process.sleep(self.dice.uniform(0.0, _GIVING_UP_S))
         raise Unavailable(f"{op}: no reply")
 

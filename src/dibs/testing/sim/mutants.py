@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
+from dibs.adapters import card_endings, own_cards
 from dibs.adapters.leases import comments
 from dibs.core import fold as folding
 from dibs.core import grants, painting, proof
@@ -17,9 +18,20 @@ from dibs.core.card import CardState
 from dibs.core.fold import Folded, FoldRules, Marks, PostedCard
 from dibs.core.ids import Fence, LocalTime, RunId
 from dibs.core.issue import Comment, Thread
-from dibs.core.lease import Lease, Lost, Record, Renewed, RenewResult
+from dibs.core.lease import (
+    Ending,
+    Lease,
+    Lost,
+    Record,
+    Released,
+    ReleaseResult,
+    Renewed,
+    RenewResult,
+)
+from dibs.core.plan import EditComment
 from dibs.core.presets import STAGES
 from dibs.core.proof import NoProof, Proof, Won
+from dibs.ports.leases import Painter
 from dibs.services import claiming, keeping, sweeping
 
 Place = ModuleType | type
@@ -90,6 +102,26 @@ def _painted_when_not_claimed(thread: Thread, *rest: Any) -> Record:
     return replace(record, painted=record.ending is None or not claimed)
 
 
+def _paint_with_the_decision(
+    self: card_endings.CardEndings, lease: Lease, ending: Ending, painter: Painter
+) -> ReleaseResult:
+    """One request less: the labels go along with the edit, before anybody knows if it counts."""
+    seen, asked_at = self._tracker.read(lease.issue), self._clock.now()
+    plan = painter(Record(lease, seen.now, ending, painted=False), seen)
+    released = own_cards.card(lease, CardState.RELEASED, ending)
+    written = self._cards._write(lease, released, (*plan.showing, *plan.letting_go))
+    decided = self._judged(lease, ending, written, asked_at)
+    if not isinstance(decided, card_endings._Decided):
+        return Lost("it came too late")
+    mark = EditComment(own_cards.own_card(lease), card_endings._shown(decided.record))
+    self._paint(decided.record, painter, mark)
+    return Released(decided.record)
+
+
+def _await_nothing(_self: own_cards.OwnCards, _lease: Lease) -> None:
+    return None
+
+
 def _accept_unjudged(_self: claiming.Claiming, *_: object) -> tuple[None, int]:
     return None, 0
 
@@ -126,6 +158,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (folding, "fold", _fold_without_conceded),
             (comments, "fold", _fold_without_conceded),
+            (card_endings, "fold", _fold_without_conceded),
             (proof, "fold", _fold_without_conceded),
         ),
     ),
@@ -163,13 +196,26 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a stranger's card is a card",
         "strangers forge cards",
-        tuple((place, "read_marks", _believe_everybody) for place in (folding, comments, proof)),
+        tuple(
+            (place, "read_marks", _believe_everybody)
+            for place in (folding, comments, card_endings, proof)
+        ),
     ),
     Mutant("nobody sweeps", "no lag", ((sweeping.Sweeping, "sweep", _sweep_nothing),)),
     Mutant(
         "the fence does not rise",
         "no lag (atomic store)",
         ((grants, "next_fence", _the_same_fence),),
+    ),
+    Mutant(
+        "labels go with the decision",
+        "no lag (one trip)",
+        ((card_endings.CardEndings, "finish", _paint_with_the_decision),),
+    ),
+    Mutant(
+        "a renewal under way is not awaited",
+        "writes that were given up on come later",
+        ((own_cards.OwnCards, "outwait_strays", _await_nothing),),
     ),
     Mutant(
         "revokes are not read",

@@ -95,5 +95,52 @@ def on_a_store(scenario: Scenario) -> Scenario:
 
 
 ATOMIC: tuple[Scenario, ...] = tuple(on_a_store(scenario) for scenario in (MODEL[0], *STORMS))
-ALL: tuple[Scenario, ...] = (*MODEL, *STORMS, *ATOMIC)
+
+
+def in_one_trip(scenario: Scenario, **faults: float) -> Scenario:
+    """The same world where a tracker takes several effects in one request, one after the other."""
+    changed = replace(scenario.faults, in_flight_s=4.0, **faults)  # type: ignore[arg-type]
+    return replace(scenario, name=f"{scenario.name} (one trip)", one_trip=True, faults=changed)
+
+
+_STORMS_OF_TRIPS = {
+    "network trouble": {"straggle": 0.02, "cut_short": 0.03},
+    "network trouble and lag": {"straggle": 0.02, "cut_short": 0.03},
+    "4 issues, 5 workers, everything": {"straggle": 0.02, "cut_short": 0.03},
+}
+ONE_TRIP: tuple[Scenario, ...] = (
+    *(in_one_trip(scenario) for scenario in MODEL),
+    *(in_one_trip(scenario, **_STORMS_OF_TRIPS.get(scenario.name, {})) for scenario in STORMS),
+    in_one_trip(
+        Scenario(name="trips are cut short", faults=replace(_STALLED, freeze=0.03)), cut_short=0.2
+    ),
+    in_one_trip(
+        Scenario(name="trips fail in part", faults=replace(_STALLED, freeze=0.03)),
+        failed_in_part=0.1,
+    ),
+    on_a_store(in_one_trip(STORMS[0])),
+    on_a_store(
+        in_one_trip(Scenario(name="network trouble", faults=_TROUBLE), cut_short=0.05),
+    ),
+)
+"""Trackers that are asked for less often: what others do may come between any two effects."""
+
+LATE: tuple[Scenario, ...] = (
+    Scenario(
+        name="writes that were given up on come later",
+        work_s=(1.0, 12.0),
+        faults=replace(_STALLED, freeze=0.03, straggle=0.1, in_flight_s=3.0),
+    ),
+    in_one_trip(
+        Scenario(
+            name="writes that were given up on come later",
+            work_s=(1.0, 12.0),
+            faults=replace(_STALLED, freeze=0.03),
+        ),
+        straggle=0.1,
+    ),
+)
+"""A client has no answer and stops waiting; its write takes effect all the same."""
+
+ALL: tuple[Scenario, ...] = (*MODEL, *STORMS, *ATOMIC, *ONE_TRIP, *LATE)
 BY_NAME = {scenario.name: scenario for scenario in ALL}

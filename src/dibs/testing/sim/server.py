@@ -7,7 +7,8 @@ writer's own reply always tells the truth.
 
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -63,6 +64,10 @@ class _Change:
     updated_after: ServerTime
 
     @property
+    def identity(self) -> object:
+        return self.what, self.seen_from_us
+
+    @property
     def touches(self) -> object:
         """What an earlier change of the same thing no longer shows behind."""
         match self.what:
@@ -72,6 +77,10 @@ class _Change:
                 return label
             case other:
                 return other
+
+
+Own = list[_Change]
+"""The changes of one request: its own reply shows them, whatever else lags."""
 
 
 class Server:
@@ -92,6 +101,7 @@ class Server:
         self._write_lag_us = microseconds(write_lag_s)
         self._lags = self._read_lag_us > 0 or self._write_lag_us > 0
         self._unseen: dict[IssueRef, deque[_Change]] = {}
+        self._own: Own | None = None
 
     # Reading
 
@@ -100,6 +110,17 @@ class Server:
         if not self._lags:
             return thread
         return self._shown(thread, self._as_of_us())
+
+    def read_after(self, issue: IssueRef, own: Own) -> Thread:
+        """What the reply to a request shows that has made these changes.
+
+        A replica that lags in order shows them with all that was before; writes that are seen each
+        in their own time need not be in it.
+        """
+        thread = self.truth.read(issue)
+        if not self._lags:
+            return thread
+        return self._shown(thread, self._simulation.now_us, own)
 
     def find(self, query: IssueQuery) -> Found:
         if not self._lags or not self._unseen:
@@ -129,14 +150,16 @@ class Server:
         behind_us = self._dice.randint(0, self._read_lag_us) if self._read_lag_us else 0
         return self._simulation.now_us - behind_us
 
-    def _shown(self, thread: Thread, as_of_us: int) -> Thread:
+    def _shown(self, thread: Thread, as_of_us: int, own: Sequence[_Change] = ()) -> Thread:
         """The truth, with every change taken back that this reader cannot see yet."""
         changes = self._unseen.get(thread.issue.ref)
         if not changes:
             return thread
         view = _View(thread, updated_before=changes[0].updated_before)
+        ours = {change.identity for change in own}
         for change in reversed(changes):
-            view.take(change, seen=change.seen_from_us <= as_of_us)
+            seen = change.seen_from_us <= as_of_us or change.identity in ours
+            view.take(change, seen=seen)
         self._forget_what_all_see(thread.issue.ref, changes)
         return view.thread()
 
@@ -150,6 +173,15 @@ class Server:
             del self._unseen[issue]
 
     # Writing
+
+    @contextmanager
+    def noting(self, own: Own | None) -> Iterator[None]:
+        """What is changed within belongs to this request."""
+        self._own = own
+        try:
+            yield
+        finally:
+            self._own = None
 
     def create(self, draft: Draft) -> Issue:
         return self.truth.create(draft)
@@ -199,6 +231,8 @@ class Server:
             delay_us = self._dice.randint(0, self._write_lag_us) if self._write_lag_us else 0
             seen_from_us = self._simulation.now_us + delay_us
             noted.append(_Change(what, seen_from_us, before.updated_at, after))
+            if self._own is not None:
+                self._own.append(noted[-1])
 
 
 class _View:

@@ -101,7 +101,7 @@ class Fleet:
         if not 0 <= self.crash_per_hour <= 3600:
             raise ValueError("a worker can crash at most once a second")
         try:
-            trust = self.terms.ttl - self.terms.margin
+            trust = self.terms.trust
         except ValueError as flaw:
             raise ValueError(
                 f"ttl {format_duration(self.ttl)} is too short for a tracker that counts in whole "

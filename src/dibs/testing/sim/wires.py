@@ -5,9 +5,10 @@ Nothing else in the simulated world waits, so these are the points at which proc
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.events import Event
@@ -23,29 +24,40 @@ from dibs.core.lease import (
     RenewResult,
     Revocation,
 )
+from dibs.core.plan import Effect
 from dibs.core.steps import Step
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import LeaseStore
-from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
+from dibs.ports.tracker import Found, FoundThreads, IssueQuery, TrackerTraits
 from dibs.testing.sim.faults import Trouble, Weather
 from dibs.testing.sim.fibres import Process
 from dibs.testing.sim.history import Called, History, What
 from dibs.testing.sim.server import Server
+from dibs.testing.sim.trips import Network, Trip, chart
 
 Answer = TypeVar("Answer")
 _SLOW_READINGS = 0.25
 """How often a reading's way back is played by itself. What was read is acted upon with the next
 request, so that one's way out is a delay between the two as well.
 """
+_TRIP_GAP_US = 150_000
+"""How long the server takes for each effect of a trip, at most."""
 
 
 class Wire:
     """One process's line to the outside."""
 
-    def __init__(self, process: Process, weather: Weather, history: History) -> None:
+    def __init__(
+        self,
+        process: Process,
+        weather: Weather,
+        history: History,
+        network: Network | None = None,
+    ) -> None:
         self._process = process
         self._weather = weather
         self._history = history
+        self._network = network or Network(process.simulation)
 
     def call(
         self,
@@ -56,10 +68,12 @@ class Wire:
         writes: bool = False,
     ) -> Answer:
         process, weather = self._process, self._weather
-        weather.travel(process)
+        weather.travel(process, out=True)
         trouble = weather.trouble(process, writes=writes)
         if trouble in (Trouble.UNAVAILABLE, Trouble.RATE_LIMITED):
             weather.refuse(process, trouble, op)
+        if trouble is Trouble.STRAGGLING:
+            self._give_up(op, issue, do, arguments)
         try:
             answer = do()
         except (NoSuchIssue, NoSuchComment):
@@ -71,6 +85,55 @@ class Wire:
         if writes or weather.dice.random() < _SLOW_READINGS:
             weather.travel(process)
         return self._shortened(answer) if trouble is Trouble.TRUNCATED else answer
+
+    def _give_up(
+        self,
+        op: str,
+        issue: IssueRef | None,
+        do: Callable[[], object],
+        arguments: tuple[object, ...],
+    ) -> NoReturn:
+        """It takes effect all the same, later on."""
+        note, late_us = self._as_sender(late=True), self._weather.straggles_us()
+
+        def deliver() -> None:
+            self._network.pause(late_us)
+            with suppress(NoSuchIssue, NoSuchComment):
+                note(Called(op, issue, arguments, do(), writes=True))
+
+        self._network.carry(deliver)
+        self._weather.lose_reply(self._process, op, Trouble.STRAGGLING)
+
+    def trip(self, server: Server, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+        """Several effects in one request."""
+        process, weather = self._process, self._weather
+        weather.travel(process, out=True)
+        trouble = weather.trouble(process, writes=True, trip=True)
+        if trouble in (Trouble.UNAVAILABLE, Trouble.RATE_LIMITED):
+            weather.refuse(process, trouble, "trip")
+        course = chart(trouble, len(effects), weather.dice.random, _TRIP_GAP_US)
+        if trouble is Trouble.STRAGGLING:
+            course = replace(course, late_us=weather.straggles_us())
+        note = self._as_sender(late=trouble is Trouble.STRAGGLING)
+        trip = Trip(server, issue, tuple(effects), course, note)
+        self._network.carry(lambda: trip.run(self._network))
+        if trouble is Trouble.STRAGGLING:
+            weather.lose_reply(process, "trip", trouble)
+        process.simulation.pause(course.total_us + 1)  # by then it is through
+        if trouble is Trouble.LOST_REPLY:
+            weather.lose_reply(process, "trip")
+        weather.travel(process)
+        if trip.failure is not None:
+            raise trip.failure
+        assert trip.answer is not None, "it was not cut short"
+        self.note(Called("trip", issue, (len(effects),), trip.answer, writes=False))
+        return self._shortened(trip.answer) if trouble is Trouble.TRUNCATED else trip.answer
+
+    def _as_sender(self, *, late: bool) -> Callable[[What], None]:
+        """Note what the network does as the sender's doing; late, in no order with the rest."""
+        running = self._process.simulation.running
+        name, fibre = self._process.name, running.number if running and not late else 0
+        return lambda what: self._history.note(name, fibre, what)
 
     def _shortened(self, answer: Answer) -> Answer:
         """A page of comments is missing; sometimes the client knows that, sometimes not."""
@@ -110,11 +173,16 @@ class WiredTracker:
         settle: timedelta,
         grain: timedelta,
         cheap_reads: bool = False,
+        in_flight: timedelta | None = None,
     ) -> None:
         self._wire = wire
         self._server = server
         self.traits = TrackerTraits(
-            name="simulated", settle=settle, grain=grain, cheap_reads=cheap_reads
+            name="simulated",
+            settle=settle,
+            grain=grain,
+            cheap_reads=cheap_reads,
+            in_flight=in_flight,
         )
 
     def find(self, query: IssueQuery) -> Found:
@@ -157,6 +225,29 @@ class WiredTracker:
 
     def prepare(self, labels: Sequence[str]) -> None:
         """Labels need no making here."""
+
+
+class WiredTrips(WiredTracker):
+    """The same with `ports.tracker.OneTrip` and `ReadsMany`: whoever has the one has the other."""
+
+    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+        return self._wire.trip(self._server, issue, effects)
+
+    def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+        def read() -> Mapping[IssueRef, Thread]:
+            return {issue: self._server.read(issue) for issue in issues}
+
+        return self._wire.call("threads", None, read, len(issues))
+
+    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
+        def find() -> tuple[FoundThreads, ...]:
+            return tuple(self._with_comments(self._server.find(query)) for query in queries)
+
+        return self._wire.call("find_threads", None, find, len(queries))
+
+    def _with_comments(self, found: Found) -> FoundThreads:
+        threads = tuple(self._server.read(issue.ref) for issue in found.issues)
+        return FoundThreads(threads, found.now, found.more)
 
 
 class WiredStore:

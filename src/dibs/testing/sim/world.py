@@ -28,9 +28,12 @@ from dibs.testing.sim.faults import Faults, Weather
 from dibs.testing.sim.fibres import Killed, Process, Simulation, microseconds
 from dibs.testing.sim.history import Acts, Effect, History
 from dibs.testing.sim.server import Server
-from dibs.testing.sim.wires import Wire, WiredStore, WiredTracker
+from dibs.testing.sim.trips import Network
+from dibs.testing.sim.wires import Wire, WiredStore, WiredTracker, WiredTrips
 from dibs.wiring import Adapters, Services
 
+_SERVER_S = 1.0
+"""More than the server takes for all effects of a trip."""
 COMMENTS = "comments"
 MEMORY = "memory"
 
@@ -45,6 +48,8 @@ class Scenario:
     stages: int = 1
     """How many stages an issue is worked in, one after the other."""
     leases: str = COMMENTS
+    one_trip: bool = False
+    """The tracker takes several effects in one request, though not in one step."""
     ttl_s: float = 20.0
     settle_s: float = 0.0
     work_s: tuple[float, float] = (1.0, 30.0)
@@ -74,11 +79,13 @@ class Scenario:
         """Whether the labels are sure to be right in the end, on a tracker that cannot batch.
 
         Not where other hands change labels while a painter sleeps, nor where a lagging tracker
-        hides from whoever paints for an atomic store the card that would say so.
+        hides from whoever paints for an atomic store the card that would say so; nor where a label
+        comes late that nobody is there to look after, or one of several is left out.
         """
         faults = self.faults
         hands = faults.bot or faults.person or faults.tampers
-        return not hands and (self.leases == COMMENTS or faults.lag_s == 0)
+        strays = faults.straggle or faults.failed_in_part
+        return not hands and not strays and (self.leases == COMMENTS or faults.lag_s == 0)
 
     @property
     def exclusive(self) -> bool:
@@ -160,7 +167,8 @@ class World:
         self._cheap_reads = self.dice.random() < 0.5
         self.settings = settings_of(scenario, closes=self.dice.random() < 0.5)
         self.pipeline = self.settings.pipeline
-        self.processes: list[Process] = []
+        self.network = Network(self.simulation)
+        self.processes: list[Process] = [self.network.process]
         self.highest_fence: dict[IssueRef, Fence] = {}
         self.issues = [
             self.server.create(Draft(f"Issue {number}", labels=self._first_labels)).ref
@@ -186,15 +194,20 @@ class World:
         return made
 
     def wire(self, process: Process) -> Wire:
-        return Wire(process, self.weather, self.history)
+        return Wire(process, self.weather, self.history, self.network)
 
     def tracker(self, wire: Wire) -> WiredTracker:
-        return WiredTracker(
+        faults = self.scenario.faults
+        kind = WiredTrips if self.scenario.one_trip else WiredTracker
+        return kind(
             wire,
             self.server,
             settle=timedelta(seconds=self.scenario.settle_s),
-            grain=timedelta(seconds=self.scenario.faults.grain_s),
+            grain=timedelta(seconds=faults.grain_s),
             cheap_reads=self._cheap_reads,
+            in_flight=None
+            if faults.in_flight_s is None
+            else timedelta(seconds=faults.in_flight_s + faults.delay_s + _SERVER_S),
         )
 
     def services(self, process: Process) -> Services:

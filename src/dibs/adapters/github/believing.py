@@ -1,0 +1,170 @@
+"""Whose marks count: those of accounts that may write to the repository.
+
+Everybody who reads must come to the same verdict. What GitHub says with a comment of its author's
+association depends on who asks: a membership that is not public is told to members only. So whoever
+wrote a mark is looked up by name, which has the same answer for every asker, and that is kept for
+ten minutes. Comments that are no marks need no verdict. A list of logins in the settings replaces
+all of it. Where GitHub does not tell this token (403), or does not know the account (an App's bot),
+the association decides.
+
+A stranger's forged mark costs a lookup, once, and at most so many in one reading. A reading that
+would need more is not whole, and the next one goes on from there; only somebody who holds already
+does without: marks that came after his card's turn no verdict.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from urllib.parse import quote
+
+from dibs.adapters.github.repository import RepositoryDoor
+from dibs.adapters.github.shapes import RestPermission, decode
+from dibs.adapters.github.translating import GHOST, Translator, folded
+from dibs.adapters.github.transport import Purpose
+from dibs.core.card import UnknownMark, parse_mark
+from dibs.core.control import parse_entry
+from dibs.core.errors import Outage, Unavailable
+from dibs.core.ids import LocalTime
+from dibs.core.issue import Comment
+
+LOOKUPS = 5
+_KEPT_S = 600.0
+_MOST = 2000
+_MAY_WRITE = frozenset({"write", "maintain", "admin"})
+_FORBIDDEN, _NOT_FOUND = 403, 404
+
+
+class Told(Enum):
+    """What GitHub says of an account."""
+
+    WRITES = auto()
+    WRITES_NOT = auto()
+    NOTHING = auto()
+    """Not to this token, or not of this account: then the association decides."""
+
+
+class Believing:
+    """For one repository. Safe for many threads."""
+
+    def __init__(self, door: RepositoryDoor, translator: Translator) -> None:
+        self._door = door
+        self._translator = translator
+        self._owner = folded(translator.repository.partition("/")[0])
+        self._lock = threading.Lock()
+        self._told: OrderedDict[str, tuple[Told, LocalTime]] = OrderedDict()
+        self._refused_at: LocalTime | None = None
+
+    def judging(self, purpose: Purpose, *, holding: bool = False) -> "Judging":
+        """For one reading. `holding`: by somebody who holds, and must not fail by strangers."""
+        return Judging(self, purpose, holding=holding)
+
+    def at_hand(self, login: str, *, associated: bool) -> bool | None:
+        """The verdict, if it needs no request."""
+        name = folded(login)
+        if self._translator.trusts_by_name:
+            return self._translator.believed(login, "")
+        if name == self._owner:
+            return True
+        if name == GHOST or name.endswith("[bot]"):
+            return associated
+        now = self._door.transport.clock.now()
+        with self._lock:
+            if self._refused_at is not None and now < self._refused_at + _KEPT_S:
+                return associated
+            told, since = self._told.get(name, (None, now))
+        if told is None or now >= since + _KEPT_S:
+            return None
+        return associated if told is Told.NOTHING else told is Told.WRITES
+
+    def ask(self, login: str, purpose: Purpose) -> Told:
+        told, refused = self._look_up(login, purpose)
+        now = self._door.transport.clock.now()
+        with self._lock:
+            self._refused_at = now if refused else None
+            self._told[folded(login)] = told, now
+            self._told.move_to_end(folded(login))
+            while len(self._told) > _MOST:
+                self._told.popitem(last=False)
+        return told
+
+    @property
+    def in_the_dark(self) -> bool:
+        """Whether GitHub refused to tell this token, lately."""
+        with self._lock:
+            return self._refused_at is not None
+
+    def refused(self, login: str) -> bool:
+        """Whether GitHub tells this token nothing; asked about an account that is sure to exist."""
+        told, _ = self._look_up(login, Purpose.LOOK)
+        return told is Told.NOTHING
+
+    def _look_up(self, login: str, purpose: Purpose) -> tuple[Told, bool]:
+        path = f"/collaborators/{quote(login, safe='')}/permission"
+        reply = self._door.ask("GET", path, purpose=purpose)
+        if reply.status in (_FORBIDDEN, _NOT_FOUND):
+            return Told.NOTHING, reply.status == _FORBIDDEN
+        self._door.insist_done(reply, "GET", path)
+        may = decode(reply.body, RestPermission).permission in _MAY_WRITE
+        return Told.WRITES if may else Told.WRITES_NOT, False
+
+
+class Judging:
+    """One reading's verdicts, with its share of lookups."""
+
+    def __init__(self, believing: Believing, purpose: Purpose, *, holding: bool = False) -> None:
+        self.purpose = purpose
+        self._believing = believing
+        self._holding = holding
+        self._left = LOOKUPS
+
+    def author(self, login: str, *, associated: bool) -> bool | None:
+        """Whether what this account says counts; None if this reading cannot tell any more."""
+        verdict = self._believing.at_hand(login, associated=associated)
+        if verdict is not None or self._left == 0:
+            return verdict
+        self._left -= 1
+        try:
+            self._believing.ask(login, self.purpose)
+        except Outage:
+            if not self._holding:
+                raise
+            self._left = 0
+            return None
+        return self._believing.at_hand(login, associated=associated)
+
+    def comments(self, comments: Sequence[Comment]) -> tuple[tuple[Comment, ...], bool]:
+        """With each mark's verdict, and whether there is one for all of them.
+
+        They come as the association has it. Those whom that speaks for are looked up first, so that
+        strangers cannot use up the lookups.
+        """
+        marks = [comment for comment in comments if is_mark(comment.body)]
+        verdicts: dict[str, bool | None] = {}
+        for mark in sorted(marks, key=lambda one: not one.by_writer):
+            if mark.author not in verdicts:
+                verdicts[mark.author] = self.author(mark.author, associated=mark.by_writer)
+        judged = {
+            mark.id: replace(mark, by_writer=verdict)
+            for mark in marks
+            if (verdict := verdicts[mark.author]) is not None
+        }
+        whole = self._holding or None not in verdicts.values()
+        return tuple(judged.get(one.id, one) for one in comments), whole
+
+    def lowest(self, authors: Iterable[tuple[int, str, bool]]) -> int | None:
+        """Of issues with their authors and associations, the first number that counts."""
+        for number, login, associated in sorted(authors):
+            verdict = self.author(login, associated=associated)
+            if verdict is None:
+                raise Unavailable(f"#{number}: too many accounts to ask about at once")
+            if verdict:
+                return number
+        return None
+
+
+def is_mark(body: str) -> bool:
+    """Whether it is well formed, so that it decides something if its author counts."""
+    mark = parse_mark(body)
+    return not isinstance(mark, UnknownMark) if mark is not None else parse_entry(body) is not None

@@ -1,0 +1,186 @@
+"""Connections on which every wait ends with the call that it is for.
+
+A library's timeouts begin anew with each step of connecting and with each piece that comes or goes,
+so that a server which sends a letter now and then is listened to for ever. Here a call has one end.
+It is set before the call, for the thread that makes it; after it nothing is sent, read or waited
+for. Then the connection is torn down, so that the kernel does not deliver later what it still has.
+Which proxy to take, the environment says.
+"""
+
+import math
+import socket
+import ssl
+import struct
+import threading
+import urllib.request
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpcore
+import httpx
+
+from dibs.ports.clock import Clock
+
+_MOST = 32
+"""GitHub takes a hundred at once from all processes that use a token."""
+_IDLE_S = 30.0
+_PIECE = 16 * 1024
+_DROP_WHAT_IS_UNSENT = struct.pack("ii", 1, 0)
+
+
+class Deadline(threading.local):
+    """When the call that this thread is in has to be over."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until = math.inf
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        self._until = self._clock.now() + seconds
+        try:
+            yield
+        finally:
+            self._until = math.inf
+
+    def left(self, timeout: float | None, late: type[Exception]) -> float | None:
+        """How long may be waited now; raises `late` if no longer."""
+        left_s = self._until - self._clock.now()
+        if left_s <= 0:
+            raise late("the call is over")
+        waits_s = min(left_s, math.inf if timeout is None else timeout)
+        return None if waits_s == math.inf else waits_s
+
+
+class _Stream(httpcore.NetworkStream):
+    def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline) -> None:
+        self._stream, self._deadline = stream, deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        with self._torn_down_if_late():
+            left_s = self._deadline.left(timeout, httpcore.ReadTimeout)
+            return self._stream.read(max_bytes, left_s)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        with self._torn_down_if_late():
+            for start in range(0, len(buffer), _PIECE):
+                left_s = self._deadline.left(timeout, httpcore.WriteTimeout)
+                self._stream.write(buffer[start : start + _PIECE], left_s)
+
+    @contextmanager
+    def _torn_down_if_late(self) -> Iterator[None]:
+        try:
+            yield
+        except httpcore.TimeoutException:
+            with suppress(OSError, AttributeError):  # whoever raised this closes it next
+                self._stream.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, _DROP_WHAT_IS_UNSENT
+                )
+            raise
+
+    def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore.NetworkStream:
+        left_s = self._deadline.left(timeout, httpcore.ConnectTimeout)
+        return _Stream(self._stream.start_tls(ssl_context, server_hostname, left_s), self._deadline)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class _Backend(httpcore.NetworkBackend):
+    def __init__(self, deadline: Deadline) -> None:
+        self._plain, self._deadline = httpcore.SyncBackend(), deadline
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.NetworkStream:
+        left_s = self._deadline.left(timeout, httpcore.ConnectTimeout)
+        stream = self._plain.connect_tcp(host, port, left_s, local_address, socket_options or ())
+        return _Stream(stream, self._deadline)
+
+
+class Connections(httpx.BaseTransport):
+    """Kept open, for one server."""
+
+    def __init__(self, address: str, deadline: Deadline) -> None:
+        """Raises ValueError, ImportError or RuntimeError for a proxy that cannot be used."""
+        self._pool = _pool(address, _Backend(deadline))
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        reply = self._pool.handle_request(
+            httpcore.Request(
+                method=request.method,
+                url=_url(request.url),
+                headers=request.headers.raw,
+                content=request.stream,
+                extensions=request.extensions,
+            )
+        )
+        body = _Body(reply)
+        return httpx.Response(reply.status, headers=reply.headers, stream=body)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _Body(httpx.SyncByteStream):
+    def __init__(self, reply: httpcore.Response) -> None:
+        self._reply = reply
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._reply.iter_stream()
+
+    def close(self) -> None:
+        self._reply.close()
+
+
+def _pool(address: str, backend: _Backend) -> httpcore.ConnectionPool:
+    options: dict[str, Any] = {
+        "ssl_context": _certificates(address),
+        "max_connections": _MOST,
+        "max_keepalive_connections": _MOST,
+        "keepalive_expiry": _IDLE_S,
+        "network_backend": backend,
+    }
+    proxy = _proxy_for(address)
+    if proxy is None:
+        return httpcore.ConnectionPool(**options)
+    options |= {"proxy_url": _url(proxy.url), "proxy_auth": proxy.raw_auth}
+    if proxy.url.scheme.startswith("socks"):
+        return httpcore.SOCKSProxy(**options)
+    return httpcore.HTTPProxy(**options, proxy_headers=proxy.headers.raw)
+
+
+def _certificates(address: str) -> ssl.SSLContext:
+    if address.startswith("https:"):
+        return httpx.create_ssl_context()
+    # Reading the certificates of the world takes a tenth of a second: not where none is needed.
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _proxy_for(address: str) -> httpx.Proxy | None:
+    parts, told = urlsplit(address), urllib.request.getproxies()
+    named = told.get(parts.scheme) or told.get("all")
+    if not named or urllib.request.proxy_bypass(parts.netloc):
+        return None
+    return httpx.Proxy(named if "://" in named else f"http://{named}")
+
+
+def _url(url: httpx.URL) -> httpcore.URL:
+    return httpcore.URL(
+        scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+    )

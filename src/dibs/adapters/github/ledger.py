@@ -1,0 +1,211 @@
+"""Where one token's spending is kept: for all processes of this machine in one small file.
+
+GitHub counts by token, and sixteen workers on a host use one. The file is locked for a moment for
+each request, and never waited for: whoever holds it may have been stopped. It is no proof of
+anything: if it is damaged, it is empty; if it cannot be written, each process counts for itself.
+Times in it are the machine's uptime, and mean nothing after a restart.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from dibs.adapters.clocks import BOOT
+from dibs.adapters.github.breaker import Breaker
+from dibs.adapters.github.budget import Purpose, Resource
+from dibs.adapters.github.pace import Kind, Limits
+from dibs.adapters.github.spending import Outcome, Passed, Refusal, Spending
+from dibs.adapters.homes import state_folder
+from dibs.core.ids import LocalTime
+from dibs.ports.clock import Clock
+
+_VERSION = 1
+_TRIES = 25
+_TRY_EVERY_S = 0.002
+_LARGEST = 256 * 1024
+_MOST_UNWRITTEN = 1000
+
+Told = TypeVar("Told")
+
+
+class Ledger(Protocol):
+    """Safe for many threads. Never raises."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether the other processes of this machine see what is noted here."""
+        ...
+
+    def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None: ...
+
+    def note(self, outcome: Outcome) -> None: ...
+
+    def read(self, look: Callable[[Spending, LocalTime], Told]) -> Told: ...
+
+    def spent(self, resource: Resource) -> bool:
+        """Whether nothing is left, as far as this process knows: looks at no file."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class MemoryLedger:
+    """Of one process."""
+
+    shared = False
+
+    def __init__(self, clock: Clock, limits: Limits | None = None) -> None:
+        self._clock, self._limits = clock, limits or Limits()
+        self._lock = threading.Lock()
+        self._spending = Spending()
+
+    def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None:
+        with self._lock:  # the clock is read inside, so that time does not run backwards
+            return self._spending.admit(kind, purpose, self._limits, self._clock.now())
+
+    def note(self, outcome: Outcome) -> None:
+        with self._lock:
+            self._spending.note(outcome)
+
+    def read(self, look: Callable[[Spending, LocalTime], Told]) -> Told:
+        with self._lock:
+            return look(self._spending, self._clock.now())
+
+    def spent(self, resource: Resource) -> bool:
+        return self.read(lambda spending, now: spending.spent(resource, now))
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+@dataclass(slots=True)
+class _Kept:
+    """The file. A field that is not there, or of another kind, makes it an empty one."""
+
+    v: int
+    boot: str
+    spending: Spending
+
+
+class FileLedger:
+    """Of all processes that use the same token on this machine."""
+
+    def __init__(self, path: Path, clock: Clock, limits: Limits | None = None) -> None:
+        self._path, self._clock, self._limits = path, clock, limits or Limits()
+        self._lock = threading.Lock()
+        self._spending = Spending()
+        """As it was when we last looked, and what we noted since."""
+        self._unwritten: list[Outcome] = []
+        self._shared = True
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    @property
+    def shared(self) -> bool:
+        return self._shared
+
+    def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None:
+        limits = self._limits
+        return self._exchange(lambda spending, now: spending.admit(kind, purpose, limits, now))
+
+    def note(self, outcome: Outcome) -> None:
+        """What others must know at once is written at once, the rest with the next request."""
+        with self._lock:
+            urgent = not isinstance(outcome, Passed) or self._spending.breaker != Breaker()
+            self._spending.note(outcome)
+            self._unwritten.append(outcome)
+            urgent |= len(self._unwritten) >= _MOST_UNWRITTEN
+        if urgent:
+            self._exchange(lambda _, __: None)
+
+    def read(self, look: Callable[[Spending, LocalTime], Told]) -> Told:
+        return self._exchange(look)
+
+    def spent(self, resource: Resource) -> bool:
+        with self._lock:
+            return self._spending.spent(resource, self._clock.now())
+
+    def close(self) -> None:
+        if self._unwritten:
+            self._exchange(lambda _, __: None)
+
+    def _exchange(self, change: Callable[[Spending, LocalTime], Told]) -> Told:
+        with self._lock, self._locked() as file:
+            now = self._clock.now()
+            before = _read(file) if file is not None else b""
+            if file is not None:
+                self._spending = _decoded(before, now)
+                for outcome in self._unwritten:
+                    self._spending.note(outcome)
+            told = change(self._spending, now)
+            if file is not None and _written(file, before, self._spending):
+                self._unwritten.clear()
+            return told
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int | None]:
+        """The file, for us alone; None if it cannot be had now."""
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            file = os.open(self._path, flags, 0o600)
+        except OSError:
+            self._shared = False
+            yield None
+            return
+        try:
+            self._shared = True
+            yield file if self._lock_soon(file) else None
+        finally:
+            os.close(file)  # which unlocks it
+
+    def _lock_soon(self, file: int) -> bool:
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._clock.sleep(_TRY_EVERY_S)
+            else:
+                return True
+        return False
+
+
+def _read(file: int) -> bytes:
+    try:
+        return os.pread(file, _LARGEST, 0)
+    except OSError:
+        return b""
+
+
+def _decoded(text: bytes, now: LocalTime) -> Spending:
+    try:
+        kept = msgspec.json.decode(text, type=_Kept)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return Spending()
+    if (kept.v, kept.boot) != (_VERSION, BOOT):
+        return Spending()
+    return kept.spending.sane(now)
+
+
+def _written(file: int, before: bytes, spending: Spending) -> bool:
+    try:
+        text = msgspec.json.encode(_Kept(_VERSION, BOOT, spending))
+        if text != before:
+            os.pwrite(file, text, 0)
+            os.ftruncate(file, len(text))
+    except OSError:
+        return False
+    return True
+
+
+def ledger_path(environment: Mapping[str, str], token_of: str, api: str) -> Path:
+    """One file for a token at a server. Its name tells neither."""
+    name = hashlib.sha256(f"{api}\0{token_of}".encode()).hexdigest()[:20]
+    return state_folder(environment) / f"github-{name}.json"

@@ -1,0 +1,178 @@
+"""GitHub's webhook deliveries: whose they are, and what they say, as far as it can matter to us.
+
+Pure: bytes and headers in, values out. What a delivery carries beyond the few fields that are read
+here is ignored, so that new fields break nothing; what is missing is empty. Whether it matters is
+decided elsewhere.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+
+from dibs.core.ids import IssueRef
+from dibs.ports.hints import Happening, Rubbish
+
+_SIGNED_WITH = "sha256="
+_FORM = "application/x-www-form-urlencoded"
+_JSON = "application/json"
+
+
+class _Named(msgspec.Struct):
+    name: str = ""
+
+
+class _Repository(msgspec.Struct):
+    full_name: str = ""
+    id: int = 0
+
+
+class _Issue(msgspec.Struct):
+    number: int
+    pull_request: object = None
+    """There, whatever it says, if the issue is a pull request."""
+
+
+class _Pull(msgspec.Struct):
+    number: int
+
+
+class _Comment(msgspec.Struct):
+    body: str | None = None
+
+
+class _Before(msgspec.Struct):
+    was: str = msgspec.field(default="", name="from")
+
+
+class _RepositoryBefore(msgspec.Struct):
+    name: _Before | None = None
+
+
+class _Owner(msgspec.Struct):
+    login: str = ""
+
+
+class _OwnerBefore(msgspec.Struct):
+    user: _Owner | None = None
+    organization: _Owner | None = None
+
+
+class _OwnerChange(msgspec.Struct):
+    was: _OwnerBefore | None = msgspec.field(default=None, name="from")
+
+
+class _Changes(msgspec.Struct):
+    repository: _RepositoryBefore | None = None
+    owner: _OwnerChange | None = None
+
+
+class _Delivery(msgspec.Struct):
+    action: str = ""
+    repository: _Repository | None = None
+    issue: _Issue | None = None
+    pull_request: _Pull | None = None
+    label: _Named | None = None
+    comment: _Comment | None = None
+
+
+class _RepositoryDelivery(msgspec.Struct):
+    changes: _Changes | None = None
+
+
+_Shape = TypeVar("_Shape", bound=msgspec.Struct)
+
+READ = frozenset({"issues", "issue_comment", "label", "pull_request", "repository"})
+"""The events that are read. To subscribe to any other is a waste."""
+
+
+class GithubDeliveries:
+    """A `ports.hints.Deliveries`. Without keys anybody is believed."""
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        self._keys = tuple(keys)
+
+    def vouched_for(self, body: bytes, headers: Mapping[str, str]) -> bool:
+        return not self._keys or verified(body, headers.get("x-hub-signature-256", ""), self._keys)
+
+    def number(self, headers: Mapping[str, str]) -> str:
+        return headers.get("x-github-delivery", "")
+
+    def read(self, body: bytes, headers: Mapping[str, str]) -> Happening:
+        event = headers.get("x-github-event", "")
+        if not event:
+            raise Rubbish("it does not say which event it is about")
+        return parse(event, payload(body, headers.get("content-type", "")))
+
+
+def verified(body: bytes, signature: str, keys: Iterable[bytes]) -> bool:
+    """Whether one of the keys signed the body. Takes as long for a near miss as for any other."""
+    given = signature.strip().encode("utf-8", "replace")
+    good = False
+    for key in keys:
+        wanted = _SIGNED_WITH + hmac.new(key, body, hashlib.sha256).hexdigest()
+        good |= hmac.compare_digest(wanted.encode(), given)
+    return good
+
+
+def payload(body: bytes, content_type: str) -> bytes:
+    """The JSON in a delivery, which may have come as a form. Raises Rubbish."""
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == _JSON:
+        return body
+    if kind != _FORM:
+        raise Rubbish(f"neither JSON nor a form, but {kind[:80]!r}")
+    try:
+        fields = parse_qs(body.decode("ascii"), max_num_fields=8)
+    except ValueError as flaw:
+        raise Rubbish("the form cannot be read") from flaw
+    found = fields.get("payload")
+    if not found:
+        raise Rubbish("the form has no payload")
+    return found[0].encode("utf-8", "replace")
+
+
+def parse(event: str, document: bytes) -> Happening:
+    """What it says; of an event that is not read nothing but its name. Raises Rubbish."""
+    if event not in READ:
+        return Happening(event)
+    told = _decoded(document, _Delivery)
+    if told.repository is None or not told.repository.full_name:
+        raise Rubbish("it does not say which repository it is about")
+    repo = told.repository.full_name
+    number = told.issue or told.pull_request
+    return Happening(
+        event=event,
+        action=told.action,
+        repo=repo,
+        repo_id=told.repository.id,
+        was_repo=_was(document, repo) if event == "repository" else "",
+        issue=IssueRef(repo, str(number.number)) if number is not None else None,
+        on_pull=told.issue is None or told.issue.pull_request is not None,
+        label=told.label.name if told.label else "",
+        comment=(told.comment.body or "") if told.comment else "",
+    )
+
+
+def _was(document: bytes, repo: str) -> str:
+    """The name before a repository was renamed or transferred; empty if neither."""
+    changes = _decoded(document, _RepositoryDelivery).changes
+    if changes is None:
+        return ""
+    owner, _, name = repo.partition("/")
+    before = changes.repository.name.was if changes.repository and changes.repository.name else ""
+    moved = changes.owner.was if changes.owner else None
+    from_owner = (moved.user or moved.organization) if moved else None
+    if not before and not (from_owner and from_owner.login):
+        return ""
+    return f"{from_owner.login if from_owner else owner}/{before or name}"
+
+
+def _decoded(document: bytes, shape: type[_Shape]) -> _Shape:
+    try:
+        return msgspec.json.decode(document, type=shape)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as flaw:
+        raise Rubbish(f"it cannot be read: {flaw}") from None

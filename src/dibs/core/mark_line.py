@@ -1,0 +1,90 @@
+"""One line of a comment that machines read: `<!-- kind key=value ... -->`, and how it is spelt.
+
+Decides how values are escaped, what ends a line, and what is not well formed. Refuses to know which
+kinds there are and what their fields mean: that is `card` and `control`.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote, unquote
+
+VERSION = 1
+LONGEST_LINE = 16_000
+_LINE = re.compile(
+    r"<!-- ([a-z]{1,20})((?: [a-z][a-z0-9_]{0,31}=[!-~]*)*) -->(?=[ \r\n]|$)", re.ASCII
+)
+_END = re.compile(r"--!?>")  # Markdown ends a comment at the one, browsers at both
+_EXACT = 2**53  # where Redis' scripts stop counting exactly
+# Everything that could end an HTML comment, split a field or ping a person is escaped.
+_SAFE = "-._~:/+"
+
+
+@dataclass(slots=True)
+class Fields:
+    """The key=value pairs of one line, taken out one by one; what is left over is kept."""
+
+    pairs: dict[str, str] = field(default_factory=dict)
+
+    def take(self, key: str) -> str | None:
+        value = self.pairs.pop(key, None)
+        return None if value is None else unquote(value, errors="strict")
+
+    def count(self, key: str, *, digits: int) -> int:
+        text = self.take(key) or "0"
+        if not text.isascii() or not text.isdigit() or len(text) > digits:
+            raise ValueError(f"{key} is not a count")
+        if (count := int(text)) >= _EXACT:
+            raise ValueError(f"{key} is more than every store can count")
+        return count
+
+    @property
+    def rest(self) -> tuple[tuple[str, str], ...]:
+        return tuple((key, unquote(value, errors="strict")) for key, value in self.pairs.items())
+
+
+def starts_as(body: str, kinds: Iterable[str]) -> bool:
+    """Whether a comment begins as one of these kinds does, well formed or not."""
+    return body.startswith(tuple(f"<!-- {kind} " for kind in kinds))
+
+
+def read_line(body: str) -> tuple[str, Fields]:
+    """The kind and the fields of a comment's first line. Raises ValueError that says the flaw."""
+    match = _LINE.match(body[: LONGEST_LINE + 1])  # one more, to see what the line ends at
+    if match is None or match.end() > LONGEST_LINE:
+        raise ValueError("the first line is not a well-formed mark")
+    if _END.search(match[2]):
+        raise ValueError("the HTML comment ends inside a value")
+    pairs = [pair.split("=", 1) for pair in match[2].split()]
+    fields = Fields(dict(pairs))
+    if len(fields.pairs) != len(pairs):
+        raise ValueError("a field stands twice")
+    version = fields.take("v")
+    if version not in (None, str(VERSION)):
+        raise ValueError(f"version {version!r} is not {VERSION}")
+    return match[1], fields
+
+
+def write_line(
+    kind: str, fields: Sequence[tuple[str, str]], extra: Sequence[tuple[str, str]] = ()
+) -> str:
+    """Fields without a value are left out."""
+    known = [(key, value) for key, value in fields if value]
+    written = " ".join(f"{key}={escape(value)}" for key, value in (*known, *extra))
+    return f"<!-- {kind} {written} -->"
+
+
+def escape(value: str) -> str:
+    return quote(value, safe=_SAFE, errors="replace").replace("--", "-%2D")
+
+
+def shortened(text: str, most: int = 3000) -> str:
+    """As much of it as fits: a line that is too long would be no mark."""
+    while len(escape(text)) > most:
+        text = text[: len(text) * 3 // 4]
+    return text
+
+
+def plain(text: str) -> str:
+    """A name inside a sentence: no markup, no mentions."""
+    return "".join(char if char.isalnum() or char in " ._-/:" else "_" for char in text)[:80]

@@ -1,0 +1,242 @@
+"""The scan of a tracker that is not cheap to ask: one list for many claims.
+
+A list costs one request, which is free while nothing has changed. The worker looks at many of the
+issues on it at once, with their comments, and works them off one by one: a claim judges that look
+and makes none of its own. A look holds for as long as lists show the issue unchanged.
+
+The list grows old. It is made anew after a while, when somebody hints at a change, and when it is
+used up; and before every bid while others are at work, since what they took meanwhile would cost a
+comment each. Where others are busy, any of the foremost is tried rather than the first: as many as
+they lately took, a few times over, and the whole list after a race was lost. The numbers were
+measured: docs/internals/adr/0023-one-list-for-many-claims.md.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dibs.core.errors import NoSuchIssue
+from dibs.core.ids import IssueRef, LocalTime, StageName
+from dibs.core.issue import Issue, Thread
+from dibs.core.pipeline import Pipeline, Stage
+from dibs.ports.clock import Clock
+from dibs.ports.reading import at_once
+from dibs.ports.tracker import Found, IssueQuery, ReadsMany, Tracker
+from dibs.services.resting import LOOKING_COSTS, Resting
+from dibs.services.scanning import Candidate, Spread, urgency
+
+_LISTED = 80
+"""Fewer than a page of 100, so that one page is enough although some on it are out of reach."""
+_LOOKED_AT = 50
+_ENOUGH = 10
+_KEPT_S = 60.0
+_KEPT_IN_COMPANY_S = 2.0
+_LATELY_S = 30.0
+_ROOM = 4
+"""For each issue that others took lately, so many are left to choose from."""
+_NARROWING = 25
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    issue: Issue
+    stage: Stage
+
+
+@dataclass(slots=True)
+class _Round:
+    """What is known since the lists were last made anew."""
+
+    began_at: LocalTime
+    stages: tuple[Stage, ...]
+    unlisted: list[Stage]
+    """Those whose list was not asked for yet: the foremost stages may be enough."""
+    others: int
+    """Issues that others hold, as far as the lists show: what is claimed, less what is ours."""
+    bustle: int
+    """Those of them that changed lately."""
+    found: dict[StageName, Found] = field(default_factory=dict)
+    left: list[_Listed] = field(default_factory=list)
+
+    def listed(self, ref: IssueRef) -> bool:
+        return any(issue.ref == ref for found in self.found.values() for issue in found.issues)
+
+
+class Shortlisting:
+    """One worker's."""
+
+    arrival_s = 2.0
+    """Long enough for the later ones to see what the first have bid for."""
+
+    def __init__(
+        self,
+        tracker: Tracker,
+        many: ReadsMany,
+        pipeline: Pipeline,
+        clock: Clock,
+        *,
+        poll_s: float,
+        dice: random.Random,
+    ) -> None:
+        self._tracker = tracker
+        self._many = many
+        self._pipeline = pipeline
+        self._clock = clock
+        self._kept_s = max(poll_s, _KEPT_S)
+        self._dice = dice
+        self._round: _Round | None = None
+        self._looks: dict[IssueRef, Thread] = {}
+        self.resting = Resting(clock, LOOKING_COSTS)
+
+    @staticmethod
+    def new_spread(dice: random.Random) -> Spread:
+        return Spread(dice, widest=_LISTED, narrowing=_NARROWING)
+
+    def next_candidate(self, stages: Sequence[Stage], spread: Spread) -> Candidate | None:
+        """One issue that looks free, from the last stage that has any."""
+        self.resting.forget_what_is_over()
+        current, fresh = self._round, False
+        while True:
+            if current is None or (not fresh and self._worn_out(current, stages, spread)):
+                current, fresh = self._begin(stages, spread), True
+            if current.left:
+                if (found := self._take(current, stages, spread)) is not None:
+                    return found
+            elif current.unlisted:
+                self._list(current, current.unlisted.pop(0))
+            elif fresh:
+                return None
+            else:
+                current = None
+
+    def anything_left(self, stages: Sequence[Stage]) -> bool:
+        """Whether an issue of these stages may still need us: free, held by others, or resting."""
+        known = self._round.found if self._round is not None else {}
+        for stage in stages:
+            found = known.get(stage.name) or self._find(stage)
+            if found.more or any(not self.resting.is_hopeless(issue) for issue in found.issues):
+                return True
+        return False
+
+    def look_anew(self) -> None:
+        """Somebody says that something has changed."""
+        self._round = None
+
+    # The round
+
+    def _worn_out(self, current: _Round, stages: Sequence[Stage], spread: Spread) -> bool:
+        company = current.others > 0 or spread.in_a_crowd
+        kept_s = _KEPT_IN_COMPANY_S if company else self._kept_s
+        old = self._clock.now() >= current.began_at + kept_s
+        return old or not set(stages).issubset(current.stages)
+
+    def _begin(self, stages: Sequence[Stage], spread: Spread) -> _Round:
+        """Looks outlast the list: whether they still hold is seen in the next one."""
+        last = self._round
+        self._looks = {
+            ref: look for ref, look in self._looks.items() if last is None or last.listed(ref)
+        }
+        self._round = _Round(
+            began_at=self._clock.now(),
+            stages=tuple(stages),
+            unlisted=list(stages),
+            others=-spread.holding,
+            bustle=-spread.holding,
+        )
+        return self._round
+
+    # Listing
+
+    def _list(self, current: _Round, stage: Stage) -> None:
+        """Claimed ones too: they tell who else is here, and whether anything is left to wait for.
+
+        One list is enough where it reaches the end: what is urgent is on it as well.
+        """
+        found = current.found[stage.name] = self._find(stage)
+        taken = [issue for issue in found.issues if self._is_claimed(issue)]
+        current.others += len(taken)
+        current.bustle += sum(
+            (found.now - issue.updated_at).total_seconds() < _LATELY_S for issue in taken
+        )
+        free = {issue.ref: issue for issue in self._free(found)}
+        if found.more:
+            free |= self._further(stage, enough=len(free) >= _ENOUGH)
+        ordered = sorted(free.values(), key=lambda issue: urgency(issue, self._pipeline))
+        current.left += [_Listed(issue, stage) for issue in ordered]
+
+    def _further(self, stage: Stage, *, enough: bool) -> dict[IssueRef, Issue]:
+        """What is urgent and further back; and the next best where the foremost are all taken."""
+        found = [self._find(stage, label) for label in self._pipeline.priorities]
+        if not enough:
+            claimed = (self._pipeline.labels.claimed,)
+            limit = _LISTED + len(self.resting)
+            found.append(self._find(stage, without=claimed, limit=limit))
+        return {issue.ref: issue for one in found for issue in self._free(one)}
+
+    def _find(
+        self, stage: Stage, *labels: str, without: tuple[str, ...] = (), limit: int = _LISTED
+    ) -> Found:
+        marks = self._pipeline.labels
+        never = (marks.paused, marks.parked, *sorted(self._pipeline.blockers))
+        wanted = (*stage.entry_labels, *labels)
+        return self._tracker.find(IssueQuery(wanted, (*without, *never), limit=limit))
+
+    def _free(self, found: Found) -> list[Issue]:
+        return [
+            issue
+            for issue in found.issues
+            if not self._is_claimed(issue) and not self.resting.leaves_alone(issue)
+        ]
+
+    def _is_claimed(self, issue: Issue) -> bool:
+        return self._pipeline.labels.claimed in issue.labels
+
+    # Looking
+
+    def _take(self, current: _Round, stages: Sequence[Stage], spread: Spread) -> Candidate | None:
+        """The first while alone, any of the foremost in company; None if it is not to be had."""
+        window = min(max(spread.window, _ROOM * current.bustle), len(current.left))
+        place = self._dice.randrange(window)
+        if self._look(current.left[place].issue) is None:
+            self._look_ahead(current.left, place, window)
+        chosen = current.left.pop(place)
+        look = self._look(chosen.issue)
+        # Used up, whatever comes of it: what keeps the issue back may lift without any change.
+        self._looks.pop(chosen.issue.ref, None)
+        if look is None or chosen.stage not in stages or self.resting.leaves_alone(look.issue):
+            return None
+        if not self._still_there(look.issue, chosen.stage):
+            return None
+        if not look.complete and (look := self._read(chosen.issue.ref)) is None:
+            return None
+        return Candidate(look.issue, chosen.stage, look.now, look)
+
+    def _look(self, listed: Issue) -> Thread | None:
+        """What is known of it, if nothing has changed since."""
+        look = self._looks.get(listed.ref)
+        if look is None or look.issue.comment_count < listed.comment_count:
+            return None
+        return look if look.issue.updated_at >= listed.updated_at else None
+
+    def _look_ahead(self, left: list[_Listed], place: int, window: int) -> None:
+        """At this one, and at others whose turn may come, as far as they are in one request."""
+        ahead = [one.issue for one in left[: max(window, _LOOKED_AT)]]
+        unseen = [issue.ref for issue in ahead if self._look(issue) is None]
+        unseen.remove(left[place].issue.ref)
+        if window > 1:
+            self._dice.shuffle(unseen)
+        most = min(_LOOKED_AT, at_once(self._many))
+        wanted = [left[place].issue.ref, *unseen[: most - 1]]
+        self._looks |= self._many.threads(wanted)
+
+    def _still_there(self, issue: Issue, stage: Stage) -> bool:
+        unwanted = {self._pipeline.labels.claimed, *self._pipeline.vetoes}
+        fits = issue.open and issue.labels.issuperset(stage.entry_labels)
+        return fits and issue.labels.isdisjoint(unwanted)
+
+    def _read(self, ref: IssueRef) -> Thread | None:
+        """Only when its turn has come: a thread too long for a look at many costs one by itself."""
+        try:
+            return self._tracker.read(ref)
+        except NoSuchIssue:
+            return None

@@ -1,0 +1,182 @@
+"""What goes wrong, on demand and by a seed: lag, stale and short lists, lost replies, other bots.
+
+A fault says what happens, to which requests, how often and how many times. `kind` is matched
+against the names of `counting`, so one expression fits REST and GraphQL. The same seed and the
+same order of requests give the same faults.
+"""
+
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from random import Random
+from typing import Any
+
+from .records import Happening, Issue, Label
+from .view import View
+
+
+class Wrong(StrEnum):
+    """What can go wrong."""
+
+    LAG = "lag"
+    """Reads learn of a write only after `seconds`; the reply to the write itself does not lag."""
+    STALE = "stale"
+    """A read is answered as the world was `seconds` ago."""
+    SHORT = "short"
+    """Lists lack their last `count` entries, while counts count them."""
+    ERROR_BEFORE = "error_before"
+    """A 5xx, and nothing was done."""
+    ERROR_AFTER = "error_after"
+    """A 502, and all was done."""
+    DROP_BEFORE = "drop_before"
+    """The connection ends without a reply; nothing was done."""
+    DROP_AFTER = "drop_after"
+    """The connection ends without a reply; all was done."""
+    SLOW = "slow"
+    """The reply takes `seconds` longer; what was to be done is done before."""
+    UNLABEL = "unlabel"
+    """Another bot takes off a label that was just put on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    wrong: Wrong
+    chance: float = 1.0
+    kind: str = ""
+    """An expression found in the request's kind; empty fits all."""
+    containing: str = ""
+    """A piece of the request's body."""
+    login: str = ""
+    """Only this account's requests."""
+    seconds: tuple[float, float] = (1.0, 1.0)
+    """Least and most."""
+    count: int = 1
+    status: int = 502
+    label: str = ""
+    """With `unlabel`: an expression found in the label's name."""
+    times: int | None = None
+    """How often at most; None for ever."""
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> "Fault":
+        seconds = given.get("seconds", (1.0, 1.0))
+        both = (seconds, seconds) if isinstance(seconds, int | float) else tuple(seconds)
+        return cls(**{**given, "wrong": Wrong(given["wrong"]), "seconds": both})
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The request under way in this thread."""
+
+    kind: str
+    body: bytes
+    login: str
+
+
+_asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
+OTHER_BOT = "tidy-labels[bot]"
+
+
+class Faults:
+    def __init__(self, seed: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._dice = Random(seed)
+        self._faults: list[Fault] = []
+        self._fresh: list[tuple[Issue, Label]] = []
+
+    def add(self, *faults: Fault) -> None:
+        with self._lock:
+            self._faults += faults
+
+    def set(self, faults: Iterable[Fault], *, seed: int | None = None) -> None:
+        with self._lock:
+            self._faults = list(faults)
+            if seed is not None:
+                self._dice = Random(seed)
+
+    def clear(self) -> None:
+        self.set(())
+
+    def told(self) -> list[dict[str, Any]]:
+        with self._lock:
+            return [asdict(fault) for fault in self._faults]
+
+    @property
+    def of_readings(self) -> bool:
+        """Whether some reading may differ from another of the same world."""
+        with self._lock:
+            return any(one.wrong in (Wrong.STALE, Wrong.SHORT) for one in self._faults)
+
+    # per request
+
+    def begin(self, asked: Asked | None) -> None:
+        """What this thread does from here on is done for that request; None for no client's."""
+        _asked.set(asked)
+
+    def strikes(self, wrong: Wrong, label: str | None = None) -> Fault | None:
+        """Whether this goes wrong with the request under way; then it counts as happened."""
+        asked = _asked.get()
+        if asked is None or not self._faults:
+            return None
+        with self._lock:
+            for place, fault in enumerate(self._faults):
+                meant = label is None or re.search(fault.label, label) is not None
+                if fault.wrong is wrong and meant and _fits(fault, asked) and self._rolls(fault):
+                    self._spend(place, fault)
+                    return fault
+        return None
+
+    def seconds(self, fault: Fault) -> float:
+        with self._lock:
+            return self._dice.uniform(*fault.seconds)
+
+    # hooks of the state
+
+    def lag(self) -> timedelta:
+        fault = self.strikes(Wrong.LAG)
+        return timedelta() if fault is None else timedelta(seconds=self.seconds(fault))
+
+    def reading(self, view: View) -> View:
+        stale, short = self.strikes(Wrong.STALE), self.strikes(Wrong.SHORT)
+        if stale and view.at is not None:
+            view = replace(view, at=view.at - timedelta(seconds=self.seconds(stale)))
+        return view if short is None else replace(view, short_by=short.count)
+
+    def hear(self, happening: Happening) -> None:
+        """Remember labels that the other bot will take off once the reply is made."""
+        issue, label = happening.issue, happening.label
+        if happening.action != "labeled" or issue is None or label is None:
+            return
+        if happening.sender == OTHER_BOT:
+            return
+        if self.strikes(Wrong.UNLABEL, label.name):
+            with self._lock:
+                self._fresh.append((issue, label))
+
+    def labels_to_drop(self) -> list[tuple[Issue, Label]]:
+        with self._lock:
+            fresh, self._fresh = self._fresh, []
+        return fresh
+
+    def _rolls(self, fault: Fault) -> bool:
+        return fault.chance >= 1 or self._dice.random() < fault.chance
+
+    def _spend(self, place: int, fault: Fault) -> None:
+        if fault.times is None:
+            return
+        if fault.times <= 1:
+            del self._faults[place]
+        else:
+            self._faults[place] = replace(fault, times=fault.times - 1)
+
+
+def _fits(fault: Fault, asked: Asked) -> bool:
+    return (
+        re.search(fault.kind, asked.kind) is not None
+        and fault.containing.encode() in asked.body
+        and (not fault.login or fault.login.lower() == asked.login.lower())
+    )

@@ -1,0 +1,75 @@
+"""What GraphQL says no with: an error beside the data, with GitHub's `type` at its top."""
+
+from collections.abc import Mapping
+
+from graphql import GraphQLError
+
+from .records import Viewer
+from .refusal import ARCHIVED, NO_BY_PERSON, Kind, Refusal
+
+
+class Complaint(Exception):
+    """A field that is not answered."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+def no_node(node_id: str) -> Complaint:
+    return Complaint("NOT_FOUND", f"Could not resolve to a node with the global id of '{node_id}'.")
+
+
+def worded(refusal: Refusal, viewer: Viewer, act: str, subject: str) -> Complaint:
+    """A refusal of the state, as a mutation on that node words it."""
+    match refusal.kind:
+        case Kind.NOT_FOUND | Kind.GONE | Kind.MOVED:
+            return no_node(subject)
+        case Kind.FORBIDDEN if refusal.message == ARCHIVED:
+            return Complaint("UNPROCESSABLE", ARCHIVED.rstrip("."))
+        case Kind.FORBIDDEN if refusal.message == NO_BY_PERSON and _classic(viewer):
+            name = act[:1].upper() + act[1:]
+            text = f"{viewer.login} does not have the correct permissions to execute `{name}`"
+            return Complaint("FORBIDDEN", text)
+        case Kind.INSUFFICIENT_SCOPES:
+            text = (
+                "Your token has not been granted the required scopes to execute this query. "
+                f"The '{act}' field requires one of the following scopes: ['public_repo', 'repo']."
+            )
+            return Complaint("INSUFFICIENT_SCOPES", text)
+        case Kind.UNPROCESSABLE | Kind.CONFLICT | Kind.NOT_ALLOWED:
+            return Complaint("UNPROCESSABLE", _sentences(refusal))
+        case Kind.FORBIDDEN | Kind.UNAUTHENTICATED:
+            return Complaint("FORBIDDEN", refusal.message)
+
+
+def _classic(viewer: Viewer) -> bool:
+    return viewer.token is not None and viewer.token.scopes is not None
+
+
+def _sentences(refusal: Refusal) -> str:
+    return ", ".join(map(_sentence, refusal.errors)) or refusal.message
+
+
+def _sentence(error: Mapping[str, object]) -> str:
+    """`title` that is `missing_field` is `Title can't be blank`."""
+    if "message" in error:
+        text = str(error["message"])
+        return text[:1].upper() + text[1:]
+    ends = {"missing_field": "can't be blank", "already_exists": "has already been taken"}
+    field = str(error["field"]).replace("_", " ").capitalize()
+    return f"{field} {ends.get(str(error['code']), 'is invalid')}"
+
+
+def formatted(error: GraphQLError) -> dict[str, object]:
+    """As GitHub lays an error out. An exception that is nobody's refusal is a bug, and raised."""
+    cause = error.original_error
+    if cause is not None and not isinstance(cause, Complaint | GraphQLError):
+        raise cause
+    told: dict[str, object] = {"type": cause.kind} if isinstance(cause, Complaint) else {}
+    if error.path is not None:
+        told["path"] = list(error.path)
+    if error.locations:
+        told["locations"] = [place.formatted for place in error.locations]
+    return {**told, "message": error.message}

@@ -1,0 +1,77 @@
+"""Every GraphQL document that we send, against GitHub's schema and against the fake's."""
+
+import ast
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from graphql import GraphQLError, parse
+
+import dibs
+from dibs.adapters.github.documents import MOST_AT_ONCE, every_document, threads
+from dibs.testing.fakehub.graphql_door import priced
+from dibs.testing.fakehub.graphql_price import MOST_NODES
+from dibs.testing.fakehub.graphql_schema import published as ours
+
+from .graphql import flaws
+
+SOURCE = Path(dibs.__file__).parent
+each_document = pytest.mark.parametrize("name", sorted(every_document()))
+
+
+@each_document
+def test_a_document_is_valid_by_github_s_schema(name):
+    assert flaws(every_document()[name]) == []
+
+
+@each_document
+def test_a_document_asks_for_nothing_that_the_fake_has_not(name):
+    assert flaws(every_document()[name], ours()) == []
+
+
+@each_document
+def test_a_document_is_within_the_limit_of_nodes(name):
+    everything = {"away": True, "labels": True}
+    pages = {f"f{place}": 100 for place in range(8)}
+    assert priced(every_document()[name], {**everything, **pages}).nodes <= MOST_NODES
+
+
+def test_looking_at_many_costs_a_few_points():
+    alone = {"away": False, "labels": False}
+    assert priced(threads(MOST_AT_ONCE), alone).points <= 5
+    assert priced(threads(1), alone).points == 1
+    assert priced(threads(1), {"away": True, "labels": True}).points == 1
+
+
+def test_the_checker_finds_a_field_that_does_not_exist():
+    assert "Cannot query field 'stars'" in flaws("{ viewer { stars } }")[0]
+
+
+def test_documents_are_written_in_one_module_only():
+    """So that none is sent which nobody checks."""
+    home = find_spec("dibs.adapters.github.documents")
+    assert home is not None
+    found = [
+        f"{module.name}: {text[:40]!r}"
+        for module in sorted((SOURCE / "adapters").rglob("*.py"))
+        if str(module) != home.origin
+        for text in _texts(module)
+        if _is_document(text)
+    ]
+    assert found == []
+
+
+def _texts(module):
+    for node in ast.walk(ast.parse(module.read_text("utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _is_document(text):
+    if not re.match(r"\s*(query|mutation|fragment|\{)", text):
+        return False
+    try:
+        return bool(parse(text))
+    except GraphQLError:
+        return False

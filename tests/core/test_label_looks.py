@@ -1,0 +1,19 @@
+"""How the labels of a pipeline look on a tracker that paints them."""
+
+import re
+
+import pytest
+
+from dibs.core.control import CONTROL_LABEL
+from dibs.core.label_looks import label_looks
+from dibs.core.presets import PRESETS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_label_of_a_preset_has_a_look_that_github_takes(name):
+    pipeline = PRESETS[name]
+    looks = label_looks(pipeline)
+    assert set(looks) == {*pipeline.every_label, CONTROL_LABEL}
+    for look in looks.values():
+        assert re.fullmatch("[0-9a-f]{6}", look.colour)
+        assert 0 < len(look.description) <= 100

@@ -1,0 +1,1 @@
+"""The fake GitHub over real HTTP, as a client sees it."""

@@ -1,0 +1,170 @@
+"""What goes wrong on demand, over real HTTP."""
+
+import httpx
+import pytest
+
+from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Wrong
+
+from .clients import SHOP, Shop, label_names, opened, said
+
+COMMENTS = f"{SHOP}/issues/1/comments"
+POST_COMMENT = "POST .*/comments$"
+
+
+def bodies(client, **params) -> list[str]:
+    return [comment["body"] for comment in client.get(COMMENTS, params=params).json()]
+
+
+def test_a_write_that_lags_shows_in_its_own_reply_and_to_readers_later(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.LAG, seconds=(5, 5), kind=POST_COMMENT))
+    assert said(writer, 1, "late")["body"] == "late"
+    assert bodies(writer) == []
+    assert writer.get(f"{SHOP}/issues/1").json()["comments"] == 0
+    shop.clock.turn(5)
+    assert bodies(writer) == ["late"]
+    assert writer.get(f"{SHOP}/issues/1").json()["comments"] == 1
+
+
+def test_writes_may_arrive_in_another_order_than_they_were_made(shop, writer):
+    opened(writer)
+    shop.hub.faults.set([Fault(Wrong.LAG, seconds=(5, 5), containing="first")])
+    first = said(writer, 1, "first")
+    second = said(writer, 1, "second")
+    assert first["id"] < second["id"]
+    assert bodies(writer) == ["second"], "the one that was made first is not there yet"
+    shop.clock.turn(5)
+    assert bodies(writer) == ["first", "second"]
+
+
+def test_an_edit_that_lags_shows_the_text_from_before(shop, writer):
+    opened(writer)
+    made = said(writer, 1, "before")
+    shop.hub.faults.add(Fault(Wrong.LAG, seconds=(3, 3)))
+    writer.patch(f"{SHOP}/issues/comments/{made['id']}", json={"body": "after"})
+    assert bodies(writer) == ["before"]
+    shop.clock.turn(3)
+    assert bodies(writer) == ["after"]
+
+
+def test_a_lagging_write_changes_the_etag_only_when_it_arrives(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.LAG, seconds=(5, 5), kind=POST_COMMENT))
+    before = writer.get(COMMENTS).headers["etag"]
+    said(writer, 1, "late")
+    assert writer.get(COMMENTS, headers={"If-None-Match": before}).status_code == 304
+    shop.clock.turn(5)
+    assert writer.get(COMMENTS, headers={"If-None-Match": before}).status_code == 200
+
+
+def test_graphql_lags_in_queries_and_not_in_payloads_of_mutations(shop, writer):
+    node = opened(writer)["node_id"]
+    shop.hub.faults.add(Fault(Wrong.LAG, seconds=(5, 5), kind="mutation Say"))
+    say = """mutation Say($id: ID!) { addComment(input: {subjectId: $id, body: "x"}) {
+      subject { ... on Issue { comments(first: 5) { totalCount } } } } }"""
+    look = """query Look($id: ID!) { node(id: $id) {
+      ... on Issue { comments(first: 5) { totalCount } } } }"""
+
+    def ask(document):
+        asked = {"query": document, "variables": {"id": node}}
+        return writer.post("/graphql", json=asked).json()["data"]
+
+    assert ask(say)["addComment"]["subject"]["comments"]["totalCount"] == 1
+    assert ask(look)["node"]["comments"]["totalCount"] == 0
+    shop.clock.turn(5)
+    assert ask(look)["node"]["comments"]["totalCount"] == 1
+
+
+def test_a_stale_list_is_the_list_of_a_while_ago(shop, writer):
+    opened(writer)
+    said(writer, 1, "old")
+    shop.clock.turn(60)
+    said(writer, 1, "new")
+    shop.hub.faults.add(Fault(Wrong.STALE, seconds=(30, 30), kind="GET .*/comments$", times=1))
+    assert bodies(writer) == ["old"]
+    assert bodies(writer) == ["old", "new"], "once was all that was asked for"
+
+
+def test_a_short_list_is_betrayed_by_the_count(shop, writer):
+    opened(writer)
+    for text in ("one", "two", "three"):
+        said(writer, 1, text)
+    shop.hub.faults.add(Fault(Wrong.SHORT, count=2))
+    assert bodies(writer) == ["one"]
+    assert writer.get(f"{SHOP}/issues/1").json()["comments"] == 3
+
+
+def test_an_error_before_the_write_leaves_nothing(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.ERROR_BEFORE, kind=POST_COMMENT, status=503))
+    assert writer.post(COMMENTS, json={"body": "x"}).status_code == 503
+    shop.hub.faults.clear()
+    assert bodies(writer) == []
+
+
+def test_an_error_after_the_write_leaves_what_was_written(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.ERROR_AFTER, kind=POST_COMMENT))
+    assert writer.post(COMMENTS, json={"body": "x"}).status_code == 502
+    assert bodies(writer) == ["x"]
+
+
+@pytest.mark.parametrize(("wrong", "kept"), [(Wrong.DROP_BEFORE, []), (Wrong.DROP_AFTER, ["x"])])
+def test_a_connection_that_drops_before_or_after_the_write(shop, writer, wrong, kept):
+    opened(writer)
+    shop.hub.faults.add(Fault(wrong, kind=POST_COMMENT, times=1))
+    with pytest.raises(httpx.RemoteProtocolError):
+        writer.post(COMMENTS, json={"body": "x"})
+    assert bodies(writer) == kept
+    assert shop.hub.counts.told()["by_status"]["0"] == 1, "asked, and not answered"
+
+
+def test_a_slow_reply_is_slow_after_its_work_is_done(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.SLOW, seconds=(60, 60), kind=POST_COMMENT))
+    with shop.client("alice-token") as hasty, pytest.raises(httpx.ReadTimeout):
+        hasty.post(COMMENTS, json={"body": "x"}, timeout=0.3)
+    assert bodies(writer) == ["x"]
+
+
+def test_another_bot_takes_a_fresh_label_off(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.UNLABEL, label="^doing$"))
+    reply = writer.post(f"{SHOP}/issues/1/labels", json={"labels": ["doing", "kept"]})
+    assert label_names(reply.json()) == ["doing", "kept"], "it was on when the reply was made"
+    assert label_names(writer.get(f"{SHOP}/issues/1").json()["labels"]) == ["kept"]
+    events = writer.get(f"{SHOP}/issues/1/events").json()
+    assert (events[-1]["event"], events[-1]["actor"]["type"]) == ("unlabeled", "Bot")
+
+
+def outcomes(seed: int) -> list[int]:
+    with FakeHub(limits=Limits.off(), seed=seed) as hub:
+        token = hub.user("alice", {"acme/shop": Permission.WRITE})
+        hub.faults.add(Fault(Wrong.ERROR_BEFORE, chance=0.5))
+        with Shop(hub, None).client(token) as client:
+            return [client.get(SHOP).status_code for _ in range(40)]
+
+
+def test_the_same_seed_goes_wrong_in_the_same_places():
+    once, again, other = outcomes(1), outcomes(1), outcomes(2)
+    assert once == again
+    assert once != other
+    assert set(once) == {200, 502}
+
+
+def test_faults_are_set_from_outside(shop, writer):
+    opened(writer)
+    put = writer.put(
+        "/_fakehub/faults",
+        json={"seed": 3, "faults": [{"wrong": "error_before", "status": 500, "login": "alice"}]},
+    )
+    assert put.status_code == 200
+    assert writer.get(SHOP).status_code == 500
+    with shop.as_("bob") as bob:
+        assert bob.get(SHOP).status_code == 200
+    assert writer.get("/_fakehub/faults").json()["faults"][0]["wrong"] == "error_before"
+    writer.delete("/_fakehub/faults")
+    assert writer.get(SHOP).status_code == 200
+    lag = {"wrong": "lag", "seconds": 2}
+    assert writer.post("/_fakehub/faults", json=lag).json()["faults"][0]["seconds"] == [2, 2]
+    assert writer.post("/_fakehub/faults", json={"wrong": "whatever"}).status_code == 422

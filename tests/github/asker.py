@@ -1,0 +1,31 @@
+"""A process that asks a ledger for leave again and again, and says what it was told.
+
+`python -m tests.github.asker FILE MOST SECONDS`: asks once, waits for a line, and then asks for so
+long; prints when it was let through, by the uptime.
+"""
+
+import sys
+from pathlib import Path
+
+from dibs.adapters.clocks import SystemClock
+from dibs.adapters.github.budget import Purpose
+from dibs.adapters.github.ledger import FileLedger
+from dibs.adapters.github.pace import Kind, Limits
+
+
+def main(place: str, most: int, seconds: float) -> None:
+    clock = SystemClock()
+    ledger = FileLedger(Path(place), clock, Limits(creations_a_minute=most))
+    first = ledger.admit(Kind.REST_CREATE, Purpose.HOLD)
+    print("ready" if first is None else "refused", flush=True)
+    sys.stdin.readline()
+    until = clock.now() + seconds
+    while clock.now() < until:
+        if ledger.admit(Kind.REST_CREATE, Purpose.HOLD) is None:
+            print(repr(clock.now()), flush=True)
+        else:
+            clock.sleep(0.005)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

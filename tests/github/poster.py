@@ -1,0 +1,38 @@
+"""A worker of sorts: a process that writes comments as fast as it is let, over its environment.
+
+`python -m tests.github.poster MOST SECONDS`: keeps to MOST creations a minute; prints what became
+of each attempt, one word a line, and the seconds to wait beside a refusal.
+"""
+
+import sys
+
+from dibs.adapters.clocks import SystemClock
+from dibs.adapters.github.transport import Limits, Purpose, Transports
+from dibs.core.errors import Outage, RateLimited
+
+
+def main(most: int, seconds: float) -> None:
+    clock = SystemClock()
+    transports = Transports.from_environment(limits=Limits(creations_a_minute=most))
+    transport = transports.for_repository("acme/shop")
+    until = clock.now() + seconds
+    while clock.now() < until:
+        try:
+            transport.rest(
+                "POST",
+                "/repos/acme/shop/issues/1/comments",
+                purpose=Purpose.HOLD,
+                wanted={"body": "a bid"},
+            )
+        except RateLimited as limit:
+            print(f"refused {limit.retry_after_s:.3f}", flush=True)
+            clock.sleep(0.02)
+        except Outage as failure:
+            print(f"{failure.code.lower()} {failure}", flush=True)
+        else:
+            print("posted", flush=True)
+    transports.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))

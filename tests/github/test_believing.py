@@ -1,0 +1,205 @@
+"""Whose marks count, on the fake GitHub over HTTP: by what accounts may do, not by who asks."""
+
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+
+from dibs.adapters.github.control import GithubControl
+from dibs.adapters.leases.comments import CommentLeases
+from dibs.core.card import Card, CardState, render_card, render_revoke
+from dibs.core.eligibility import PauseScope
+from dibs.core.errors import NotPermitted
+from dibs.core.fold import FoldRules
+from dibs.core.ids import Fence, HolderId, RunId, StageName
+from dibs.core.issue import Draft
+from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome, Renewed, Revocation
+from dibs.core.plan import EditComment
+from dibs.testing.clock import EPOCH, FakeClock
+from dibs.testing.fakehub import Fault, Permission, Wrong
+
+from .hubs import REPOSITORY, Hub
+
+LOOKUP = "GET /repos/{owner}/{repo}/collaborators/{login}/permission"
+COMMENT = "POST /repos/{owner}/{repo}/issues/{number}/comments"
+READ, TRIP = "graphql query Read", "graphql mutation Trip"
+BOTH = pytest.mark.parametrize("graphql", [True, False], ids=["graphql", "rest"])
+
+
+@pytest.fixture
+def hub():
+    with ExitStack() as opened:
+        yield Hub(opened)
+
+
+@pytest.fixture
+def ref(hub):
+    return hub.client().create(Draft("one", labels=frozenset({"stage:ready"}))).ref
+
+
+def card(run, state=CardState.BID):
+    ended = Ending(Outcome.ADVANCED) if state is CardState.RELEASED else None
+    prev = None if state is CardState.BID else EPOCH
+    mark = Card(RunId(run), timedelta(minutes=10), state, HolderId(run), prev=prev, ending=ended)
+    return render_card(mark)
+
+
+def leases(tracker):
+    return CommentLeases(tracker, FakeClock(), rules=FoldRules(), claimed_label="claimed")
+
+
+def bid(ref, run):
+    ttl = timedelta(minutes=10)
+    return Bid(ref, RunId(run), HolderId(run), StageName("ready"), ttl, Fence(0))
+
+
+def forge(hub, ref, logins):
+    for login in logins:
+        hub.hub.user(login)
+        hub.acting(login).create_comment(hub.issue(int(ref.key)), card(f"evil-{login}"))
+
+
+def a_private_member(hub, login="alice"):
+    """May write by a team, and only members know that she is one."""
+    hub.hub.user(login)
+    hub.state.join("acme", login, public=False)
+    hub.state.grant_by_team(REPOSITORY, login, Permission.WRITE)
+
+
+@BOTH
+def test_a_private_members_lease_is_seen_by_whoever_is_no_member(hub, ref, graphql):
+    a_private_member(hub)
+    held = leases(hub.client("alice", graphql=graphql)).acquire(bid(ref, "aaaaaaaaaaaa"))
+    assert isinstance(held, Granted)
+    rival = leases(hub.client("colleague", graphql=graphql)).acquire(bid(ref, "bbbbbbbbbbbb"))
+    assert isinstance(rival, Busy)
+
+
+@BOTH
+def test_a_collaborator_who_may_only_read_is_not_believed(hub, ref, graphql):
+    hub.state.grant(REPOSITORY, "mallory", Permission.TRIAGE)
+    hub.acting("mallory").create_comment(hub.issue(int(ref.key)), card("evil"))
+    thread = hub.client(graphql=graphql).read(ref)
+    assert [comment.by_writer for comment in thread.comments] == [False]
+    with pytest.raises(NotPermitted, match="may not write"):
+        hub.client("mallory", graphql=graphql, trusted=()).comment(ref, card("evil-too"))
+
+
+@BOTH
+def test_a_private_members_pause_is_seen(hub, graphql):
+    a_private_member(hub)
+    clock = FakeClock()
+    alice = GithubControl([hub.client("alice", graphql=graphql)], clock)
+    alice.pause(PauseScope.FLEET, repo="", reason="stop", by="alice")
+    other = GithubControl([hub.client("colleague", graphql=graphql)], clock)
+    assert [pause.by for pause in other.pauses()] == ["alice"]
+
+
+def test_an_account_is_looked_up_once_and_again_after_ten_minutes(hub, ref):
+    hub.client().comment(ref, card("aaaaaaaaaaaa"))
+    clock = FakeClock()
+    reader = hub.client("colleague", clock=clock)
+    for advanced, lookups in ((0, 1), (590, 0), (20, 1), (1, 0)):
+        clock.advance(advanced)
+        with hub.counted() as counted:
+            assert reader.read(ref).comments[0].by_writer
+        assert counted.get(LOOKUP, 0) == lookups, advanced
+
+
+def test_what_is_no_mark_needs_no_lookup_and_neither_does_a_list_or_the_owner(hub, ref):
+    hub.acting("mallory").create_comment(hub.issue(int(ref.key)), "<!-- claim me -->")
+    hub.acting("mallory").create_comment(hub.issue(int(ref.key)), "I would like to do this")
+    with hub.counted() as counted:
+        hub.client("colleague").read(ref)
+    assert counted == {READ: 1}
+    forge(hub, ref, ["mallory"])
+    with hub.counted() as counted:
+        hub.client("colleague", trusted=("fleet",)).read(ref)
+    assert counted == {READ: 1}
+    hub.hub.user("ann")
+    hub.repository("ann/own")
+    owner = hub.client("ann", repository="ann/own")
+    own = owner.create(Draft("one")).ref
+    with hub.counted() as counted:
+        owner.comment(own, card("aaaaaaaaaaaa"))
+        assert owner.read(own).comments[0].by_writer
+    assert counted == {COMMENT: 1, READ: 1}
+
+
+def test_an_issue_costs_five_requests_and_one_for_the_account(hub, ref):
+    worker = hub.client()
+    worker.read(ref)
+    for lookups in (1, 0):
+        with hub.counted() as counted:
+            posted = worker.comment(ref, card("aaaaaaaaaaaa"))
+            worker.read(ref)
+            worker.trip(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.HELD)),))
+            worker.read(ref)
+            worker.trip(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.RELEASED)),))
+        assert counted.pop(LOOKUP, 0) == lookups
+        assert counted == {COMMENT: 1, READ: 2, TRIP: 2}
+
+
+# Strangers
+
+
+@BOTH
+def test_forged_marks_cost_a_lookup_each_and_five_a_reading(hub, ref, graphql):
+    own = hub.client().comment(ref, card("aaaaaaaaaaaa"))
+    forge(hub, ref, [f"stranger{number}" for number in range(12)])
+    reader = hub.client("colleague", graphql=graphql)
+    complete = []
+    for _ in range(4):
+        with hub.counted() as counted:
+            thread = reader.read(ref)
+        complete.append((counted.get(LOOKUP, 0), thread.complete))
+        assert [one.id for one in thread.comments if one.by_writer] == [own.id]
+    assert complete == [(5, False), (5, False), (3, True), (0, True)]
+
+
+@BOTH
+def test_a_heartbeat_does_not_fail_by_strangers(hub, ref, graphql):
+    held = leases(hub.client(graphql=graphql))
+    granted = held.acquire(bid(ref, "aaaaaaaaaaaa"))
+    shown = held.show(granted.lease, ())
+    assert isinstance(shown, Renewed)
+    forge(hub, ref, [f"stranger{number}" for number in range(12)])
+    assert isinstance(held.renew(shown.lease), Renewed)
+    hub.hub.faults.add(Fault(Wrong.ERROR_BEFORE, kind="collaborators"))
+    forge(hub, ref, [f"other{number}" for number in range(12)])
+    assert isinstance(held.renew(shown.lease), Renewed)
+    # and what a colleague says is looked up before anything that strangers say
+    hub.hub.faults.clear()
+    word = render_revoke(Revocation(RunId("aaaaaaaaaaaa"), "colleague", "stop", force=False))
+    hub.acting("colleague").create_comment(hub.issue(int(ref.key)), word)
+    assert not isinstance(held.renew(shown.lease), Renewed)
+
+
+# Where GitHub does not tell
+
+
+@BOTH
+def test_who_may_not_ask_goes_by_the_association(hub, ref, graphql):
+    hub.client().comment(ref, card("aaaaaaaaaaaa"))
+    hub.acting("colleague").create_comment(hub.issue(int(ref.key)), card("bbbbbbbbbbbb"))
+    onlooker = hub.client("mallory", graphql=graphql)
+    with hub.counted() as counted:
+        assert [one.by_writer for one in onlooker.read(ref).comments] == [True, True]
+        onlooker.read(ref)
+    assert counted[LOOKUP] == 1
+    assert "depends on who asks" in onlooker.standpoint().doubt
+    assert hub.client().standpoint().doubt == ""
+    assert hub.client("mallory", trusted=("fleet",)).standpoint().doubt == ""
+
+
+def test_a_bot_is_not_looked_up(hub, ref):
+    hub.state.add_user("worker[bot]", kind="Bot")
+    hub.state.grant(REPOSITORY, "worker[bot]", Permission.WRITE)
+    hub.state.add_token("worker[bot]-token", "worker[bot]")
+    hub.acting("worker[bot]").create_comment(hub.issue(int(ref.key)), card("aaaaaaaaaaaa"))
+    reader = hub.client("colleague")
+    with hub.counted() as counted:
+        assert [one.by_writer for one in reader.read(ref).comments] == [False]
+    assert counted == {READ: 1}
+    with pytest.raises(NotPermitted, match=r"\[github\] trusted"):
+        hub.client("worker[bot]").comment(ref, card("bbbbbbbbbbbb"))

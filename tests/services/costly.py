@@ -1,0 +1,99 @@
+"""A world whose tracker is not cheap to ask: it reads many issues in one request, and counts."""
+
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+
+from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.core.issue import Thread
+from dibs.core.plan import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
+from dibs.ports.tracker import FoundThreads, TrackerTraits
+
+from .world import Wire, World
+
+MOST_AT_ONCE = 100
+
+
+class CostlyMemory(MemoryTracker):
+    """With `OneTrip` and `ReadsMany`. A look at many brings `page` comments of each, no more."""
+
+    def __init__(self, *args, page=100, in_flight=None, **options):
+        super().__init__(*args, **options)
+        self.page = page
+        self.traits = TrackerTraits(
+            name="costly:",
+            settle=self.traits.settle,
+            grain=self.traits.grain,
+            in_flight=in_flight,
+        )
+
+    def threads(self, issues):
+        assert len(issues) <= MOST_AT_ONCE, "no tracker reads that many in one request"
+        assert len(set(issues)) == len(issues), "asked for twice"
+        return {issue: self._cut(self.read(issue)) for issue in issues if issue in self._issues}
+
+    def find_threads(self, queries):
+        assert all(query.limit <= MOST_AT_ONCE for query in queries)
+        return tuple(self._with_comments(self.find(query)) for query in queries)
+
+    def _with_comments(self, found):
+        threads = tuple(self._cut(self.read(issue.ref)) for issue in found.issues)
+        return FoundThreads(threads, found.now, found.more)
+
+    def _cut(self, thread):
+        if len(thread.comments) <= self.page:
+            return thread
+        return Thread(thread.issue, thread.comments[: self.page], thread.now, all_pages=False)
+
+    def trip(self, issue, effects):
+        for effect in effects:
+            match effect:
+                case AddLabels(labels):
+                    self.edit_labels(issue, add=labels)
+                case RemoveLabels(labels):
+                    self.edit_labels(issue, remove=labels)
+                case PostComment(body):
+                    self.comment(issue, body)
+                case EditComment(comment, body):
+                    self.edit_comment(issue, comment, body)
+                case CloseIssue():
+                    self.close(issue)
+        return self.read(issue)
+
+    def delete(self, issue):
+        """Beyond the port: gone, with its comments."""
+        with self._lock:
+            known = self._issues.pop(issue)
+            self._comments.pop(issue)
+            self._list(replace(known, open=False, labels=frozenset()))
+            self._listings.clear()
+
+
+class CostlyWire(Wire):
+    """Says what it can do, so that a check of the protocol need not guess."""
+
+    def threads(self, issues):
+        return self.__getattr__("threads")(issues)
+
+    def find_threads(self, queries):
+        return self.__getattr__("find_threads")(queries)
+
+    def trip(self, issue, effects):
+        return self.__getattr__("trip")(issue, effects)
+
+    @property
+    def requests(self):
+        """Every call of the port is one."""
+        return Counter(call.name for call in self.calls)
+
+
+class CostlyWorld(World):
+    def __init__(self, kind="comments", *, page=100, in_flight=None, **options):
+        settle = options.get("settle", timedelta())
+        super().__init__(kind, **options)
+        self.tracker = CostlyMemory(
+            self.clock.server_now, author="fleet", settle=settle, page=page, in_flight=in_flight
+        )
+
+    def wire_to_tracker(self):
+        return CostlyWire(self.tracker)

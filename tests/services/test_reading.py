@@ -1,0 +1,118 @@
+"""Many issues with their comments, in as few requests as the tracker can do it."""
+
+import pytest
+
+from dibs.ports.paging import walk
+from dibs.ports.reading import looks_ahead, read_each, reads_many, walk_threads
+from dibs.ports.tracker import IssueQuery
+
+from .costly import CostlyWire, CostlyWorld
+from .world import World
+
+READY = ("stage:ready",)
+
+
+@pytest.fixture(params=["plain", "many"])
+def world(request):
+    return World("comments") if request.param == "plain" else CostlyWorld()
+
+
+def refs(threads):
+    return [thread.issue.ref for thread in threads]
+
+
+def test_issues_are_read_in_the_order_they_are_named(world):
+    first, second, third = (world.add() for _ in range(3))
+    world.tracker.comment(second, "hello")
+    threads = list(read_each(world.process().tracker, [third, second, first]))
+    assert threads == [world.read(third), world.read(second), world.read(first)]
+
+
+def test_issues_are_found_as_without_their_comments(world):
+    for number in range(250):
+        world.add("stage:ready" if number % 3 else "stage:review")
+    query = IssueQuery(READY, limit=140)
+    assert refs(walk_threads(world.tracker, query)) == [
+        issue.ref for issue in walk(world.tracker, query)
+    ]
+
+
+def test_several_queries_are_all_answered(world):
+    ready = [world.add() for _ in range(130)]
+    review = [world.add("stage:review") for _ in range(3)]
+    found = refs(
+        walk_threads(
+            world.tracker, IssueQuery(READY, limit=120), IssueQuery(("stage:review",), limit=2)
+        )
+    )
+    assert sorted(found, key=lambda ref: int(ref.key)) == [*ready[:120], *review[:2]]
+
+
+def test_a_limit_of_nothing_asks_nothing(world):
+    world.add()
+    process = world.process()
+    assert list(walk_threads(process.tracker, IssueQuery(READY, limit=0))) == []
+    assert process.tracker.calls == []
+
+
+def test_a_walk_that_skips_does_so_once(world):
+    issues = [world.add() for _ in range(420)]
+    skipping = IssueQuery(READY, limit=1000, skip=5)
+    assert [issue.ref for issue in walk(world.tracker, skipping)] == issues[5:]
+    assert refs(walk_threads(world.tracker, skipping)) == issues[5:]
+
+
+# What it costs
+
+
+def test_a_hundred_issues_are_one_request():
+    world = CostlyWorld()
+    issues = [world.add() for _ in range(230)]
+    wire = world.process().tracker
+    assert refs(read_each(wire, issues)) == issues
+    assert wire.requests == {"threads": 3}
+    wire.calls.clear()
+    strays = IssueQuery(("stage:processing",), limit=500)
+    assert refs(walk_threads(wire, IssueQuery(READY, limit=500), strays)) == issues
+    assert wire.requests == {"find_threads": 3}
+
+
+def test_no_more_is_asked_for_than_is_consumed():
+    world = CostlyWorld()
+    issues = [world.add() for _ in range(230)]
+    wire = world.process().tracker
+    assert next(read_each(wire, issues)).issue.ref == issues[0]
+    assert next(walk_threads(wire, IssueQuery(READY, limit=500))).issue.ref == issues[0]
+    assert wire.requests == {"threads": 1, "find_threads": 1}
+
+
+def test_a_thread_that_is_too_long_is_read_by_itself_once():
+    world = CostlyWorld(page=2)
+    short, long = world.add(), world.add()
+    for number in range(5):
+        world.tracker.comment(long, f"comment {number}")
+    wire = world.process().tracker
+    expected = [world.read(short), world.read(long)]
+    assert list(read_each(wire, [short, long])) == expected
+    assert wire.requests == {"threads": 1, "read": 1}
+    assert list(walk_threads(wire, IssueQuery(READY))) == expected
+    assert all(thread.complete for thread in expected)
+
+
+def test_issues_that_vanished_are_left_out():
+    world = CostlyWorld(page=1)
+    kept, gone, going = world.add(), world.add(), world.add()
+    for _ in range(2):
+        world.tracker.comment(going, "hello")
+    world.tracker.delete(gone)
+    wire = world.process().tracker
+    wire.after = lambda call: world.tracker.delete(going) if call.name == "threads" else None
+    assert refs(read_each(wire, [kept, gone, going])) == [kept]
+
+
+def test_a_tracker_that_is_cheap_to_ask_is_asked_for_each():
+    assert looks_ahead(World("comments").tracker) is None
+    assert reads_many(World("comments").tracker) is None
+    costly = CostlyWorld().tracker
+    assert looks_ahead(costly) is costly
+    assert looks_ahead(CostlyWire(costly)) is not None

@@ -1,0 +1,303 @@
+"""Signed marks under the services: a fleet with a key, writers without it, and handing it out."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+
+from dibs.adapters.sqlite_database import Database
+from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.trackers.plain import PlainTracker
+from dibs.adapters.trackers.signed import signed
+from dibs.adapters.trackers.sqlite import SqliteTracker
+from dibs.core.card import Card, CardState, parse_mark, render_card, render_revoke, render_shown
+from dibs.core.ids import HolderId, RunId, StageName
+from dibs.core.issue import Draft
+from dibs.core.lease import Revocation
+from dibs.core.plan import AddLabels, EditComment, PostComment
+from dibs.core.signing import Signed, Strictness, parse_keyring, verify
+from dibs.core.steps import Step
+from dibs.ports.applying import apply
+from dibs.ports.tracker import (
+    Batching,
+    FoundThreads,
+    IssueQuery,
+    OneTrip,
+    ReadsFewer,
+    ReadsMany,
+    SelfChecking,
+)
+from dibs.ports.whoami import Inspectable, Standpoint, Whoami
+from dibs.services.claiming import Claimed
+
+from .world import BEAT_S, TTL, TTL_S, Crash, World, codes, crashing
+
+OLD, NEW = "old:a secret of the old days", "new:a secret of this very day"
+RING = parse_keyring(OLD)
+LENIENT = parse_keyring(OLD, Strictness.LENIENT)
+
+
+def keyed(world: World, ring) -> World:
+    """The same backlog as processes see it that have this key."""
+    other = copy.copy(world)
+    other.tracker = signed(world.tracker, ring)
+    return other
+
+
+@pytest.fixture
+def fleet(world) -> World:
+    return keyed(world, RING)
+
+
+def verdicts(world, issue, ring=RING):
+    found = [verify(comment.body, issue, ring) for comment in world.read(issue).comments]
+    return [verdict for verdict in found if verdict is not Signed.NO_MARK]
+
+
+def forged(run: str = "forged", state: CardState = CardState.HELD, **changes) -> str:
+    card = Card(RunId(run), TTL, state, HolderId("mallory"), StageName("ready"), **changes)
+    return render_card(card)
+
+
+# The fleet
+
+
+def test_everything_the_fleet_writes_is_signed_from_claim_to_ending(world, fleet):
+    issue = fleet.add()
+    process = fleet.process()
+    keeper = process.hold(issue)
+    fleet.clock.advance(BEAT_S)
+    keeper.beat()
+    process.services.advancing.advance(keeper, "review")
+    assert set(verdicts(world, issue)) == {Signed.VALID}
+    assert "stage:review" in world.labels(issue)
+
+
+def test_whoever_has_no_key_yet_believes_what_is_signed(world, fleet):
+    issue = fleet.add()
+    fleet.process("w1").claimed(issue)
+    assert "HELD" in world.process("w2").why(issue)
+
+
+def test_an_ending_that_a_crash_left_half_shown_is_finished_and_signed(world, fleet):
+    issue = fleet.add()
+    with pytest.raises(Crash):
+        fleet.process("dying", reached=crashing(Step.FINISH_DECIDED)).advance(issue, "review")
+    fleet.process("w2").sweep()
+    assert "stage:review" in world.labels(issue)
+    assert set(verdicts(world, issue)) <= {Signed.VALID}
+
+
+def test_an_operators_revoke_is_signed_and_heard(world, fleet):
+    issue = fleet.add()
+    claimed = fleet.process("w1").claimed(issue)
+    run = claimed.lease.run
+    fleet.process("op").services.steering.revoke(issue, run, by="op", reason="stuck", force=False)
+    assert set(verdicts(world, issue)) == {Signed.VALID}
+    standing = fleet.process("w2").services.leases.standing(fleet.read(issue))
+    assert standing.record.revocation.run == claimed.lease.run
+
+
+# Writers without the key. On an atomic store cards decide nothing; here they would.
+
+
+@pytest.fixture
+def comments():
+    world = World("comments")
+    return world, keyed(world, RING)
+
+
+def test_a_claim_that_nobody_signed_keeps_nobody_off(comments):
+    world, fleet = comments
+    issue = fleet.add()
+    world.tracker.comment(issue, forged(state=CardState.BID))
+    assert "BID_PENDING" in world.process().why(issue), "without a key it would"
+    assert isinstance(fleet.process().claim(issue), Claimed)
+
+
+def test_a_claim_signed_for_another_issue_keeps_nobody_off(comments):
+    world, fleet = comments
+    first, second = fleet.add(), fleet.add()
+    fleet.process("w1").claimed(first)
+    [card] = world.read(first).comments
+    world.tracker.comment(second, card.body)
+    assert isinstance(fleet.process("w2").claim(second), Claimed)
+
+
+def test_a_revoke_and_a_shown_that_nobody_signed_change_nothing(comments):
+    world, fleet = comments
+    issue = fleet.add()
+    process = fleet.process()
+    keeper = process.hold(issue)
+    run = keeper.lease.run
+    world.tracker.comment(issue, render_revoke(Revocation(run, "mallory", "mine", force=True)))
+    world.tracker.comment(issue, render_shown(run))
+    fleet.clock.advance(BEAT_S)
+    keeper.beat()
+    keeper.check()
+    assert "HELD" in fleet.process("w2").why(issue)
+
+
+def test_a_copy_of_our_own_card_does_not_hold_the_issue_for_us(comments):
+    world, fleet = comments
+    issue = fleet.add()
+    process = fleet.process()
+    keeper = process.hold(issue)
+    [card] = world.read(issue).comments
+    process.services.advancing.give_back(keeper, "not now")
+    world.tracker.comment(issue, card.body)
+    assert isinstance(fleet.process("w2").claim(issue), Claimed)
+
+
+def test_our_card_rewritten_without_the_key_is_a_lease_lost_and_nobody_elses_won(comments):
+    world, fleet = comments
+    issue = fleet.add()
+    keeper = fleet.process("w1").hold(issue)
+    [card] = world.read(issue).comments
+    stolen = replace(parse_mark(card.body), run=RunId("mine"), holder=HolderId("mallory"), extra=())
+    world.tracker.edit_comment(issue, card.id, render_card(stolen))
+    assert fleet.process("w2").services.leases.standing(fleet.read(issue)).record is None
+    assert keeper.lease.run != "mine"
+
+
+def test_unsigned_cards_are_not_counted_as_attempts(comments):
+    world, fleet = comments
+    issue = fleet.add()
+    for _ in range(2):
+        world.process("before").fail(issue)
+        world.clock.advance(900)
+    assert world.process().services.explaining.explain(issue).attempts.failed == 2
+    assert fleet.process().services.explaining.explain(issue).attempts.failed == 0
+
+
+# Handing out a key, and changing it
+
+
+def test_while_it_is_handed_out_nobody_is_overlooked(comments):
+    world, strict = comments
+    lenient = keyed(world, LENIENT)
+    first, second = world.add(), world.add()
+    world.process("keyless").claimed(first)
+    lenient.process("lenient").claimed(second)
+    assert "HELD" in lenient.process("w").why(first)
+    assert "HELD" in world.process("w").why(second)
+    assert "HELD" in strict.process("w").why(second)
+    # What strict alone would do: the reason that it comes last.
+    assert codes(strict.process("w").claim(first)) == ["CLAIM_LABEL_ONLY"]
+
+
+def test_a_renewal_by_somebody_with_the_key_signs_a_lease_from_before(comments):
+    world, strict = comments
+    lenient = keyed(world, LENIENT)
+    issue = world.add()
+    claimed = world.process("w1").claimed(issue)
+    process = lenient.process("w1-restarted")
+    renewed = process.services.leases.renew(claimed.lease)
+    assert renewed.lease.run == claimed.lease.run
+    assert verdicts(world, issue) == [Signed.VALID]
+    assert "HELD" in strict.process("w2").why(issue)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(OLD, f"{OLD},{NEW}"), (f"{OLD},{NEW}", f"{NEW},{OLD}"), (f"{NEW},{OLD}", NEW)],
+    ids=["verify both", "sign with the new", "forget the old"],
+)
+def test_each_step_of_a_change_of_keys_leaves_the_fleet_whole(comments, one, other):
+    """Neighbours believe each other; in the last step once nothing signed by the old is held."""
+    world, _ = comments
+    before, after = keyed(world, parse_keyring(one)), keyed(world, parse_keyring(other))
+    first, second = world.add(), world.add()
+    before.process("b").claimed(first)
+    after.process("a").claimed(second)
+    assert "HELD" in after.process("x").why(first)
+    assert "HELD" in before.process("x").why(second)
+
+
+def test_a_lease_outlives_a_change_of_keys(comments):
+    world, _ = comments
+    issue = world.add()
+    keeper = keyed(world, parse_keyring(f"{OLD},{NEW}")).process("w1").hold(issue)
+    world.clock.advance(TTL_S / 3)
+    keeper.beat()
+    late = keyed(world, parse_keyring(f"{NEW},{OLD}"))
+    assert "HELD" in late.process("w2").why(issue)
+
+
+# Capabilities
+
+
+class Able(MemoryTracker):
+    """A tracker in memory that offers what GitHub's does."""
+
+    def trip(self, issue, effects):
+        return apply(PlainTracker(self), issue, effects)
+
+    def threads(self, issues):
+        return {issue: self.read(issue) for issue in issues}
+
+    def at_once(self):
+        return 7
+
+    def find_threads(self, queries):
+        return tuple(self._answer(query) for query in queries)
+
+    def _answer(self, query):
+        found = self.find(query)
+        threads = tuple(self.read(issue.ref) for issue in found.issues)
+        return FoundThreads(threads, found.now, found.more)
+
+    def login(self):
+        return "fleet-bot"
+
+    def standpoint(self):
+        return Standpoint("writers", "write", may_write=True, ours_count=True)
+
+    def missing_labels(self, labels):
+        return labels[:1]
+
+
+KINDS = (Batching, OneTrip, ReadsFewer, ReadsMany, SelfChecking, Whoami, Inspectable)
+
+
+def test_it_can_do_what_the_tracker_within_can_and_nothing_else(world, tmp_path):
+    database = Database(tmp_path / "backlog.db")
+    try:
+        trackers = [
+            MemoryTracker(world.clock.server_now),
+            Able(world.clock.server_now),
+            SqliteTracker(database),
+            PlainTracker(SqliteTracker(database)),
+        ]
+        for tracker in trackers:
+            wrapped = signed(tracker, RING)
+            for kind in KINDS:
+                assert isinstance(wrapped, kind) is isinstance(tracker, kind), (tracker, kind)
+            assert wrapped.traits == tracker.traits
+    finally:
+        database.close()
+
+
+def test_every_way_of_reading_and_writing_is_signed(world):
+    inner = Able(world.clock.server_now)
+    wrapped = signed(inner, RING)
+    issue = wrapped.create(Draft("t")).ref
+    posted = wrapped.comment(issue, forged("a", CardState.BID))
+    wrapped.trip(issue, (AddLabels(("x",)), PostComment(render_shown(RunId("b")))))
+    wrapped.trip(issue, (EditComment(posted.id, forged("a", CardState.BID, beats=1)),))
+    assert [verify(one.body, issue, RING) for one in inner.read(issue).comments] == [
+        Signed.VALID,
+        Signed.VALID,
+    ]
+    bare = inner.comment(issue, forged("c", CardState.BID))
+    readings = [
+        wrapped.read(issue),
+        wrapped.trip(issue, (AddLabels(("y",)),)),
+        wrapped.threads([issue])[issue],
+        *wrapped.find_threads([IssueQuery()])[0].threads,
+    ]
+    for thread in readings:
+        assert [one.id for one in thread.comments if not one.by_writer] == [bare.id]
+    assert (wrapped.login(), wrapped.missing_labels(("a", "b"))) == ("fleet-bot", ("a",))
+    assert wrapped.standpoint().permission == "write"
+    assert wrapped.at_once() == 7
