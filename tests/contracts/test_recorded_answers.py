@@ -70,7 +70,17 @@ def permissions() -> list[Any]:
     return [repository["permissions"] for repository in repositories()]
 
 
+def owners() -> list[Any]:
+    return [repository["owner"] for repository in repositories()]
+
+
+def permission_of_somebody() -> list[Any]:
+    return [described("repository-collaborator-permission-response-if-user-has-admin-permissions")]
+
+
 RECORDED = {
+    "RestOwner": owners,
+    "RestPermission": permission_of_somebody,
     "RestIssue": issues,
     "RestComment": comments,
     "RestLabel": labels,

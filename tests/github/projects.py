@@ -92,7 +92,7 @@ class HubProject(Project):
     def holding(self, number: int, *words: str, name: str = "holder") -> Child:
         """A worker in the middle of its handler on that issue."""
         child = self.start(name, "work", "--name", name, *words)
-        until(lambda: self.runs_on(number, "began"), f"a handler at work on #{number}: {child.err}")
+        until(lambda: self.runs_on(number, "began"), f"work on #{number}", within_s=60)
         return child
 
     def let_go(self, number: int | None = None) -> None:

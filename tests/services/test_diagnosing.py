@@ -136,6 +136,11 @@ def test_cards_that_nobody_would_believe_are_a_failure(hub):
     assert (believed[0], ours[0]) == (OK, FAIL)
 
 
+def test_readers_that_may_believe_different_people_are_a_warning(hub):
+    hub.tracker.stands = replace(hub.tracker.stands, doubt="it depends on who asks")
+    assert (WARN, "it depends on who asks") in found(hub.process(), "trust")
+
+
 def test_labels_that_are_not_there_are_named(hub):
     hub.tracker.missing = ("stage:ready", "claimed")
     [(level, text)] = found(hub.process(), "labels")

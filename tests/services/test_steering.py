@@ -2,6 +2,7 @@
 
 from dibs.core.eligibility import PauseScope
 from dibs.core.lease import Lost, StopAsked
+from dibs.ports.urgency import is_persons_word
 from dibs.services.claiming import Claimed
 from dibs.services.steering import NothingToRevoke, Revoked
 
@@ -109,3 +110,23 @@ def test_revoking_what_nobody_holds_says_so(world):
     result = person.services.steering.revoke(issue, "w1-1", by="ada", reason="x", force=False)
     assert result == NothingToRevoke(None)
     assert "revoked" not in world.events()
+
+
+def test_a_persons_word_is_known_as_one_down_to_the_tracker(world):
+    """So that an adapter whose requests are scarce does not let it wait behind claims."""
+    issue = world.add()
+    keeper, person = world.process().hold(issue), world.process("person")
+    heard, read = [], person.tracker.read
+
+    def reading(ref):
+        heard.append(is_persons_word())
+        return read(ref)
+
+    person.tracker.read = reading
+    steering, run = person.services.steering, keeper.lease.run
+    steering.revoke(issue, run, by="ada", reason="", force=False)
+    steering.resume_issue(issue, by="ada")
+    person.tracker.read(issue)
+    assert heard[:-1] == [True] * len(heard[:-1])
+    assert len(heard) > 1
+    assert heard[-1] is False

@@ -203,7 +203,27 @@ def advanced_once(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _decisions(run: Run) -> Mapping[tuple[IssueRef, str], dict[RunId, int]]:
-    """Which runs ended with the issue moved on, by what was written in time or was believed."""
+    """Which runs ended with the issue moved on, by what was written in time or was believed.
+
+    What its own writer was told does not count, and nobody else went by, decided nothing.
+    """
+    found = _written_or_believed(run)
+    void = _runs_with(run, EventKind.FINISH_REFUSED) - _runs_with(
+        run, EventKind.ADVANCED, EventKind.ROLLED_FORWARD
+    )
+    return {
+        stage: kept
+        for stage, decided in found.items()
+        if (kept := {name: at_us for name, at_us in decided.items() if name not in void})
+    }
+
+
+def _runs_with(run: Run, *kinds: EventKind) -> set[RunId]:
+    events = (note.what for note in run.notes if isinstance(note.what, Event))
+    return {event.run for event in events if event.kind in kinds and event.run is not None}
+
+
+def _written_or_believed(run: Run) -> Mapping[tuple[IssueRef, str], dict[RunId, int]]:
     found: dict[tuple[IssueRef, str], dict[RunId, int]] = defaultdict(dict)
     forced: dict[RunId, ServerTime] = {}
     for note in run.notes:
