@@ -50,6 +50,8 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "runs": [("runs", "2")],
     "sweep": [("sweep",)],
     "fsck": [("fsck", "--repair")],
+    "doctor": [("doctor",)],
+    "budget": [],  # an embedded tracker has none: tests/github
     "leases": [("leases", "show")],
     "stores": [("stores",)],
     "hold": [],  # tests of their own, in test_named.py

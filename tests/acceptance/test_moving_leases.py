@@ -60,6 +60,12 @@ def _done(project: Project) -> int:
     return found
 
 
+def _next(granter: str) -> str:
+    """A file is named from where the backlog lies, so only the kind of a store is compared."""
+    kinds = [store.partition(":")[0] for store in STORES]
+    return STORES[(kinds.index(granter.partition(":")[0]) + 1) % len(STORES)]
+
+
 @pytest.mark.timeout(240)
 def test_a_fleet_is_moved_back_and_forth_and_nobody_notices(project: Project) -> None:
     project.script("visit.sh", HANDLER)
@@ -75,7 +81,7 @@ def test_a_fleet_is_moved_back_and_forth_and_nobody_notices(project: Project) ->
     granter = project.dibs("leases", "show", "--json").document["data"]["granter"]
     moves = []
     while _done(project) < ISSUES and len(moves) < 12:
-        target = STORES[(STORES.index(granter) + 1) % len(STORES)]
+        target = _next(granter)
         moved = project.dibs("leases", "migrate", "--to", target, "--json")
         assert moved.code == 0, (moved.out, moved.err)
         moves.append((granter, target, moved.data["floor"]))
