@@ -136,7 +136,9 @@ class Services:
     def leases(self) -> ShownLeases:
         store = self.adapters.store
         if store is not None:
-            return Showing(store, self.tracker, rules=self.rules, reached=self.reached)
+            return Showing(
+                store, self.tracker, self.adapters.clock, rules=self.rules, reached=self.reached
+            )
         from dibs.adapters.leases.comments import CommentLeases
 
         return CommentLeases(

@@ -408,6 +408,29 @@ def test_the_same_if_the_server_died_after_its_first_label(world):
     assert stage_of(world, issue) == {"stage:check"}
 
 
+def test_a_painting_whose_reply_lacks_a_page_is_looked_at_by_a_painter_that_was_late(world):
+    """The page that is missing is the one on which somebody else had said that it is shown."""
+    issue, late = world.add(), world.process("late")
+    keeper, holding = late.hold(issue), []
+
+    def sleep(_):
+        world.tracker.before = lambda _: None
+        holding.append(moved_on(world, issue))
+        lacking = [late]
+
+        def first_page_only(call, answer):
+            if call.name != "trip" or not lacking:
+                return answer
+            lacking.pop()
+            return replace(answer, comments=answer.comments[:1])
+
+        late.tracker.change = first_page_only
+
+    world.tracker.before = counting(sleep, number=1)
+    late.services.advancing.advance(keeper)
+    assert stage_of(world, issue) == {"stage:check"}
+
+
 def test_whoever_slept_since_its_decision_looks_again_before_it_paints(world):
     issue = world.add()
 

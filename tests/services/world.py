@@ -40,6 +40,7 @@ STEPWISE = ("store", "comments")
 """Leases in a store and in comments, on a tracker that does one thing at a time."""
 KINDS = (*STEPWISE, "trips")
 """And in comments on a tracker that takes several effects in one trip."""
+STORE_ON_TRIPS = "store on trips"
 
 WRITES = ("comment", "edit_comment", "edit_labels", "close", "create", "apply", "trip")
 
@@ -151,9 +152,10 @@ class World:
     ) -> None:
         self.kind = kind
         self.clock = FakeClock(patience_s=patience_s)
-        tracker = OneTripMemory if kind == "trips" else MemoryTracker
+        tracker = OneTripMemory if kind in ("trips", STORE_ON_TRIPS) else MemoryTracker
         self.tracker = tracker(self.clock.server_now, author="fleet", settle=settle)
-        self.store = MemoryLeases(self.clock.server_now) if kind == "store" else None
+        stored = kind in ("store", STORE_ON_TRIPS)
+        self.store = MemoryLeases(self.clock.server_now) if stored else None
         self.pauses = MemoryPauses(self.clock.server_now)
         self.granters = MemoryGranters()
         self.journal = MemoryJournal()

@@ -87,13 +87,15 @@ def put_right(pipeline: Pipeline, thread: Thread, added: frozenset[str]) -> Effe
     """For a painter that finds out only now that it was late: take back the stages it added.
 
     If that leaves no stage at all, it stands where its last run ended. Any other stage that is on
-    was put there by somebody else, since.
+    was put there by somebody else, since. Where no card says where it stands, nobody knows better.
     """
     stood = stands_in(pipeline, thread)
+    if stood is None:
+        return ()
     stages = {stage.label for stage in pipeline.stages}
     stray = tuple(sorted((added & stages) - {stood}))
     left = (thread.issue.labels & stages) - set(stray)
-    missing = (AddLabels((stood,)),) if stood is not None and not left else ()
+    missing = () if left else (AddLabels((stood,)),)
     return (*missing, *((RemoveLabels(stray),) if stray else ()))
 
 

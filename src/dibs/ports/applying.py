@@ -12,6 +12,7 @@ from functools import partial
 from typing import assert_never
 
 from dibs.core.card import same_mark
+from dibs.core.errors import Unavailable
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Thread
 from dibs.core.painting import Painting
@@ -94,10 +95,10 @@ def paint_ending(
         paint = plan(seen)
         effects = (*paint.showing, *mark, *paint.letting_go)
         return tracker.apply(seen.issue.ref, effects, seen=seen.issue)
-    if (trips := trips_of(tracker)) is not None:
+    if trips_of(tracker) is not None:
         if tried_on is not None:
             return _paint_the_rest(tracker, seen, plan, mark, tried_on)
-        return _paint_in_a_trip(trips, seen, plan, mark)
+        return _paint_in_a_trip(tracker, seen, plan, mark)
     return _paint_step_by_step(tracker, seen, plan, mark, reached)
 
 
@@ -124,12 +125,14 @@ def _paint_step_by_step(
 
 
 def _paint_in_a_trip(
-    tracker: OneTrip, seen: Thread, plan: Callable[[Thread], Painting], mark: Sequence[Effect]
+    tracker: Tracker, seen: Thread, plan: Callable[[Thread], Painting], mark: Sequence[Effect]
 ) -> Thread:
     """All of it at once; the reply tells whether somebody was there before us, or undid it."""
-    again = partial(tracker.trip, seen.issue.ref)
+    again = partial(apply, tracker, seen.issue.ref)
     paint = plan(seen)
     painted = again((*paint.showing, *mark, *paint.letting_go))
+    if not painted.complete:
+        raise Unavailable(f"{seen.issue.ref}: the reply does not show all comments")
     left = plan(_unsaid(painted, seen, mark))
     if left.shown and not paint.shown:
         return _put_right(again, painted, plan, _named(paint.showing, AddLabels))
@@ -192,8 +195,14 @@ def _put_right(
     plan: Callable[[Thread], Painting],
     added: frozenset[str],
 ) -> Thread:
-    """Until nothing is left to put right: who slept once may sleep again while at it."""
+    """Until nothing is left to put right: who slept once may sleep again while at it.
+
+    Where an issue stands is what its last card says, so a list that lacks some says nothing.
+    """
     for _ in range(_REPAIRS):
+        if not painted.complete:
+            painted = again(())
+            continue
         right = plan(painted).putting_right(added)
         if not right:
             break

@@ -2,12 +2,15 @@
 
 The store decides; the tracker shows. A tracker that cannot be reached delays the picture and never
 ends a lease that the store renewed. An ending is decided in the store first, painted second and
-acknowledged last, so that whoever comes next can finish what a crash left half shown.
+acknowledged last, so that whoever comes next can finish what a crash left half shown. It is
+acknowledged only once every reader is sure to see it: the store grants from then on, and who is
+granted judges by a reading.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from enum import Enum, auto
 from functools import partial
 
 from dibs.core.card import CardState, render_card, render_revoke
@@ -38,9 +41,11 @@ from dibs.core.lease import (
     Revocation,
     Standing,
 )
+from dibs.core.painting import Painting
 from dibs.core.plan import EditComment, Effect, PostComment
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.ports.applying import apply, paint_ending, put_right, trips_of
+from dibs.ports.clock import Clock
 from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import LeaseStore, Painter, acquire_patiently
 from dibs.ports.tracker import Tracker
@@ -48,6 +53,14 @@ from dibs.ports.tracker import Tracker
 _log = logging.getLogger("dibs.showing")
 _PAINTINGS = 20
 _TRIES = 3
+_PAUSE_S = 0.5
+
+
+class _Done(Enum):
+    """What the store knows of an ending that is not to be painted any more."""
+
+    PAINTED = auto()
+    AND_GONE_ON = auto()
 
 
 class Showing:
@@ -57,12 +70,14 @@ class Showing:
         self,
         store: LeaseStore,
         tracker: Tracker,
+        clock: Clock,
         *,
         rules: FoldRules,
         reached: Reached = unwatched,
     ) -> None:
         self._store = store
         self._tracker = tracker
+        self._clock = clock
         self._rules = rules
         self._reached = reached
 
@@ -129,46 +144,68 @@ class Showing:
         Painted only while the issue is as it was when the store still said that this is to be done:
         a sleeper that wakes up here must not undo what came after it.
         """
-        plan, tries = partial(painter, record), 0
+        plan, tries, has_card = partial(painter, record), 0, True
         tried_on: Thread | None = None
         for _ in range(_PAINTINGS):
             thread = self._tracker.read(record.lease.issue)
-            if self._is_done(record):
+            if (since := self._done(record)) is not None:
                 if tried_on is not None:
-                    put_right(self._tracker, thread, plan, tried_on)
+                    self._put_right(since, plan, tried_on)
                 return
-            mark = self._card_edit(record, thread)
+            if not thread.complete:  # its card may be on the page that is missing
+                self._clock.sleep(_PAUSE_S)
+                continue
+            mark = self._card_edit(record, thread) if has_card else ()
             try:
                 painted = paint_ending(
                     self._tracker, thread, plan, mark, self._reached, tried_on=tried_on
                 )
             except NoSuchComment:
-                continue  # somebody deleted the card: it shows without one
+                has_card = False  # somebody deleted the card: it shows without one
+                continue
             except Unavailable:
                 tried_on, tries = tried_on or thread, tries + 1
                 if trips_of(self._tracker) is None or tries == _TRIES:
                     raise
                 continue  # any part of a trip may have happened, so it is not left like that
             if painted is not None:
-                if trips_of(self._tracker) is not None and self._is_done(record):
+                if trips_of(self._tracker) is not None and (since := self._done(record)):
                     # In one trip nobody looks before the card is written, and all write the same.
-                    put_right(self._tracker, painted, plan, thread)
+                    self._put_right(since, plan, thread)
                 self._reached(Step.FINISH_PAINTED)
-                self._store.acknowledge(record)
-                self._reached(Step.FINISH_ACKNOWLEDGED)
+                self._acknowledge(record)
                 return
         raise Unavailable(f"{record.lease.issue} changes faster than it can be painted")
 
-    def _is_done(self, record: Record) -> bool:
+    def _acknowledge(self, record: Record) -> None:
+        """Once every reader is sure to see it: our own reply shows it long before."""
+        self._clock.sleep(self._rules.settle.total_seconds())
+        self._store.acknowledge(record)
+        self._reached(Step.FINISH_ACKNOWLEDGED)
+
+    def _done(self, record: Record) -> _Done | None:
         """Whether somebody else has painted it, by the store's word."""
         known = self._store.read(record.lease.issue)
-        return known is None or known.lease.run != record.lease.run or known.painted
+        if known is None or known.lease.run != record.lease.run:
+            return _Done.AND_GONE_ON
+        return _Done.PAINTED if known.painted else None
+
+    def _put_right(self, since: _Done, plan: Callable[[Thread], Painting], before: Thread) -> None:
+        """Where others went on, take back what we painted late; what they painted too may stay.
+
+        The cards say where it stands now, and a reading may hide the newest ones for a while.
+        """
+        if since is _Done.AND_GONE_ON:
+            self._clock.sleep(self._rules.settle.total_seconds())
+            thread = self._tracker.read(before.issue.ref)
+            put_right(self._tracker, thread, plan, before)
 
     def _card_edit(self, record: Record, thread: Thread) -> tuple[Effect, ...]:
-        """Show the ending on the run's card, if it has one: a reading that lagged may have hidden
-        it from its own holder, and somebody may have deleted it.
+        """Show the ending on the run's card, if it has one.
+
+        A reading that lagged may have hidden it from its own holder, who knows it all the same.
         """
-        card = self._card_of(thread, record.lease.run)
+        card = self._card_of(thread, record.lease.run) or record.lease.card
         if card is None:
             return ()
         return (EditComment(card, _card(record.lease, CardState.RELEASED, record.ending)),)
