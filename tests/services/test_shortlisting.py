@@ -218,6 +218,19 @@ def test_what_a_bid_found_out_is_not_bid_for_again_because_of_the_bid(world):
     assert scan.ref() == issue
 
 
+def test_what_a_bid_found_paused_is_looked_at_again_soon_because_no_change_can_end_its_rest(world):
+    issue = world.add()
+    scan = Scan(world)
+    scan.refuse(scan.next(), Reason(ReasonCode.PAUSED, "x", "y"), paid=True)
+    world.tracker.comment(issue, "our own bid")
+    world.tracker.edit_labels(issue, add=("paused",))
+    world.tracker.edit_labels(issue, remove=("paused",))
+    scan.shortlisting.look_anew()
+    assert scan.ref() is None
+    world.clock.advance(30)
+    assert scan.ref() == issue
+
+
 def test_a_look_is_used_once(world):
     """What keeps an issue back may lift by time alone; a reading of then would never say so."""
     issue = world.add()

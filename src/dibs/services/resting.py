@@ -109,14 +109,16 @@ class Resting:
     ) -> None:
         """Come back when the reasons have lifted, or much later if only a person can lift them.
 
-        `paid`: it took a bid to find out, and the bid has changed the issue as well.
+        `paid`: it took a bid to find out, and the bid has changed the issue as well. So no change
+        can end this rest, and it is short: the next look finds the reason without a bid.
         """
         patience = self._patience
         unless = issue.updated_at if patience.until_changed and not paid else None
         if any(reason.code in _LASTING for reason in reasons):
             with self._lock:
                 self._hopeless.add(issue.ref)
-            self._begin(issue.ref, patience.lasting_s, unless)
+            short = paid and patience.until_changed
+            self._begin(issue.ref, patience.passing_s if short else patience.lasting_s, unless)
             return
         waits = [reason.until - now for reason in reasons if reason.until is not None]
         seconds = max(max(waits, default=ZERO).total_seconds(), patience.passing_s)
