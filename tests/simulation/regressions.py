@@ -110,4 +110,40 @@ REGRESSIONS = (
         233,
         "a renewal that was given up on landed after the ending, and erased it",
     ),
+    Regression(
+        "4 issues, 5 workers, everything (one trip) (no bound) (atomic store)",
+        1017,
+        "a painter's reply shows what it wrote, other readings do so up to settle later: the store "
+        "granted meanwhile, and a finished stage was run again",
+    ),
+    Regression(
+        "4 issues, 5 workers, everything (one trip) (atomic store)", 1248, "the same, of a sweeper"
+    ),
+    Regression(
+        "four stages, 4 workers, slow replies and lag (one trip) (no bound) (atomic store)",
+        1087,
+        "the same",
+    ),
+    Regression(
+        "four stages, 4 workers, slow replies and lag (one trip) (atomic store)", 1438, "the same"
+    ),
+    Regression("network trouble and lag (one trip) (no bound) (atomic store)", 1075, "the same"),
+    Regression(
+        "pages are missing (one trip) (no bound) (atomic store)",
+        1295,
+        "the page with the card was missing, so the ending was painted without it; the card still "
+        "said held, and a second painter put the stage back that was finished",
+    ),
+    Regression(
+        "pages are missing (one trip) (no bound) (atomic store)",
+        1137,
+        "a painter without any card to go by took off the only stage",
+    ),
+    Regression("pages are missing (one trip) (atomic store)", 1455, "the same"),
+    Regression("network trouble (one trip) (atomic store)", 50_075, "the same"),
+    Regression(
+        "people at the labels (one trip)",
+        50_017,
+        "an issue that a bid had found paused was left alone for five minutes, resumed or not",
+    ),
 )

@@ -32,7 +32,7 @@ from dibs.core.plan import EditComment
 from dibs.core.presets import STAGES
 from dibs.core.proof import NoProof, Proof, Won
 from dibs.ports.leases import Painter
-from dibs.services import claiming, keeping, sweeping
+from dibs.services import claiming, keeping, showing, sweeping
 
 Place = ModuleType | type
 
@@ -120,6 +120,11 @@ def _paint_with_the_decision(
 
 def _await_nothing(_self: own_cards.OwnCards, _lease: Lease) -> None:
     return None
+
+
+def _acknowledge_at_once(self: showing.Showing, record: Record) -> None:
+    """As soon as the painter itself sees it."""
+    self._store.acknowledge(record)
 
 
 def _accept_unjudged(_self: claiming.Claiming, *_: object) -> tuple[None, int]:
@@ -216,6 +221,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "a renewal under way is not awaited",
         "writes that were given up on come later",
         ((own_cards.OwnCards, "outwait_strays", _await_nothing),),
+    ),
+    Mutant(
+        "what is painted is acknowledged at once",
+        "4 issues, 5 workers, everything (one trip) (no bound) (atomic store)",
+        ((showing.Showing, "_acknowledge", _acknowledge_at_once),),
     ),
     Mutant(
         "revokes are not read",

@@ -103,11 +103,21 @@ def in_one_trip(scenario: Scenario, **faults: float) -> Scenario:
     return replace(scenario, name=f"{scenario.name} (one trip)", one_trip=True, faults=changed)
 
 
+def without_a_bound(scenario: Scenario) -> Scenario:
+    """The same world, where nobody can say how long a request may be under way."""
+    changed = replace(scenario.faults, in_flight_s=None)
+    return replace(scenario, name=f"{scenario.name} (no bound)", faults=changed)
+
+
 _STORMS_OF_TRIPS = {
     "network trouble": {"straggle": 0.02, "cut_short": 0.03},
     "network trouble and lag": {"straggle": 0.02, "cut_short": 0.03},
     "4 issues, 5 workers, everything": {"straggle": 0.02, "cut_short": 0.03},
 }
+_STORMS_OF_TRIPS_ON_A_STORE = {**_STORMS_OF_TRIPS, "network trouble": {"cut_short": 0.05}}
+_LAGGING_OR_LACKING = tuple(
+    scenario for scenario in STORMS if scenario.faults.lag_s or scenario.faults.truncated
+)
 ONE_TRIP: tuple[Scenario, ...] = (
     *(in_one_trip(scenario) for scenario in MODEL),
     *(in_one_trip(scenario, **_STORMS_OF_TRIPS.get(scenario.name, {})) for scenario in STORMS),
@@ -118,10 +128,11 @@ ONE_TRIP: tuple[Scenario, ...] = (
         Scenario(name="trips fail in part", faults=replace(_STALLED, freeze=0.03)),
         failed_in_part=0.1,
     ),
-    on_a_store(in_one_trip(STORMS[0])),
-    on_a_store(
-        in_one_trip(Scenario(name="network trouble", faults=_TROUBLE), cut_short=0.05),
+    *(
+        on_a_store(in_one_trip(scenario, **_STORMS_OF_TRIPS_ON_A_STORE.get(scenario.name, {})))
+        for scenario in (MODEL[0], *STORMS)
     ),
+    *(on_a_store(without_a_bound(in_one_trip(scenario))) for scenario in _LAGGING_OR_LACKING),
 )
 """Trackers that are asked for less often: what others do may come between any two effects."""
 
