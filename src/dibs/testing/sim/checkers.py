@@ -205,9 +205,14 @@ def advanced_once(evidence: Evidence) -> Iterator[Violation]:
 def _decisions(run: Run) -> Mapping[tuple[IssueRef, str], dict[RunId, int]]:
     """Which runs ended with the issue moved on, by what was written in time or was believed.
 
-    What its own writer was told does not count, and nobody else went by, decided nothing.
+    Where one holder is promised, what was once written in time stands, whatever its writer was told
+    later: an ending that is undone is one of the flaws to be found. Where two may hold at once, the
+    one that was not in force writes in time as well; if it was told so, and nobody else went by it,
+    it decided nothing.
     """
     found = _written_or_believed(run)
+    if run.scenario.exclusive:
+        return found
     void = _runs_with(run, EventKind.FINISH_REFUSED) - _runs_with(
         run, EventKind.ADVANCED, EventKind.ROLLED_FORWARD
     )

@@ -122,6 +122,10 @@ def _await_nothing(_self: own_cards.OwnCards, _lease: Lease) -> None:
     return None
 
 
+def _look_for_nothing(_self: card_endings.CardEndings, _run: RunId) -> bool:
+    return False
+
+
 def _acknowledge_at_once(self: showing.Showing, record: Record) -> None:
     """As soon as the painter itself sees it."""
     self._store.acknowledge(record)
@@ -221,6 +225,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "a renewal under way is not awaited",
         "writes that were given up on come later",
         ((own_cards.OwnCards, "outwait_strays", _await_nothing),),
+    ),
+    Mutant(
+        "an ending in doubt is sent again unseen",
+        "network trouble (one trip)",
+        (
+            (card_endings.CardEndings, "_must_look", _look_for_nothing),
+            (own_cards.OwnCards, "outwait_strays", _await_nothing),
+        ),
     ),
     Mutant(
         "what is painted is acknowledged at once",
