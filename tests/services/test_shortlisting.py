@@ -218,10 +218,14 @@ def test_what_a_bid_found_out_is_not_bid_for_again_because_of_the_bid(world):
     assert scan.ref() == issue
 
 
-def test_what_a_bid_found_paused_is_looked_at_again_soon_because_no_change_can_end_its_rest(world):
+@pytest.mark.parametrize("code", [ReasonCode.PAUSED, ReasonCode.BACKING_OFF])
+def test_what_a_bid_found_out_is_looked_at_again_soon_because_no_change_can_end_its_rest(
+    world, code
+):
     issue = world.add()
     scan = Scan(world)
-    scan.refuse(scan.next(), Reason(ReasonCode.PAUSED, "x", "y"), paid=True)
+    found = scan.next()
+    scan.refuse(found, Reason(code, "x", "y", until=later(found.now, 10 * TTL)), paid=True)
     world.tracker.comment(issue, "our own bid")
     world.tracker.edit_labels(issue, add=("paused",))
     world.tracker.edit_labels(issue, remove=("paused",))

@@ -113,16 +113,18 @@ class Resting:
         can end this rest, and it is short: the next look finds the reason without a bid.
         """
         patience = self._patience
-        unless = issue.updated_at if patience.until_changed and not paid else None
-        if any(reason.code in _LASTING for reason in reasons):
+        if lasting := any(reason.code in _LASTING for reason in reasons):
             with self._lock:
                 self._hopeless.add(issue.ref)
-            short = paid and patience.until_changed
-            self._begin(issue.ref, patience.passing_s if short else patience.lasting_s, unless)
-            return
         waits = [reason.until - now for reason in reasons if reason.until is not None]
-        seconds = max(max(waits, default=ZERO).total_seconds(), patience.passing_s)
-        self._begin(issue.ref, seconds, unless)
+        waits_s = max(max(waits, default=ZERO).total_seconds(), patience.passing_s)
+        seconds = patience.lasting_s if lasting else waits_s
+        if not patience.until_changed:
+            self._begin(issue.ref, seconds, None)
+        elif paid:
+            self._begin(issue.ref, patience.passing_s, None)
+        else:
+            self._begin(issue.ref, seconds, issue.updated_at)
 
     def forget(self, issue: IssueRef) -> None:
         with self._lock:
