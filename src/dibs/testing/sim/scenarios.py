@@ -118,9 +118,10 @@ _STORMS_OF_TRIPS_ON_A_STORE = {**_STORMS_OF_TRIPS, "network trouble": {"cut_shor
 _LAGGING_OR_LACKING = tuple(
     scenario for scenario in STORMS if scenario.faults.lag_s or scenario.faults.truncated
 )
-ONE_TRIP: tuple[Scenario, ...] = (
-    *(in_one_trip(scenario) for scenario in MODEL),
-    *(in_one_trip(scenario, **_STORMS_OF_TRIPS.get(scenario.name, {})) for scenario in STORMS),
+_IN_TIME = tuple(
+    scenario for scenario in MODEL if 0 < scenario.faults.read_lag_s < scenario.settle_s
+)
+_BROKEN_TRIPS = (
     in_one_trip(
         Scenario(name="trips are cut short", faults=replace(_STALLED, freeze=0.03)), cut_short=0.2
     ),
@@ -128,9 +129,15 @@ ONE_TRIP: tuple[Scenario, ...] = (
         Scenario(name="trips fail in part", faults=replace(_STALLED, freeze=0.03)),
         failed_in_part=0.1,
     ),
+)
+ONE_TRIP: tuple[Scenario, ...] = (
+    *(in_one_trip(scenario) for scenario in MODEL),
+    *(in_one_trip(scenario, **_STORMS_OF_TRIPS.get(scenario.name, {})) for scenario in STORMS),
+    *_BROKEN_TRIPS,
+    *(on_a_store(scenario) for scenario in _BROKEN_TRIPS),
     *(
         on_a_store(in_one_trip(scenario, **_STORMS_OF_TRIPS_ON_A_STORE.get(scenario.name, {})))
-        for scenario in (MODEL[0], *STORMS)
+        for scenario in (MODEL[0], *_IN_TIME, *STORMS)
     ),
     *(on_a_store(without_a_bound(in_one_trip(scenario))) for scenario in _LAGGING_OR_LACKING),
 )
