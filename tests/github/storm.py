@@ -183,6 +183,8 @@ class Storm:
             worker.terminate()
         for worker in self._crew:
             worker.wait(60)
+        # Each write has a lag of its own: the last card may be seen after the label that it led to.
+        self._clock.sleep(self._weather.settle_s)
 
     def _left(self) -> bool:
         """Whether anything is open but the control issue."""
