@@ -18,6 +18,7 @@ from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.issue import Issue
 from dibs.services.claiming import Beaten, Doubtful, Refused
 from dibs.services.explaining import Explanation
+from dibs.services.following import FollowReport
 from dibs.services.sweeping import SweepReport
 
 
@@ -109,6 +110,9 @@ class AsyncDibs:
 
     async def sweep(self, *, limit: int = 1000, dry_run: bool = False) -> SweepReport:
         return await asyncio.to_thread(self._dibs.sweep, limit=limit, dry_run=dry_run)
+
+    async def follow(self, *, limit: int = 1000, dry_run: bool = False) -> FollowReport:
+        return await asyncio.to_thread(self._dibs.follow, limit=limit, dry_run=dry_run)
 
     async def try_lease(
         self, issue: api.IssueLike, *, ttl: timedelta | str | None = None

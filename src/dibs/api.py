@@ -24,6 +24,7 @@ from dibs.services.advancing import FinishRefused, FinishResult
 from dibs.services.board import Board
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
 from dibs.services.explaining import Explanation
+from dibs.services.following import FollowReport
 from dibs.services.holds import Hold, Holds, HoldWish, NotHeld
 from dibs.services.looping import Loop, Rhythm, Tick
 from dibs.services.running import PythonHandler
@@ -190,6 +191,10 @@ class Dibs:
 
     def sweep(self, *, limit: int = 1000, dry_run: bool = False) -> SweepReport:
         return self._services.sweeping.sweep(limit=limit, dry_run=dry_run)
+
+    def follow(self, *, limit: int = 1000, dry_run: bool = False) -> FollowReport:
+        """Move issues where their pull requests went, in stages that follow these."""
+        return self._services.following.follow(self._holder, limit=limit, dry_run=dry_run)
 
     # Leases
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 
+from dibs.core.dialects import Dialect
 from dibs.core.durations import format_duration, parse_duration
 from dibs.core.errors import BadConfiguration, BadName
 from dibs.core.ids import StageName
@@ -26,6 +27,9 @@ from dibs.core.pipeline import (
     ApprovalGate,
     Backoff,
     Command,
+    Follows,
+    FollowsNothing,
+    FollowsPull,
     Gate,
     Handler,
     LabelNames,
@@ -77,6 +81,26 @@ class StageFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = None
     gate_label: Annotated[
         Label | None, msgspec.Meta(description="The label by which a person approves.")
+    ] = None
+    follows: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="'pull-request': merged moves the issue on, closed unmerged moves it back;"
+            " 'none': neither."
+        ),
+    ] = None
+    back: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="With follows: where it goes if its pull request was closed unmerged."
+        ),
+    ] = None
+    authored: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="With follows: the label of pull requests that a run opened; empty for"
+            " none."
+        ),
     ] = None
     closes: Annotated[
         bool | None, msgspec.Meta(description="Whether entering this final stage closes the issue.")
@@ -192,6 +216,17 @@ class GithubFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     ] = True
 
 
+class HookFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[hook]`: the pre-push hook."""
+
+    strict: Annotated[
+        bool, msgspec.Meta(description="Refuse a push that could not be checked.")
+    ] = False
+    timeout: Annotated[
+        Duration, msgspec.Meta(description="How long a push waits for the tracker.")
+    ] = "3s"
+
+
 class HoldFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[[hold]]`: something that only so many may have at once, for `dibs hold`."""
 
@@ -250,6 +285,7 @@ class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     worker: WorkerFile = msgspec.field(default_factory=WorkerFile)
     people: PeopleFile = msgspec.field(default_factory=PeopleFile)
     github: GithubFile = msgspec.field(default_factory=GithubFile)
+    hook: HookFile = msgspec.field(default_factory=HookFile)
     stage: list[StageFile] = msgspec.field(default_factory=list)
     hold: list[HoldFile] = msgspec.field(default_factory=list)
     loop: list[LoopFile] = msgspec.field(default_factory=list)
@@ -263,6 +299,12 @@ class GithubSettings:
     graphql: bool = True
     machines: int = 1
     pace: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HookSettings:
+    strict: bool = False
+    timeout: timedelta = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +331,7 @@ class Settings:
     holds: tuple[HoldSpec, ...] = ()
     loops: tuple[LoopSpec, ...] = ()
     github: GithubSettings = GithubSettings()
+    hook: HookSettings = HookSettings()
 
 
 # Finding and reading
@@ -429,6 +472,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         holds=_named("hold", [_hold(entry) for entry in file.hold]),
         loops=_named("loop", [_loop(entry) for entry in file.loop]),
         github=_github(file.github),
+        hook=HookSettings(file.hook.strict, _positive("hook.timeout", file.hook.timeout)),
     )
 
 
@@ -506,6 +550,7 @@ def _pipeline(file: ConfigFile) -> Pipeline:
         else (base.blockers if base else frozenset()),
         priorities=tuple(labels.priorities or ()),
         people=_people(file.people),
+        dialect=base.dialect if base else Dialect.NATIVE,
     )
 
 
@@ -552,6 +597,7 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
             closes=known.closes if entry.closes is None else entry.closes,
             handler=_handler(entry, known.handler),
             gate=_gate(entry, known.gate),
+            follows=_follows(entry, known),
             attempts=entry.attempts or known.attempts,
             wip=entry.wip or known.wip,
             irreversible=known.irreversible if entry.irreversible is None else entry.irreversible,
@@ -608,6 +654,27 @@ def _gate(entry: StageFile, known: Gate) -> Gate:
             return NoGate()
         case other:
             raise ValueError(f"gate {other!r} is not one of approval, none")
+
+
+def _follows(entry: StageFile, known: Stage) -> Follows:
+    before = known.follows
+    match entry.follows:
+        case None if isinstance(before, FollowsPull):
+            pass
+        case "pull-request":
+            if not isinstance(before, FollowsPull):
+                onward = known.next if entry.next is None else _next(entry.next)
+                before = FollowsPull(back=StageName("".join(onward[1:2])))
+        case None | "none" | "":
+            if entry.back is not None or entry.authored is not None:
+                raise ValueError("back and authored go with follows = 'pull-request'")
+            return FollowsNothing()
+        case other:
+            raise ValueError(f"follows {other!r} is not one of pull-request, none")
+    return FollowsPull(
+        back=before.back if entry.back is None else StageName(entry.back),
+        authored=before.authored if entry.authored is None else entry.authored,
+    )
 
 
 # For people and tools

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from dibs.adapters.clocks import SystemClock
@@ -16,6 +17,7 @@ from dibs.adapters.hints import FileHints, FileWaker
 from dibs.adapters.journals import FileJournal, NoJournal
 from dibs.adapters.threads import SystemThreads
 from dibs.config import Settings, actor
+from dibs.core.dialects import Dialect
 from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration
 from dibs.core.fold import FoldRules
@@ -37,7 +39,7 @@ from dibs.ports.pauses import Pauses
 from dibs.ports.reading import looks_ahead
 from dibs.ports.runner import Runner
 from dibs.ports.threads import Threads
-from dibs.ports.tracker import SelfChecking, Tracker
+from dibs.ports.tracker import Batching, OneTrip, SelfChecking, Tracker
 from dibs.ports.whoami import Inspectable
 from dibs.services.advancing import Advancing
 from dibs.services.board import Board
@@ -45,7 +47,9 @@ from dibs.services.checking import Checking
 from dibs.services.claiming import Claiming
 from dibs.services.diagnosing import Diagnosing, Subject
 from dibs.services.explaining import Explaining
+from dibs.services.following import Following
 from dibs.services.granting import Granting
+from dibs.services.guarding import Guarding, in_time
 from dibs.services.holds import Holds
 from dibs.services.keeping import Keeper, Supervision
 from dibs.services.listening import Listening
@@ -62,7 +66,14 @@ from dibs.services.sweeping import Sweeping
 from dibs.services.turns import Turns
 from dibs.services.working import Until, Worker, WorkOptions
 
+if TYPE_CHECKING:
+    from dibs.adapters.git_hooks import GitHooks
+    from dibs.adapters.git_pushes import PushedCommits
+    from dibs.adapters.run_files import RunFile
+
 _WEBHOOK_KEYS = "GITHUB_WEBHOOK_SECRET"
+_Answer = TypeVar("_Answer")
+
 TRACKERS = ("sqlite:PATH", "github:OWNER/REPO[,OWNER/REPO...]", "memory:")
 STORES = ("auto", *(kind.form for kind in KINDS))
 
@@ -109,7 +120,9 @@ class Services:
         self.handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
         self._dice = dice
-        self._stamped = _stamped(settings, adapters)
+        stamped, tracker = _stamped(settings, adapters), adapters.tracker
+        swaps = isinstance(tracker, Batching | OneTrip)
+        self._stamped = replace(stamped, swaps_labels=swaps)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -227,6 +240,27 @@ class Services:
             self.pipeline,
             self.claiming,
             self.adapters.journal,
+            granting=self.granting,
+            grace=self.settings.grace,
+        )
+
+    @property
+    def following(self) -> Following:
+        return Following(
+            self.tracker,
+            self.pipeline,
+            self.claiming,
+            self.running,
+            self.advancing,
+            granting=self.granting,
+        )
+
+    @property
+    def guarding(self) -> Guarding:
+        return Guarding(
+            self.tracker,
+            self.leases,
+            self.pipeline,
             granting=self.granting,
             grace=self.settings.grace,
         )
@@ -362,6 +396,7 @@ class Services:
             repo=self.tracker.traits.repo,
             cheap_reads=self.tracker.traits.cheap_reads,
         )
+        following = self.following
         return Worker(
             self.claiming,
             self.running,
@@ -374,6 +409,7 @@ class Services:
             self._dice(),
             threads=self.adapters.threads,
             hints=self.adapters.hints,
+            following=following if following.stages else None,
             tell=tell,
         )
 
@@ -445,6 +481,8 @@ def connect(
     reached = from_environment(os.environ.get("DIBS_FAILPOINT", ""))
     keyring = keyring_of(os.environ)
     adapters = _adapters(settings, author, keyring, create=create)
+    if settings.pipeline.dialect is not Dialect.NATIVE:
+        _speak(adapters)  # what is signed is the native line, so this comes before
     if keyring is not None:
         _sign(adapters, keyring)
     return Services(settings, adapters, reached=reached, handlers=handlers)
@@ -454,6 +492,40 @@ def runner_of(settings: Settings) -> Runner:
     from dibs.adapters.runners.process import ProcessRunner
 
     return ProcessRunner(settings.runs.absolute(), os.environ, settings.root)
+
+
+# The pre-push hook
+
+
+def git_hooks(directory: Path) -> "GitHooks":
+    """Where git looks for the hooks of this repository. Raises BadConfiguration if it is none."""
+    from dibs.adapters.git_hooks import GitHooks
+
+    return GitHooks.of(directory)
+
+
+def pushed_commits(directory: Path) -> "PushedCommits":
+    from dibs.adapters.git_pushes import PushedCommits
+
+    return PushedCommits(directory)
+
+
+def first_working_tree(directory: Path) -> Path | None:
+    from dibs.adapters.git_pushes import main_folder
+
+    return main_folder(directory)
+
+
+def run_file(directory: Path) -> "RunFile | None":
+    """Where a working tree notes the leases that were taken in it; None outside of one."""
+    from dibs.adapters.run_files import run_file as found
+
+    return found(directory)
+
+
+def impatiently(work: Callable[[], _Answer], seconds: float) -> _Answer:
+    """Its answer, if it comes in time. Raises Unavailable if not."""
+    return in_time(work, seconds, SystemClock(), SystemThreads())
 
 
 def backlog_is_absent(settings: Settings) -> bool:
@@ -474,6 +546,13 @@ def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
         return parse_keyring(keys, Strictness(wanted or Strictness.STRICT)) if keys else None
     except BadKey as flaw:
         raise BadConfiguration(f"DIBS_SIGNING_KEY: {flaw}") from None  # not a word of the key
+
+
+def _speak(adapters: Adapters) -> None:
+    from dibs.adapters.clocks import wall_clock
+    from dibs.adapters.trackers.spoken import spoken
+
+    adapters.tracker = spoken(adapters.tracker, wall_clock)
 
 
 def _sign(adapters: Adapters, keyring: Keyring) -> None:

@@ -49,6 +49,8 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "status": [("status",)],
     "runs": [("runs", "2")],
     "sweep": [("sweep",)],
+    "follow": [],  # tests of their own, on a tracker that has pull requests
+    "hook": [],  # likewise, in repositories of git
     "fsck": [("fsck", "--repair")],
     "doctor": [("doctor",)],
     "budget": [],  # an embedded tracker has none: tests/github

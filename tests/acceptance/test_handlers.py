@@ -253,7 +253,8 @@ def test_failures_back_off_then_park_and_resume_starts_afresh(
     reply = project.drain()
     assert reply.data["outcomes"] == {"failed": 2, "parked": 1}
     assert [line.split()[-1] for line in project.lines()] == ["1", "2", "3"]
-    times = project.sql("SELECT created_at, updated_at FROM comments ORDER BY id")
+    cards = "SELECT created_at, updated_at FROM comments WHERE body LIKE '<!-- claim %' ORDER BY id"
+    times = project.sql(cards)
     rests = [later[0] - earlier[1] for earlier, later in pairwise(times)]
     assert len(rests) == 2
     assert rests[0] >= 250

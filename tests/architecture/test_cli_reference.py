@@ -102,7 +102,7 @@ def test_writing_commands_can_be_tried_dry():
     dry = {path for path in PROGRAM if "--dry-run" in _options(PROGRAM[path])}
     looking = {"add", "init", "claim", "heartbeat", "release", "work", "take", "give-back"}
     looking |= {"pause", "resume", "revoke", "sweep", "fsck", "approve", "label"}
-    looking |= {"leases migrate"}
+    looking |= {"leases migrate", "follow", "hook install", "hook uninstall"}
     assert dry == {f"dibs {name}" for name in looking}
 
 

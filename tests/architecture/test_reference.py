@@ -39,6 +39,7 @@ TABLES = {
     "[worker]": config.WorkerFile,
     "[people]": config.PeopleFile,
     "[github]": config.GithubFile,
+    "[hook]": config.HookFile,
     "[[stage]]": config.StageFile,
     "[[hold]]": config.HoldFile,
     "[[loop]]": config.LoopFile,

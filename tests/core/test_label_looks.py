@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from dibs.core.agent_labels import EVERY
 from dibs.core.control import CONTROL_LABEL
 from dibs.core.label_looks import label_looks
 from dibs.core.presets import PRESETS
@@ -13,7 +14,8 @@ from dibs.core.presets import PRESETS
 def test_every_label_of_a_preset_has_a_look_that_github_takes(name):
     pipeline = PRESETS[name]
     looks = label_looks(pipeline)
-    assert set(looks) == {*pipeline.every_label, CONTROL_LABEL}
+    others = {one.name for one in EVERY} if name == "agent" else set()
+    assert set(looks) == {*pipeline.every_label, CONTROL_LABEL, *others}
     for look in looks.values():
         assert re.fullmatch("[0-9a-f]{6}", look.colour)
         assert 0 < len(look.description) <= 100

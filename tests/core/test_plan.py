@@ -96,8 +96,8 @@ def test_painting_a_claim_twice_changes_nothing_more(move, data):
     pipeline, stage = PRESETS[move[0]], move[1]
     before = data.draw(label_sets(pipeline))
     after = labels_after(claim_effects(pipeline, stage, before), before)
-    assert before <= after
-    assert "claimed" in after
+    assert before - after == ({stage.label} & before if stage.gives_way else set())
+    assert pipeline.labels.claimed in after
     assert claim_effects(pipeline, stage, after) == ()
 
 
@@ -110,10 +110,11 @@ def test_every_legal_move_is_painted_add_first_claimed_last(preset, stage, targe
     onward = pipeline.stage(target)
     gate = {stage.gate.label} if isinstance(stage.gate, ApprovalGate) else set()
     working = {stage.working_label} if stage.working_label else set()
-    before = frozenset({stage.label, "claimed", "bug", *gate, *working})
+    claimed, home = pipeline.labels.claimed, set() if stage.gives_way else {stage.label}
+    before = frozenset({claimed, "bug", *home, *gate, *working})
     effects = ending_effects(pipeline, make_record("advanced", target, stage=stage.name), before)
     assert effects[0] == AddLabels((onward.label,))
-    assert effects[-1] == RemoveLabels(("claimed",))
+    assert effects[-1] == RemoveLabels((claimed,))
     assert (CloseIssue() in effects) is onward.closes
     assert labels_after(effects, before) == {onward.label, "bug"}
 
@@ -135,7 +136,7 @@ def test_an_issue_that_goes_back_goes_to_the_stage_it_came_from(outcome, after):
 
 
 def test_parking_uses_the_pipelines_own_word_for_it_and_says_so_first():
-    before = frozenset({"agent:implement", "agent:in-flight", "claimed"})
+    before = frozenset({"agent:in-flight"})
     effects = ending_effects(AGENT, make_record("parked", stage="implement"), before)
     assert effects[0] == AddLabels(("needs:human-scope",))
     assert labels_after(effects, before) == {"agent:implement", "needs:human-scope"}
@@ -173,10 +174,11 @@ def test_no_ending_takes_the_last_stage_label_off_an_issue(case):
 @given(endings())
 def test_claimed_comes_off_last_and_always(case):
     pipeline, record, before = case
+    claimed = pipeline.labels.claimed
     *earlier, last = [None, *moments(ending_effects(pipeline, record, before), before)]
-    assert "claimed" not in last
-    if "claimed" in before:
-        assert all("claimed" in seen for seen in earlier if seen is not None)
+    assert claimed not in last
+    if claimed in before:
+        assert all(claimed in seen for seen in earlier if seen is not None)
 
 
 @given(endings())
@@ -212,10 +214,33 @@ def test_other_bots_and_peoples_labels_are_never_touched(case):
 
 
 @given(endings([outcome for outcome in Outcome if outcome is not Outcome.ADVANCED]))
-def test_going_back_never_adds_or_removes_a_stage(case):
+def test_going_back_adds_no_stage_but_the_one_that_gave_way_and_removes_none(case):
     pipeline, record, before = case
     after = labels_after(ending_effects(pipeline, record, before), before)
-    assert after & stage_labels(pipeline) == before & stage_labels(pipeline)
+    stage = pipeline.stage(record.lease.stage)
+    home = before & stage_labels(pipeline) or ({stage.label} if stage.gives_way else set())
+    assert after & stage_labels(pipeline) == home
+
+
+@pytest.mark.parametrize("outcome", ["returned", "failed", "conceded"])
+def test_a_stage_that_gave_way_comes_back_before_claimed_goes(outcome):
+    before = frozenset({"agent:in-flight", "bug"})
+    effects = ending_effects(AGENT, make_record(outcome, stage="implement"), before)
+    assert effects == (AddLabels(("agent:implement",)), RemoveLabels(("agent:in-flight",)))
+
+
+@pytest.mark.parametrize("outcome", ["returned", "failed", "conceded", "parked"])
+def test_what_had_no_stage_goes_back_to_none(outcome):
+    before = frozenset({"agent:in-flight", "agent:summarise"})
+    after = labels_after(ending_effects(AGENT, make_record(outcome, stage=""), before), before)
+    assert after - {"needs:human-scope"} == {"agent:summarise"}
+
+
+@pytest.mark.parametrize("stage", [stage.name for stage in AGENT.stages])
+def test_what_had_no_stage_may_be_led_to_any(stage):
+    before = frozenset({"agent:in-flight", "agent:summarise"})
+    effects = ending_effects(AGENT, make_record("advanced", stage, stage=""), before)
+    assert labels_after(effects, before) == {AGENT.stage(stage).label, "agent:summarise"}
 
 
 @given(st.sampled_from(MOVES), st.data())
@@ -227,7 +252,8 @@ def test_an_issue_that_a_person_moved_meanwhile_stays_where_they_put_it(move, da
     chosen = data.draw(st.sampled_from(elsewhere))
     old_too = data.draw(st.booleans())
     working = {stage.working_label} if stage.working_label else set()
-    before = frozenset({chosen, "claimed", "bug", *working, *({stage.label} if old_too else ())})
+    claimed = pipeline.labels.claimed
+    before = frozenset({chosen, claimed, "bug", *working, *({stage.label} if old_too else ())})
     effects = ending_effects(pipeline, make_record("advanced", target, stage=stage.name), before)
     assert labels_after(effects, before) == {chosen, "bug"}
     assert CloseIssue() not in effects
@@ -266,12 +292,34 @@ def test_only_an_ended_lease_is_painted():
 def test_freeing_takes_off_working_labels_and_then_claimed_and_nothing_else(preset, data):
     pipeline = PRESETS[preset]
     before = data.draw(label_sets(pipeline))
+    claimed = pipeline.labels.claimed
     working = {stage.working_label for stage in pipeline.stages if stage.working_label}
     effects = freeing_effects(pipeline, before)
-    assert labels_after(effects, before) == before - working - {"claimed"}
-    assert freeing_effects(pipeline, labels_after(effects, before)) == ()
-    if "claimed" in before:
-        assert effects[-1] == RemoveLabels(("claimed",))
+    hidden = claimed in before and not before & stage_labels(pipeline)
+    home = {stage.label for stage in pipeline.stages if stage.gives_way and hidden}
+    after = labels_after(effects, before)
+    assert after - home == before - working - {claimed}
+    assert len(after & home) == bool(home), "one that may have given way is put back"
+    assert freeing_effects(pipeline, after) == ()
+    if claimed in before:
+        assert effects[-1] == RemoveLabels((claimed,))
+
+
+@pytest.mark.parametrize(
+    ("worked", "home"),
+    [
+        ("implement", {"agent:implement"}),
+        ("plan-pending-approval", {"agent:plan-pending-approval"}),
+        ("pr-open", {"agent:implement"}),
+        (None, {"agent:implement"}),
+        ("", set()),
+    ],
+)
+def test_what_a_vanished_holder_worked_in_is_put_back(worked, home):
+    before = frozenset({"agent:in-flight", "bug"})
+    effects = freeing_effects(AGENT, before, worked)
+    assert labels_after(effects, before) == {"bug", *home}
+    assert all(seen & (home | {"agent:in-flight"}) for seen in [*moments(effects, before)][:-1])
 
 
 # Applying

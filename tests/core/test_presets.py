@@ -12,7 +12,7 @@ LEGAL = {
     "stages": {"ready": ["review"], "review": ["done", "ready"], "done": []},
     "agent": {
         "implement": ["pr-open", "plan-pending-approval", "done"],
-        "plan-pending-approval": ["implement"],
+        "plan-pending-approval": ["implement", "pr-open", "done"],
         "pr-open": ["done", "implement"],
         "done": [],
     },
@@ -78,12 +78,17 @@ def test_the_agent_preset_paints_the_documented_labels():
     assert set(AGENT.every_label) == {
         *("agent:implement", "agent:in-flight", "agent:plan-pending-approval"),
         *("agent:plan-approved", "agent:pr-open", "agent:done"),
-        *("claimed", "paused", "needs:human-scope", "do-not-pickup"),
+        *("paused", "needs:human-scope", "agent:authored"),
+        *("do-not-pickup", "needs:info", "agent:needs-human-review", "done-already"),
     }
-    assert AGENT.vetoes == {"paused", "needs:human-scope", "do-not-pickup"}
+    assert AGENT.vetoes == {
+        *("paused", "needs:human-scope"),
+        *("do-not-pickup", "needs:info", "agent:needs-human-review", "done-already"),
+    }
     assert AGENT.stage("plan-pending-approval").gate == ApprovalGate("agent:plan-approved")
 
 
 def test_each_preset_starts_where_work_is_done_and_shows_it():
     assert STAGES.stages[0].working_label == "stage:processing"
-    assert AGENT.stages[0].working_label == "agent:in-flight"
+    assert AGENT.labels.claimed == "agent:in-flight"
+    assert AGENT.stages[0].gives_way, "the labels of its lifecycle exclude each other"

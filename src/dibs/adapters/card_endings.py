@@ -74,7 +74,7 @@ class CardEndings:
         return Released(replace(record, painted=True))
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
-        self._paint(record, painter, PostComment(render_shown(record.lease.run)))
+        self._paint(record, painter, PostComment(shown_by_another(record)))
 
     # Deciding
 
@@ -227,3 +227,8 @@ class CardEndings:
 def _shown(record: Record) -> str:
     """The ended card once more, now that its labels show it."""
     return render_card(replace(card(record.lease, CardState.RELEASED, record.ending), shown=True))
+
+
+def shown_by_another(record: Record) -> str:
+    """Who held it and how it ended is said for readers of other dialects."""
+    return render_shown(record.lease.run, record.lease.holder, record.ending)

@@ -24,12 +24,7 @@ class Attempts:
 
 def count_attempts(tries: Sequence[Try], stage: Stage) -> Attempts:
     """Failures in this stage since the issue last moved, was parked or was returned by a person."""
-    failed: list[Try] = []
-    for attempt in tries:
-        if _starts_afresh(attempt, stage.name):
-            failed = []
-        elif _failed(attempt):
-            failed.append(attempt)
+    failed = failed_tries(tries, stage.name)
     last = failed[-1] if failed else None
     return Attempts(
         failed=len(failed),
@@ -37,6 +32,17 @@ def count_attempts(tries: Sequence[Try], stage: Stage) -> Attempts:
         spent=len(failed) >= stage.attempts,
         rests_until=_rests_until(last, len(failed), stage),
     )
+
+
+def failed_tries(tries: Sequence[Try], stage: StageName) -> tuple[Try, ...]:
+    """Those that count, the oldest first."""
+    failed: list[Try] = []
+    for attempt in tries:
+        if _starts_afresh(attempt, stage):
+            failed = []
+        elif _failed(attempt):
+            failed.append(attempt)
+    return tuple(failed)
 
 
 def _rests_until(last: Try | None, failed: int, stage: Stage) -> ServerTime | None:

@@ -1,8 +1,8 @@
 """The claim card and what is said about one: comments for machines first, people second.
 
-Decides the one spelling of a card (native dialect, version 1) and reads it back. Refuses to know
-when a card is in force: that is `fold`. A comment that is not exactly a card is no card; a card of
-an unknown version is left alone.
+Decides the one spelling of a card (native dialect, version 1) and reads it back, in whichever
+dialect it comes. Refuses to know when a card is in force: that is `fold`. A comment that is not
+exactly a card is no card; a card of an unknown version is left alone.
 """
 
 import re
@@ -12,6 +12,8 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
 
+from dibs.core.agent_dialect import OPENINGS as AGENT_OPENINGS
+from dibs.core.agent_dialect import as_native
 from dibs.core.durations import (
     describe_span,
     format_instant,
@@ -106,6 +108,8 @@ Mark = Card | RevokeMark | ShownMark | UnknownMark
 
 def parse_mark(body: str) -> Mark | None:
     """Read a comment's first line. None for a comment that is no mark of ours."""
+    if body.startswith(AGENT_OPENINGS):
+        body = as_native(body) or ""
     if not body.startswith(_OPENINGS):
         return None
     return _parse_known(body) if len(body) <= _LONGEST_KEPT else _parse(body)
@@ -188,7 +192,10 @@ def _revoke(fields: Fields) -> RevokeMark:
 
 
 def _shown(fields: Fields) -> ShownMark:
-    return ShownMark(_run(fields), extra=fields.rest)
+    run = _run(fields)
+    for told in ("holder", "outcome", "note"):  # for readers of other dialects
+        fields.take(told)
+    return ShownMark(run, extra=fields.rest)
 
 
 _READERS: dict[str, Callable[[Fields], Mark]] = {
@@ -232,8 +239,16 @@ def render_revoke(revocation: Revocation) -> str:
     return f"{write_line('revoke', fields)}\n{who} {what} the lease of run `{revocation.run}`."
 
 
-def render_shown(run: RunId) -> str:
-    line = write_line("shown", [("run", run), ("v", str(VERSION))])
+def render_shown(run: RunId, holder: HolderId = HolderId(""), ending: Ending | None = None) -> str:
+    """`holder` and `ending` are for readers of other dialects: the run says it all."""
+    fields = [
+        ("run", run),
+        ("v", str(VERSION)),
+        ("holder", holder),
+        ("outcome", ending.outcome.value if ending else ""),
+        ("note", ending.note if ending else ""),
+    ]
+    line = write_line("shown", fields)
     return f"{line}\nThe labels now show how the lease of run `{run}` ended."
 
 

@@ -70,7 +70,9 @@ def _lease(thread: Thread, standing: Standing, pipeline: Pipeline) -> Iterator[F
             yield Flaw(ref, FlawCode.LEASE_WITHOUT_LABEL, text, missing)
     elif shown and standing.bidding_until is None and not _young(thread, standing, pipeline):
         text = "its labels say claimed but no lease is live"
-        yield Flaw(ref, FlawCode.CLAIMED_WITHOUT_LEASE, text, freeing_effects(pipeline, labels))
+        worked = standing.record.lease.stage if standing.record is not None else None
+        repair = freeing_effects(pipeline, labels, worked)
+        yield Flaw(ref, FlawCode.CLAIMED_WITHOUT_LEASE, text, repair)
 
 
 def _young(thread: Thread, standing: Standing, pipeline: Pipeline) -> bool:
@@ -84,12 +86,19 @@ def _stages(thread: Thread, pipeline: Pipeline) -> Iterator[Flaw]:
         names = ", ".join(stage.label for stage in stages)
         text = f"it carries {len(stages)} stage labels: {names}"
         yield Flaw(ref, FlawCode.SEVERAL_STAGES, text, leftovers(pipeline, thread))
-    elif not stages and thread.issue.open and (stood := stands_in(pipeline, thread)) is not None:
+    elif not stages and thread.issue.open and _fell_out(thread, pipeline):
+        stood = stands_in(pipeline, thread)[0]
         text = f"it carries no stage label; by its cards it stands in {stood!r}"
         yield Flaw(ref, FlawCode.NO_STAGE, text)
     elif stages and stages[0].closes and thread.issue.open:
         text = f"it is in {stages[0].label!r} but still open"
         yield Flaw(ref, FlawCode.OPEN_AT_THE_END, text, (CloseIssue(),))
+
+
+def _fell_out(thread: Thread, pipeline: Pipeline) -> bool:
+    """Whether its cards know where it stands and its labels do not."""
+    homes = stands_in(pipeline, thread)
+    return bool(homes) and thread.issue.labels.isdisjoint(homes)
 
 
 def _cards(thread: Thread) -> Iterator[Flaw]:

@@ -11,10 +11,11 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import assert_never
 
+from dibs.core.approval import changed_since
 from dibs.core.attempts import count_attempts
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.foreign import foreign_claims
-from dibs.core.ids import Fence, ServerTime, later
+from dibs.core.ids import Fence, ServerTime, StageName, later
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Standing, Try
 from dibs.core.people import People
@@ -104,9 +105,13 @@ class Verdict:
         return self.stage is not None and not self.reasons
 
 
-def judge_picture(issue: Issue, pipeline: Pipeline) -> Verdict:
-    """What the issue's own fields say. A scan needs no more; a claim also asks `judge`."""
-    stages = pipeline.stages_of(issue.labels)
+def judge_picture(issue: Issue, pipeline: Pipeline, worked: StageName | None = None) -> Verdict:
+    """What the issue's own fields say. A scan needs no more; a claim also asks `judge`.
+
+    `worked` is the stage of a lease that nobody ended: its label may have given way to `claimed`.
+    """
+    given_way = pipeline.worked_stage(issue.labels, worked)
+    stages = (given_way,) if given_way is not None else pipeline.stages_of(issue.labels)
     reasons = [*_closed(issue), *_stage_count(stages, pipeline)]
     stage = stages[0] if len(stages) == 1 else None
     if stage is not None:
@@ -127,7 +132,9 @@ def judge_claimable(
 ) -> Verdict:
     """The same without the question who holds it: for one who was just granted the lease."""
     issue, now = thread.issue, thread.now
-    picture = judge_picture(issue, pipeline)
+    last = tries[-1] if tries else None
+    worked = last.stage if last is not None and last.outcome is None else None
+    picture = judge_picture(issue, pipeline, worked)
     reasons = [*around.objections, *_pauses(issue, around.pauses), *picture.reasons]
     reasons += _markers(thread, pipeline.people)
     if not thread.complete:
@@ -137,6 +144,7 @@ def judge_claimable(
         return Verdict(stage, tuple(reasons))
     if stage.irreversible and not around.protected:
         reasons.append(_unprotected(stage))
+    reasons += _approved_another(thread, stage)
     attempts = count_attempts(tries, stage)
     if attempts.spent:
         reasons.append(_spent(stage, attempts.failed))
@@ -205,6 +213,18 @@ def _gate(issue: Issue, stage: Stage) -> Iterable[Reason]:
                 )
         case _:
             assert_never(stage.gate)
+
+
+def _approved_another(thread: Thread, stage: Stage) -> Iterable[Reason]:
+    """The approval is there, and names a text that the issue does not have any more."""
+    gate = stage.gate
+    approved = isinstance(gate, ApprovalGate) and gate.label in thread.issue.labels
+    if approved and changed_since(thread, stage.name):
+        yield Reason(
+            ReasonCode.GATE_SHUT,
+            f"its text was changed after somebody approved it out of stage {stage.name!r}",
+            "a person reads it again and approves it: dibs approve",
+        )
 
 
 def _labels(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
@@ -322,7 +342,9 @@ def _lease(
                 "wait for the grace to pass",
                 until=free_at,
             )
-    elif record is None and pipeline.labels.claimed in issue.labels:
+    elif pipeline.labels.claimed in issue.labels and (
+        record is None or not pipeline.stages_of(issue.labels)
+    ):
         yield from _claim_label_only(issue, pipeline, now)
 
 

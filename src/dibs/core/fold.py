@@ -5,14 +5,15 @@ at server times and ids only; no worker's clock takes part. (docs/concepts/proto
 and 8.)
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from dibs.core.agent_dialect import key_of, others_release
 from dibs.core.card import Card, CardState, RevokeMark, ShownMark, parse_mark
 from dibs.core.ids import ZERO, Fence, IssueRef, RunId, ServerTime, later
 from dibs.core.issue import Comment, Thread
-from dibs.core.lease import Ending, Lease, Outcome, Record, Standing, Try
+from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation, Standing, Try
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,28 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
             revokes[run] = (*revokes.get(run, ()), PostedRevoke(mark, comment.created_at))
         elif isinstance(mark, ShownMark):
             shown[mark.run] = comment.created_at
+        elif mark is None:
+            for taken in _taken_away(comment, cards):
+                run = taken.mark.revocation.run
+                revokes[run] = (*revokes.get(run, ()), taken)
     return Marks(tuple(cards), revokes, shown)
+
+
+def _taken_away(comment: Comment, cards: Sequence[PostedCard]) -> Iterator[PostedRevoke]:
+    """A runner of the issue-claim state machine released a lease of ours: it swept it by its age.
+
+    It takes the issue for free from then on. Heard like any revoke, the holder stops; and whoever
+    reads cards leaves it the time to.
+    """
+    released = others_release(comment.body)
+    if released is None:
+        return
+    key, said = released
+    for posted in cards:
+        if key_of(posted.card.holder, posted.card.run) == key:
+            by, reason = said.get("swept_by", key[0]), said.get("outcome", "released")
+            revocation = Revocation(posted.card.run, by, reason)
+            yield PostedRevoke(RevokeMark(revocation), comment.created_at)
 
 
 def highest_fence(marks: Marks) -> Fence:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from dibs.core.agent_dialect import is_ours
 from dibs.core.ids import ServerTime, later
 from dibs.core.issue import Comment
 
@@ -94,6 +95,8 @@ def _agent(text: str) -> _Says | None:
     if match is None:
         return None
     fields = _fields(match[2])
+    if is_ours(fields):
+        return None  # a card of ours in the same dialect, or its release: `card` reads it
     codename, firing = fields.get("codename", ""), fields.get("firing_id", "")
     key = f"{codename} {firing}"
     return _Says("agent-claim", key, _plain(codename), over=match[1] == "release")

@@ -6,8 +6,10 @@ Decides by what the pipeline uses a label for. Whether it is there is the tracke
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from dibs.core.agent_labels import EVERY
 from dibs.core.control import CONTROL_LABEL
-from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
+from dibs.core.dialects import Dialect
+from dibs.core.pipeline import ApprovalGate, FollowsPull, Pipeline, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ def label_looks(pipeline: Pipeline) -> Mapping[str, LabelLook]:
         looks[urgent] = LabelLook("e99695", f"dibs: jumps the queue, urgency {place}")
     for stage in pipeline.stages:
         looks |= _stage_looks(stage)
+    if pipeline.dialect is Dialect.AGENT:
+        looks |= {one.name: LabelLook(one.color, one.description) for one in EVERY}
     return looks
 
 
@@ -43,4 +47,7 @@ def _stage_looks(stage: Stage) -> dict[str, LabelLook]:
         looks[stage.working_label] = LabelLook("fef2c0", f"dibs: being worked, stage {stage.name}")
     if isinstance(stage.gate, ApprovalGate):
         looks[stage.gate.label] = LabelLook("0e8a16", "dibs: a person approved it")
+    if isinstance(stage.follows, FollowsPull) and stage.follows.authored:
+        authored = LabelLook("c5def5", "dibs: a run of the fleet opened this pull request")
+        looks[stage.follows.authored] = authored
     return looks

@@ -16,8 +16,16 @@ from dibs.core.fold import cards_that_counted, shows_ending
 from dibs.core.ids import StageName, later
 from dibs.core.issue import Thread
 from dibs.core.lease import Outcome, Record
+from dibs.core.parking import parking_comment
 from dibs.core.pipeline import Pipeline
-from dibs.core.plan import AddLabels, CloseIssue, Effects, RemoveLabels, ending_effects
+from dibs.core.plan import (
+    AddLabels,
+    CloseIssue,
+    Effects,
+    PostComment,
+    RemoveLabels,
+    ending_effects,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,9 @@ def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting
     effects = ending_effects(pipeline, record, labels - set(left_behind))
     tidying = (RemoveLabels(left_behind),) if left_behind else ()
     done = (last,) if thread.issue.open else (last, CloseIssue())
-    showing = (*(effect for effect in effects if effect not in done), *tidying)
+    said = parking_comment(pipeline, record, thread)
+    saying = (PostComment(said),) if said is not None else ()
+    showing = (*(effect for effect in effects if effect not in done), *tidying, *saying)
     return Painting(showing, (last,), putting_right=right)
 
 
@@ -74,10 +84,10 @@ def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:
     Only if nothing has changed for a ttl: a person who moves an issue adds one label and takes the
     other off, and is given the time between the two.
     """
-    stood = stands_in(pipeline, thread)
-    if stood is None or stood not in thread.issue.labels:
+    homes = stands_in(pipeline, thread)
+    if thread.issue.labels.isdisjoint(homes):
         return ()
-    stray = _passed(pipeline, thread) - {stood}
+    stray = _passed(pipeline, thread) - set(homes)
     if not stray or thread.now < abandoned_at(thread.issue, pipeline):
         return ()
     return (RemoveLabels(tuple(sorted(stray))),)
@@ -89,13 +99,13 @@ def put_right(pipeline: Pipeline, thread: Thread, added: frozenset[str]) -> Effe
     If that leaves no stage at all, it stands where its last run ended. Any other stage that is on
     was put there by somebody else, since. Where no card says where it stands, nobody knows better.
     """
-    stood = stands_in(pipeline, thread)
-    if stood is None:
+    homes = stands_in(pipeline, thread)
+    if not homes:
         return ()
     stages = {stage.label for stage in pipeline.stages}
-    stray = tuple(sorted((added & stages) - {stood}))
-    left = (thread.issue.labels & stages) - set(stray)
-    missing = () if left else (AddLabels((stood,)),)
+    stray = tuple(sorted((added & stages) - set(homes)))
+    left = (thread.issue.labels & (stages | set(homes))) - set(stray)
+    missing = () if left else (AddLabels(homes[:1]),)
     return (*missing, *((RemoveLabels(stray),) if stray else ()))
 
 
@@ -103,7 +113,11 @@ def _left_behind(pipeline: Pipeline, record: Record, thread: Thread) -> tuple[st
     """What a late painter put beside the stage of a run that is now ending."""
     names = {record.lease.stage, *_target(record)}
     own = {stage.label for stage in pipeline.stages if stage.name in names}
-    worked = {stage.label for stage in pipeline.stages if stage.name == record.lease.stage}
+    worked = {
+        pipeline.labels.claimed if stage.gives_way else stage.label
+        for stage in pipeline.stages
+        if stage.name == record.lease.stage
+    }
     if not worked & thread.issue.labels:
         return ()  # a person took our stage off: whatever is on now is theirs
     return tuple(sorted(_passed(pipeline, thread) - own))
@@ -115,33 +129,43 @@ def _target(record: Record) -> tuple[StageName, ...]:
 
 
 def _passed(pipeline: Pipeline, thread: Thread) -> set[str]:
-    """Labels on the issue of stages that its runs led to: what a late painter may have added."""
-    reached = {
-        card.ending.next
-        for card in cards_that_counted(thread.comments)
-        if card.ending is not None and card.ending.next is not None
-    }
+    """Labels on the issue of stages that its runs led to: what a late painter may have added.
+
+    And of those that they worked in, where a label gave way: a late sweeper may have put it back.
+    """
+    cards = cards_that_counted(thread.comments)
+    endings = [card.ending for card in cards if card.ending is not None]
+    reached = {ending.next for ending in endings if ending.next is not None}
+    worked = {card.stage for card in cards}
     return {
         stage.label
         for stage in pipeline.stages
-        if stage.name in reached and stage.label in thread.issue.labels
+        if (stage.name in reached or (stage.gives_way and stage.name in worked))
+        and stage.label in thread.issue.labels
     }
 
 
-def stands_in(pipeline: Pipeline, thread: Thread) -> str | None:
-    """The label of the stage that the last lease is in, or led to."""
+def stands_in(pipeline: Pipeline, thread: Thread) -> tuple[str, ...]:
+    """The label of the stage that the last lease is in, or led to.
+
+    Where nobody ended it and its stage gives way, `claimed` stands there as well, and first.
+    """
     cards = cards_that_counted(thread.comments)
     if not cards:
-        return None
+        return ()
     last = cards[-1]
     ending = last.ending
     advanced = ending is not None and ending.outcome is Outcome.ADVANCED
     name = ending.next if ending is not None and advanced else last.stage
-    return next((stage.label for stage in pipeline.stages if stage.name == name), None)
+    found = next((stage for stage in pipeline.stages if stage.name == name), None)
+    if found is None:
+        return ()
+    held = ending is None and found.gives_way
+    return (pipeline.labels.claimed, found.label) if held else (found.label,)
 
 
 def _no_stage_at_all(pipeline: Pipeline, thread: Thread) -> Effects:
-    stood = stands_in(pipeline, thread)
-    if stood is None or pipeline.stages_of(thread.issue.labels):
+    homes, labels = stands_in(pipeline, thread), thread.issue.labels
+    if not homes or not labels.isdisjoint(homes) or pipeline.stages_of(labels):
         return ()
-    return (AddLabels((stood,)),)
+    return (AddLabels(homes[:1]),)

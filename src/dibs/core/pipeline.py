@@ -5,9 +5,10 @@ labels, but not how labels are written: that is `labels` and `plan`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from dibs.core.dialects import Dialect
 from dibs.core.errors import IllegalMove, NoSuchStage
 from dibs.core.ids import StageName
 from dibs.core.people import People
@@ -57,6 +58,23 @@ Gate = NoGate | ApprovalGate
 
 
 @dataclass(frozen=True, slots=True)
+class FollowsNothing:
+    """An issue stays until a run or a person moves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowsPull:
+    """An issue goes where its pull request goes: on when that is merged, back when it is not."""
+
+    back: StageName
+    authored: str = ""
+    """The label of pull requests that a run of the fleet opened; empty for none."""
+
+
+Follows = FollowsNothing | FollowsPull
+
+
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """How long a failed issue rests before the next attempt: doubling, capped."""
 
@@ -81,9 +99,12 @@ class Stage:
     next: tuple[StageName, ...] = ()
     """The legal moves; the first is the one taken when the handler names none."""
     working_label: str | None = None
+    gives_way: bool = False
+    """Its label comes off while a lease is held, and `claimed` stands alone in its place."""
     closes: bool = False
     handler: Handler = NoHandler()
     gate: Gate = NoGate()
+    follows: Follows = FollowsNothing()
     terms: LeaseTerms = field(default_factory=lambda: terms_for(timedelta(minutes=10)))
     attempts: int = 3
     wip: int | None = None
@@ -116,6 +137,12 @@ class Stage:
         return not self.final and (not isinstance(self.handler, NoHandler) or self.passes_by_itself)
 
 
+UNQUEUED = Stage(name=StageName(""), label="")
+"""No stage at all: what an issue is worked in that carries no stage label, where a dialect has its
+callers claim such issues as well. When it goes back, it goes back to nothing.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class LabelNames:
     """The labels that are not stages."""
@@ -135,6 +162,12 @@ class Pipeline:
     """Labels that jump the queue, the most urgent first."""
     people: People = People()
     """Who else may be on an issue already."""
+    dialect: Dialect = Dialect.NATIVE
+    """How our cards are spelt on the tracker."""
+    swaps_labels: bool = True
+    """Whether the tracker puts one label on and takes another off in one request. Where it cannot,
+    no label gives way: a claim painted late would take off the last one that anybody finds.
+    """
 
     def __post_init__(self) -> None:
         _check_names(self)
@@ -144,11 +177,33 @@ class Pipeline:
         for stage in self.stages:
             if stage.name == name:
                 return stage
+        if name == UNQUEUED.name and self.dialect is Dialect.AGENT:
+            names = tuple(stage.name for stage in self.stages)
+            return replace(UNQUEUED, next=names, terms=self.stages[0].terms)
         raise NoSuchStage(name, tuple(stage.name for stage in self.stages))
 
     def stages_of(self, labels: frozenset[str]) -> tuple[Stage, ...]:
         """The stages whose label the issue carries. One, once the picture is quiet."""
         return tuple(stage for stage in self.stages if stage.label in labels)
+
+    def worked_stage(self, labels: frozenset[str], worked: StageName | None) -> Stage | None:
+        """The stage of an issue whose label has given way to `claimed`.
+
+        The one that its last run worked in, where that is known; else the first that gives way.
+        None if there is nothing to guess: it carries a stage label, or nobody claims it.
+        """
+        if self.labels.claimed not in labels or self.stages_of(labels):
+            return None
+        if worked == UNQUEUED.name and self.dialect is Dialect.AGENT:
+            return self.stage(worked)
+        giving_way = [stage for stage in self.stages if stage.gives_way]
+        known = [stage for stage in giving_way if stage.name == worked]
+        return next(iter(known or giving_way), None)
+
+    def held_labels(self, stage: Stage) -> tuple[str, ...]:
+        """What an issue of this stage carries while a lease on it is held."""
+        claimed = self.labels.claimed
+        return (claimed,) if stage.gives_way else (stage.label, claimed)
 
     def target(self, origin: StageName, wanted: str | None) -> Stage:
         """Where a finished issue goes. Raises IllegalMove for a move the table does not have."""
@@ -178,6 +233,8 @@ class Pipeline:
                 names[stage.working_label] = None
             if isinstance(stage.gate, ApprovalGate):
                 names[stage.gate.label] = None
+            if isinstance(stage.follows, FollowsPull) and stage.follows.authored:
+                names[stage.follows.authored] = None
         names |= dict.fromkeys((self.labels.claimed, self.labels.paused, self.labels.parked))
         names |= dict.fromkeys(sorted(self.blockers))
         return tuple(names)
@@ -195,6 +252,7 @@ def _check_names(pipeline: Pipeline) -> None:
             raise ValueError(f"{role} and {seen[key]} are the same label {label!r}")
         seen[key] = role
     _check_gates(pipeline, seen)
+    _check_authored(pipeline, seen)
     names = [stage.name for stage in pipeline.stages]
     for name in names:
         if names.count(name) > 1:
@@ -215,6 +273,16 @@ def _check_gates(pipeline: Pipeline, taken: dict[str, str]) -> None:
             raise ValueError(
                 f"the gate of stage {stage.name!r} needs a label of its own: {label!r}"
             )
+
+
+def _check_authored(pipeline: Pipeline, taken: dict[str, str]) -> None:
+    """Stages that follow pull requests may share the label of these; nothing else may have it."""
+    gates = {one.gate.label for one in pipeline.stages if isinstance(one.gate, ApprovalGate)}
+    others = {label.casefold() for label in (*gates, *pipeline.blockers, *taken)}
+    for stage in pipeline.stages:
+        label = stage.follows.authored if isinstance(stage.follows, FollowsPull) else ""
+        if label and (label.casefold() in others or label != label.strip() or "," in label):
+            raise ValueError(f"stage {stage.name!r}: authored needs a label of its own: {label!r}")
 
 
 def _label_roles(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
@@ -240,9 +308,25 @@ def _check_moves(pipeline: Pipeline) -> None:
             raise ValueError(f"stage {stage.name!r} has a handler but no next stage")
         if stage.closes and not stage.final:
             raise ValueError(f"stage {stage.name!r} closes the issue and yet moves on")
+        _check_follows(stage)
         if stage.attempts < 1:
             raise ValueError(f"stage {stage.name!r}: attempts must be at least 1")
         if stage.wip is not None and stage.wip < 1:
             raise ValueError(f"stage {stage.name!r}: wip must be at least 1")
     if not any(stage.final for stage in pipeline.stages):
         raise ValueError("no stage is final: an issue would go round for ever")
+
+
+def _check_follows(stage: Stage) -> None:
+    if not isinstance(stage.follows, FollowsPull):
+        return
+    back = stage.follows.back
+    if back not in stage.next[1:]:
+        onward = stage.next[0] if stage.next else "nowhere"
+        raise ValueError(
+            f"stage {stage.name!r} follows its pull request: a merged one leads to {onward!r}, and "
+            f"back {back!r} must be another of its next stages"
+        )
+    if stage.gate != NoGate():
+        why = "the merge is the approval"
+        raise ValueError(f"stage {stage.name!r} follows its pull request and has a gate: {why}")

@@ -7,7 +7,8 @@ the effects to a tracker. The whole label set is never replaced: other bots' lab
 
 from dataclasses import dataclass
 
-from dibs.core.errors import IllegalMove
+from dibs.core.errors import IllegalMove, NoSuchStage
+from dibs.core.ids import StageName
 from dibs.core.lease import Ending, Outcome, Record
 from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
 
@@ -45,27 +46,44 @@ Effects = tuple[Effect, ...]
 def claim_effects(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Effects:
     """Show that a lease is held."""
     wanted = (pipeline.labels.claimed, *((stage.working_label,) if stage.working_label else ()))
-    return _adding(wanted, labels)
+    unwanted = (stage.label,) if stage.gives_way and pipeline.swaps_labels else ()
+    return (*_adding(wanted, labels), *_removing(unwanted, labels))
+
+
+def fallen_out(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Effects:
+    """Put back a label that gave way to a `claimed` that is not there any more.
+
+    Whoever painted its claim late may have taken the last label off that a query could find.
+    """
+    shown = pipeline.labels.claimed in labels or pipeline.stages_of(labels)
+    return () if shown or not stage.gives_way else _adding((stage.label,), labels)
 
 
 def ending_effects(pipeline: Pipeline, record: Record, labels: frozenset[str]) -> Effects:
     """Show what came of a lease. Idempotent: run again on a half-painted issue, it finishes it."""
     ending = record.ending
     assert ending is not None, "only an ended lease is painted"
-    try_stage = {stage.name: stage for stage in pipeline.stages}.get(record.lease.stage)
+    try_stage = _stage_named(pipeline, record.lease.stage)
     if try_stage is None:  # the stage was renamed or dropped from the configuration meanwhile
         return _removing((pipeline.labels.claimed,), labels)
     if ending.outcome is Outcome.ADVANCED:
         return _advancing(pipeline, try_stage, ending, labels)
     parked = (pipeline.labels.parked,) if ending.outcome is Outcome.PARKED else ()
-    return (*_adding(parked, labels), *_letting_go(pipeline, try_stage, labels))
+    return (*_adding(parked, labels), *_going_back(pipeline, try_stage, labels))
+
+
+def _stage_named(pipeline: Pipeline, name: StageName) -> Stage | None:
+    try:
+        return pipeline.stage(name)
+    except NoSuchStage:
+        return None
 
 
 def _advancing(pipeline: Pipeline, stage: Stage, ending: Ending, labels: frozenset[str]) -> Effects:
     try:
         target = pipeline.target(stage.name, ending.next)
     except IllegalMove:  # the move was dropped from the configuration meanwhile
-        return _letting_go(pipeline, stage, labels)
+        return _going_back(pipeline, stage, labels)
     moved_by_hand = [
         other for other in pipeline.stages_of(labels) if other.name not in (stage.name, target.name)
     ]
@@ -89,9 +107,23 @@ def _letting_go(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Eff
     return (*working, *_removing((pipeline.labels.claimed,), labels))
 
 
-def freeing_effects(pipeline: Pipeline, labels: frozenset[str]) -> Effects:
-    """Take off what a vanished holder left: every working label, then `claimed`."""
+def _going_back(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Effects:
+    """To where it came from: a label that gave way is put back, unless the issue is elsewhere."""
+    moved = pipeline.stages_of(labels)
+    back = _adding((stage.label,), labels) if stage.gives_way and not moved else ()
+    return (*back, *_letting_go(pipeline, stage, labels))
+
+
+def freeing_effects(
+    pipeline: Pipeline, labels: frozenset[str], worked: StageName | None = None
+) -> Effects:
+    """Take off what a vanished holder left: every working label, then `claimed`.
+
+    `worked` is the stage of its lease, where a card tells: its label may have given way.
+    """
+    stage = pipeline.worked_stage(labels, worked)
     return (
+        *(_adding((stage.label,), labels) if stage is not None and stage.gives_way else ()),
         *_removing(pipeline.working_labels, labels),
         *_removing((pipeline.labels.claimed,), labels),
     )

@@ -1,7 +1,9 @@
 """The two pipelines that need no configuration: `stages` and `agent`."""
 
+from dibs.core import agent_labels
+from dibs.core.dialects import Dialect
 from dibs.core.ids import StageName
-from dibs.core.pipeline import ApprovalGate, LabelNames, Pipeline, Stage
+from dibs.core.pipeline import ApprovalGate, FollowsPull, LabelNames, Pipeline, Stage
 
 
 def _name(text: str) -> StageName:
@@ -27,32 +29,43 @@ STAGES = Pipeline(
     blockers=frozenset({"do-not-pickup"}),
 )
 
+AUTHORED = agent_labels.AUTHORED
+"""On pull requests that an agent opened."""
+
 AGENT = Pipeline(
     stages=(
         Stage(
             name=_name("implement"),
-            label="agent:implement",
-            working_label="agent:in-flight",
+            label=agent_labels.IMPLEMENT,
+            gives_way=True,
             next=(_name("pr-open"), _name("plan-pending-approval"), _name("done")),
         ),
         Stage(
             name=_name("plan-pending-approval"),
-            label="agent:plan-pending-approval",
-            gate=ApprovalGate("agent:plan-approved"),
-            next=(_name("implement"),),
+            label=agent_labels.PLAN_PENDING_APPROVAL,
+            gate=ApprovalGate(agent_labels.PLAN_APPROVED),
+            gives_way=True,
+            next=(_name("implement"), _name("pr-open"), _name("done")),
         ),
         Stage(
             name=_name("pr-open"),
-            label="agent:pr-open",
+            label=agent_labels.PR_OPEN,
             next=(_name("done"), _name("implement")),
+            follows=FollowsPull(back=_name("implement"), authored=AUTHORED),
         ),
-        Stage(name=_name("done"), label="agent:done", closes=True),
+        Stage(name=_name("done"), label=agent_labels.DONE, closes=True),
     ),
-    labels=LabelNames(parked="needs:human-scope"),
-    blockers=frozenset({"do-not-pickup"}),
+    labels=LabelNames(claimed=agent_labels.IN_FLIGHT, parked=agent_labels.NEEDS_HUMAN_SCOPE),
+    blockers=frozenset(
+        {
+            agent_labels.DO_NOT_PICKUP,
+            agent_labels.NEEDS_INFO,
+            agent_labels.NEEDS_HUMAN_REVIEW,
+            agent_labels.DONE_ALREADY,
+        }
+    ),
+    dialect=Dialect.AGENT,
 )
-
-AUTHORED = "agent:authored"
-"""On pull requests that an agent opened."""
+"""The issue-claim state machine: its labels exclude each other, and its runners read our cards."""
 
 PRESETS = {"stages": STAGES, "agent": AGENT}

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from hashlib import sha256
 
+from dibs.core.agent_dialect import OPENINGS as AGENT_OPENINGS
+from dibs.core.agent_dialect import as_native
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Thread
 from dibs.core.mark_line import LONGEST_LINE, starts_as
@@ -118,6 +120,7 @@ def sign(body: str, issue: IssueRef, keyring: Keyring) -> str:
 
 
 def verify(body: str, issue: IssueRef, keyring: Keyring) -> Signed:
+    body = _native(body)
     if not starts_as(body, KINDS):
         return Signed.NO_MARK
     match = _LINE.match(body[: LONGEST_LINE + 1])
@@ -185,9 +188,14 @@ def _refused(comments: Iterable[Comment], issue: IssueRef, keyring: Keyring) -> 
     return refused
 
 
+def _native(body: str) -> str:
+    """The line that was signed: before it was spelt in another dialect."""
+    return (as_native(body) or body) if body.startswith(AGENT_OPENINGS) else body
+
+
 def _run_of(body: str) -> str | None:
     """Whose card it is; None if it is no card."""
-    match = _LINE.match(body)
+    match = _LINE.match(_native(body))
     if match is None or match[1] != "claim":
         return None
     return next((pair for pair in match[2].split() if pair.startswith("run=")), None)

@@ -54,13 +54,18 @@ def _call(handler: Callable[..., Any]) -> int:
         answer = handler(work)
     except GiveBack:
         return GIVE_BACK_EXIT
-    except Exception:  # noqa: BLE001 - a failed attempt, told in the run's output
+    except Exception as failure:  # noqa: BLE001 - a failed attempt, told in the run's output
         traceback.print_exc()
+        _leave({"note": f"{type(failure).__name__}: {failure}"})
         return 1
     if answer is not None:
-        with open(os.environ["DIBS_RESULT"], "w", encoding="utf-8") as file:  # noqa: PTH123
-            json.dump(answer, file)
+        _leave(answer)
     return 0
+
+
+def _leave(answer: object) -> None:
+    with open(os.environ["DIBS_RESULT"], "w", encoding="utf-8") as file:  # noqa: PTH123
+        json.dump(answer, file)
 
 
 if __name__ == "__main__":

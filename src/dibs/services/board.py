@@ -113,7 +113,9 @@ class Board:
         self, stage: Stage, counts: Mapping[str, int], live: tuple[Record, ...]
     ) -> StageSummary:
         held = sum(record.lease.stage == stage.name for record in live)
-        return StageSummary(stage, counts[stage.label], held)
+        gives_way = stage.gives_way and self._pipeline.swaps_labels
+        hidden = held if gives_way else 0  # these show `claimed` in the place of the stage
+        return StageSummary(stage, counts[stage.label] + hidden, held)
 
     def rows(
         self, *, stage: StageName | None = None, closed_too: bool = False, limit: int = 100
@@ -181,7 +183,8 @@ class Board:
             return RowState.THEIRS
         if self._pipeline.labels.claimed in issue.labels:
             return RowState.EXPIRED
-        if stage is not None and isinstance(stage.handler, NoHandler) and not stage.working_label:
+        worked = stage is not None and (stage.working_label or stage.gives_way)
+        if stage is not None and isinstance(stage.handler, NoHandler) and not worked:
             return RowState.WAITING if not stage.passes_by_itself else RowState.READY
         return RowState.READY
 

@@ -44,7 +44,7 @@ from dibs.core.lease import (
 )
 from dibs.core.painting import Painting, being_painted, ending_paint, leftovers
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.core.plan import claim_effects
+from dibs.core.plan import claim_effects, fallen_out
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.core.terms import LeaseTerms, terms_for
 from dibs.ports.applying import apply
@@ -56,6 +56,7 @@ from dibs.ports.pauses import Pauses
 from dibs.ports.reading import looks_ahead
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.ports.whoami import with_ourselves
+from dibs.services.freeing import put_back
 from dibs.services.granting import Granting
 
 
@@ -111,6 +112,8 @@ class ClaimOptions:
     """Read before bidding. A scan that knows the issue is untouched saves the reading."""
     seen: Thread | None = None
     """A reading that a scan made: looked at in the place of one of our own."""
+    unqueued: Stage | None = None
+    """What to claim it as if it carries no stage label at all; None: not at all."""
 
 
 A_PERSON_MAY_OVERLOOK = frozenset(
@@ -206,7 +209,7 @@ class Claiming:
         if Guarantee.ATOMIC in self._leases.guarantees or looks_ahead(self._tracker) is None:
             return len(self._leases.live(stage.name, limit=stage.wip)) < stage.wip
         # Where leases are read off the tracker, and that is dear, the labels have to do.
-        shown = IssueQuery((stage.label, self._pipeline.labels.claimed), limit=stage.wip)
+        shown = IssueQuery(self._pipeline.held_labels(stage), limit=stage.wip)
         return len(self._tracker.find(shown).issues) < stage.wip
 
     def judge(self, thread: Thread, *, in_flight: int | None = None) -> Verdict:
@@ -222,7 +225,7 @@ class Claiming:
 
     def _look(self, issue: IssueRef, options: ClaimOptions) -> Verdict:
         _, verdict = self.look_at(options.seen or self._tracker.read(issue))
-        return _overlooking(verdict, options.overlook)
+        return _overlooking(verdict, options)
 
     def look_at(self, thread: Thread) -> tuple[Thread, Verdict]:
         """Judge a reading, as a claim does before it bids.
@@ -282,10 +285,13 @@ class Claiming:
             shown = self._leases.show(lease, paint)
         except Outage:
             self._give_back(lease)
+            self._put_back(lease, stage)
             raise
         match shown:
             case Renewed(held, seen):
                 self._reached(Step.CLAIM_PAINTED)
+                if seen is not None and fallen_out(self._pipeline, stage, seen.issue.labels):
+                    self._put_back(held, stage)
                 refusal = self._look_once_more(held, seen or thread, stage, options)
                 if refusal is not None:
                     self._give_back(held)
@@ -298,9 +304,13 @@ class Claiming:
                 self._give_back(lease)
                 return Doubtful(lease.issue, why)
             case Lost(why):
+                self._put_back(lease, stage)
                 return Doubtful(lease.issue, why)
             case never:
                 assert_never(never)
+
+    def _put_back(self, lease: Lease, stage: Stage) -> None:
+        put_back(self._tracker, self._clock, self._pipeline, stage, lease.issue)
 
     def _give_back(self, lease: Lease) -> None:
         """End a lease that may have been shown already. If it cannot be, it expires."""
@@ -331,7 +341,7 @@ class Claiming:
             judge_claimable(
                 thread, before.tries, self._judging(thread.issue), self._around(rivals)
             ),
-            options.overlook,
+            options,
         )
         if verdict.reasons:
             return Refused(lease.issue, verdict.reasons, after_grant=True), verdict.failed_attempts
@@ -398,6 +408,9 @@ def _moved(stage: Stage) -> Reason:
     )
 
 
-def _overlooking(verdict: Verdict, codes: frozenset[ReasonCode]) -> Verdict:
-    kept = tuple(reason for reason in verdict.reasons if reason.code not in codes)
-    return replace(verdict, reasons=kept)
+def _overlooking(verdict: Verdict, options: ClaimOptions) -> Verdict:
+    overlooked = options.overlook
+    if options.unqueued is not None:
+        overlooked |= {ReasonCode.NO_STAGE}
+    kept = tuple(reason for reason in verdict.reasons if reason.code not in overlooked)
+    return replace(verdict, reasons=kept, stage=verdict.stage or options.unqueued)

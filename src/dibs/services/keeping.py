@@ -20,7 +20,7 @@ from dibs.core.ids import Fence, IssueRef, LocalTime, RunId, StageName, local_af
 from dibs.core.issue import Thread
 from dibs.core.lease import Lease, Lost, Renewed, RenewResult, StopAsked
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.core.plan import claim_effects
+from dibs.core.plan import RemoveLabels, claim_effects
 from dibs.core.steps import Reached, Step, unwatched
 from dibs.core.terms import LeaseTerms
 from dibs.ports.applying import apply
@@ -29,6 +29,7 @@ from dibs.ports.journal import Journal
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.claiming import Claimed
+from dibs.services.freeing import put_back
 
 _log = logging.getLogger("dibs.keeping")
 _SHORTEST_PAUSE_S = 0.02
@@ -224,6 +225,8 @@ class Keeper:
         if repaint:
             try:
                 apply(self._tracker, thread.issue.ref, repaint)
+                if any(isinstance(effect, RemoveLabels) for effect in repaint):
+                    put_back(self._tracker, self._clock, self._pipeline, self.stage, self.issue)
             except (Outage, NoSuchIssue) as failure:
                 _log.info("%s: labels not repainted: %s", thread.issue.ref, failure)
 

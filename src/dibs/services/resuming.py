@@ -42,6 +42,10 @@ class Resuming:
         thread = self._tracker.read(issue)
         return self._resume(thread, self._leases.standing(thread), run, asked_at)
 
+    def resume_on(self, thread: Thread, run: RunId, asked_at: LocalTime) -> Claimed | NotHeld:
+        """The same on a reading that was asked for at `asked_at`."""
+        return self._resume(thread, self._leases.standing(thread), run, asked_at)
+
     def resume_as(self, issue: IssueRef, holder: str) -> Claimed | NotHeld:
         """The same for a person, who remembers a name and not a run."""
         asked_at = self._clock.now()

@@ -419,9 +419,23 @@ def _verdict_of_exit(code: int, running: RunningHandler) -> Verdict:
     if code == GIVE_BACK_EXIT:
         return Return("the handler gave it back")
     if code != 0:
-        return Fail(f"the handler exited with {code}")
+        return Fail(_why_it_failed(code, running))
     try:
         result = running.result()
         return verdict_of(json.loads(result)) if result.strip() else Advance()
     except (OSError, ValueError, RecursionError) as flaw:
         return Fail(f"DIBS_RESULT cannot be read: {flaw}")
+
+
+def _why_it_failed(code: int, running: RunningHandler) -> str:
+    """In the handler's own words, if it left any: they are what a person reads who looks at it."""
+    why = f"the handler exited with {code}"
+    try:
+        told = json.loads(running.result() or b"{}")
+    except (OSError, ValueError, RecursionError):
+        return why
+    match told:
+        case {"note": str(note)} if note.strip():
+            return f"{why}: {note}"
+        case _:
+            return why

@@ -145,7 +145,10 @@ class Scanning:
         without = (marks.paused, marks.parked, *sorted(self._pipeline.blockers))
         for stage in stages:
             limit = 1 + self.resting.hopeless
-            found = self._tracker.find(IssueQuery(stage.entry_labels, without, limit=limit))
-            if any(not self.resting.is_hopeless(issue) for issue in found.issues):
-                return True
+            wanted = [stage.entry_labels]
+            wanted += [self._pipeline.held_labels(stage)] if stage.gives_way else []
+            for labels in wanted:
+                found = self._tracker.find(IssueQuery(labels, without, limit=limit))
+                if any(not self.resting.is_hopeless(issue) for issue in found.issues):
+                    return True
         return False

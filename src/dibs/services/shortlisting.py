@@ -116,6 +116,10 @@ class Shortlisting:
             found = known.get(stage.name) or self._find(stage)
             if found.more or any(not self.resting.is_hopeless(issue) for issue in found.issues):
                 return True
+            if stage.gives_way:
+                held = IssueQuery(self._pipeline.held_labels(stage), limit=1)
+                if self._tracker.find(held).issues:
+                    return True
         return False
 
     def look_anew(self) -> None:

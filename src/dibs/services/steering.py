@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dibs.core.approval import render_approval
 from dibs.core.eligibility import PauseScope
 from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId
@@ -56,11 +57,12 @@ class Steering:
     @persons_word()
     def approve(self, issue: IssueRef, *, by: str) -> Approved | NoGateHere:
         """Open the gate that the issue stands before."""
-        labels = self._tracker.read(issue).issue.labels
-        for stage in self._pipeline.stages_of(labels):
+        known = self._tracker.read(issue).issue
+        for stage in self._pipeline.stages_of(known.labels):
             if isinstance(stage.gate, ApprovalGate):
-                said = f"Approved by {by}, out of {stage.name}."
-                self._label_and_say(issue, AddLabels((stage.gate.label,)), said)
+                # Said first: the label alone would open the gate for whatever the text is by then.
+                self._tracker.comment(issue, render_approval(known, stage.name, by))
+                self._tracker.edit_labels(issue, add=(stage.gate.label,))
                 self._note(EventKind.APPROVED, issue, by, stage.name)
                 return Approved(stage)
         return NoGateHere()

@@ -22,19 +22,21 @@ from itertools import chain, islice
 from dibs.core.eligibility import abandoned_at
 from dibs.core.errors import IssueLocked, NoSuchComment, NoSuchIssue
 from dibs.core.events import Event, EventKind
+from dibs.core.foreign import foreign_claims
 from dibs.core.ids import IssueRef, ServerTime, later
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Record, Standing
 from dibs.core.painting import being_painted
 from dibs.core.pipeline import Pipeline
-from dibs.core.plan import claim_effects, freeing_effects
-from dibs.ports.applying import apply, apply_to, trips_of
+from dibs.core.plan import claim_effects
+from dibs.ports.applying import apply, trips_of
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
 from dibs.ports.paging import walk
 from dibs.ports.reading import AT_ONCE, read_each, reads_many, walk_threads
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Claiming
+from dibs.services.freeing import Freeing
 from dibs.services.granting import Granting
 
 _log = logging.getLogger("dibs.sweeping")
@@ -213,7 +215,7 @@ class Sweeping:
             return Swept(ref, Sweep.ROLLED_FORWARD, _rolled(standing.unpainted))
         if (why := self._keep(thread, standing)) is not None:
             return why
-        if dry_run or self._free(thread):
+        if dry_run or self._free(thread, standing):
             return Swept(ref, Sweep.FREED, "no lease is live; its labels were taken off")
         return Swept(ref, Sweep.YOUNG, "it changed while it was looked at")
 
@@ -228,17 +230,24 @@ class Sweeping:
             return Swept(ref, Sweep.YOUNG, "somebody is bidding for it")
         if not thread.complete:
             return Swept(ref, Sweep.YOUNG, "not all its comments could be read")
-        if record is None:
+        people = self._pipeline.people
+        foreign = foreign_claims(thread.comments, now=thread.now, ttl=people.marker_ttl)
+        if people.markers and foreign:
+            return Swept(ref, Sweep.LIVE, f"another tool ({foreign[0].tool}) says that it has it")
+        if record is None or self._label_came_after(record, thread):
             if thread.now < abandoned_at(thread.issue, self._pipeline):
                 return Swept(ref, Sweep.YOUNG, "claimed without a card, less than a ttl ago")
         elif record.ending is None and record.as_of < later(record.lease.expires_at, self._grace):
             return Swept(ref, Sweep.YOUNG, "expired, and still in its grace")
         return None
 
-    def _free(self, thread: Thread) -> bool:
+    def _label_came_after(self, record: Record, thread: Thread) -> bool:
+        """Whether the last run has nothing to do with the label: another tool may be claiming."""
+        return record.ending is not None and not self._pipeline.stages_of(thread.issue.labels)
+
+    def _free(self, thread: Thread, standing: Standing) -> bool:
         """False if somebody is at it by now: then it is not ours to free any more."""
-        paint = freeing_effects(self._pipeline, thread.issue.labels)
-        freed = apply_to(self._tracker, thread.issue, paint)
+        freed = Freeing(self._tracker, self._leases, self._pipeline).free(thread, standing)
         if freed is None or self._hidden(freed):
             return False
         self._journal.append(Event(EventKind.FREED, issue=thread.issue.ref, at=thread.now))

@@ -8,7 +8,7 @@ import logging
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -35,6 +35,7 @@ from dibs.ports.threads import Threads
 from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.dozing import SHORTEST_S, Dozing
+from dibs.services.following import Following
 from dibs.services.running import Running, StopSignal
 from dibs.services.scanning import Candidate, Scanning
 from dibs.services.shortlisting import Shortlisting
@@ -45,6 +46,8 @@ _HURRY_S = 2.0
 _SWEEP = 200
 _LOOKS = 3
 """How many claimed issues that are due a worker looks at in a sweep, for each that it may hold."""
+_FOLLOW_S = 30.0
+"""Within so long of a hint a worker looks at pull requests: the first of a fleet soon does."""
 _NOT_OURS = (NoSuchIssue, NoSuchComment, IssueLocked)
 """One issue's refusals: deleted, transferred, locked. The others are none the worse for it."""
 
@@ -79,6 +82,7 @@ class WorkReport:
     lost_races: int = 0
     refused: int = 0
     swept: int = 0
+    followed: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     paused: tuple[Pause, ...] = ()
     barred: str = ""
@@ -87,7 +91,7 @@ class WorkReport:
 
     @property
     def did_something(self) -> bool:
-        return bool(self.claimed or self.swept)
+        return bool(self.claimed or self.swept or self.followed)
 
 
 class Worker:
@@ -105,6 +109,7 @@ class Worker:
         *,
         threads: Threads,
         hints: Hints | None = None,
+        following: Following | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._claiming = claiming
@@ -118,6 +123,7 @@ class Worker:
         self._dice = dice
         self._threads = threads
         self._dozing = Dozing(hints, clock, dice, poll_s=options.poll_s)
+        self._following = following
         self._tell = tell
         self._spread = scanning.new_spread(dice)
         self._wake = threading.Event()
@@ -129,6 +135,8 @@ class Worker:
         self._sweep_at = LocalTime(0.0)
         self._limited_until = LocalTime(0.0)
         self._swept_to: IssueRef | None = None
+        self._follow_at = LocalTime(0.0)
+        self._followed_to: Mapping[str, IssueRef] | None = None
         self._told: set[str] = set()
         self.report = WorkReport()
 
@@ -162,7 +170,7 @@ class Worker:
                 if pause_s is None:
                     break
                 if pause_s > 0 and self._dozing.wait(self._wake, self._leaving, pause_s):
-                    self._scanning.look_anew()
+                    self._follow_a_hint()
         except BaseException:
             self.leave()
             raise
@@ -178,6 +186,7 @@ class Worker:
             if self._limited_until > (now := self._clock.now()):
                 # A job that ended woke us, or a sweep was due: what is asked of us stands.
                 return max(min(self._limited_until, self._sweep_at) - now, SHORTEST_S)
+            self._follow_if_due()
             if self._is_barred():
                 return self._idle()
             if len(self._jobs) < options.jobs and self._claim_one():
@@ -261,6 +270,30 @@ class Worker:
             self.report.swept += 1
             self._scanning.resting.forget(entry.issue)
             self._tell(f"{entry.issue} swept: {entry.text}")
+
+    def _follow_a_hint(self) -> None:
+        self._scanning.look_anew()
+        soon_s = self._dice.uniform(0.0, min(_FOLLOW_S, self._options.sweep_s))
+        self._follow_at = min(self._follow_at, LocalTime(self._clock.now() + soon_s))
+
+    def _follow_if_due(self) -> None:
+        """Issues that follow pull requests go where these went."""
+        now = self._clock.now()
+        if self._following is None or now < self._follow_at:
+            return
+        self._follow_at = LocalTime(now + self._jittered(self._options.sweep_s))
+        try:
+            report = self._following.follow(
+                self._options.holder, limit=_SWEEP, after=self._followed_to
+            )
+        except RateLimited as limit:  # looking can wait, and claims may be let through
+            self._follow_at = LocalTime(max(self._follow_at, now + limit.retry_after_s))
+            return
+        self._followed_to = report.resume_after
+        for entry in report.changed:
+            self.report.followed += 1
+            self._scanning.resting.forget(entry.issue)
+            self._tell(f"{entry.issue} followed: {entry.text}")
 
     # Claiming
 

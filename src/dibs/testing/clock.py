@@ -14,6 +14,7 @@ from dibs.core.ids import LocalTime, ServerTime
 EPOCH = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 _LOCAL_START_US = 1_000_000_000
 _POLL_S = 0.001
+_SHORTEST_S = 0.000_001
 
 
 class FakeClock:
@@ -68,7 +69,8 @@ class FakeClock:
             return self._outlast(event, seconds)
         if event.is_set() or (self._patience_s > 0 and event.wait(self._patience_s)):
             return True
-        self.advance(max(0.0, seconds))
+        # However short, a wait takes time: whoever waits until a moment would wait for ever.
+        self.advance(max(_SHORTEST_S, seconds) if seconds > 0 else 0.0)
         return event.is_set()
 
     @property

@@ -106,6 +106,34 @@ def threads(count: int) -> str:
     return _reading("Threads", f"  {variables}", fields)
 
 
+_CLOSING_PULLS = """
+fragment Closing on Issue {
+  closedByPullRequestsReferences(first: 20, includeClosedPrs: true, orderByState: true) {
+    nodes {
+      number state createdAt closedAt mergedAt headRefName isCrossRepository
+      repository { nameWithOwner }
+      author { __typename login }
+      labels(first: 20) { nodes { id name } }
+    }
+  }
+}
+"""
+
+
+def pulls(count: int) -> str:
+    """What became of the pull requests that close so many issues: `i0`, `i1` in the answer."""
+    variables = ", ".join(f"$n{place}: Int!" for place in range(count))
+    fields = "\n".join(
+        f"    i{place}: issue(number: $n{place}) {{ ...Closing }}" for place in range(count)
+    )
+    return f"""query Pulls($owner: String!, $name: String!, {variables}) {{
+  repository(owner: $owner, name: $name) {{
+{fields}
+  }}
+}}
+{_CLOSING_PULLS}"""
+
+
 def finding(count: int) -> str:
     """So many lists of issues by label, oldest first, each a page: `q0`, `q1` in the answer."""
     variables = ", ".join(
@@ -216,6 +244,7 @@ def every_document() -> dict[str, str]:
         "read": READ,
         "control": CONTROL,
         **{f"threads of {count}": threads(count) for count in (1, 2, MOST_AT_ONCE)},
+        **{f"pulls of {count}": pulls(count) for count in (1, 2, MOST_AT_ONCE)},
         **{f"finding {count}": finding(count) for count in (1, 2, 8)},
         **{f"tally of {count}": tally(count) for count in (1, 12)},
         **{f"label ids of {count}": label_ids(count) for count in (1, 12)},

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.core.errors import BadReference, NoSuchIssue
+from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.plan import Effect
@@ -100,6 +101,17 @@ class SeveralRepositories:
             if mine:
                 found |= tracker.threads(mine)
         return {issue: found[issue] for issue in issues if issue in found}
+
+    def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
+        found: dict[IssueRef, tuple[LinkedPull, ...]] = {}
+        for tracker in self._trackers:
+            found |= tracker.pulls_of([one for one in issues if self._of(one) is tracker])
+        return found
+
+    def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
+        """The pull requests into that repository, or into the first if it is none of ours."""
+        tracker = self._by_name.get(repo, self._trackers[0])
+        return tracker.pull_texts(repo, branch)
 
     # One issue
 

@@ -93,6 +93,12 @@ class RestRepository(msgspec.Struct, frozen=True):
     owner: RestOwner = RestOwner()
 
 
+class RestPull(msgspec.Struct, frozen=True):
+    number: int
+    title: str = ""
+    body: str | None = None
+
+
 # GraphQL
 
 
@@ -151,6 +157,29 @@ class LinkedPull(msgspec.Struct, frozen=True):
 
 class LinkedPulls(msgspec.Struct, frozen=True):
     nodes: list[LinkedPull | None] | None = None
+
+
+class ClosingPull(msgspec.Struct, frozen=True, rename="camel"):
+    """A pull request that closes an issue, with what became of it."""
+
+    number: int
+    state: str
+    repository: NamedRepository
+    created_at: datetime
+    closed_at: datetime | None = None
+    merged_at: datetime | None = None
+    head_ref_name: str = ""
+    is_cross_repository: bool = False
+    author: Actor | None = None
+    labels: Labels | None = None
+
+
+class ClosingPulls(msgspec.Struct, frozen=True):
+    nodes: list[ClosingPull | None] | None = None
+
+
+class IssueWithPulls(msgspec.Struct, frozen=True, rename="camel"):
+    closed_by_pull_requests_references: ClosingPulls | None = None
 
 
 class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):

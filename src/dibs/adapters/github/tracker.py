@@ -15,6 +15,7 @@ from dibs.adapters.github.believing import Believing, Judging, is_mark
 from dibs.adapters.github.control_readings import ControlReadings
 from dibs.adapters.github.finding import FindingThreads
 from dibs.adapters.github.known import Known
+from dibs.adapters.github.linked_pulls import Pulls
 from dibs.adapters.github.over_graphql import OverGraphql
 from dibs.adapters.github.over_rest import OverRest
 from dibs.adapters.github.refusals import NoGraphql
@@ -27,6 +28,7 @@ from dibs.adapters.github.viewer import Viewer
 from dibs.adapters.github.wire import REPLY_S
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
+from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.label_looks import LabelLook
@@ -93,6 +95,7 @@ class GithubTracker:
         )
         self._finding = FindingThreads(self._graphql)
         self._trips = Trips(transport, self._translator, self._known, self.rest, self._graphql)
+        self._pulls = Pulls(door, self._graphql, self._translator)
         self._viewer = Viewer(transport, door, self._translator, believing)
 
     # Reading
@@ -162,6 +165,12 @@ class GithubTracker:
         read = self._each_thread([issue.ref for issue in found.issues])
         threads = tuple(read[issue.ref] for issue in found.issues if issue.ref in read)
         return FoundThreads(threads, found.now, found.more)
+
+    def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
+        return self._either(lambda: self._pulls.of(issues), dict)
+
+    def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
+        return self._pulls.texts(repo, branch)
 
     def _either(self, asked: Callable[[], Answer], instead: Callable[[], Answer]) -> Answer:
         """Over GraphQL, or over REST where it is not to be had. Nothing was done in that case."""

@@ -164,5 +164,8 @@ def _open(pulls: list[LinkedPull | None] | None) -> list[LinkedPull]:
 
 def _pull(pull: LinkedPull) -> Pull:
     ref = IssueRef(pull.repository.name_with_owner, str(pull.number))
-    author = _actor(pull.author) if pull.author is not None else Person(GHOST)
-    return Pull(ref, author)
+    return Pull(ref, person_of(pull.author))
+
+
+def person_of(actor: Actor | None) -> Person:
+    return _actor(actor) if actor is not None else Person(GHOST)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from dibs.adapters.card_endings import CardEndings
+from dibs.adapters.card_endings import CardEndings, shown_by_another
 from dibs.adapters.own_cards import Fate, OwnCards
-from dibs.core.card import Card, render_card, render_revoke, render_shown
+from dibs.core.card import Card, render_card, render_revoke
 from dibs.core.errors import NoSuchComment, Outage, Unavailable
 from dibs.core.fold import (
     FoldRules,
@@ -206,7 +206,7 @@ class CommentLeases:
 
     def acknowledge(self, record: Record) -> None:
         """Said in a comment of its own: nobody edits another's card."""
-        self._tracker.comment(record.lease.issue, render_shown(record.lease.run))
+        self._tracker.comment(record.lease.issue, shown_by_another(record))
 
     # Operators and onlookers
 

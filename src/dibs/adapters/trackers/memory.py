@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from dibs.core.errors import NoSuchComment, NoSuchIssue
+from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Thread
 from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
@@ -62,6 +63,8 @@ class MemoryTracker:
         self._refs: list[IssueRef] = []
         self._listings: dict[IssueQuery, _Listing] = {}
         self._comments: dict[IssueRef, list[Comment]] = {}
+        self._pulls: dict[IssueRef, tuple[LinkedPull, ...]] = {}
+        self._texts: dict[tuple[str, str], tuple[str, ...]] = {}
         self._last_comment = 0
         self.traits = TrackerTraits(name="memory:", settle=settle, grain=grain, cheap_reads=True)
 
@@ -149,6 +152,25 @@ class MemoryTracker:
         with self._lock:
             known = self._issue(issue)
             self._change(known, assignees=tuple(assignees), pulls=tuple(pulls))
+
+    def link(self, issue: IssueRef, *pulls: LinkedPull) -> None:
+        """Beyond the port: the pull requests that say they close it, whatever became of them."""
+        with self._lock:
+            self._issue(issue)
+            self._pulls[issue] = pulls
+
+    def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
+        with self._lock:
+            return {issue: self._pulls.get(issue, ()) for issue in issues if issue in self._issues}
+
+    def write_pull(self, repo: str, branch: str, *texts: str) -> None:
+        """Beyond the port: what the open pull requests from a branch say."""
+        with self._lock:
+            self._texts[repo, branch] = texts
+
+    def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
+        with self._lock:
+            return self._texts.get((repo, branch), ())
 
     def edit_labels(
         self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()

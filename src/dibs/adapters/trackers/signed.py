@@ -10,10 +10,12 @@ from dataclasses import replace
 from functools import cache
 from typing import cast
 
+from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.plan import EditComment, Effect, PostComment
 from dibs.core.signing import Keyring, believing, sign
+from dibs.ports.following import FollowsPulls
 from dibs.ports.tracker import (
     Batching,
     Found,
@@ -133,6 +135,14 @@ class _SignedInspectable(SignedTracker):
         return cast("Inspectable", self._inner).missing_labels(labels)
 
 
+class _SignedFollowsPulls(SignedTracker):
+    def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
+        return cast("FollowsPulls", self._inner).pulls_of(issues)
+
+    def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
+        return cast("FollowsPulls", self._inner).pull_texts(repo, branch)
+
+
 _PARTS: tuple[tuple[type, type[SignedTracker]], ...] = (
     (Batching, _SignedBatching),
     (OneTrip, _SignedOneTrip),
@@ -141,6 +151,7 @@ _PARTS: tuple[tuple[type, type[SignedTracker]], ...] = (
     (SelfChecking, _SignedSelfChecking),
     (Whoami, _SignedWhoami),
     (Inspectable, _SignedInspectable),
+    (FollowsPulls, _SignedFollowsPulls),
 )
 
 

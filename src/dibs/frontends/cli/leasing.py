@@ -67,8 +67,26 @@ def claim_command(
         result = context.services.queueing.claim(ref, options, wait_s=wait_s)
         answer = describe_claim(result)
         if isinstance(result, Claimed):
+            note_run(context, result.lease)
             break
     return answer
+
+
+def note_run(context: Context, lease: Lease) -> None:
+    """In the git working tree that we are in: a push from it is then known to be the holder's."""
+    from dibs.wiring import run_file
+
+    noted = run_file(context.directory)
+    if noted is not None:
+        noted.note(lease.issue, lease.run)
+
+
+def forget_run(context: Context, run: RunId) -> None:
+    from dibs.wiring import run_file
+
+    noted = run_file(context.directory)
+    if noted is not None:
+        noted.forget(run)
 
 
 def _ready(context: Context, stage: str | None) -> list[IssueRef]:
@@ -196,6 +214,7 @@ def finish(
         result = advancing.give_back(keeper, note)
     if isinstance(result, FinishRefused):
         raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)
+    forget_run(context, keeper.run)
     ending = result.ending
     onward = f" to {ending.next}" if ending.next else ""
     data = {

@@ -12,7 +12,13 @@ from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.ids import IssueRef, RunId
 from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
 from dibs.frontends.cli.exits import Exit
-from dibs.frontends.cli.leasing import claimed_lines, describe_claim, duration, finish
+from dibs.frontends.cli.leasing import (
+    claimed_lines,
+    describe_claim,
+    duration,
+    finish,
+    note_run,
+)
 from dibs.frontends.cli.output import Answer, lease_data, record_data, tell
 from dibs.services.claiming import (
     A_PERSON_MAY_OVERLOOK,
@@ -58,6 +64,7 @@ def take_command(
     result = _patiently(context, ref, options, seconds)
     if not isinstance(result, Claimed):
         return describe_claim(result)
+    note_run(context, result.lease)
     lines = claimed_lines(result.lease)
     return Answer(
         lease_data(result.lease), [*lines, f"  give it back with: dibs give-back {ref.typed}"]

@@ -119,6 +119,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         "claimed": report.claimed,
         "lost_races": report.lost_races,
         "swept": report.swept,
+        "followed": report.followed,
         "outcomes": dict(report.outcomes),
         "paused": [pause.reason for pause in report.paused],
         "barred": report.barred,

@@ -224,9 +224,12 @@ def closed_by_pulls(
     asked: Asked,
     *,
     include_closed_prs: bool = False,
+    order_by_state: bool = False,
     **bounds: Unpack[Bounds],
 ) -> Page:
     there = asked.view.pulls_closing(issue, closed_too=include_closed_prs)
+    if order_by_state:
+        there = sorted(there, key=lambda pull: pull.state != "open")
     return Page(lambda: there, bounds, "closedByPullRequestsReferences")
 
 
@@ -252,7 +255,13 @@ def merged_at(pull: Issue, _asked: Asked) -> datetime | None:
 
 @answers("PullRequest", name="headRefName")
 def head_name(pull: Issue, _asked: Asked) -> str | None:
-    return pull.pull.head if pull.pull else None
+    return pull.pull.head.rpartition(":")[2] if pull.pull else None
+
+
+@answers("PullRequest", name="isCrossRepository")
+def is_foreign(pull: Issue, _asked: Asked) -> bool:
+    """Branches are names only; that of a fork has its owner before it."""
+    return pull.pull is not None and ":" in pull.pull.head
 
 
 @answers("PullRequest", name="baseRefName")

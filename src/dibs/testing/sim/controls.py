@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from functools import partial
+from typing import Protocol, cast
 
 from dibs.core.errors import DibsError
 from dibs.core.ids import Fence, IssueRef, RunId, ServerTime
@@ -177,7 +178,7 @@ class _Simulated:
     world: World
     process: Process
     wire: Wire
-    tracker: WiredTracker
+    tracker: Tracker
     working: RunId | None = None
 
     @property
@@ -218,16 +219,25 @@ def workers_of(firing: Firing) -> Callable[[World], None]:
 
     def cast(world: World) -> None:
         for number in range(1, world.scenario.workers + 1):
-            _start(world, firing, f"w{number}", doomed=True)
+            start_control(world, firing, f"w{number}")
         hands.set_out(world)
 
     return cast
 
 
-def _start(world: World, firing: Firing, name: str, *, doomed: bool) -> None:
+def start_control(
+    world: World,
+    firing: Firing,
+    name: str,
+    *,
+    doomed: bool = True,
+    through: Callable[[WiredTracker], object] = lambda tracker: tracker,
+) -> None:
+    """One worker of another protocol; `through` is how it sees the tracker."""
     process = world.process(name)
     wire = world.wire(process)
-    control = _Simulated(world, process, wire, world.tracker(wire))
+    seen = cast("Tracker", through(world.tracker(wire)))
+    control = _Simulated(world, process, wire, seen)
     if doomed:
         world.weather.doom(process)
 
@@ -240,7 +250,8 @@ def _start(world: World, firing: Firing, name: str, *, doomed: bool) -> None:
                 control.stop()  # a script that ended with an error works no more
                 control.rest()
         except Killed:
-            world.replace_dead(name, lambda: _start(world, firing, name, doomed=False))
+            again = partial(start_control, world, firing, name, doomed=False, through=through)
+            world.replace_dead(name, again)
             raise
 
     process.start(main, "main")

@@ -45,9 +45,14 @@ def play(scenario: Scenario, seed: int, cast: Cast = our_workers) -> Run:
         world.run()
     finally:
         world.end()
+    return finished(world)
+
+
+def finished(world: World) -> Run:
+    """What is left of a world that has ended."""
     return Run(
-        scenario=scenario,
-        seed=seed,
+        scenario=world.scenario,
+        seed=world.seed,
         pipeline=world.pipeline,
         notes=tuple(world.history.notes),
         threads={issue: world.server.truth.read(issue) for issue in world.issues},

@@ -1,0 +1,55 @@
+"""The labels of the issue-claim state machine: their names, their colours, and what each is for.
+
+One catalogue: presets, label plans, the published constants and the making of labels all read it,
+so that no two of them disagree. Decides nothing about moves: that is `presets`.
+"""
+
+from dataclasses import dataclass
+
+IMPLEMENT = "agent:implement"
+IN_FLIGHT = "agent:in-flight"
+PLAN_PENDING_APPROVAL = "agent:plan-pending-approval"
+PLAN_APPROVED = "agent:plan-approved"
+PR_OPEN = "agent:pr-open"
+DONE = "agent:done"
+DO_NOT_PICKUP = "do-not-pickup"
+NEEDS_HUMAN_SCOPE = "needs:human-scope"
+AUTHORED = "agent:authored"
+LARGE_FEATURE = "agent:large-feature"
+FANOUT_COMPLETE = "batman:fanout-complete"
+NEEDS_HUMAN_REVIEW = "agent:needs-human-review"
+NEEDS_INFO = "needs:info"
+DONE_ALREADY = "done-already"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelDef:
+    name: str
+    color: str
+    """Six hexadecimal digits."""
+    description: str
+    """Not over 100 characters: GitHub refuses longer ones."""
+
+
+LIFECYCLE = (
+    LabelDef(IMPLEMENT, "0e8a16", "Queued: an agent may take it"),
+    LabelDef(IN_FLIGHT, "e11d21", "An agent holds it; the newest claim comment says which"),
+    LabelDef(PR_OPEN, "fbca04", "A pull request is open for it"),
+    LabelDef(DONE, "0e8a16", "Shipped"),
+    LabelDef(DO_NOT_PICKUP, "5319e7", "A person has it: agents leave it alone"),
+    LabelDef(NEEDS_HUMAN_SCOPE, "e99695", "Set aside until a person has said what is wanted"),
+)
+FURTHER = (
+    LabelDef(PLAN_PENDING_APPROVAL, "d4c5f9", "A plan waits for a person's yes or no"),
+    LabelDef(PLAN_APPROVED, "0e8a16", "A person said yes to the plan"),
+    LabelDef(AUTHORED, "c5def5", "An agent opened this pull request"),
+    LabelDef(NEEDS_HUMAN_REVIEW, "d93f0b", "A person looks at it before any agent does"),
+    LabelDef(NEEDS_INFO, "d876e3", "Something has to be said first"),
+)
+STANDARD = (
+    LabelDef("batman-pr-open", "5319e7", "A multi-repository agent has pull requests open for it"),
+    LabelDef(LARGE_FEATURE, "ff6b00", "For an agent that works in several repositories"),
+    LabelDef(FANOUT_COMPLETE, "5319e7", "All its parts are issues of their own"),
+    LabelDef(DONE_ALREADY, "0e8a16", "What it asks for was there before"),
+)
+EVERY = (*LIFECYCLE, *FURTHER, *STANDARD)

@@ -1,0 +1,239 @@
+"""Every label of the issue-claim state machine, what keeps agents off, and the legal moves.
+
+Pure: reads label names and nothing else. The names are those of `core.agent_labels`, the moves
+those that the pipeline of preset `agent` allows, and `release_issue` refuses any other.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dibs.core.agent_labels import (
+    AUTHORED,
+    DO_NOT_PICKUP,
+    DONE,
+    DONE_ALREADY,
+    FANOUT_COMPLETE,
+    IMPLEMENT,
+    IN_FLIGHT,
+    LARGE_FEATURE,
+    LIFECYCLE,
+    NEEDS_HUMAN_REVIEW,
+    NEEDS_HUMAN_SCOPE,
+    NEEDS_INFO,
+    PLAN_APPROVED,
+    PLAN_PENDING_APPROVAL,
+    PR_OPEN,
+    STANDARD,
+    LabelDef,
+)
+
+__all__ = [
+    "AGENT_PR_OPEN_SUFFIX",
+    "AUTHORED",
+    "BUNDLE_LABEL_PREFIX",
+    "DONE",
+    "DONE_ALREADY",
+    "DO_NOT_PICKUP",
+    "ENHANCEMENT",
+    "FANOUT_COMPLETE",
+    "FEATURE",
+    "IMPLEMENT",
+    "IN_FLIGHT",
+    "LARGE_FEATURE",
+    "LEGACY_PR_OPEN",
+    "LIFECYCLE_LABELS",
+    "LIFECYCLE_LABEL_DEFS",
+    "NEEDS_HUMAN_REVIEW",
+    "NEEDS_HUMAN_SCOPE",
+    "NEEDS_INFO",
+    "NO_STATE",
+    "PLAN_APPROVED",
+    "PLAN_PENDING_APPROVAL",
+    "PR_OPEN",
+    "STANDARD_LABELS",
+    "TRANSITIONS",
+    "LabelDef",
+    "LabelStateConfig",
+    "Transition",
+    "bundle_label",
+    "bundle_labels",
+    "bundle_slug",
+    "claim_blocking_labels",
+    "feature_dev_claim_blocking_labels",
+    "feature_dev_pickup_blocking_labels",
+    "has_blocker",
+    "has_pickup_blocker",
+    "is_bundle_label",
+    "is_legal_transition",
+    "legal_transitions",
+    "lifecycle_state",
+    "pickup_blocking_labels",
+    "robin_triage_blocking_labels",
+]
+
+FEATURE = "feature"
+ENHANCEMENT = "enhancement"
+LEGACY_PR_OPEN = "lucius-pr-open"
+AGENT_PR_OPEN_SUFFIX = "-pr-open"
+BUNDLE_LABEL_PREFIX = "agent:bundle:"
+NO_STATE = "(none)"
+"""In the table of moves: no label of the lifecycle at all."""
+_LONGEST_LABEL = 50  # GitHub's
+_SEVERITY_PREFIX = "severity:"
+
+LIFECYCLE_LABEL_DEFS = LIFECYCLE
+LIFECYCLE_LABELS = [(one.name, one.color, one.description) for one in LIFECYCLE]
+STANDARD_LABELS = [(one.name, one.color, one.description) for one in STANDARD]
+
+
+# Bundles
+
+
+def bundle_label(slug: str) -> str:
+    """The label of the issues that are worked together. Raises ValueError for a slug that cannot
+    be one: empty, with white space or a comma, or too long for a label.
+    """
+    if not slug or any(char.isspace() or char == "," for char in slug):
+        raise ValueError(f"a bundle's slug has neither white space nor commas: {slug!r}")
+    label = BUNDLE_LABEL_PREFIX + slug
+    if len(label) > _LONGEST_LABEL:
+        room = _LONGEST_LABEL - len(BUNDLE_LABEL_PREFIX)
+        raise ValueError(f"a bundle's slug has at most {room} characters: {slug!r}")
+    return label
+
+
+def is_bundle_label(label: str) -> bool:
+    return label.startswith(BUNDLE_LABEL_PREFIX) and label != BUNDLE_LABEL_PREFIX
+
+
+def bundle_slug(label: str) -> str | None:
+    return label.removeprefix(BUNDLE_LABEL_PREFIX) if is_bundle_label(label) else None
+
+
+def bundle_labels(labels: Iterable[str]) -> list[str]:
+    return sorted({label for label in labels if is_bundle_label(label)})
+
+
+# What keeps agents off
+
+_HANDS_OFF = {
+    *(IN_FLIGHT, PR_OPEN, LEGACY_PR_OPEN, DO_NOT_PICKUP, NEEDS_HUMAN_SCOPE, NEEDS_HUMAN_REVIEW),
+    *(NEEDS_INFO, DONE, DONE_ALREADY, FANOUT_COMPLETE),
+}
+_NOT_FOR_EVERYBODY = {LARGE_FEATURE, PLAN_PENDING_APPROVAL}
+
+
+def claim_blocking_labels(labels: Iterable[str]) -> list[str]:
+    """What no claim goes past. A plan that waits for approval is judged by its gate, not here."""
+    return sorted({label for label in labels if label in _HANDS_OFF or _says_pr_open(label)})
+
+
+def pickup_blocking_labels(labels: Iterable[str]) -> list[str]:
+    """What keeps an agent from choosing an issue by itself."""
+    known = set(labels)
+    others = known & _NOT_FOR_EVERYBODY | set(bundle_labels(known))
+    return sorted({*claim_blocking_labels(known), *others})
+
+
+def has_pickup_blocker(labels: Iterable[str]) -> bool:
+    return bool(pickup_blocking_labels(labels))
+
+
+has_blocker = has_pickup_blocker
+
+
+def feature_dev_claim_blocking_labels(labels: Iterable[str]) -> list[str]:
+    """What a claim with role `feature-dev` does not go past either."""
+    known = set(labels)
+    found = (known & _NOT_FOR_EVERYBODY) | set(filter(_says_pr_open, known))
+    return sorted(found | _unpromoted_products(known))
+
+
+def feature_dev_pickup_blocking_labels(labels: Iterable[str]) -> list[str]:
+    known = set(labels)
+    pickup = set(pickup_blocking_labels(known)) - set(bundle_labels(known))
+    return sorted(pickup | _unpromoted_products(known))
+
+
+def robin_triage_blocking_labels(labels: Iterable[str]) -> list[str]:
+    return pickup_blocking_labels(labels)
+
+
+def _says_pr_open(label: str) -> bool:
+    return label.endswith(AGENT_PR_OPEN_SUFFIX) or label == PR_OPEN
+
+
+def _unpromoted_products(labels: set[str]) -> set[str]:
+    """Features are for people to scope, unless triage has queued one and said how urgent it is."""
+    promoted = IMPLEMENT in labels and any(one.startswith(_SEVERITY_PREFIX) for one in labels)
+    return set() if promoted else labels & {FEATURE, ENHANCEMENT}
+
+
+# Moves
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    src: str
+    dst: str
+    trigger: str
+
+
+TRANSITIONS = (
+    Transition(NO_STATE, IMPLEMENT, "somebody queues it"),
+    Transition(NO_STATE, IN_FLIGHT, "claim_issue, of an issue that is in no queue"),
+    Transition(IMPLEMENT, IN_FLIGHT, "claim_issue"),
+    Transition(IMPLEMENT, PLAN_PENDING_APPROVAL, "a plan is posted before it is worked"),
+    Transition(IMPLEMENT, NEEDS_HUMAN_SCOPE, "a person, or an agent that cannot make sense of it"),
+    Transition(IN_FLIGHT, NO_STATE, "release_issue, of an issue that was in no queue"),
+    Transition(IN_FLIGHT, IMPLEMENT, "release_issue without a transition, or an expired claim"),
+    Transition(IN_FLIGHT, PLAN_PENDING_APPROVAL, "release_issue: a plan is posted"),
+    Transition(IN_FLIGHT, PR_OPEN, "release_issue: a pull request is open"),
+    Transition(IN_FLIGHT, DONE, "release_issue: there was nothing left to do"),
+    Transition(IN_FLIGHT, NEEDS_HUMAN_SCOPE, "release_issue, or the third failed attempt"),
+    Transition(PLAN_PENDING_APPROVAL, IN_FLIGHT, "approved, and claimed"),
+    Transition(PLAN_PENDING_APPROVAL, IMPLEMENT, "rejected, timed out, or approved for anybody"),
+    Transition(PR_OPEN, DONE, "its pull request is merged, whoever merged it"),
+    Transition(PR_OPEN, IMPLEMENT, "its pull request is closed unmerged"),
+    Transition(NEEDS_HUMAN_SCOPE, IMPLEMENT, "a person queues it again"),
+)
+_LEGAL = {(one.src, one.dst) for one in TRANSITIONS}
+
+
+def legal_transitions(src: str) -> list[str]:
+    """Where a label of the lifecycle may lead to."""
+    return [one.dst for one in TRANSITIONS if one.src == src]
+
+
+def is_legal_transition(src: str, dst: str) -> bool:
+    return (src, dst) in _LEGAL
+
+
+def lifecycle_state(labels: Iterable[str]) -> str | None:
+    """The most advanced label of the lifecycle; None if there is none."""
+    known = set(labels)
+    order = (DONE, PR_OPEN, IN_FLIGHT, PLAN_PENDING_APPROVAL, IMPLEMENT)
+    return next((label for label in order if label in known), None)
+
+
+# The environment
+
+
+@dataclass(frozen=True, slots=True)
+class LabelStateConfig:
+    gh_org: str
+    sweep_repos: tuple[str, ...]
+    alfred_home: Path
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None) -> "LabelStateConfig":
+        told = os.environ if environment is None else environment
+        repos = (part.strip() for part in told.get("LABEL_STATE_SWEEP_REPOS", "").split(","))
+        home = told.get("ALFRED_HOME")
+        return cls(
+            gh_org=told.get("GH_ORG", "").strip(),
+            sweep_repos=tuple(part for part in repos if part),
+            alfred_home=Path(home) if home else Path.home() / ".alfred",
+        )

@@ -1,0 +1,152 @@
+"""Old runners and ours on one issue of a fake GitHub, step by step."""
+
+import dibs.label_state as ls
+from dibs.label_state.firings import held
+
+from .old_runner import OldRunner, unreleased, words
+from .test_claims import LUCIUS, ROBIN
+
+
+def test_an_old_runner_sees_ours_as_held(hub):
+    number = hub.issue("agent:implement")
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    old = OldRunner(hub, "old", "o1")
+    assert not old.sees_it_free(number), "by its label"
+    hub.edit(number, remove=("agent:in-flight",))
+    hub.pass_time(seconds=2)
+    assert not old.claim(number), "and by its comment"
+
+
+def test_ours_takes_nothing_that_an_old_runner_holds(hub):
+    number = hub.issue("agent:implement")
+    assert OldRunner(hub, "old", "o1").claim(number)
+    answer = ls.claim_issue("shop", number, **LUCIUS)
+    assert (bool(answer), answer.reason) == (False, "FOREIGN_CLAIM")
+    assert [words(body)[1]["codename"] for body in hub.bodies(number)] == ["old"]
+    hub.edit(number, add=("agent:implement",), remove=("agent:in-flight",))
+    assert not ls.claim_issue("shop", number, **LUCIUS), "the comment counts, not the label"
+    told = ls.issue_dedup_check("shop", number)
+    assert (told["claimable"], told["latest_claim"]["codename"]) == (False, "old")
+
+
+def test_what_an_old_runner_released_is_ours_to_take(hub):
+    number = hub.issue("agent:implement")
+    old = OldRunner(hub, "old", "o1")
+    assert old.claim(number)
+    old.release(number)
+    assert ls.claim_issue("shop", number, **LUCIUS)
+
+
+def test_an_old_runner_that_is_about_to_comment_is_left_alone(hub):
+    """Its label is there, its claim is not yet: nothing of ours takes the label for a leftover."""
+    number = hub.issue("agent:implement")
+    old = OldRunner(hub, "old", "o1")
+    assert old.sees_it_free(number)
+    old.labels_it(number)
+    answer = ls.claim_issue("shop", number, **LUCIUS)
+    assert (bool(answer), answer.reason) == (False, "CLAIM_LABEL_ONLY")
+    assert hub.services.sweeping.sweep().changed == ()
+    old.comments(number)
+    assert old.has_won(number)
+    assert hub.services.sweeping.sweep().changed == ()
+    assert hub.labels(number) == {"agent:in-flight"}
+
+
+def test_an_old_runner_that_came_between_our_look_and_our_claim_keeps_it(hub, monkeypatch):
+    """It saw the issue free and commented in the second of our bid: it wins the tie, and we see."""
+    number = hub.issue("agent:implement")
+    old = OldRunner(hub, "old", "o1")
+    claiming = type(hub.services.claiming)
+    judge_again = claiming._judge_again
+
+    def meanwhile(self, granted, thread, stage, options):
+        old.labels_it(number)
+        old.comments(number)
+        return judge_again(self, granted, self._tracker.read(thread.issue.ref), stage, options)
+
+    monkeypatch.setattr(claiming, "_judge_again", meanwhile)
+    answer = ls.claim_issue("shop", number, **LUCIUS)
+    assert (bool(answer), answer.reason) == (False, "FOREIGN_CLAIM")
+    assert old.has_won(number), "our bid is conceded: it is no claim to them any more"
+    assert hub.labels(number) == {"agent:in-flight"}, "and we touched no label"
+
+
+def test_a_loser_of_theirs_spoils_our_label_and_the_next_renewal_repaints_it(hub):
+    number = hub.issue("agent:implement")
+    answer = ls.claim_issue("shop", number, **LUCIUS)
+    hub.pass_time(seconds=5)
+    late = OldRunner(hub, "old", "o1")
+    late.labels_it(number)
+    late.comments(number)
+    assert not late.has_won(number)
+    late.yields(number)
+    assert hub.labels(number) == {"agent:implement"}, "as every loser of theirs does"
+    assert not ls.claim_issue("shop", number, **ROBIN), "the card says that it is held"
+    assert not OldRunner(hub, "old", "o2").claim(number), "to them as well"
+    answer.lease._keeper.renew_now()
+    assert not answer.lease.lost
+    assert hub.labels(number) == {"agent:in-flight"}
+
+
+def test_a_sweep_of_theirs_sees_our_claim_and_only_its_age(hub):
+    number = hub.issue("agent:implement")
+    answer = ls.claim_issue("shop", number, **LUCIUS)
+    sweeper = OldRunner(hub, "sweeper", "s1")
+    assert sweeper.stale(number) == []
+    for _ in range(4):
+        hub.pass_time(hours=1.2)
+        answer.lease._keeper.renew_now()
+    assert not answer.lease.lost
+    assert sweeper.stale(number) == [("lucius", LUCIUS["firing_id"])], (
+        "their rule: the comment's age"
+    )
+
+
+def test_a_holder_that_their_sweep_released_stops_and_nobody_of_ours_takes_it_before(hub):
+    number = hub.issue("agent:implement")
+    answer = ls.claim_issue("shop", number, **LUCIUS)
+    hub.pass_time(hours=3)
+    answer.lease._keeper.renew_now()
+    hub.pass_time(hours=2)
+    OldRunner(hub, "sweeper", "s1").sweep(number)
+    assert hub.labels(number) == {"agent:implement"}
+    assert not ls.claim_issue("shop", number, **ROBIN), "its holder has not heard of it yet"
+    answer.lease._keeper.renew_now()
+    assert answer.lease.lost
+    assert ls.release_issue("shop", number, **LUCIUS, outcome="partial")
+    assert hub.labels(number) == {"agent:implement"}
+    assert ls.claim_issue("shop", number, **ROBIN)
+
+
+def test_our_release_frees_it_for_them(hub):
+    number = hub.issue("agent:implement")
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    assert ls.release_issue("shop", number, **LUCIUS)
+    assert unreleased(hub.read(number).comments) == []
+    assert OldRunner(hub, "old", "o1").claim(number)
+
+
+def test_a_claim_that_was_made_before_the_switch_is_released_after_it(hub):
+    number = hub.issue("agent:implement")
+    assert OldRunner(hub, "lucius", LUCIUS["firing_id"]).claim(number)
+    url = "https://github.com/foo/bar/pull/42"
+    assert ls.release_issue("shop", number, **LUCIUS, transition_to="agent:pr-open", pr_url=url)
+    assert hub.labels(number) == {"agent:pr-open"}
+    kind, said = words(hub.bodies(number)[-1])
+    assert (kind, said["outcome"], said["pr"]) == ("release", "success", url)
+    assert unreleased(hub.read(number).comments) == []
+    refused = ls.release_issue("shop", number, **ROBIN)
+    assert (bool(refused), refused.reason) == (False, "LEASE_LOST")
+
+
+def test_a_dead_claim_of_ours_is_swept_by_them_and_worked_by_them(hub):
+    number = hub.issue("agent:implement")
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    held.let_all_go()
+    hub.pass_time(hours=4.5)
+    OldRunner(hub, "sweeper", "s1").sweep(number)
+    old = OldRunner(hub, "old", "o1")
+    assert old.claim(number)
+    assert not ls.claim_issue("shop", number, **ROBIN)
+    old.release(number, to="agent:pr-open")
+    assert hub.labels(number) == {"agent:pr-open"}

@@ -1,0 +1,166 @@
+"""Stale claims: whose lease is over, whose comment is old, and labels that nothing explains."""
+
+import math
+
+import pytest
+
+import dibs.label_state as ls
+from dibs.core.errors import NoSuchIssue, Unavailable
+from dibs.label_state.firings import held
+from dibs.testing.fakehub import Fault, Wrong
+
+from .old_runner import OldRunner, words
+from .test_claims import LUCIUS, ROBIN
+
+KEYS = [
+    *("repo", "number", "title", "codename", "firing_id"),
+    *("age_hours", "max_age_hours", "label_drift"),
+]
+
+
+def dead_claim(place, number, **key):
+    assert ls.claim_issue(place.slug, number, **key)
+    held.let_all_go()
+
+
+def test_a_claim_is_stale_when_its_lease_is_over_and_not_before(hub):
+    number = hub.issue("agent:implement")
+    dead_claim(hub, number, **LUCIUS)
+    hub.pass_time(hours=3.9)
+    assert ls.find_stale_claims("shop", max_age_hours=1) == [], "its holder may still trust it"
+    hub.pass_time(hours=0.2)
+    (row,) = ls.find_stale_claims("shop")
+    assert list(row) == KEYS
+    assert (row["repo"], row["number"], row["title"]) == ("shop", number, "Prices are wrong")
+    assert (row["codename"], row["firing_id"]) == tuple(LUCIUS.values())
+    assert (row["age_hours"], row["max_age_hours"], row["label_drift"]) == (4.1, 4, False)
+
+
+def test_freeing_a_stale_claim_queues_it_again_and_releases_it_for_their_readers(hub):
+    number = hub.issue("agent:implement")
+    dead_claim(hub, number, **LUCIUS)
+    hub.pass_time(hours=4.1)
+    answer = ls.force_release_stale_claim(
+        "shop",
+        number,
+        sweep_id="20260501-235900-manual",
+        released_codename="lucius",
+        released_firing_id=LUCIUS["firing_id"],
+    )
+    assert answer
+    assert hub.labels(number) == {"agent:implement"}
+    kind, said = words(hub.bodies(number)[-1])
+    assert kind == "release"
+    assert {key: said[key] for key in ("codename", "firing_id", "outcome", "swept_by")} == {
+        **LUCIUS,
+        "outcome": "stale-swept",
+        "swept_by": "20260501-235900-manual",
+    }
+    assert ls.find_stale_claims("shop") == []
+    assert OldRunner(hub, "old", "o1").claim(number), "to them it is free as well"
+
+
+def test_a_claim_that_is_not_over_is_not_ended_whoever_asks(hub):
+    number = hub.issue("agent:implement")
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    answer = ls.force_release_stale_claim("shop", number, sweep_id="s", max_age_hours=0)
+    assert (bool(answer), answer.reason) == (False, "HELD")
+    assert hub.labels(number) == {"agent:in-flight"}
+
+
+def test_a_claim_of_an_old_runner_is_stale_by_its_age(hub):
+    number = hub.issue("agent:implement")
+    assert OldRunner(hub, "old", "o1").claim(number)
+    hub.pass_time(hours=3.9)
+    assert ls.find_stale_claims("shop") == []
+    refused = ls.force_release_stale_claim("shop", number, sweep_id="s")
+    assert (bool(refused), refused.reason) == (False, "HELD")
+    hub.pass_time(hours=0.2)
+    (row,) = ls.find_stale_claims("shop")
+    assert (row["codename"], row["firing_id"], row["age_hours"]) == ("old", "o1", 4.1)
+    assert ls.force_release_stale_claim("shop", number, sweep_id="s")
+    assert hub.labels(number) == {"agent:implement"}
+    assert OldRunner(hub, "old", "o2").claim(number)
+
+
+def test_a_label_that_no_claim_explains_is_given_the_time_of_a_lease(hub):
+    number = hub.issue("agent:implement")
+    OldRunner(hub, "old", "o1").labels_it(number)
+    assert ls.find_stale_claims("shop") == []
+    hub.pass_time(hours=4.1)
+    (row,) = ls.find_stale_claims("shop")
+    assert list(row) == [*KEYS, "missing_claim"]
+    assert (row["codename"], row["firing_id"], row["missing_claim"]) == ("?", "?", True)
+    assert math.isinf(row["age_hours"])
+    assert ls.force_release_stale_claim(
+        "shop", number, sweep_id="s", released_codename="?", released_firing_id="?"
+    )
+    assert hub.labels(number) == {"agent:implement"}
+    assert hub.bodies(number) == [], "there is nobody to release it for"
+
+
+def test_a_claim_whose_label_somebody_moved_is_released_and_the_labels_stay(hub):
+    number = hub.issue("agent:implement")
+    assert OldRunner(hub, "old", "o1").claim(number)
+    hub.edit(number, add=("agent:implement", "bug"), remove=("agent:in-flight",))
+    hub.pass_time(hours=5)
+    (row,) = ls.find_stale_claims("shop")
+    assert row["label_drift"] is True
+    assert ls.force_release_stale_claim("shop", number, sweep_id="s", label_drift=True)
+    assert hub.labels(number) == {"agent:implement", "bug"}
+    assert ls.find_stale_claims("shop") == []
+
+
+def test_a_stale_claim_beside_a_fresh_one_is_released_and_the_label_stays(hub):
+    number = hub.issue("agent:implement")
+    assert OldRunner(hub, "old", "o1").claim(number)
+    hub.edit(number, add=("agent:implement",), remove=("agent:in-flight",))
+    hub.pass_time(hours=5)
+    assert OldRunner(hub, "old", "o2").claim(number)
+    answer = ls.force_release_stale_claim("shop", number, sweep_id="s")
+    assert (bool(answer), answer.reason) == (True, "LABELS_KEPT")
+    assert hub.labels(number) == {"agent:in-flight"}
+    assert not ls.claim_issue("shop", number, **ROBIN)
+
+
+def test_an_unqueued_issue_whose_holder_died_is_not_queued(hub):
+    number = hub.issue("agent:summarise")
+    dead_claim(hub, number, **LUCIUS)
+    hub.pass_time(hours=5)
+    assert ls.force_release_stale_claim("shop", number, sweep_id="s")
+    assert hub.labels(number) == {"agent:summarise"}
+
+
+def test_a_dead_claim_may_be_taken_over_without_any_sweep(hub):
+    number = hub.issue("agent:implement")
+    dead_claim(hub, number, **LUCIUS)
+    hub.pass_time(hours=4.1)
+    assert ls.issue_dedup_check("shop", number)["latest_claim"]["codename"] == "lucius"
+    assert ls.claim_issue("shop", number, **ROBIN)
+    assert ls.release_issue("shop", number, **ROBIN)
+    assert hub.labels(number) == {"agent:implement"}
+
+
+def test_closed_issues_and_more_than_a_hundred_are_seen(hub):
+    numbers = [hub.issue("agent:implement", title=f"issue {n}") for n in range(120)]
+    for number in numbers:
+        OldRunner(hub, "old", f"o{number}").labels_it(number)
+    hub.hub.acting().close_issue(hub.hub.issue(numbers[3]))
+    hub.pass_time(hours=5)
+    assert {row["number"] for row in ls.find_stale_claims("shop")} == set(numbers)
+
+
+def test_a_sweep_that_cannot_read_says_so_and_not_that_all_is_well(hub):
+    number = hub.issue("agent:implement")
+    dead_claim(hub, number, **LUCIUS)
+    hub.pass_time(hours=5)
+    hub.hub.hub.faults.add(Fault(Wrong.ERROR_BEFORE, login="fleet"))
+    with pytest.raises(Unavailable):
+        ls.find_stale_claims("shop")
+    answer = ls.force_release_stale_claim("shop", number, sweep_id="s")
+    assert (bool(answer), answer.reason) == (False, "UNAVAILABLE")
+
+
+def test_an_issue_that_is_not_there_has_no_stale_claim(hub):
+    answer = ls.force_release_stale_claim("shop", 4711, sweep_id="s")
+    assert (bool(answer), answer.reason) == (False, NoSuchIssue.code)
