@@ -45,7 +45,7 @@ CARD_KEYS = frozenset(
     )
 )
 REVOKE_KEYS = frozenset(("run", "v", "by", "reason", "force"))
-SHOWN_KEYS = frozenset(("run", "v"))
+SHOWN_KEYS = frozenset(("run", "v", "holder", "outcome", "note"))
 TEN_YEARS = timedelta(days=3650)
 _ISSUE, _RING = IssueRef("acme/shop", "7"), parse_keyring("k:a key that is long enough")
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", re.ASCII)

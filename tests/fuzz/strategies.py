@@ -251,6 +251,7 @@ WORDS = (
     *("hold", "loop", "slots", "wait", "every", "irreversible"),
     *("people", "assignees", "pulls", "markers", "fleet", "marker_ttl"),
     *("github", "trusted", "api", "graphql", "machines", "pace"),
+    *("hook", "strict", "follows", "back", "authored"),
     *("journal", "labels", "worker", "stage", "claimed", "paused", "parked", "blockers", "jobs"),
     *("priorities", "poll", "sweep", "stop_grace", "name", "label", "working_label", "run", "next"),
     *("python", "gate", "gate_label", "closes", "renew", "margin", "max_hold", "timeout", "wip"),
