@@ -7,6 +7,9 @@ import pytest
 from tests.github.hubs import Hub
 from tests.servers import emulate
 
+from dibs.core.control import CONTROL_BODY, CONTROL_LABEL, CONTROL_TITLE, render_appointment
+from dibs.core.granter import Appointed
+from dibs.core.issue import Draft
 from dibs.label_state import pauses
 from dibs.label_state.backlogs import close_all
 from dibs.label_state.firings import held
@@ -35,11 +38,19 @@ def _nothing_of_this_machine(monkeypatch, tmp_path):
 
 
 def configure(tracker, **settings):
-    """A dibs.toml where we are. Waiting for a tracker that does not lag is for nobody."""
+    """A dibs.toml where we are. Waiting for a tracker that neither lags nor counts is for nobody."""
     told = {"preset": "agent", "tracker": tracker, "ttl": "4h", "settle": "0s", **settings}
     lines = [f'{key} = "{value}"' for key, value in told.items()]
     with open("dibs.toml", "w", encoding="utf-8") as file:  # noqa: PTH123
-        file.write("\n".join(lines) + "\n")
+        file.write("\n".join(lines) + "\n[github]\npace = false\n")
+
+
+def set_up(place):
+    """What `dibs init` and the first grant make, without their waiting for other readers."""
+    tracker, granter = place.tracker, Appointed(place.services.granting.store)
+    tracker.prepare([*place.services.pipeline.every_label, CONTROL_LABEL])
+    control = tracker.create(Draft(CONTROL_TITLE, CONTROL_BODY, frozenset({CONTROL_LABEL})))
+    tracker.comment(control.ref, render_appointment(granter, over=0))
 
 
 @pytest.fixture
@@ -56,7 +67,7 @@ def hub(monkeypatch):
         monkeypatch.setenv("GITHUB_TOKEN", "fleet-token")
         configure(f"github:{OWNER}/{SLUG}")
         place = HubPlace(hub=made)
-        place.services.prepare()  # labels and the control issue: what `dibs init` makes
+        set_up(place)
         yield place
         held.let_all_go()
         close_all()
@@ -70,7 +81,9 @@ def emulator(monkeypatch):
     monkeypatch.setenv("GITHUB_TOKEN", emulate.TOKEN)
     monkeypatch.setenv("GH_ORG", emulate.OWNER)
     configure(f"github:{full}")
-    return Place(slug=full.partition("/")[2])
+    place = Place(slug=full.partition("/")[2])
+    set_up(place)
+    return place
 
 
 @pytest.fixture(params=["hub", "embedded", "emulator"])

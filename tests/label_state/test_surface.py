@@ -1,0 +1,201 @@
+"""The published surface, held name by name: what a fleet that switches calls today.
+
+Signatures, defaults, keys of dictionaries and the order they come in. Whatever is added beside
+them is ours to change; nothing in these tables is.
+"""
+
+import inspect
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import dibs.label_state as ls
+from dibs.label_state import labels
+from dibs.label_state.program import cli, run
+
+from .test_claims import LUCIUS, another_process
+
+SIGNATURES = {
+    "claim_issue": "(repo_slug, num, *, codename, firing_id, role=None)",
+    "release_issue": (
+        "(repo_slug, num, *, codename, firing_id, outcome='success', transition_to=None,"
+        " pr_url=None)"
+    ),
+    "issue_dedup_check": "(repo_slug, num)",
+    "find_stale_claims": "(repo_slug, *, max_age_hours=4)",
+    "force_release_stale_claim": (
+        "(repo_slug, num, *, sweep_id, released_codename=None, released_firing_id=None,"
+        " label_drift=False, max_age_hours=None)"
+    ),
+    "is_repo_paused": "(repo_slug)",
+    "list_paused_repos": "()",
+    "set_repo_paused": "(repo_slug, paused)",
+    "ensure_labels": "(repo_slug, labels=None)",
+}
+LABEL_SIGNATURES = {
+    "bundle_label": "(slug)",
+    "is_bundle_label": "(label)",
+    "bundle_slug": "(label)",
+    "bundle_labels": "(labels)",
+    "lifecycle_state": "(labels)",
+    "is_legal_transition": "(src, dst)",
+    "legal_transitions": "(src)",
+    "pickup_blocking_labels": "(labels)",
+    "has_pickup_blocker": "(labels)",
+    "has_blocker": "(labels)",
+    "claim_blocking_labels": "(labels)",
+    "feature_dev_pickup_blocking_labels": "(labels)",
+    "feature_dev_claim_blocking_labels": "(labels)",
+    "robin_triage_blocking_labels": "(labels)",
+}
+LABELS = {
+    "IMPLEMENT": "agent:implement",
+    "IN_FLIGHT": "agent:in-flight",
+    "PR_OPEN": "agent:pr-open",
+    "DONE": "agent:done",
+    "DO_NOT_PICKUP": "do-not-pickup",
+    "NEEDS_HUMAN_SCOPE": "needs:human-scope",
+    "PLAN_PENDING_APPROVAL": "agent:plan-pending-approval",
+    "LARGE_FEATURE": "agent:large-feature",
+    "BUNDLE_LABEL_PREFIX": "agent:bundle:",
+    "FANOUT_COMPLETE": "batman:fanout-complete",
+    "NEEDS_HUMAN_REVIEW": "agent:needs-human-review",
+    "NEEDS_INFO": "needs:info",
+    "DONE_ALREADY": "done-already",
+    "LEGACY_PR_OPEN": "lucius-pr-open",
+    "AGENT_PR_OPEN_SUFFIX": "-pr-open",
+    "FEATURE": "feature",
+    "ENHANCEMENT": "enhancement",
+    "AUTHORED": "agent:authored",
+}
+DEDUP_KEYS = [
+    *("repo", "number", "state", "labels", "in_flight", "pr_open", "do_not_pickup"),
+    *("needs_human_scope", "claimable", "latest_claim", "repo_paused"),
+]
+STALE_KEYS = [
+    *("repo", "number", "title", "codename", "firing_id", "age_hours", "max_age_hours"),
+    "label_drift",
+]
+COMMANDS = {
+    "claim": {"--force"},
+    "release": set(),
+    "dedup-check": {"--json"},
+    "status-issue": {"--json"},
+    "repo": {"pause", "resume", "list"},
+    "sweep-claims": {"--max-age-hours", "--repo", "--dry-run"},
+}
+
+
+def called(function):
+    """How it is called: names, defaults and what is by keyword only."""
+    signature = inspect.signature(function)
+    plain = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    return str(inspect.Signature(plain))
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_every_call_is_called_as_it_is_published(name):
+    assert called(getattr(ls, name)) == SIGNATURES[name]
+    assert name in ls.__all__
+
+
+@pytest.mark.parametrize("name", LABEL_SIGNATURES)
+def test_every_call_about_labels_is_called_as_it_is_published(name):
+    assert called(getattr(labels, name)) == LABEL_SIGNATURES[name]
+    assert name in labels.__all__
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_every_label_is_spelt_as_it_is_published(name):
+    assert getattr(labels, name) == LABELS[name]
+    assert name in labels.__all__
+
+
+def test_the_constants_are_of_the_published_types_and_spellings():
+    assert ls.CLAIM_COMMENT_PREFIX == "<!-- agent-claim:"
+    assert ls.RELEASE_COMMENT_PREFIX == "<!-- agent-release:"
+    assert isinstance(ls.PAUSED_REPOS_FILE, Path)
+    assert ls.PAUSED_REPOS_FILE.parts[-2:] == ("state", "paused-repos.json")
+    for table in (ls.LIFECYCLE_LABELS, ls.STANDARD_LABELS):
+        assert isinstance(table, list)
+        assert all(isinstance(row, tuple) and len(row) == 3 for row in table)
+        assert all(isinstance(part, str) for row in table for part in row)
+    fields = inspect.signature(labels.Transition).parameters
+    assert list(fields) == ["src", "dst", "trigger"]
+    assert list(inspect.signature(labels.LabelDef).parameters) == ["name", "color", "description"]
+    made = inspect.signature(labels.LabelStateConfig).parameters
+    assert list(made) == ["gh_org", "sweep_repos", "alfred_home"]
+
+
+def test_an_answer_is_a_bool_to_whoever_treats_it_as_one(embedded):
+    number = embedded.issue("agent:implement")
+    yes = ls.claim_issue("shop", number, **LUCIUS)
+    no = ls.claim_issue("shop", number, **LUCIUS)
+    assert (yes, no) == (True, False)
+    assert (f"{yes}", f"{no}", json.dumps([yes, no])) == ("True", "False", "[1, 0]")
+    assert (not yes, not no) == (False, True)
+    assert {True: "held"}[yes] == "held"
+    assert (yes.reason, no.reason) == ("", "HELD")
+
+
+def test_a_look_has_the_published_keys_of_the_published_types(place):
+    number = place.issue("agent:implement", "bug")
+    told = ls.issue_dedup_check(place.slug, number)
+    assert list(told) == DEDUP_KEYS
+    assert told == {
+        **dict.fromkeys(("in_flight", "pr_open", "do_not_pickup", "needs_human_scope"), False),
+        **{"repo": place.slug, "number": number, "state": "OPEN", "claimable": True},
+        **{"labels": ["agent:implement", "bug"], "latest_claim": None, "repo_paused": False},
+    }
+    assert ls.claim_issue(place.slug, number, **LUCIUS)
+    told = ls.issue_dedup_check(place.slug, number)
+    assert list(told) == DEDUP_KEYS
+    assert (told["in_flight"], told["claimable"]) == (True, False)
+    assert set(told["latest_claim"]) >= {"codename", "firing_id", "ts", "createdAt"}
+    assert told["latest_claim"].items() >= LUCIUS.items()
+
+
+def test_a_row_of_stale_claims_has_the_published_keys(hub):
+    claimed, labelled = hub.issue("agent:implement"), hub.issue("agent:in-flight")
+    assert ls.claim_issue("shop", claimed, **LUCIUS)
+    another_process()
+    hub.pass_time(hours=5)
+    rows = {row["number"]: row for row in ls.find_stale_claims("shop")}
+    assert list(rows[claimed]) == STALE_KEYS
+    assert list(rows[labelled]) == [*STALE_KEYS, "missing_claim"]
+    assert rows[labelled]["missing_claim"] is True
+    assert (rows[labelled]["codename"], rows[labelled]["firing_id"]) == ("?", "?")
+    assert rows[labelled]["age_hours"] == float("inf")
+    assert rows[claimed]["max_age_hours"] == 4
+    assert isinstance(rows[claimed]["age_hours"], float)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_its_published_words(name):
+    command = cli.commands[name]
+    words = set(getattr(command, "commands", {}))
+    words |= {word for one in command.params for word in getattr(one, "opts", ())}
+    assert words >= COMMANDS[name]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["repo", "pause"], 2),
+        (["repo", "resume"], 2),
+        (["repo", "list"], 0),
+        (["sweep-claims"], 2),
+        (["claim", "shop"], 1),
+        (["--help"], 0),
+        (["no-such-word"], 2),
+    ],
+)
+def test_every_exit_code_is_the_published_one(embedded, words, code):
+    assert run(words) == code
+
+
+def test_the_program_is_installed_under_its_name():
+    told = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    assert told["project"]["scripts"]["label-state"] == "dibs.label_state.__main__:main"
