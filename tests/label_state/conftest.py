@@ -38,7 +38,7 @@ def _nothing_of_this_machine(monkeypatch, tmp_path):
 
 
 def configure(tracker, **settings):
-    """A dibs.toml where we are. Waiting for a tracker that neither lags nor counts is for nobody."""
+    """A dibs.toml where we are. Waiting for a tracker that does not lag is for nobody."""
     told = {"preset": "agent", "tracker": tracker, "ttl": "4h", "settle": "0s", **settings}
     lines = [f'{key} = "{value}"' for key, value in told.items()]
     with open("dibs.toml", "w", encoding="utf-8") as file:  # noqa: PTH123

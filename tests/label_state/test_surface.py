@@ -13,7 +13,7 @@ import pytest
 
 import dibs.label_state as ls
 from dibs.label_state import labels
-from dibs.label_state.program import cli, run
+from dibs.label_state.program import NAMES, cli, run
 
 from .test_claims import LUCIUS, another_process
 
@@ -146,8 +146,13 @@ def test_a_look_has_the_published_keys_of_the_published_types(place):
     assert list(told) == DEDUP_KEYS
     assert told == {
         **dict.fromkeys(("in_flight", "pr_open", "do_not_pickup", "needs_human_scope"), False),
-        **{"repo": place.slug, "number": number, "state": "OPEN", "claimable": True},
-        **{"labels": ["agent:implement", "bug"], "latest_claim": None, "repo_paused": False},
+        "repo": place.slug,
+        "number": number,
+        "state": "OPEN",
+        "claimable": True,
+        "labels": ["agent:implement", "bug"],
+        "latest_claim": None,
+        "repo_paused": False,
     }
     assert ls.claim_issue(place.slug, number, **LUCIUS)
     told = ls.issue_dedup_check(place.slug, number)
@@ -196,6 +201,14 @@ def test_every_exit_code_is_the_published_one(embedded, words, code):
     assert run(words) == code
 
 
-def test_the_program_is_installed_under_its_name():
+@pytest.mark.parametrize("name", NAMES)
+def test_the_program_is_installed_under_its_names(name):
     told = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
-    assert told["project"]["scripts"]["label-state"] == "dibs.label_state.__main__:main"
+    assert told["project"]["scripts"][name] == "dibs.label_state.__main__:main"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_doctor_is_answered_in_its_own_name(name, monkeypatch, capsys):
+    monkeypatch.setenv("ALFRED_DOCTOR", "1")
+    assert run([], name=name) == 0
+    assert capsys.readouterr().out == f"[{name.upper()}-DOCTOR-OK]\n"

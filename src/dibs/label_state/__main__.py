@@ -1,12 +1,14 @@
-"""The program `label-state`."""
+"""The program `label-state`, which is also called `alfred-label-state`."""
 
 import sys
+from pathlib import Path
 
-from dibs.label_state.program import run
+from dibs.label_state.program import NAMES, run
 
 
 def main() -> None:
-    sys.exit(run(sys.argv[1:]))
+    called = Path(sys.argv[0]).stem
+    sys.exit(run(sys.argv[1:], name=called if called in NAMES else NAMES[0]))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from dibs.label_state.stale import Stale, free, stale_claims
 
 _REFERENCE = re.compile(r"((?:[\w.-]+/)?[\w.-]+)#([1-9][0-9]{0,17})", re.ASCII)
 _OK, _NO, _REFUSED = 0, 1, 2
+NAMES = ("label-state", "alfred-label-state")
+"""What the documents call it; the second one is the name that fleets have it under."""
 
 
 class BadReference(click.ClickException):
@@ -46,19 +48,19 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="label-state", message="%(prog)s %(version)s")
+@click.version_option(__version__, message="%(prog)s %(version)s")
 def cli() -> None:
     """Take issues and repositories by hand, beside a fleet of agents."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], *, name: str = NAMES[0]) -> int:
     """Run one command line; returns the exit code."""
     if os.environ.get("ALFRED_DOCTOR") == "1":
-        click.echo("[LABEL-STATE-DOCTOR-OK]")
+        click.echo(f"[{name.upper()}-DOCTOR-OK]")
         return _OK
     try:
-        code = cli.main(args=list(arguments), prog_name="label-state", standalone_mode=False)
+        code = cli.main(args=list(arguments), prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:
         return _NO
     except click.ClickException as error:
