@@ -140,6 +140,20 @@ def test_an_issue_costs_five_requests_and_one_for_the_account(hub, ref):
         assert counted == {COMMENT: 1, READ: 2, TRIP: 2}
 
 
+def test_of_the_account_that_reads_a_reading_tells_by_itself(hub, ref):
+    hub.client().comment(ref, card("aaaaaaaaaaaa"))
+    with hub.counted() as counted:
+        assert hub.client().read(ref).comments[0].by_writer
+    assert counted == {READ: 1}
+
+
+def test_a_reader_who_may_not_write_hears_nothing_good_of_itself(hub, ref):
+    forge(hub, ref, ["mallory"])
+    with hub.counted() as counted:
+        assert not hub.client("mallory").read(ref).comments[0].by_writer
+    assert counted == {READ: 1, LOOKUP: 1}
+
+
 # Strangers
 
 

@@ -3,7 +3,8 @@
 Everybody who reads must come to the same verdict. What GitHub says with a comment of its author's
 association depends on who asks: a membership that is not public is told to members only. So whoever
 wrote a mark is looked up by name, which has the same answer for every asker, and that is kept for
-ten minutes. Comments that are no marks need no verdict. A list of logins in the settings replaces
+ten minutes. Of the account that reads, a reading says as much by itself. Comments that are no marks
+need no verdict. A list of logins in the settings replaces
 all of it. Where GitHub does not tell this token (403), or does not know the account (an App's bot),
 the association decides.
 
@@ -14,9 +15,10 @@ does without: marks that came after his card's turn no verdict.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
+from typing import Any
 from urllib.parse import quote
 
 from dibs.adapters.github.repository import RepositoryDoor
@@ -88,6 +90,17 @@ class Believing:
             while len(self._told) > _MOST:
                 self._told.popitem(last=False)
         return told
+
+    def hear(self, told: Mapping[str, Any]) -> None:
+        """What a reading says of the account that reads: whether it may write, and which it is.
+
+        Only a yes is heard: anything else is looked up like everybody's.
+        """
+        if str(told.get("viewerPermission")).lower() in _MAY_WRITE:
+            login = next(_written_by_the_reader(told), None)
+            if login is not None:
+                with self._lock:
+                    self._told[folded(login)] = Told.WRITES, self._door.transport.clock.now()
 
     @property
     def in_the_dark(self) -> bool:
@@ -162,6 +175,17 @@ class Judging:
             if verdict:
                 return number
         return None
+
+
+def _written_by_the_reader(told: Mapping[str, Any]) -> Iterator[str]:
+    """Logins; all the same one, since one account reads."""
+    for part in told.values():
+        found = part.get("nodes", [part]) if isinstance(part, Mapping) else ()
+        for node in filter(None, found):
+            said = (node.get("comments") or {}).get("nodes") or ()
+            for one in (node, *said):
+                if one and one.get("viewerDidAuthor") and one.get("author"):
+                    yield one["author"]["login"]
 
 
 def is_mark(body: str) -> bool:

@@ -17,7 +17,7 @@ MOST_AT_ONCE = 100
 
 _SAID = """
 fragment Said on IssueComment {
-  id fullDatabaseId body createdAt updatedAt authorAssociation
+  id fullDatabaseId body createdAt updatedAt authorAssociation viewerDidAuthor
   author { __typename login }
 }
 """
@@ -53,7 +53,7 @@ _CONTROL = f"""
     first: 100, labels: ["{CONTROL_LABEL}"], orderBy: {{field: CREATED_AT, direction: ASC}}
   ) {{
     pageInfo {{ hasNextPage }}
-    nodes {{ number authorAssociation author {{ __typename login }} }}
+    nodes {{ number authorAssociation viewerDidAuthor author {{ __typename login }} }}
   }}
   logs: issues(
     first: 3, labels: ["{CONTROL_LABEL}"], orderBy: {{field: CREATED_AT, direction: ASC}}
@@ -77,6 +77,7 @@ _LABELS = "labels(first: 100) @include(if: $labels) { nodes { id name } }"
 def _reading(operation: str, variables: str, fields: str) -> str:
     return f"""query {operation}({_WHERE}{variables}) {{
   repository(owner: $owner, name: $name) {{
+    viewerPermission
 {fields}
 {_LABELS}
 {_CONTROL}

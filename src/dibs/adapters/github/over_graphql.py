@@ -205,6 +205,7 @@ class OverGraphql:
     ) -> GraphqlReply:
         """A reading, with the control issues' logs and the labels' ids as passengers."""
         reply = self.ask(document, {**self._passengers(), **variables}, purpose)
+        self._believing.hear(reply.data["repository"])
         labels = reply.data["repository"].get("labels")
         if labels is not None:
             self._known.saw_labels(present(convert(labels, Labels).nodes))
