@@ -48,6 +48,7 @@ COMMANDS = {
     "doctor": "doctor",
     "hook": "hook",
     "leases": "stores",
+    "migrate": "migrate",
     "stores": "stores",
     "demo": "demo",
     "simulate": "simulate",
