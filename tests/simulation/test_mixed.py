@@ -15,6 +15,7 @@ TIES = BY_NAME["timestamps in whole seconds, nothing lags"]
 LAG = BY_NAME["writes seen within 2 s"]
 FAILING = BY_NAME["one request in ten fails"]
 LONG = BY_NAME["work longer than a claim counts"]
+STALLS = BY_NAME["crashes and stalls"]
 
 
 @pytest.mark.parametrize(
@@ -37,10 +38,15 @@ def test_ours_never_takes_what_one_of_theirs_visibly_holds_nor_the_other_way_rou
     assert count_pairs(BY_NAME[name], range(3 * SCHEDULES), Fleet(2, 2))[Pair.MIXED] == 0
 
 
-@pytest.mark.parametrize("world", [TIES, LAG, FAILING, LONG], ids=lambda world: world.name)
-def test_what_their_rules_allow_happens_among_theirs(world):
-    """The control: a count that could not be anything but nought would say nothing."""
-    assert count_pairs(world, range(SCHEDULES), Fleet(4, 0))[Pair.THEIRS] > 0
+@pytest.mark.parametrize(
+    ("flaw", "world"),
+    [(2, TIES), (3, LAG), (4, FAILING), (6, LONG), (7, STALLS)],
+    ids=["2 ties", "3 lag", "4 failed reads", "6 long work", "7 stalls"],
+)
+def test_what_only_the_old_rules_allow_happens_to_none_of_ours(flaw, world):
+    """By the numbers of the flaws: counted among theirs, never among ours."""
+    assert count_pairs(world, range(SCHEDULES), Fleet(4, 0))[Pair.THEIRS] > 0, flaw
+    assert count_pairs(world, range(SCHEDULES), Fleet(0, 4)) == {}, flaw
 
 
 @pytest.mark.parametrize("world", [LAG, FAILING, LONG], ids=lambda world: world.name)
