@@ -8,7 +8,7 @@ FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20000
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state storm-github build clean
+.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github build clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -68,6 +68,9 @@ bench-github: $(STAMP) ## what a fleet asks of GitHub, counted at the server: so
 
 bench-label-state: $(STAMP) ## requests of a claim, a release and a sweep beside the published numbers
 	$(BIN)/python -m benchmarks.label_state
+
+bench-mixed-fleet: $(STAMP) ## double holders while a fleet is switched, counted in the simulator
+	$(BIN)/python -m benchmarks.mixed_fleet
 
 storm-github: $(STAMP) ## sixteen workers, 300 issues, lag, lost replies, kills and freezes: some minutes
 	$(BIN)/python -m tests.github.storm

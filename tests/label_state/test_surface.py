@@ -212,3 +212,30 @@ def test_a_doctor_is_answered_in_its_own_name(name, monkeypatch, capsys):
     monkeypatch.setenv("ALFRED_DOCTOR", "1")
     assert run([], name=name) == 0
     assert capsys.readouterr().out == f"[{name.upper()}-DOCTOR-OK]\n"
+
+
+# What is documented
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/label-state.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", [*ls.__all__, *labels.__all__])
+def test_every_name_is_documented(name):
+    assert f"`{name}`" in PAGE or f"`{name}(" in PAGE
+
+
+def test_the_documented_moves_are_the_legal_ones():
+    rows = PAGE.partition("## Moves")[2].partition("## The program")[0].splitlines()
+    cells = [row.strip("| ").split(" | ") for row in rows if row.startswith("| `")]
+    told = {(src.strip("`"), dst.strip("` ")) for src, to in cells for dst in to.split(",")}
+    assert told == {(one.src, one.dst) for one in labels.TRANSITIONS}
+
+
+def test_every_command_and_option_is_documented():
+    program = PAGE.partition("## The program")[2]
+    for name, command in cli.commands.items():
+        assert f"label-state {name}" in program
+        for option in command.params:
+            assert all(word in program for word in option.opts if word.startswith("--"))
+        for inner in getattr(command, "commands", ()):
+            assert f"label-state {name} {inner}" in program

@@ -1,7 +1,7 @@
 """The issue-claim state machine, as it is published, on leases with fences.
 
 The same calls, labels and comments. A fleet that runs on it changes its imports and nothing else;
-see docs/guides/from-alfred.md.
+see docs/guides/switch-from-label-state.md.
 """
 
 from dibs.core.agent_dialect import CLAIM_PREFIX as CLAIM_COMMENT_PREFIX
