@@ -217,3 +217,13 @@ def test_a_bot_is_not_looked_up(hub, ref):
     assert counted == {READ: 1}
     with pytest.raises(NotPermitted, match=r"\[github\] trusted"):
         hub.client("worker[bot]").comment(ref, card("bbbbbbbbbbbb"))
+
+
+def test_a_user_who_is_called_like_an_app_is_not_taken_for_its_bot(hub, ref):
+    hub.state.add_user("worker[bot]", kind="Bot")
+    hub.state.grant(REPOSITORY, "worker[bot]", Permission.WRITE)
+    hub.state.add_token("worker[bot]-token", "worker[bot]")
+    hub.acting("worker[bot]").create_comment(hub.issue(int(ref.key)), card("aaaaaaaaaaaa"))
+    forge(hub, ref, ["worker"])
+    thread = hub.client("worker[bot]").read(ref)
+    assert {one.author: one.by_writer for one in thread.comments}["worker"] is False

@@ -36,6 +36,7 @@ _KEPT_S = 600.0
 _MOST = 2000
 _MAY_WRITE = frozenset({"write", "maintain", "admin"})
 _FORBIDDEN, _NOT_FOUND = 403, 404
+_USER = "User"
 
 
 class Told(Enum):
@@ -178,14 +179,18 @@ class Judging:
 
 
 def _written_by_the_reader(told: Mapping[str, Any]) -> Iterator[str]:
-    """Logins; all the same one, since one account reads."""
+    """Logins; all the same one, since one account reads.
+
+    Not of an App's bot: here it is called like a user that anybody may sign up as.
+    """
     for part in told.values():
         found = part.get("nodes", [part]) if isinstance(part, Mapping) else ()
         for node in filter(None, found):
             said = (node.get("comments") or {}).get("nodes") or ()
             for one in (node, *said):
-                if one and one.get("viewerDidAuthor") and one.get("author"):
-                    yield one["author"]["login"]
+                author = one.get("author") if one and one.get("viewerDidAuthor") else None
+                if author and author.get("__typename") == _USER:
+                    yield author["login"]
 
 
 def is_mark(body: str) -> bool:
