@@ -1,6 +1,7 @@
 """A fleet that is being switched, in the simulator: their runners, ours, and both on one issue."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +97,29 @@ def test_a_stage_that_gives_way_keeps_every_promise_but_for_a_sleeper_that_dies(
     assert odd <= 1
     assert count.broken == {}, count.first
     assert count.lost == 0
+
+
+# What the guide says
+
+
+GUIDE = Path(__file__).parents[2] / "docs/guides/switch-from-label-state.md"
+
+
+def _documented():
+    rows = GUIDE.read_text("utf-8").partition("| world |")[2].partition("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return {name: [int(count) for count in counts] for name, *counts in cells}
+
+
+def test_the_guide_has_every_world_and_never_two_of_ours_where_ours_is_made_for_it():
+    documented = _documented()
+    assert list(documented) == [world.name for world in WORLDS]
+    for world in WORLDS:
+        if world.covered:
+            assert documented[world.name][3:] == [0, 0]
+
+
+def test_the_guides_numbers_come_out_again():
+    """One row of them: all are a minute's work, and `make bench-mixed-fleet` does it."""
+    alone = count_pairs(TIES, range(300), Fleet(4, 0))
+    assert _documented()[TIES.name][0] == alone[Pair.THEIRS]
