@@ -78,7 +78,12 @@ def permission_of_somebody() -> list[Any]:
     return [described("repository-collaborator-permission-response-if-user-has-admin-permissions")]
 
 
+def pulls() -> list[Any]:
+    return _each(described("pull-request"), described("pull-request-simple-items"))
+
+
 RECORDED = {
+    "RestPull": pulls,
     "RestOwner": owners,
     "RestPermission": permission_of_somebody,
     "RestIssue": issues,
