@@ -10,7 +10,7 @@ import getpass
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -42,6 +42,7 @@ from dibs.core.pipeline import (
 from dibs.core.presets import PRESETS
 from dibs.core.terms import terms_for
 from dibs.core.windows import SHORTEST_WINDOW
+from dibs.core.worktrees import BundleWorktree, NoWorktree, OneWorktree, Worktree
 
 FILE_NAME = "dibs.toml"
 EMBEDDED_TRACKER = "sqlite:.dibs/backlog.db"
@@ -139,6 +140,16 @@ class StageFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     pass_env: Annotated[
         list[str] | None,
         msgspec.Meta(description="Names of secrets that this stage's handler may see."),
+    ] = None
+    worktree: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="A repository: each run works in a new worktree of it; 'bundle': in one of"
+            " each repository of its bundle; 'none': in none."
+        ),
+    ] = None
+    worktree_base: Annotated[
+        str | None, msgspec.Meta(description="With worktree: what the run's branch starts from.")
     ] = None
 
 
@@ -286,6 +297,10 @@ class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     people: PeopleFile = msgspec.field(default_factory=PeopleFile)
     github: GithubFile = msgspec.field(default_factory=GithubFile)
     hook: HookFile = msgspec.field(default_factory=HookFile)
+    repos: Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Where the repositories of bundles are: OWNER/REPO = PATH."),
+    ] = msgspec.field(default_factory=dict)
     stage: list[StageFile] = msgspec.field(default_factory=list)
     hold: list[HoldFile] = msgspec.field(default_factory=list)
     loop: list[LoopFile] = msgspec.field(default_factory=list)
@@ -332,6 +347,8 @@ class Settings:
     loops: tuple[LoopSpec, ...] = ()
     github: GithubSettings = GithubSettings()
     hook: HookSettings = HookSettings()
+    repos: Mapping[str, Path] = field(default_factory=dict)
+    """Where the repositories of bundles are on this machine."""
 
 
 # Finding and reading
@@ -473,7 +490,23 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         loops=_named("loop", [_loop(entry) for entry in file.loop]),
         github=_github(file.github),
         hook=HookSettings(file.hook.strict, _positive("hook.timeout", file.hook.timeout)),
+        repos=_repos(file.repos, root, pipeline),
     )
+
+
+def _repos(file: Mapping[str, str], root: Path, pipeline: Pipeline) -> dict[str, Path]:
+    for stage in pipeline.stages:
+        if isinstance(stage.worktree, BundleWorktree) and not file:
+            raise ValueError(
+                f"stage {stage.name!r}: worktree = 'bundle' needs [repos], which says where the "
+                "repositories are"
+            )
+    names = [name.casefold() for name in file]
+    if double := next((name for name in file if names.count(name.casefold()) > 1), None):
+        raise ValueError(f"repos: {double!r} stands twice, in another case")
+    if empty := next((name for name, path in file.items() if not path.strip()), None):
+        raise ValueError(f"repos: {empty!r} has no path")
+    return {name: (root / path).absolute() for name, path in file.items()}
 
 
 def _hold(entry: HoldFile) -> HoldSpec:
@@ -603,6 +636,7 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
             irreversible=known.irreversible if entry.irreversible is None else entry.irreversible,
             timeout=parse_duration(entry.timeout) if entry.timeout else known.timeout,
             pass_env=tuple(entry.pass_env) if entry.pass_env is not None else known.pass_env,
+            worktree=_worktree(entry, known.worktree),
             backoff=Backoff(
                 parse_duration(entry.backoff) if entry.backoff else known.backoff.first,
                 parse_duration(entry.backoff_max) if entry.backoff_max else known.backoff.most,
@@ -675,6 +709,27 @@ def _follows(entry: StageFile, known: Stage) -> Follows:
         back=before.back if entry.back is None else StageName(entry.back),
         authored=before.authored if entry.authored is None else entry.authored,
     )
+
+
+def _worktree(entry: StageFile, known: Worktree) -> Worktree:
+    wanted = known
+    match entry.worktree:
+        case None:
+            pass
+        case "bundle":
+            wanted = BundleWorktree()
+        case "none" | "":
+            wanted = NoWorktree()
+        case path:
+            wanted = OneWorktree(path)
+    base = entry.worktree_base
+    if base is None:
+        return wanted
+    if wanted == NoWorktree():
+        raise ValueError("worktree_base goes with worktree")
+    if not base.strip() or base.startswith("-"):
+        raise ValueError(f"worktree_base {base!r} is nothing that a branch could start from")
+    return wanted if isinstance(wanted, NoWorktree) else replace(wanted, base=base)
 
 
 # For people and tools

@@ -41,6 +41,7 @@ from dibs.ports.runner import Runner
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import Batching, OneTrip, SelfChecking, Tracker
 from dibs.ports.whoami import Inspectable
+from dibs.ports.workplaces import Workplaces
 from dibs.services.advancing import Advancing
 from dibs.services.board import Board
 from dibs.services.checking import Checking
@@ -327,6 +328,12 @@ class Services:
     def runner(self) -> Runner:
         return runner_of(self.settings)
 
+    @cached_property
+    def workplaces(self) -> Workplaces:
+        from dibs.worktrees.workplaces import WorktreePlaces
+
+        return WorktreePlaces(self.settings.root, self.settings.repos)
+
     @property
     def running(self) -> Running:
         return Running(
@@ -339,6 +346,7 @@ class Services:
             self.adapters.journal,
             threads=self.adapters.threads,
             handlers=self.handlers,
+            workplaces=lambda: self.workplaces,
             reached=self.reached,
         )
 
@@ -394,6 +402,7 @@ class Services:
             if stop_grace_s is None
             else stop_grace_s,
             repo=self.tracker.traits.repo,
+            repos=self.tracker.traits.repos or (self.tracker.traits.repo,),
             cheap_reads=self.tracker.traits.cheap_reads,
         )
         following = self.following
@@ -408,6 +417,7 @@ class Services:
             options,
             self._dice(),
             threads=self.adapters.threads,
+            workplaces=lambda: self.workplaces,
             hints=self.adapters.hints,
             following=following if following.stages else None,
             tell=tell,

@@ -30,6 +30,7 @@ from dibs.core.errors import (
     RateLimited,
     Unavailable,
     Unwritable,
+    WorktreeUnavailable,
 )
 from dibs.core.ids import Fence, StageName
 
@@ -68,6 +69,7 @@ EXAMPLES = [
     (HandlerUnusable("./x.sh"), DibsError, "HANDLER_UNUSABLE", ["./x.sh"]),
     (Outage("down"), DibsError, "OUTAGE", ["down"]),
     (Unavailable("502"), Outage, "UNAVAILABLE", ["502"]),
+    (WorktreeUnavailable("no fetch"), Unavailable, "WORKTREE_UNAVAILABLE", ["no fetch"]),
     (RateLimited("slow down", retry_after_s=3.5), Outage, "RATE_LIMITED", ["slow down"]),
     (NotPermitted("403"), Outage, "NOT_PERMITTED", ["403"]),
     (Damaged("disk full"), Outage, "DAMAGED", ["disk full"]),

@@ -248,6 +248,7 @@ SCALARS = st.one_of(
 )
 WORDS = (
     *("tracker", "leases", "preset", "ttl", "max_ttl", "grace", "settle", "person_ttl", "runs"),
+    *("repos", "worktree", "worktree_base", "bundle"),
     *("hold", "loop", "slots", "wait", "every", "irreversible"),
     *("people", "assignees", "pulls", "markers", "fleet", "marker_ttl"),
     *("github", "trusted", "api", "graphql", "machines", "pace"),

@@ -58,7 +58,7 @@ class ScriptedRunner:
     cannot_start: str = ""
     runs: list[ScriptedRun] = field(default_factory=list)
 
-    def check(self, handler):
+    def check(self, handler, *, elsewhere=False):
         if self.unusable:
             raise HandlerUnusable(self.unusable)
 

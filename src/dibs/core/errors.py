@@ -20,6 +20,7 @@
     ├── HandlerUnusable           the operator must mend the handler (missing, not executable)
     └── Outage                    the tracker or the store did not do its part
         ├── Unavailable           try again later
+        │   └── WorktreeUnavailable   no working tree could be made for a run now
         ├── RateLimited           try again after `retry_after_s`
         ├── NotPermitted          trying again will not help; a person must change access
         └── Damaged               trying again will not help; a person must repair the storage
@@ -222,6 +223,13 @@ class Unavailable(Outage):
 
     code = "UNAVAILABLE"
     retryable = True
+
+
+class WorktreeUnavailable(Unavailable):
+    """No working tree could be made for a run, and that may change by itself."""
+
+    code = "WORKTREE_UNAVAILABLE"
+    hint = "the issue was given back, and no attempt was counted"
 
 
 class RateLimited(Outage):

@@ -22,6 +22,8 @@ class EventKind(StrEnum):
     """The stage's handler began."""
     HANDLER_EXITED = "handler_exited"
     """The stage's handler ended, by itself or stopped."""
+    WORK_KEPT = "work_kept"
+    """What only a run's working tree had was kept under a ref, or left where it was."""
     ADVANCED = "advanced"
     """An issue moved to its next stage."""
     RETURNED = "returned"

@@ -13,6 +13,7 @@ from dibs.core.errors import IllegalMove, NoSuchStage
 from dibs.core.ids import StageName
 from dibs.core.people import People
 from dibs.core.terms import LeaseTerms, terms_for
+from dibs.core.worktrees import NoWorktree, Worktree
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,8 @@ class Stage:
     """The handler's time limit; the lease's absolute cap where unset."""
     pass_env: tuple[str, ...] = ()
     """Names of secrets that the handler may see; all others are stripped from its environment."""
+    worktree: Worktree = NoWorktree()
+    """Where the handler works."""
 
     @property
     def final(self) -> bool:

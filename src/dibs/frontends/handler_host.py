@@ -10,9 +10,10 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-USAGE = "python -m dibs.frontends.handler_host [--check] module:function"
+USAGE = "python -m dibs.frontends.handler_host [--check | --path FOLDER] module:function"
 
 
 def load(target: str) -> Callable[..., Any]:
@@ -29,7 +30,9 @@ def load(target: str) -> Callable[..., Any]:
 
 
 def main(arguments: list[str]) -> int:
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - handlers live in the user's project
+    named = arguments[:1] == ["--path"]
+    # Handlers live in the user's project, and need not start there.
+    sys.path.insert(0, arguments[1] if named else os.getcwd())  # noqa: PTH109
     check = arguments[:1] == ["--check"]
     try:
         handler = load(arguments[-1])
@@ -49,6 +52,7 @@ def _call(handler: Callable[..., Any]) -> int:
         run=os.environ["DIBS_RUN"],
         fence=int(os.environ["DIBS_FENCE"]),
         attempt=int(os.environ["DIBS_ATTEMPT"]),
+        **_place(),
     )
     try:
         answer = handler(work)
@@ -61,6 +65,18 @@ def _call(handler: Callable[..., Any]) -> int:
     if answer is not None:
         _leave(answer)
     return 0
+
+
+def _place() -> dict[str, Any]:
+    """The run's working trees, if it has any."""
+    if "DIBS_WORKTREE" not in os.environ:
+        return {}
+    folders = json.loads(os.environ["DIBS_WORKTREES"])
+    return {
+        "folder": Path(os.environ["DIBS_WORKTREE"]),
+        "folders": {name: Path(path) for name, path in folders.items()},
+        "branch": os.environ["DIBS_BRANCH"],
+    }
 
 
 def _leave(answer: object) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Protocol
 
 from dibs.core.ids import LocalTime, RunId
@@ -25,6 +26,10 @@ class Assignment:
     """Reads and writes where we do, instead of in its run's folder."""
     as_typed: bool = False
     """A person's own command: in the folder where they are, with the environment they have."""
+    folder: Path | None = None
+    """Where it starts, if not where all handlers do."""
+    shared: tuple[int, ...] = ()
+    """Open files to keep open until the whole group has ended, also if we die."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,11 @@ class Running(Protocol):
 
 
 class Runner(Protocol):
-    def check(self, handler: Command | PythonCallable) -> None:
-        """Raises HandlerUnusable if it cannot possibly start."""
+    def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
+        """Raises HandlerUnusable if it cannot possibly start.
+
+        `elsewhere`: it will start in a folder that is not there yet.
+        """
         ...
 
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> Running: ...

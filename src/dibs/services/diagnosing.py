@@ -16,6 +16,7 @@ from dibs.core.granter import Appointed, Granter, Moving
 from dibs.core.issue import Thread
 from dibs.core.pipeline import Command, Pipeline, PythonCallable
 from dibs.core.signing import Keyring, Signed, Strictness, verify
+from dibs.core.worktrees import NoWorktree
 from dibs.ports.budget import BudgetReport
 from dibs.ports.guarantees import PROTECTIVE
 from dibs.ports.leases import LeaseStore, ShownLeases
@@ -301,7 +302,7 @@ def about_handlers(pipeline: Pipeline, runner: Runner) -> Iterator[Finding]:
             continue
         found += 1
         try:
-            runner.check(stage.handler)
+            runner.check(stage.handler, elsewhere=stage.worktree != NoWorktree())
             usable += 1
         except DibsError as error:
             yield Finding("handlers", Level.FAIL, f"stage {stage.name!r}: {error}", error.hint)

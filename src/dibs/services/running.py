@@ -9,18 +9,28 @@ import logging
 import threading
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol, assert_never
 
 from dibs.core.card import parse_mark
 from dibs.core.durations import format_instant
-from dibs.core.errors import HandlerUnusable, IllegalMove, LeaseLost, Outage, RateLimited
+from dibs.core.errors import (
+    HandlerUnusable,
+    IllegalMove,
+    LeaseLost,
+    Outage,
+    RateLimited,
+    WorktreeUnavailable,
+)
 from dibs.core.events import EventKind, about
 from dibs.core.ids import LocalTime, ServerTime, later, local_after
 from dibs.core.issue import Thread
 from dibs.core.pipeline import Command, InProcess, NoHandler, Pipeline, PythonCallable
 from dibs.core.steps import Reached, unwatched
+from dibs.core.worktrees import NoWorktree
 from dibs.ports.clock import Clock
 from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
@@ -28,9 +38,11 @@ from dibs.ports.runner import Assignment, Exited, Runner, Stopped
 from dibs.ports.runner import Running as RunningHandler
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
+from dibs.ports.workplaces import PlaceWish, Workplace, Workplaces
 from dibs.services.advancing import Advancing, FinishResult
 from dibs.services.claiming import Claimed
-from dibs.services.keeping import Keeper, Overdue, Supervision
+from dibs.services.keeping import Keeper, Supervision
+from dibs.services.together import Together
 
 _log = logging.getLogger("dibs.running")
 GIVE_BACK_EXIT = 75
@@ -54,11 +66,19 @@ class Work:
     attempt: int
     lease: Keeper | None = None
     """The lease itself, for handlers in the worker's own process; None in a process of its own."""
+    folder: Path | None = None
+    """The run's working tree, in a stage that has one; of several, the one to start in."""
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """Every working tree, by its repository."""
+    branch: str = ""
+    """What is checked out in them."""
+    leases: tuple[Keeper, ...] = ()
+    """All of them, where several issues are worked together; the first is `lease`."""
 
     def check(self) -> None:
         """Call before every side effect. In a process of its own the warden stops the work."""
-        if self.lease is not None:
-            self.lease.check()
+        for lease in self.leases or (() if self.lease is None else (self.lease,)):
+            lease.check()
 
 
 PythonHandler = Callable[[Work], object]
@@ -133,14 +153,28 @@ class StopSignal:
 class _Asking:
     """A handler in our own process can only be asked: its next check raises."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, held: Together) -> None:
+        self._held = held
 
     def stop(self, why: str) -> None:
-        self._keeper.ask_to_stop(why)
+        for keeper in self._held:
+            keeper.ask_to_stop(why)
 
     def kill(self) -> None:
-        self._keeper.ask_to_stop("the worker is leaving")
+        self.stop("the worker is leaving")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Issues that are worked as one, the leases on them, and the place where that is done."""
+
+    claims: tuple[Claimed, ...]
+    held: Together
+    place: Workplace | None = None
+
+    @property
+    def lead(self) -> Claimed:
+        return self.claims[0]
 
 
 class Running:
@@ -156,6 +190,7 @@ class Running:
         *,
         threads: Threads,
         handlers: Mapping[str, PythonHandler],
+        workplaces: Callable[[], Workplaces],
         reached: Reached = unwatched,
     ) -> None:
         self._tracker = tracker
@@ -167,6 +202,7 @@ class Running:
         self._journal = journal
         self._threads = threads
         self._handlers = handlers
+        self._workplaces = workplaces
         self._reached = reached
 
     def keep(self, claimed: Claimed) -> Keeper:
@@ -182,59 +218,105 @@ class Running:
 
     def run(self, claimed: Claimed, leaving: StopSignal) -> FinishResult:
         """To the end, whatever it is. Raises Outage only if the ending could not be written."""
-        keeper = self.keep(claimed)
-        supervision = Supervision(keeper, self._clock, self._threads)
-        try:
-            verdict = self._work(claimed, keeper, leaving)
-        except HandlerUnusable as flaw:  # not the issue's fault
-            self._advancing.give_back(keeper, str(flaw))
-            raise
-        finally:
-            supervision.stop()
-        return self._conclude(keeper, verdict)
+        [result] = self.run_together((claimed,), leaving)
+        if isinstance(result, Outage):
+            raise result
+        return result
+
+    def run_together(
+        self, claims: tuple[Claimed, ...], leaving: StopSignal
+    ) -> tuple[FinishResult | Outage, ...]:
+        """Several issues by one run of the handler; what became of each, in their order.
+
+        An Outage stands for an ending that could not be written.
+        """
+        held = Together(tuple(self.keep(claimed) for claimed in claims))
+        kept = [Supervision(keeper, self._clock, self._threads) for keeper in held]
+        with ExitStack() as stack:  # the place is cleared once the issues are free
+            try:
+                job = _Job(claims, held, self._open(claims, held, stack))
+                return self._conclude_all(job, kept, self._work(job, leaving))
+            except (HandlerUnusable, WorktreeUnavailable) as flaw:  # not the issue's fault
+                self._give_all_back(held, flaw)
+                raise
+            finally:
+                for supervision in kept:
+                    supervision.stop()
 
     def park(self, claimed: Claimed) -> FinishResult:
         """Set an issue with no attempt left aside for a person, under the lease like all else."""
         note = f"{claimed.failed_attempts} attempts failed"
         return self._advancing.park(self.keep(claimed), note)
 
-    def _work(self, claimed: Claimed, keeper: Keeper, leaving: StopSignal) -> Verdict:
-        match claimed.stage.handler:
-            case NoHandler() if claimed.stage.passes_by_itself:
+    def _work(self, job: _Job, leaving: StopSignal) -> Verdict:
+        stage = job.lead.stage
+        match stage.handler:
+            case NoHandler() if stage.passes_by_itself:
                 return Advance()
             case NoHandler():
                 return Return("nothing runs in this stage")
             case InProcess():
-                return self._call(claimed, keeper, leaving)
+                return self._call(job, leaving)
             case Command() | PythonCallable() as handler:
-                return self._spawn(claimed, keeper, leaving, handler)
+                return self._spawn(job, leaving, handler)
             case never:
                 assert_never(never)
 
+    # The place
+
+    def _open(
+        self, claims: tuple[Claimed, ...], held: Together, stack: ExitStack
+    ) -> Workplace | None:
+        """Where the stage wants it: before the handler starts, while the lease is renewed."""
+        lead = claims[0]
+        worktree = lead.stage.worktree
+        if isinstance(worktree, NoWorktree) or isinstance(lead.stage.handler, NoHandler):
+            return None
+        repos = tuple(dict.fromkeys(claimed.lease.issue.repo for claimed in claims))
+        wish = PlaceWish(lead.lease.run, str(lead.lease.issue), worktree, repos)
+        context = self._workplaces().open(wish)
+        place = context.__enter__()
+        stack.callback(self._tell_what_is_kept, held.lead, place)
+        stack.push(context)
+        return place
+
+    def _tell_what_is_kept(self, lead: Keeper, place: Workplace) -> None:
+        for line in place.kept:
+            self._journal.append(about(EventKind.WORK_KEPT, lead.lease, what=line))
+
     # In this process
 
-    def _call(self, claimed: Claimed, keeper: Keeper, leaving: StopSignal) -> Verdict:
-        asking = _Asking(keeper)
+    def _call(self, job: _Job, leaving: StopSignal) -> Verdict:
+        asking = _Asking(job.held)
         leaving.enter(asking)
-        self._started(keeper)
+        self._started(job)
         try:
-            return self._exited(keeper, self._answer(claimed, keeper))
+            return self._exited(job, self._answer(job))
         finally:
             leaving.leave(asking)
 
-    def _answer(self, claimed: Claimed, keeper: Keeper) -> Verdict:
-        handler = self._handlers[claimed.stage.name]
-        lease = keeper.lease
-        attempt = claimed.failed_attempts + 1
-        document = issue_document(claimed.thread, lease.stage, attempt)
-        work = Work(document, lease.stage, lease.run, lease.fence, attempt, keeper)
+    def _answer(self, job: _Job) -> Verdict:
+        handler = self._handlers[job.lead.stage.name]
+        lease, attempt, place = job.held.lead.lease, job.lead.failed_attempts + 1, job.place
+        work = Work(
+            _document(job),
+            lease.stage,
+            lease.run,
+            lease.fence,
+            attempt,
+            job.held.lead,
+            folder=place.folder if place else None,
+            folders=place.folders if place else {},
+            branch=place.branch if place else "",
+            leases=job.held.keepers,
+        )
         try:
-            keeper.check()
+            job.held.check()
             answer = handler(work)
         except GiveBack as asked:
             return Return(str(asked))
         except LeaseLost as lost:
-            return self._stopped(keeper, lost.why)
+            return self._stopped(job.held, lost.why)
         except Exception as failure:  # noqa: BLE001 - whatever a handler raises is a failed attempt
             _log.warning("%s: %s", lease.issue, "".join(traceback.format_exception(failure)))
             note = f"{type(failure).__name__}: {failure}"
@@ -243,63 +325,56 @@ class Running:
 
     # In a process of its own
 
-    def _spawn(
-        self,
-        claimed: Claimed,
-        keeper: Keeper,
-        leaving: StopSignal,
-        handler: Command | PythonCallable,
-    ) -> Verdict:
-        limit = claimed.stage.timeout or claimed.terms.max_hold
+    def _spawn(self, job: _Job, leaving: StopSignal, handler: Command | PythonCallable) -> Verdict:
+        held = job.held
+        limit = job.lead.stage.timeout or job.lead.terms.max_hold
         started_at = self._clock.now()
         try:
-            keeper.check()  # proving the win may have taken longer than the lease
+            held.check()  # proving the win may have taken longer than the lease
         except LeaseLost as lost:
             return Return(lost.why)
-        running = self._runner.start(
-            self._assignment(claimed, handler, limit), keeper.trusted_until
-        )
-        self._started(keeper)
-        keeper.on_lost(lambda why: running.stop(f"the lease is lost: {why}"))
-        if keeper.over.is_set():  # before the watcher was there to be told
+        running = self._runner.start(self._assignment(job, handler, limit), held.trusted_until)
+        self._started(job)
+        held.on_lost(lambda why: running.stop(f"the lease is lost: {why}"))
+        if held.over:  # before the watcher was there to be told
             running.stop("the lease is lost")
         leaving.enter(running)
         try:
-            end = self._watch(running, keeper, local_after(started_at, limit))
+            end = self._watch(running, held, local_after(started_at, limit))
         finally:
             leaving.leave(running)
         match end:
             case Exited(code):
-                return self._exited(keeper, _verdict_of_exit(code, running))
+                return self._exited(job, _verdict_of_exit(code, running))
             case Stopped(why) if why == _TIME_LIMIT:
-                return self._exited(keeper, Fail(why))
+                return self._exited(job, Fail(why))
             case Stopped(why):
-                return self._exited(keeper, self._stopped(keeper, why))
+                return self._exited(job, self._stopped(held, why))
             case never:
                 assert_never(never)
 
-    def _watch(self, running: RunningHandler, keeper: Keeper, until: LocalTime) -> Exited | Stopped:
+    def _watch(self, running: RunningHandler, held: Together, until: LocalTime) -> Exited | Stopped:
         """Wait for the end, passing on every extension of trust."""
-        slice_s = min(_SLICE_S, keeper.terms.ttl.total_seconds() / 10)
-        told = keeper.trusted_until
+        slice_s = min(_SLICE_S, held.lead.terms.ttl.total_seconds() / 10)
+        told = held.trusted_until
         while (end := running.poll(slice_s)) is None:
-            if keeper.trusted_until != told:
-                told = keeper.trusted_until
+            if held.trusted_until != told:
+                told = held.trusted_until
                 running.trust_until(told)
             if self._clock.now() >= until:
                 running.stop(_TIME_LIMIT)
         return end
 
     def _assignment(
-        self, claimed: Claimed, handler: Command | PythonCallable, limit: timedelta
+        self, job: _Job, handler: Command | PythonCallable, limit: timedelta
     ) -> Assignment:
+        claimed, place = job.lead, job.place
         lease, attempt = claimed.lease, claimed.failed_attempts + 1
-        document = issue_document(claimed.thread, lease.stage, attempt)
         deadline: ServerTime = later(claimed.thread.now, limit)
         return Assignment(
             run=lease.run,
             handler=handler,
-            stdin=json.dumps(document, ensure_ascii=False).encode(errors="replace"),
+            stdin=json.dumps(_document(job), ensure_ascii=False).encode(errors="replace"),
             environment={
                 "DIBS_ISSUE": str(lease.issue),
                 "DIBS_STAGE": lease.stage,
@@ -307,19 +382,44 @@ class Running:
                 "DIBS_FENCE": str(lease.fence),
                 "DIBS_ATTEMPT": str(attempt),
                 "DIBS_DEADLINE": format_instant(deadline),
+                **(_environment(place) if place else {}),
             },
             pass_env=claimed.stage.pass_env,
             # The group must be gone before the lease can be another's.
             stop_within=min(timedelta(seconds=5), claimed.terms.margin * 0.8),
+            folder=place.folder if place else None,
+            shared=place.shared if place else (),
         )
 
     @staticmethod
-    def _stopped(keeper: Keeper, why: str) -> Verdict:
+    def _stopped(held: Together, why: str) -> Verdict:
         """Stopped work is given back, unless it was stopped for never coming to an end."""
-        condition = keeper.condition
-        return Fail(condition.why) if isinstance(condition, Overdue) else Return(why)
+        overdue = held.overdue
+        return Return(why) if overdue is None else Fail(overdue.why)
 
     # The end
+
+    def _give_all_back(self, held: Together, flaw: Exception) -> None:
+        """Last first, so that whoever wants them in their order finds the first one free last."""
+        for keeper in reversed(held.keepers[1:]):
+            with suppress(Outage):  # then it expires
+                self._advancing.give_back(keeper, str(flaw))
+        self._advancing.give_back(held.lead, str(flaw))
+
+    def _conclude_all(
+        self, job: _Job, kept: list[Supervision], verdict: Verdict
+    ) -> tuple[FinishResult | Outage, ...]:
+        """One after the other, the later ones still renewed meanwhile."""
+        if isinstance(verdict, Advance) and len(kept) > 1 and not job.held.all_ours:
+            verdict = Return("the lease on another issue of its bundle was lost")
+        results: list[FinishResult | Outage] = []
+        for keeper, supervision in zip(job.held, kept, strict=True):
+            supervision.stop()
+            try:
+                results.append(self._conclude(keeper, verdict))
+            except Outage as failure:
+                results.append(failure)
+        return tuple(results)
 
     def _conclude(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
         """Finished work is worth some patience: try as long as the lease is trusted."""
@@ -361,17 +461,51 @@ class Running:
             case never:
                 assert_never(never)
 
-    def _started(self, keeper: Keeper) -> None:
-        self._journal.append(about(EventKind.HANDLER_STARTED, keeper.lease))
+    def _started(self, job: _Job) -> None:
+        for keeper in job.held:
+            event = about(EventKind.HANDLER_STARTED, keeper.lease, lead=_lead(job, keeper))
+            self._journal.append(event)
 
-    def _exited(self, keeper: Keeper, verdict: Verdict) -> Verdict:
-        kind = type(verdict).__name__.lower()
-        event = about(EventKind.HANDLER_EXITED, keeper.lease, verdict=kind, note=verdict.note)
-        self._journal.append(event)
+    def _exited(self, job: _Job, verdict: Verdict) -> Verdict:
+        kind, note = type(verdict).__name__.lower(), verdict.note
+        for keeper in job.held:
+            lead = _lead(job, keeper)
+            event = about(
+                EventKind.HANDLER_EXITED, keeper.lease, verdict=kind, note=note, lead=lead
+            )
+            self._journal.append(event)
         return verdict
 
 
 _TIME_LIMIT = "the handler's time limit is over"
+
+
+def _lead(job: _Job, keeper: Keeper) -> str:
+    """The run that has the output, where several issues were worked together."""
+    return "" if keeper is job.held.lead else job.held.lead.run
+
+
+def _environment(place: Workplace) -> dict[str, str]:
+    folders = {name: str(folder) for name, folder in place.folders.items()}
+    return {
+        "DIBS_WORKTREE": str(place.folder),
+        "DIBS_WORKTREES": json.dumps(folders),
+        "DIBS_BRANCH": place.branch,
+    }
+
+
+def _document(job: _Job) -> dict[str, Any]:
+    """The issue that the handler reads; with it the others, where several are worked together."""
+    documents = [
+        issue_document(one.thread, one.lease.stage, one.failed_attempts + 1) for one in job.claims
+    ]
+    if len(documents) == 1:
+        return documents[0]
+    named = [
+        {**document, "run": one.lease.run, "fence": one.lease.fence}
+        for document, one in zip(documents, job.claims, strict=True)
+    ]
+    return {**documents[0], "bundle": named}
 
 
 def issue_document(thread: Thread, stage: str, attempt: int) -> dict[str, Any]:

@@ -23,15 +23,18 @@ from dibs.core.errors import (
     NoSuchIssue,
     Outage,
     RateLimited,
+    WorktreeUnavailable,
 )
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command, PythonCallable, Stage
+from dibs.core.worktrees import NoWorktree
 from dibs.ports.clock import Clock
 from dibs.ports.hints import Hints
 from dibs.ports.pauses import Pauses
 from dibs.ports.runner import Runner
 from dibs.ports.threads import Threads
+from dibs.ports.workplaces import Workplaces
 from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.dozing import SHORTEST_S, Dozing
@@ -46,6 +49,7 @@ _HURRY_S = 2.0
 _SWEEP = 200
 _LOOKS = 3
 """How many claimed issues that are due a worker looks at in a sweep, for each that it may hold."""
+_LONGEST_REST_S = 300.0
 _FOLLOW_S = 30.0
 """Within so long of a hint a worker looks at pull requests: the first of a fleet soon does."""
 _NOT_OURS = (NoSuchIssue, NoSuchComment, IssueLocked)
@@ -70,6 +74,8 @@ class WorkOptions:
     sweep_s: float = 30.0
     stop_grace_s: float = 30.0
     repo: str = ""
+    repos: tuple[str, ...] = ("",)
+    """Every repository that issues may be in."""
     cheap_reads: bool = False
 
 
@@ -108,6 +114,7 @@ class Worker:
         dice: random.Random,
         *,
         threads: Threads,
+        workplaces: Callable[[], Workplaces],
         hints: Hints | None = None,
         following: Following | None = None,
         tell: Callable[[str], None] = lambda _: None,
@@ -122,6 +129,9 @@ class Worker:
         self._options = options
         self._dice = dice
         self._threads = threads
+        self._workplaces = workplaces
+        self._placeless = 0
+        """How often in a row no place could be made for a run."""
         self._dozing = Dozing(hints, clock, dice, poll_s=options.poll_s)
         self._following = following
         self._tell = tell
@@ -158,6 +168,7 @@ class Worker:
 
     def run(self) -> WorkReport:
         self._check_handlers()
+        self._check_places()
         if self._options.until is not Until.ONCE:
             # A fleet that one command started should not arrive in step.
             self._clock.wait(self._leaving, self._dice.uniform(0.0, self._scanning.arrival_s))
@@ -393,6 +404,9 @@ class Worker:
     def _job(self, claimed: Claimed) -> None:
         try:
             self._record(claimed, self._running.run(claimed, self._stop_jobs))
+            self._placeless = 0
+        except WorktreeUnavailable as failure:
+            self._hold_off(claimed, failure)
         except HandlerUnusable as failure:
             self.report.unusable = str(failure)
             self._tell(f"{claimed.lease.issue} was given back: {failure}")
@@ -406,6 +420,17 @@ class Worker:
             with self._lock:
                 self._jobs.discard(claimed.lease.run)
             self._wake.set()
+
+    def _hold_off(self, claimed: Claimed, failure: WorktreeUnavailable) -> None:
+        """It would be the same with every issue: claim none for a while, longer each time."""
+        issue, poll_s = claimed.lease.issue, self._options.poll_s
+        self._tell(f"{issue} was given back: {failure}")
+        self._scanning.resting.returned(issue, poll_s)
+        with self._lock:
+            self.report.outcomes[Outcome.RETURNED.value] += 1
+            rest_s = min(poll_s * (1 << min(self._placeless, 10)), _LONGEST_REST_S)
+            self._placeless += 1
+            self._limited_until = LocalTime(self._clock.now() + rest_s)
 
     def _broken(self, line: str) -> None:
         """The lease was not ended: it expires, and the issue is taken up again."""
@@ -454,7 +479,16 @@ class Worker:
         """Before anything is claimed: a handler that cannot start must not cost an issue a try."""
         for stage in self._options.stages:
             if isinstance(stage.handler, Command | PythonCallable):
-                self._runner.check(stage.handler)
+                self._runner.check(stage.handler, elsewhere=stage.worktree != NoWorktree())
+
+    def _check_places(self) -> None:
+        """Likewise; and what killed workers left is cleared before anything is added to it."""
+        wanted = [one for one in self._options.stages if not isinstance(one.worktree, NoWorktree)]
+        for stage in wanted:
+            if not isinstance(stage.worktree, NoWorktree):
+                self._workplaces().check(stage.worktree, self._options.repos)
+        for line in self._workplaces().recover() if wanted else ():
+            self._tell(line)
 
 
 def _others_bid(reasons: tuple[Reason, ...]) -> bool:

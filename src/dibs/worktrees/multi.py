@@ -58,6 +58,11 @@ class MultiWorktree:
         """The working trees, in the order of the requests."""
         return [] if self._session is None else [one.spec for one in self._session.record.entries]
 
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Open files that are the session's lock: whoever keeps one open is part of it."""
+        return () if self._session is None else (self._session.descriptor,)
+
     def __enter__(self) -> Self:
         if self._session is not None:
             raise Misuse("these worktrees are there already")

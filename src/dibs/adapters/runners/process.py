@@ -44,6 +44,7 @@ SECRET_NAMES = (
 )
 _WARDEN_SLACK_S = 2.0
 _LARGEST_RESULT = 65_536
+_PLACES = {"DIBS_ROOT", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
 _SHELL_WORDS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 
 
@@ -54,10 +55,10 @@ class ProcessRunner:
         self._folder = folder
         """Where handlers run: the folder of the configuration that names them."""
 
-    def check(self, handler: Command | PythonCallable) -> None:
+    def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
         match handler:
             case Command(line):
-                _check_command(line, self._folder)
+                _check_command(line, None if elsewhere else self._folder)
             case PythonCallable(target):
                 self._check_callable(target)
 
@@ -68,17 +69,26 @@ class ProcessRunner:
             (folder / "issue.json").write_bytes(assignment.stdin)
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
-        kept = dict(self._environment)
         environment = {
-            **(kept if assignment.as_typed else _without_secrets(kept, assignment.pass_env)),
+            **self._inherited(assignment),
             **assignment.environment,
             "DIBS_RESULT": str((folder / "result.json").absolute()),
         }
         try:
-            place = Path.cwd() if assignment.as_typed else self._folder
-            return ProcessRun(assignment, folder, environment, trusted_until, place)
+            place = Path.cwd() if assignment.as_typed else assignment.folder or self._folder
+            argv = _argv(assignment.handler, self._folder.absolute())
+            return ProcessRun(assignment, argv, folder, environment, trusted_until, place)
         except OSError as failure:  # no process, no memory, too many files
             raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
+
+    def _inherited(self, assignment: Assignment) -> dict[str, str]:
+        if assignment.as_typed:
+            return dict(self._environment)
+        kept = _without_secrets(self._environment, assignment.pass_env)
+        for name in _PLACES:  # a worker may be a handler's child: these are of another run
+            kept.pop(name, None)
+        root = {"DIBS_ROOT": str(self._folder.absolute())}
+        return kept if assignment.folder is None else kept | root
 
     def _check_callable(self, target: str) -> None:
         """In a process of its own, as it will run: importing it here could do anything."""
@@ -96,8 +106,11 @@ class ProcessRunner:
             raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {said}")
 
 
-def _check_command(line: str, folder: Path) -> None:
-    """A plain program name must exist and be executable. Shell constructs are the shell's."""
+def _check_command(line: str, folder: Path | None) -> None:
+    """A plain program name must exist and be executable. Shell constructs are the shell's.
+
+    Without a folder, what is named by a path from there cannot be looked for yet.
+    """
     try:
         words = shlex.split(line)
     except ValueError as flaw:
@@ -107,7 +120,9 @@ def _check_command(line: str, folder: Path) -> None:
     program = words[0]
     if _SHELL_WORDS & set(program) or program in {"if", "for", "while", "case", "exec", "cd", "."}:
         return
-    place = folder / program
+    if folder is None and "/" in program and not program.startswith("/"):
+        return
+    place = (folder or Path()) / program
     found = shutil.which(str(place) if "/" in program else program)
     if found is not None and ("/" not in program or os.access(found, os.R_OK)):
         return
@@ -140,6 +155,7 @@ class ProcessRun:
     def __init__(
         self,
         assignment: Assignment,
+        argv: list[str],
         folder: Path,
         environment: Mapping[str, str],
         trusted_until: LocalTime,
@@ -156,20 +172,21 @@ class ProcessRun:
         os.set_blocking(self._control, False)  # a stopped warden must not stop us too
         self._status, status_write = os.pipe()
         arguments = [str(control_read), str(status_write)]
-        arguments += [str(assignment.stop_within.total_seconds()), repr(float(trusted_until)), "--"]
+        arguments += [str(assignment.stop_within.total_seconds()), repr(float(trusted_until))]
+        arguments += [*map(str, assignment.shared), "--"]
         warden = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warden.py"))]
         with (
             (folder / "issue.json").open("rb") as stdin,
             (folder / "output.log").open("ab") as output,
         ):
             self._process = subprocess.Popen(
-                [*warden, *arguments, *_argv(assignment.handler)],
+                [*warden, *arguments, *argv],
                 stdin=None if assignment.in_sight else stdin,
                 stdout=None if assignment.in_sight else output,
                 stderr=None if assignment.in_sight else output,
                 cwd=directory,
                 env=dict(environment),
-                pass_fds=(control_read, status_write),
+                pass_fds=(control_read, status_write, *assignment.shared),
                 start_new_session=True,
             )
         os.close(control_read)
@@ -256,9 +273,10 @@ def _kill_group(pid: int) -> None:
         pass
 
 
-def _argv(handler: Command | PythonCallable) -> list[str]:
+def _argv(handler: Command | PythonCallable, folder: Path) -> list[str]:
     match handler:
         case Command(line):
             return ["/bin/sh", "-c", line]
         case PythonCallable(target):
-            return [sys.executable, "-m", "dibs.frontends.handler_host", target]
+            host = [sys.executable, "-m", "dibs.frontends.handler_host"]
+            return [*host, "--path", str(folder), target]

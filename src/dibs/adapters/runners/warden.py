@@ -5,10 +5,11 @@ session of its own and ends the whole process group when the worker says so, whe
 (the control pipe closes), or when the trusted time is over, which it watches by itself: a worker
 that was frozen or killed cannot do it.
 
-    warden.py CONTROL_FD STATUS_FD STOP_WITHIN_S TRUSTED_UNTIL -- ARGV...
+    warden.py CONTROL_FD STATUS_FD STOP_WITHIN_S TRUSTED_UNTIL [SHARED_FD...] -- ARGV...
 
 Control lines: `until SECONDS`, `stop WHY`, `kill WHY`. Status lines: `started PID`, then
-`exited CODE` or `stopped WHY`.
+`exited CODE` or `stopped WHY`. The shared files are kept open until the group has ended, and closed
+to the handler: a lock on one says that somebody may still be at work.
 """
 
 import os
@@ -136,8 +137,9 @@ class Warden:
 
 def main() -> None:
     control, status = int(sys.argv[1]), int(sys.argv[2])
-    argv = sys.argv[sys.argv.index("--") + 1 :]
-    for inherited in (control, status):
+    end = sys.argv.index("--")
+    shared, argv = [int(number) for number in sys.argv[5:end]], sys.argv[end + 1 :]
+    for inherited in (control, status, *shared):
         os.set_inheritable(inherited, False)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     Warden(control, status, float(sys.argv[3]), float(sys.argv[4])).run(argv)

@@ -137,7 +137,7 @@ def pipeline_of(scenario: Scenario, *, closes: bool) -> Pipeline:
 class NoRunner:
     """Handlers run in the simulated process itself."""
 
-    def check(self, handler: Command | PythonCallable) -> None:
+    def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
         raise AssertionError("a simulated stage has no command")
 
     def start(self, assignment: Assignment, trusted_until: float) -> Running:
