@@ -44,6 +44,7 @@ from dibs.ports.whoami import Inspectable
 from dibs.ports.workplaces import Workplaces
 from dibs.services.advancing import Advancing
 from dibs.services.board import Board
+from dibs.services.bundling import Bundling
 from dibs.services.checking import Checking
 from dibs.services.claiming import Claiming
 from dibs.services.diagnosing import Diagnosing, Subject
@@ -226,6 +227,11 @@ class Services:
         )
 
     @property
+    def bundling(self) -> Bundling:
+        keep = self.running.keep
+        return Bundling(self.tracker, self.pipeline, self.claiming, self.advancing, keep)
+
+    @property
     def queueing(self) -> Queueing:
         return Queueing(self.claiming, self.adapters.store, self.adapters.clock, self._dice())
 
@@ -280,7 +286,8 @@ class Services:
 
     @property
     def explaining(self) -> Explaining:
-        return Explaining(self.tracker, self.leases, self.pipeline, self.claiming)
+        claiming = self.claiming
+        return Explaining(self.tracker, self.leases, self.pipeline, claiming, self.bundling)
 
     @property
     def diagnosing(self) -> Diagnosing:
@@ -417,6 +424,7 @@ class Services:
             options,
             self._dice(),
             threads=self.adapters.threads,
+            bundling=self.bundling,
             workplaces=lambda: self.workplaces,
             hints=self.adapters.hints,
             following=following if following.stages else None,

@@ -227,6 +227,10 @@ class Claiming:
         _, verdict = self.look_at(options.seen or self._tracker.read(issue))
         return _overlooking(verdict, options)
 
+    def read(self, issue: IssueRef) -> Thread:
+        """As a claim reads it before it bids."""
+        return self._tracker.read(issue)
+
     def look_at(self, thread: Thread) -> tuple[Thread, Verdict]:
         """Judge a reading, as a claim does before it bids.
 

@@ -10,6 +10,7 @@ from dibs.core.lease import Standing
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.leases import ShownLeases
 from dibs.ports.tracker import Tracker
+from dibs.services.bundling import Bundling
 from dibs.services.claiming import Claiming
 
 
@@ -28,19 +29,26 @@ class Explanation:
 
 class Explaining:
     def __init__(
-        self, tracker: Tracker, leases: ShownLeases, pipeline: Pipeline, claiming: Claiming
+        self,
+        tracker: Tracker,
+        leases: ShownLeases,
+        pipeline: Pipeline,
+        claiming: Claiming,
+        bundling: Bundling,
     ) -> None:
         self._tracker = tracker
         self._leases = leases
         self._pipeline = pipeline
         self._claiming = claiming
+        self._bundling = bundling
 
     def explain(self, issue: IssueRef) -> Explanation:
         thread = self._tracker.read(issue)
         standing = self._leases.standing(thread)
         verdict = self._claiming.judge(thread, in_flight=self._in_flight(thread))
         attempts = count_attempts(standing.tries, verdict.stage) if verdict.stage else Attempts()
-        reasons = (*verdict.reasons, *_unserved(verdict))
+        others = self._bundling.explain(thread, verdict.stage) if verdict.stage else ()
+        reasons = (*verdict.reasons, *others, *_unserved(verdict))
         return Explanation(thread, verdict.stage, standing, reasons, attempts)
 
     def _in_flight(self, thread: Thread) -> int | None:

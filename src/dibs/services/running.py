@@ -21,6 +21,7 @@ from dibs.core.errors import (
     HandlerUnusable,
     IllegalMove,
     LeaseLost,
+    Misuse,
     Outage,
     RateLimited,
     WorktreeUnavailable,
@@ -219,16 +220,16 @@ class Running:
     def run(self, claimed: Claimed, leaving: StopSignal) -> FinishResult:
         """To the end, whatever it is. Raises Outage only if the ending could not be written."""
         [result] = self.run_together((claimed,), leaving)
-        if isinstance(result, Outage):
+        if isinstance(result, Outage | Misuse):
             raise result
         return result
 
     def run_together(
         self, claims: tuple[Claimed, ...], leaving: StopSignal
-    ) -> tuple[FinishResult | Outage, ...]:
+    ) -> tuple[FinishResult | Outage | Misuse, ...]:
         """Several issues by one run of the handler; what became of each, in their order.
 
-        An Outage stands for an ending that could not be written.
+        An error stands for an ending that could not be written.
         """
         held = Together(tuple(self.keep(claimed) for claimed in claims))
         kept = [Supervision(keeper, self._clock, self._threads) for keeper in held]
@@ -408,16 +409,16 @@ class Running:
 
     def _conclude_all(
         self, job: _Job, kept: list[Supervision], verdict: Verdict
-    ) -> tuple[FinishResult | Outage, ...]:
+    ) -> tuple[FinishResult | Outage | Misuse, ...]:
         """One after the other, the later ones still renewed meanwhile."""
         if isinstance(verdict, Advance) and len(kept) > 1 and not job.held.all_ours:
             verdict = Return("the lease on another issue of its bundle was lost")
-        results: list[FinishResult | Outage] = []
+        results: list[FinishResult | Outage | Misuse] = []
         for keeper, supervision in zip(job.held, kept, strict=True):
             supervision.stop()
             try:
                 results.append(self._conclude(keeper, verdict))
-            except Outage as failure:
+            except (Outage, Misuse) as failure:
                 results.append(failure)
         return tuple(results)
 

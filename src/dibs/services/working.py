@@ -9,7 +9,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import assert_never
@@ -35,7 +35,8 @@ from dibs.ports.pauses import Pauses
 from dibs.ports.runner import Runner
 from dibs.ports.threads import Threads
 from dibs.ports.workplaces import Workplaces
-from dibs.services.advancing import Finished, FinishRefused
+from dibs.services.advancing import Finished, FinishRefused, FinishResult
+from dibs.services.bundling import Bundling, Waits
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.dozing import SHORTEST_S, Dozing
 from dibs.services.following import Following
@@ -114,6 +115,7 @@ class Worker:
         dice: random.Random,
         *,
         threads: Threads,
+        bundling: Bundling,
         workplaces: Callable[[], Workplaces],
         hints: Hints | None = None,
         following: Following | None = None,
@@ -129,6 +131,7 @@ class Worker:
         self._options = options
         self._dice = dice
         self._threads = threads
+        self._bundling = bundling
         self._workplaces = workplaces
         self._placeless = 0
         """How often in a row no place could be made for a run."""
@@ -334,20 +337,22 @@ class Worker:
         options = ClaimOptions(self._options.holder, look_first=look, seen=seen)
         resting = self._scanning.resting
         resting.forget(candidate.issue.ref)
-        match self._claim(candidate, options):
+        match self._claim_as_it_is(candidate, options):
             case Claimed() as claimed:
-                self._spread.won()
-                self.report.claimed += 1
-                self._start(claimed)
-                return True
+                return self._won(claimed)
+            case tuple(claims):
+                return self._won(*claims)
             case Beaten(issue, record):
                 self._lose()
-                resting.rest(issue, max(record.remaining.total_seconds(), 0.2))
+                rest_s = max(record.remaining.total_seconds(), 0.2)
+                for one in {issue, candidate.issue.ref}:
+                    resting.rest(one, rest_s)
             case Doubtful(issue, why):
                 self._lose()
                 _log.info("%s: not won: %s", issue, why)
-                resting.rest(issue, self._jittered(self._options.poll_s))
-            case Refused(_, reasons, after_grant):
+                for one in {issue, candidate.issue.ref}:
+                    resting.rest(one, self._jittered(self._options.poll_s))
+            case Refused(_, reasons, after_grant) | Waits(_, reasons, after_grant):
                 self.report.refused += 1
                 resting.refused(candidate.issue, reasons, candidate.now, paid=after_grant)
                 if seen is not None and (after_grant or _others_bid(reasons)):
@@ -358,10 +363,33 @@ class Worker:
                 assert_never(never)
         return False
 
+    def _won(self, *claims: Claimed) -> bool:
+        self._spread.won()
+        self.report.claimed += len(claims)
+        self._start(*claims)
+        return True
+
     def _lose(self) -> None:
         self.report.lost_races += 1
         self._spread.lost()
         self._clock.wait(self._leaving, self._spread.pause_s())
+
+    def _claim_as_it_is(
+        self, candidate: Candidate, options: ClaimOptions
+    ) -> Claimed | tuple[Claimed, ...] | Waits | Beaten | Doubtful | Refused:
+        """By itself, or with all that are in its bundle where the stage works these together."""
+        if not self._bundling.concerns(candidate.issue, candidate.stage):
+            return self._claim(candidate, options)
+        picked = options.seen or self._claiming.read(candidate.issue.ref)
+        result = self._bundling.claim(picked, candidate.stage, options)
+        if not isinstance(result, Waits) or result.after_grant:
+            self.report.attempts += 1
+        if isinstance(result, Waits) and _spent(result.reasons):
+            member = result.member
+            spent = Candidate(member.issue, candidate.stage, member.now)
+            refused = Refused(member.issue.ref, result.reasons)
+            self._park(spent, replace(options, seen=None), refused)
+        return result
 
     def _claim(
         self, candidate: Candidate, options: ClaimOptions
@@ -369,7 +397,7 @@ class Worker:
         result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
         if not isinstance(result, Refused) or result.after_grant:
             self.report.attempts += 1
-        if isinstance(result, Refused) and _spent(result):
+        if isinstance(result, Refused) and _spent(result.reasons):
             return self._park(candidate, options, result)
         return result
 
@@ -392,27 +420,32 @@ class Worker:
 
     # Jobs
 
-    def _start(self, claimed: Claimed) -> None:
-        lease = claimed.lease
-        self._tell(
-            f"{lease.issue} claimed for {lease.stage} (run {lease.run}, fence {lease.fence})"
-        )
+    def _start(self, *claims: Claimed) -> None:
+        for claimed in claims:
+            lease = claimed.lease
+            self._tell(
+                f"{lease.issue} claimed for {lease.stage} (run {lease.run}, fence {lease.fence})"
+            )
+        lead = claims[0].lease
         with self._lock:
-            self._jobs.add(lease.run)
-        self._threads.start(partial(self._job, claimed), f"dibs-job-{lease.issue}")
+            self._jobs.add(lead.run)
+        self._threads.start(partial(self._job, *claims), f"dibs-job-{lead.issue}")
 
-    def _job(self, claimed: Claimed) -> None:
+    def _job(self, claimed: Claimed, *others: Claimed) -> None:
+        claims = (claimed, *others)
         try:
-            self._record(claimed, self._running.run(claimed, self._stop_jobs))
+            results = self._running.run_together(claims, self._stop_jobs)
+            for one, result in zip(claims, results, strict=True):
+                self._record(one, result)
             self._placeless = 0
         except WorktreeUnavailable as failure:
-            self._hold_off(claimed, failure)
+            self._hold_off(claims, failure)
         except HandlerUnusable as failure:
             self.report.unusable = str(failure)
-            self._tell(f"{claimed.lease.issue} was given back: {failure}")
+            self._tell(f"{_named(claims)} was given back: {failure}")
             self.leave()
         except (Outage, Misuse) as failure:
-            self._broken(f"{claimed.lease.issue} was not finished: {failure}")
+            self._broken(f"{_named(claims)} was not finished: {failure}")
         except Exception:  # noqa: BLE001 - a job must not take the worker down
             _log.exception("%s: the run ended unexpectedly", claimed.lease.issue)
             self._broken(f"{claimed.lease.issue} ended unexpectedly")
@@ -421,13 +454,14 @@ class Worker:
                 self._jobs.discard(claimed.lease.run)
             self._wake.set()
 
-    def _hold_off(self, claimed: Claimed, failure: WorktreeUnavailable) -> None:
+    def _hold_off(self, claims: tuple[Claimed, ...], failure: WorktreeUnavailable) -> None:
         """It would be the same with every issue: claim none for a while, longer each time."""
-        issue, poll_s = claimed.lease.issue, self._options.poll_s
-        self._tell(f"{issue} was given back: {failure}")
-        self._scanning.resting.returned(issue, poll_s)
+        poll_s = self._options.poll_s
+        self._tell(f"{_named(claims)} was given back: {failure}")
+        for claimed in claims:
+            self._scanning.resting.returned(claimed.lease.issue, poll_s)
         with self._lock:
-            self.report.outcomes[Outcome.RETURNED.value] += 1
+            self.report.outcomes[Outcome.RETURNED.value] += len(claims)
             rest_s = min(poll_s * (1 << min(self._placeless, 10)), _LONGEST_REST_S)
             self._placeless += 1
             self._limited_until = LocalTime(self._clock.now() + rest_s)
@@ -438,9 +472,12 @@ class Worker:
         with self._lock:
             self.report.outcomes["broken"] += 1
 
-    def _record(self, claimed: Claimed, result: Finished | FinishRefused) -> None:
+    def _record(self, claimed: Claimed, result: FinishResult | Outage | Misuse) -> None:
         issue = claimed.lease.issue
         match result:
+            case Outage() | Misuse():
+                self._broken(f"{issue} was not finished: {result}")
+                return
             case Finished(_, ending):
                 onward = f" to {ending.next}" if ending.next else ""
                 note = f" ({ending.note})" if ending.note else ""
@@ -491,9 +528,13 @@ class Worker:
             self._tell(line)
 
 
+def _named(claims: tuple[Claimed, ...]) -> str:
+    return " with ".join(str(claimed.lease.issue) for claimed in claims)
+
+
 def _others_bid(reasons: tuple[Reason, ...]) -> bool:
     return any(reason.code is ReasonCode.BID_PENDING for reason in reasons)
 
 
-def _spent(refused: Refused) -> bool:
-    return any(reason.code is ReasonCode.ATTEMPTS_SPENT for reason in refused.reasons)
+def _spent(reasons: tuple[Reason, ...]) -> bool:
+    return any(reason.code is ReasonCode.ATTEMPTS_SPENT for reason in reasons)

@@ -1,0 +1,166 @@
+"""Claiming issues that are worked together: all of them or none.
+
+All are looked at before the first bid, and then claimed in the order of `core.bundles`. If one
+cannot be had, those that were won are given back, the last one first.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from dibs.core.bundles import bundle_of, in_order
+from dibs.core.eligibility import Reason, ReasonCode, Verdict
+from dibs.core.errors import NoSuchIssue, Outage
+from dibs.core.ids import IssueRef
+from dibs.core.issue import Issue, Thread
+from dibs.core.pipeline import Pipeline, Stage
+from dibs.core.worktrees import BundleWorktree
+from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.services.advancing import Advancing
+from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
+from dibs.services.keeping import Keeper
+
+MOST = 50
+"""More issues than anybody works at once: their leases would run out while they are claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """One of the issues may not be claimed now, and so none is."""
+
+    member: Thread
+    reasons: tuple[Reason, ...]
+    after_grant: bool = False
+
+    def reasons_for(self, issue: IssueRef) -> tuple[Reason, ...]:
+        """What that means for another issue of the bundle."""
+        ref = self.member.issue.ref
+        if ref == issue:
+            return self.reasons
+        return tuple(
+            Reason(
+                ReasonCode.BUNDLE_WAITS,
+                f"it is worked together with {ref}, of which is true: {reason.text}",
+                f"look at what keeps that one back: dibs why {ref.typed}",
+                until=reason.until,
+            )
+            for reason in self.reasons
+        )
+
+
+BundleResult = tuple[Claimed, ...] | Waits | Beaten | Doubtful
+Judge = Callable[[Thread], tuple[Thread, Verdict]]
+
+
+class Bundling:
+    def __init__(
+        self,
+        tracker: Tracker,
+        pipeline: Pipeline,
+        claiming: Claiming,
+        advancing: Advancing,
+        keep: Callable[[Claimed], Keeper],
+    ) -> None:
+        self._tracker = tracker
+        self._pipeline = pipeline
+        self._claiming = claiming
+        self._advancing = advancing
+        self._keep = keep
+
+    @staticmethod
+    def concerns(issue: Issue, stage: Stage) -> bool:
+        return isinstance(stage.worktree, BundleWorktree) and bundle_of(issue.labels) is not None
+
+    def explain(self, thread: Thread, stage: Stage) -> tuple[Reason, ...]:
+        """Why an issue waits that could be had by itself. Changes nothing."""
+        if not self.concerns(thread.issue, stage):
+            return ()
+        looked = self._look(thread, stage, lambda seen: (seen, self._claiming.judge(seen)))
+        if not isinstance(looked, Waits):
+            return ()
+        about_it = looked.reasons_for(thread.issue.ref)
+        return tuple(one for one in about_it if one.code is ReasonCode.BUNDLE_WAITS)
+
+    def claim(self, picked: Thread, stage: Stage, options: ClaimOptions) -> BundleResult:
+        """Try once, for all that are in the stage and in the bundle of the picked one."""
+        looked = self._look(picked, stage, self._claiming.look_at)
+        if isinstance(looked, Waits):
+            return looked
+        won: list[Claimed] = []
+        try:
+            for thread in looked:
+                wanted = replace(options, look_first=True, seen=thread)
+                match self._claiming.claim(thread.issue.ref, stage, wanted):
+                    case Claimed() as claimed:
+                        won.append(claimed)
+                    case Refused(_, reasons, after_grant):
+                        self._give_back(won, thread)
+                        return Waits(thread, reasons, after_grant or bool(won))
+                    case Beaten() | Doubtful() as lost:
+                        self._give_back(won, thread)
+                        return lost
+                    case never:
+                        assert_never(never)
+        except Exception:
+            self._give_back(won, None)
+            raise
+        return tuple(won)
+
+    def _give_back(self, won: Sequence[Claimed], missing: Thread | None) -> None:
+        why = "its bundle could not be claimed as a whole"
+        note = why if missing is None else f"{why}: {missing.issue.ref} was not to be had"
+        for claimed in reversed(won):
+            with suppress(Outage, NoSuchIssue):  # then it expires
+                self._advancing.give_back(self._keep(claimed), note)
+
+    # Who is in it
+
+    def _look(self, picked: Thread, stage: Stage, judge: Judge) -> tuple[Thread, ...] | Waits:
+        """All of them, in the order of claiming; or the first that is in the way."""
+        members = self._members(picked.issue, stage)
+        if (reason := _too_many(len(members), stage)) is not None:
+            return Waits(picked, (reason,))
+        found: list[Thread] = []
+        for ref in members:
+            thread, verdict = judge(picked if ref == picked.issue.ref else self._tracker.read(ref))
+            if verdict.stage is not None and verdict.stage.name != stage.name:
+                if ref == picked.issue.ref:
+                    return Waits(thread, (_elsewhere(verdict.stage),))
+                continue  # its label has given way in another stage
+            if verdict.reasons:
+                return Waits(thread, verdict.reasons)
+            found.append(thread)
+        return tuple(found)
+
+    def _members(self, picked: Issue, stage: Stage) -> tuple[IssueRef, ...]:
+        label = bundle_of(picked.labels)
+        if label is None:
+            return (picked.ref,)
+        found = self._tracker.find(IssueQuery((label,), limit=MOST + 1)).issues
+        return in_order([picked.ref, *(one.ref for one in found if self._may_be_in(one, stage))])
+
+    def _may_be_in(self, issue: Issue, stage: Stage) -> bool:
+        """While somebody holds it, its label may have given way."""
+        stages = self._pipeline.stages_of(issue.labels)
+        hidden = stage.gives_way and not stages and self._pipeline.labels.claimed in issue.labels
+        return stage in stages or hidden
+
+
+def _too_many(count: int, stage: Stage) -> Reason | None:
+    most = MOST if stage.wip is None else min(stage.wip, MOST)
+    if count <= most:
+        return None
+    return Reason(
+        ReasonCode.BUNDLE_WAITS,
+        f"its bundle has {count} issues in stage {stage.name!r}, and {most} may be in flight",
+        "make the bundle smaller, or raise the stage's wip",
+    )
+
+
+def _elsewhere(stage: Stage) -> Reason:
+    return Reason(
+        ReasonCode.NOT_SERVED,
+        f"it is in stage {stage.name!r} by now",
+        "look again: another stage's worker may want it",
+    )
