@@ -249,10 +249,10 @@ SCALARS = st.one_of(
 WORDS = (
     *("tracker", "leases", "preset", "ttl", "max_ttl", "grace", "settle", "person_ttl", "runs"),
     *("repos", "worktree", "worktree_base", "bundle"),
+    *("hook", "strict", "follows", "back", "authored", "pull-request"),
     *("hold", "loop", "slots", "wait", "every", "irreversible"),
     *("people", "assignees", "pulls", "markers", "fleet", "marker_ttl"),
     *("github", "trusted", "api", "graphql", "machines", "pace"),
-    *("hook", "strict", "follows", "back", "authored"),
     *("journal", "labels", "worker", "stage", "claimed", "paused", "parked", "blockers", "jobs"),
     *("priorities", "poll", "sweep", "stop_grace", "name", "label", "working_label", "run", "next"),
     *("python", "gate", "gate_label", "closes", "renew", "margin", "max_hold", "timeout", "wip"),

@@ -14,7 +14,6 @@ class NotedPlaces:
     fails: list[Exception] = field(default_factory=list)
     keeps: tuple[str, ...] = ()
     unusable: Exception | None = None
-    left_behind: tuple[str, ...] = ()
     on_open: object = lambda wish: None
     on_leave: object = lambda wish: None
     wishes: list = field(default_factory=list)
@@ -29,7 +28,6 @@ class NotedPlaces:
 
     def recover(self):
         self.recovered += 1
-        return self.left_behind
 
     @contextmanager
     def open(self, wish):

@@ -157,6 +157,17 @@ def test_an_outage_on_the_way_gives_back_what_was_won(world):
     assert [world.labels(issue) for issue in issues] == [{READY, EURO}] * 3
 
 
+def test_what_was_won_is_renewed_while_the_rest_is_claimed(world):
+    """Claiming all takes longer than a lease lasts."""
+    issues = world.bundle(6)
+    process = world.process()
+    process.leases.after = lambda call: (
+        world.clock.advance(TTL_S / 3) if call.name == "show" else None
+    )
+    results = run(process, issues[0])
+    assert [result.outcome.value for result in results] == ["advanced"] * 6
+
+
 def test_those_in_another_stage_are_left_out(world):
     first, second = world.bundle(2)
     there = world.add("stage:review", EURO)

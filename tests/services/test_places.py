@@ -168,9 +168,7 @@ def test_a_worker_looks_at_its_places_before_it_claims_anything():
     assert places.checked == [(TREE, ("",))]
 
 
-def test_a_worker_clears_what_dead_ones_left_and_says_where_work_is():
-    places = NotedPlaces(left_behind=("shop: kept as refs/dibs/recovered/x",))
-    _, process, _ = in_places(places=places, patience_s=PATIENCE_S)
+def test_a_worker_clears_what_dead_ones_left_before_it_makes_anything():
+    _, process, places = in_places(patience_s=PATIENCE_S)
     worker(process).run()
     assert places.recovered == 1
-    assert process.told[0] == "shop: kept as refs/dibs/recovered/x"

@@ -41,8 +41,8 @@ class Workplaces(Protocol):
         """Raises HandlerUnusable if no place of this kind can possibly be made here."""
         ...
 
-    def recover(self) -> tuple[str, ...]:
-        """Clear what dead processes left, keeping its work; says where work is kept."""
+    def recover(self) -> None:
+        """Clear what dead processes left, keeping its work. The log says where work is kept."""
         ...
 
     def open(self, wish: PlaceWish) -> AbstractContextManager[Workplace]:

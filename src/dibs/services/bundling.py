@@ -93,7 +93,7 @@ class Bundling:
                 wanted = replace(options, look_first=True, seen=thread)
                 match self._claiming.claim(thread.issue.ref, stage, wanted):
                     case Claimed() as claimed:
-                        won.append(claimed)
+                        won = [*(self._kept(one) for one in won), claimed]
                     case Refused(_, reasons, after_grant):
                         self._give_back(won, thread)
                         return Waits(thread, reasons, after_grant or bool(won))
@@ -106,6 +106,12 @@ class Bundling:
             self._give_back(won, None)
             raise
         return tuple(won)
+
+    def _kept(self, claimed: Claimed) -> Claimed:
+        """Renewed if it is time: the last of many must not cost the first."""
+        keeper = self._keep(claimed)
+        keeper.beat()  # one that is lost by now is found out before the work starts
+        return replace(claimed, lease=keeper.lease, asked_at=keeper.asked_at)
 
     def _give_back(self, won: Sequence[Claimed], missing: Thread | None) -> None:
         why = "its bundle could not be claimed as a whole"

@@ -47,9 +47,14 @@ class Explaining:
         standing = self._leases.standing(thread)
         verdict = self._claiming.judge(thread, in_flight=self._in_flight(thread))
         attempts = count_attempts(standing.tries, verdict.stage) if verdict.stage else Attempts()
-        others = self._bundling.explain(thread, verdict.stage) if verdict.stage else ()
-        reasons = (*verdict.reasons, *others, *_unserved(verdict))
+        reasons = (*verdict.reasons, *self._of_its_bundle(thread, verdict), *_unserved(verdict))
         return Explanation(thread, verdict.stage, standing, reasons, attempts)
+
+    def _of_its_bundle(self, thread: Thread, verdict: Verdict) -> tuple[Reason, ...]:
+        """What it waits for if it could be had by itself."""
+        if verdict.stage is None or not verdict.eligible:
+            return ()
+        return self._bundling.explain(thread, verdict.stage)
 
     def _in_flight(self, thread: Thread) -> int | None:
         stages = self._pipeline.stages_of(thread.issue.labels)

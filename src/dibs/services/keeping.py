@@ -99,6 +99,7 @@ class Keeper:
         self._renewing = threading.Lock()
         self._condition: Condition = Holding()
         self._finishing = False
+        self._asked_at = claimed.asked_at
         self._trusted_until = claimed.terms.trusted_until(claimed.asked_at)
         self._hold_until = local_after(claimed.asked_at, claimed.terms.max_hold)
         self._renew_at = local_after(claimed.asked_at, claimed.terms.renew_every)
@@ -125,6 +126,12 @@ class Keeper:
     def trusted_until(self) -> LocalTime:
         with self._lock:
             return self._trusted_until
+
+    @property
+    def asked_at(self) -> LocalTime:
+        """When the grant was asked for that counts now: the first one, or the last renewal."""
+        with self._lock:
+            return self._asked_at
 
     def remaining_s(self) -> float:
         """How long the lease may still be trusted; zero when it may not."""
@@ -205,7 +212,7 @@ class Keeper:
         match result:
             case Renewed(lease, thread):
                 with self._lock:
-                    self._lease = lease
+                    self._lease, self._asked_at = lease, asked_at
                     self._trusted_until = self.terms.trusted_until(asked_at)
                     self._renew_at = local_after(asked_at, self.terms.renew_every)
                 self._journal.append(about(EventKind.RENEWED, lease, beats=str(lease.beats)))

@@ -524,8 +524,8 @@ class Worker:
         for stage in wanted:
             if not isinstance(stage.worktree, NoWorktree):
                 self._workplaces().check(stage.worktree, self._options.repos)
-        for line in self._workplaces().recover() if wanted else ():
-            self._tell(line)
+        if wanted:
+            self._workplaces().recover()
 
 
 def _named(claims: tuple[Claimed, ...]) -> str:

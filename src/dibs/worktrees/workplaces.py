@@ -44,8 +44,8 @@ class WorktreePlaces:
             except (DibsError, OSError) as flaw:
                 raise HandlerUnusable(f"no worktree can be made: {flaw}") from flaw
 
-    def recover(self) -> tuple[str, ...]:
-        return recover(self.worktree_root, git=self.git).told
+    def recover(self) -> None:
+        recover(self.worktree_root, git=self.git)
 
     @contextmanager
     def open(self, wish: PlaceWish) -> Iterator[Workplace]:
