@@ -337,9 +337,7 @@ class Services:
 
     @cached_property
     def workplaces(self) -> Workplaces:
-        from dibs.worktrees.workplaces import WorktreePlaces
-
-        return WorktreePlaces(self.settings.root, self.settings.repos)
+        return places_of(self.settings)
 
     @property
     def running(self) -> Running:
@@ -510,6 +508,20 @@ def runner_of(settings: Settings) -> Runner:
     from dibs.adapters.runners.process import ProcessRunner
 
     return ProcessRunner(settings.runs.absolute(), os.environ, settings.root)
+
+
+def places_of(settings: Settings) -> Workplaces:
+    """Where runs work whose stages ask for worktrees; git is looked for only then."""
+    from dibs.worktrees.workplaces import WorktreePlaces
+
+    return WorktreePlaces(settings.root, settings.repos)
+
+
+def named_repos(settings: Settings) -> tuple[str, ...]:
+    """The repositories that the tracker's setting names; the nameless one where it names none."""
+    scheme, _, place = settings.tracker.partition(":")
+    named = tuple(repo.strip() for repo in place.split(",") if repo.strip())
+    return named if scheme == "github" and named else ("",)
 
 
 # The pre-push hook

@@ -7,6 +7,9 @@ preset = 'none'
 grace = '3s'
 ttl = '6m'
 
+[repos]
+'acme/shop' = 'shop'
+
 [worker]
 jobs = 3
 poll = '250ms'
@@ -18,6 +21,7 @@ next = 'done'
 attempts = 1
 wip = 2
 renew = '90s'
+worktree = '../shop'
 
 [[stage]]
 name = 'done'
@@ -33,11 +37,13 @@ def test_what_is_in_force_is_shown_with_what_the_file_leaves_out(project: Projec
     assert {key: one[key] for key in set_by_hand} == set_by_hand
     assert one["margin"] == "5s", "a default that follows from the ttl"
     assert one["max_hold"] == "1d"
+    assert (one["worktree"], one["worktree_base"]) == ("../shop", "origin/main")
+    assert shown["repos"] == {"acme/shop": str(project.root / "shop")}
     assert shown["source"] == str(project.root / "dibs.toml")
 
 
 def test_a_limit_that_is_shown_is_a_limit_that_holds(project: Project) -> None:
-    project.begin(TEXT.replace(LEDGER, "exit 1"), 1)
+    project.begin(TEXT.replace(LEDGER, "exit 1").replace("worktree = '../shop'", ""), 1)
     assert project.dibs("config", "show", "--json").data["stages"][0]["attempts"] == 1
     assert project.worker("worker", "--drain").wait().quiet().data["outcomes"] == {"parked": 1}
     assert "parked" in project.labels()

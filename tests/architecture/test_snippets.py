@@ -55,6 +55,9 @@ def _fits(value: object, shape: dict, defs: dict) -> None:
     if "anyOf" in shape:
         return None  # a value or nothing: the program's own validation looks at those
     match value:
+        case dict() if "properties" not in shape:  # its keys are the user's
+            for inner in value.values():
+                _fits(inner, shape["additionalProperties"], defs)
         case dict():
             assert set(value) <= set(shape["properties"])
             assert set(shape.get("required", ())) <= set(value)

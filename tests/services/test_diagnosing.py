@@ -13,6 +13,7 @@ from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import Fence, later
 from dibs.core.pipeline import Command, PythonCallable
 from dibs.core.signing import Strictness, parse_keyring
+from dibs.core.worktrees import OneWorktree
 from dibs.ports.budget import Allowance, BudgetReport, Shut
 from dibs.ports.tracker import TrackerTraits
 from dibs.ports.whoami import Standpoint
@@ -20,10 +21,12 @@ from dibs.services.diagnosing import (
     Diagnosing,
     Level,
     about_handlers,
+    about_places,
     about_signing,
     about_terms,
 )
 
+from .places import NotedPlaces
 from .test_signed_marks import keyed
 from .world import World, outage, pipeline_of
 
@@ -266,6 +269,17 @@ class Runner:
     def check(self, handler, *, elsewhere=False):
         if isinstance(handler, Command):
             raise HandlerUnusable(f"{handler.line} is not there")
+
+
+def test_repositories_that_worktrees_need_are_looked_for_only_if_a_stage_wants_them():
+    def about(places, **stage):
+        return list(about_places(pipeline_of(**stage), lambda: places, ("",)))
+
+    wanted = OneWorktree("../shop")
+    assert about(None) == []
+    assert levels(about(NotedPlaces(), worktree=wanted)) == {OK}
+    [broken] = about(NotedPlaces(unusable=HandlerUnusable("no ../shop")), worktree=wanted)
+    assert (broken.level, "no ../shop" in broken.text) == (FAIL, True)
 
 
 def test_handlers_that_cannot_start_are_named_before_they_cost_anything():

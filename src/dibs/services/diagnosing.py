@@ -25,6 +25,7 @@ from dibs.ports.reading import walk_threads
 from dibs.ports.runner import Runner
 from dibs.ports.tracker import IssueQuery, SelfChecking, Tracker, TrackerTraits
 from dibs.ports.whoami import Inspectable, Whoami
+from dibs.ports.workplaces import Workplaces
 from dibs.services.granting import Granting
 
 _MOST_LOOKED_AT = 200
@@ -293,6 +294,24 @@ def about_terms(
         yield Finding("terms", Level.WARN, f"{text} {format_duration(waited)}", look)
     else:
         yield fine("terms", text)
+
+
+def about_places(
+    pipeline: Pipeline, places: Callable[[], Workplaces], repos: tuple[str, ...]
+) -> Iterator[Finding]:
+    """Only where a stage wants worktrees: whether the repositories are there."""
+    found, usable = 0, 0
+    for stage in pipeline.stages:
+        if isinstance(stage.worktree, NoWorktree):
+            continue
+        found += 1
+        try:
+            places().check(stage.worktree, repos)
+            usable += 1
+        except DibsError as error:
+            yield Finding("worktrees", Level.FAIL, f"stage {stage.name!r}: {error}", error.hint)
+    if found and usable == found:
+        yield fine("worktrees", f"of {found} stages that want them, every repository is there")
 
 
 def about_handlers(pipeline: Pipeline, runner: Runner) -> Iterator[Finding]:

@@ -51,11 +51,12 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
 
 def _local(settings: Settings) -> Iterator["Finding"]:
     """What this machine can say by itself."""
-    from dibs.services.diagnosing import about_handlers, about_signing
-    from dibs.wiring import keyring_of, runner_of
+    from dibs.services.diagnosing import about_handlers, about_places, about_signing
+    from dibs.wiring import keyring_of, named_repos, places_of, runner_of
 
     yield from _trying("signing", lambda: about_signing(keyring_of(os.environ)))
     yield from about_handlers(settings.pipeline, runner_of(settings))
+    yield from about_places(settings.pipeline, lambda: places_of(settings), named_repos(settings))
     yield from _folder("runs", settings.runs)
     if settings.journal is not None:
         yield from _folder("journal", settings.journal.parent)

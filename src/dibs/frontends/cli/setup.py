@@ -12,6 +12,7 @@ from dibs.core.durations import format_duration
 from dibs.core.people import People
 from dibs.core.pipeline import ApprovalGate, Command, InProcess, NoHandler, PythonCallable, Stage
 from dibs.core.places import without_secrets
+from dibs.core.worktrees import BundleWorktree, NoWorktree, OneWorktree, Worktree
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
 from dibs.frontends.cli.output import Answer, table
 
@@ -143,6 +144,7 @@ def settings_data(settings: Settings) -> dict[str, Any]:
             "priorities": list(settings.pipeline.priorities),
         },
         "people": people_data(settings.pipeline.people),
+        "repos": {name: str(path) for name, path in settings.repos.items()},
         "stages": [stage_data(stage) for stage in settings.pipeline.stages],
     }
 
@@ -176,7 +178,18 @@ def stage_data(stage: Stage) -> dict[str, Any]:
         "backoff_max": format_duration(stage.backoff.most),
         "wip": stage.wip,
         "pass_env": list(stage.pass_env),
+        **_worktree(stage.worktree),
     }
+
+
+def _worktree(worktree: Worktree) -> dict[str, str | None]:
+    match worktree:
+        case NoWorktree():
+            return {"worktree": None, "worktree_base": None}
+        case OneWorktree(repository, base):
+            return {"worktree": repository, "worktree_base": base}
+        case BundleWorktree(base):
+            return {"worktree": "bundle", "worktree_base": base}
 
 
 @config_command.command("validate")
