@@ -78,14 +78,16 @@ def test_a_python_handler_is_found_beside_the_configuration_and_starts_in_the_wo
         "import json, os\n"
         "def implement(work):\n"
         "    folders = [str(folder) for folder in (work.folder, *work.folders.values())]\n"
-        "    told = [os.getcwd(), *folders, work.branch]\n"
+        "    opened = [n for n in range(3, 99) if os.path.exists(f'/proc/self/fd/{n}')]\n"
+        "    told = [os.getcwd(), *folders, work.branch, opened]\n"
         "    open(os.environ['DIBS_ROOT'] + '/told', 'w').write(json.dumps(told))\n",
     )
     text = pipeline(extra=WORKTREE, ttl="20s").replace("run = '''", "python = '''", 1)
     head, _, tail = text.partition("python = '''")
     project.begin(f"{head}python = '''shop_handlers:implement'''{tail[tail.index(chr(10)) :]}", 1)
     project.drain(env=env)
-    here, folder, listed, branch = json.loads((project.root / "told").read_text())
+    here, folder, listed, branch, opened = json.loads((project.root / "told").read_text())
+    assert opened == []  # the lock is the warden's alone
     assert here == folder == listed
     assert branch.startswith("dibs/1-")
 

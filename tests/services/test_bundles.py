@@ -250,6 +250,8 @@ def test_a_lease_that_is_lost_stops_the_work_on_all(world):
     results = process.services.running.run_together(claims, StopSignal())
     [started] = process.services.runner.runs
     assert started.stops
+    second = claims[1]
+    assert max(started.trusted) <= second.terms.trusted_until(second.asked_at)
     assert [type(result).__name__ for result in results] == [
         "Finished",
         "FinishRefused",
@@ -257,6 +259,23 @@ def test_a_lease_that_is_lost_stops_the_work_on_all(world):
     ]
     assert outcomes(world, issues[0]) == outcomes(world, issues[2]) == ["returned"]
     assert "advanced" not in outcomes(world, issues[1])
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_an_ending_that_is_refused(world, lost):
+    """The first: then nothing was written, and none moves on. Another: the first has moved on."""
+    issues = world.bundle()
+    process = world.process()
+    claims = claim(process, issues[0])
+    person = world.process("person").services.steering
+    run = claims[lost].lease.run
+    world.places.on_open = lambda _: person.revoke(
+        issues[lost], run, by="ada", reason="mine", force=True
+    )
+    results = process.services.running.run_together(claims, StopSignal())
+    assert type(results[lost]).__name__ == "FinishRefused"
+    others = [outcomes(world, issue)[-1] for issue in issues if issue != issues[lost]]
+    assert others == (["returned"] * 2 if lost == 0 else ["advanced"] * 2)
 
 
 def test_a_person_who_vetoes_one_stops_the_work_on_all(world):

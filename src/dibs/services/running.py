@@ -40,7 +40,7 @@ from dibs.ports.runner import Running as RunningHandler
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
 from dibs.ports.workplaces import PlaceWish, Workplace, Workplaces
-from dibs.services.advancing import Advancing, FinishResult
+from dibs.services.advancing import Advancing, FinishRefused, FinishResult
 from dibs.services.claiming import Claimed
 from dibs.services.keeping import Keeper, Supervision
 from dibs.services.together import Together
@@ -412,7 +412,7 @@ class Running:
     ) -> tuple[FinishResult | Outage | Misuse, ...]:
         """One after the other, the later ones still renewed meanwhile."""
         if isinstance(verdict, Advance) and len(kept) > 1 and not job.held.all_ours:
-            verdict = Return("the lease on another issue of its bundle was lost")
+            verdict = Return(_APART)
         results: list[FinishResult | Outage | Misuse] = []
         for keeper, supervision in zip(job.held, kept, strict=True):
             supervision.stop()
@@ -420,6 +420,8 @@ class Running:
                 results.append(self._conclude(keeper, verdict))
             except (Outage, Misuse) as failure:
                 results.append(failure)
+            if isinstance(results[0], FinishRefused) and isinstance(verdict, Advance):
+                verdict = Return(_APART)  # nothing was written yet, so all can stay together
         return tuple(results)
 
     def _conclude(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
@@ -479,6 +481,7 @@ class Running:
 
 
 _TIME_LIMIT = "the handler's time limit is over"
+_APART = "the lease on another issue of its bundle was lost"
 
 
 def _lead(job: _Job, keeper: Keeper) -> str:
