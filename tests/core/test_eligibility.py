@@ -181,8 +181,10 @@ def test_no_remedy_takes_an_issue_away_from_anybody(case):
 
 
 def test_every_reason_the_core_can_give_has_a_row():
-    """Only a worker knows what it serves, and only a claimer what it was granted."""
-    given_above = {CODES.NOT_SERVED, CODES.FENCE_REGRESSED}
+    """Only a worker knows what it serves, only a claimer what it was granted, and only who looks
+    at the others what a bundle waits for.
+    """
+    given_above = {CODES.NOT_SERVED, CODES.FENCE_REGRESSED, CODES.BUNDLE_WAITS}
     needs_a_stage_of_its_own = {CODES.UNPROTECTED}
     told = {case.code for case in CASES} | needs_a_stage_of_its_own
     assert told == set(ReasonCode) - given_above
