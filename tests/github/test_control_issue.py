@@ -364,6 +364,21 @@ def test_an_appointment_whose_reply_is_lost_is_looked_up_and_not_written_twice(h
     assert tracker.read(control._home.ref).issue.comment_count == 2
 
 
+@pytest.mark.parametrize("wrong", [Wrong.ERROR_BEFORE, Wrong.DROP_BEFORE])
+def test_a_pause_that_was_lost_is_not_taken_for_the_same_words_said_before(hub, wrong):
+    """Whoever pauses for the same reason once more must not hear that it is done if it is not."""
+    control, _, _ = control_of(hub)
+    control.pause(PauseScope.FLEET, repo="", reason="release", by="ann")
+    assert control.resume(PauseScope.FLEET, repo="", by="ann")
+    hub.hub.faults.add(Fault(wrong, kind="POST", times=1))
+    with pytest.raises(Unavailable, match="was lost"):
+        control.pause(PauseScope.FLEET, repo="", reason="release", by="ann")
+    assert control_of(hub, "colleague")[0].pauses() == ()
+    hub.hub.faults.add(Fault(Wrong.ERROR_AFTER, kind="POST", times=1))
+    control.pause(PauseScope.FLEET, repo="", reason="release", by="ann")
+    assert [pause.by for pause in control_of(hub, "colleague")[0].pauses()] == ["ann"]
+
+
 def test_an_appointment_is_read_back_once_every_reader_sees_it(hub):
     control, _, _ = control_of(hub)
     hub.hub.faults.add(Fault(Wrong.LAG, seconds=(1.0, 1.9)))

@@ -23,6 +23,7 @@ from dibs.core.control import (
     Control,
     PauseWord,
     ResumeWord,
+    parse_entry,
     render_appointment,
     render_pause,
     render_resume,
@@ -136,8 +137,16 @@ class ControlIssue:
         return posted
 
     def _landed(self, body: str) -> Comment:
-        """The reply was lost: was the comment? Raises Unavailable if so, and may be said again."""
-        said = [comment for comment in self.read().comments if comment.body == body]
+        """The reply was lost: was the comment? Raises Unavailable if so, and may be said again.
+
+        A pause is the one entry whose words may have been said before. If they were lifted since,
+        that was another time.
+        """
+        read = self.read()
+        said = [comment for comment in read.comments if comment.body == body]
+        if isinstance(parse_entry(body), PauseWord):
+            in_force = {comment.id for _, comment in read.control.paused.values()}
+            said = [comment for comment in said if comment.id in in_force]
         if not said:
             raise Unavailable(f"{self.repository}: what was said on the control issue was lost")
         return said[-1]
