@@ -11,6 +11,7 @@ import pytest
 
 from dibs.core.card import ShownMark, parse_mark
 from dibs.core.errors import LeaseLost, RateLimited, Unavailable
+from dibs.core.ids import later
 from dibs.core.issue import Thread
 from dibs.core.pipeline import NoGate
 from dibs.core.plan import AddLabels, CloseIssue, EditComment, RemoveLabels
@@ -53,6 +54,36 @@ def requests(process):
 
 def stage_of(world, issue):
     return {label for label in world.labels(issue) if label.startswith("stage:")}
+
+
+# What it says
+
+
+@pytest.mark.parametrize("kind", ["trips", "comments"])
+def test_a_renewal_that_is_sent_again_counts_from_then(kind, monkeypatch):
+    """Nobody promises that an edit which changes nothing is one: here it leaves the time as it was.
+
+    The first renewal landed and its reply was lost. The second must not say the very same, or the
+    worker trusts the lease for longer than it runs.
+    """
+    world = World(kind)
+    edit = world.tracker.edit_comment
+
+    def unless_it_says_so_already(issue, comment, body):
+        known = next(one for one in world.read(issue).comments if one.id == comment)
+        return known if known.body == body else edit(issue, comment, body)
+
+    monkeypatch.setattr(world.tracker, "edit_comment", unless_it_says_so_already)
+    process = world.process()
+    keeper = process.hold(world.add())
+    process.tracker.after = outage("trip", "edit_comment", times=1)
+    world.clock.advance(BEAT_S)
+    assert isinstance(keeper.renew_now(), NotRenewed)
+    world.clock.advance(BEAT_S / 5)
+    assert keeper.renew_now() is None
+    assert keeper.lease.expires_at == later(world.clock.server_now(), keeper.lease.ttl)
+    shown = process.services.leases.read(keeper.lease.issue)
+    assert shown.lease.expires_at == keeper.lease.expires_at
 
 
 # What it costs

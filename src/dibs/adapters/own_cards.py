@@ -52,6 +52,8 @@ class _Memory:
     """The lease does not end by itself before this."""
     astray_until: LocalTime | None = None
     """No edit that was given up on takes effect after this."""
+    beats: int = -1
+    """The last that was written, or was to be."""
 
     def outlasts(self, until: LocalTime, spare: timedelta) -> bool:
         """Whether the lease leaves so much time after that; it does where nobody knows better."""
@@ -73,10 +75,16 @@ class OwnCards:
         self._edit(lease, card(lease, CardState.CONCEDED))
 
     def hold(self, lease: Lease, paint: Sequence[Effect]) -> Written:
-        """Confirm or renew. In one trip, `paint` goes along; otherwise it is left to the caller."""
-        asked_at = self._clock.now()
-        written = self._write(lease, card(lease, CardState.HELD), paint)
-        self._of(lease.run).runs_until = local_after(asked_at, lease.ttl)
+        """Confirm or renew. In one trip, `paint` goes along; otherwise it is left to the caller.
+
+        Each time it says something else: nobody promises that an edit which changes nothing moves
+        the comment's time, and one that is sent again would be trusted for longer than it counts.
+        """
+        memory, asked_at = self._of(lease.run), self._clock.now()
+        memory.beats = max(lease.beats, memory.beats + 1)
+        wanted = replace(card(lease, CardState.HELD), beats=memory.beats)
+        written = self._write(lease, wanted, paint)
+        memory.runs_until = local_after(asked_at, lease.ttl)
         return written
 
     def end(self, lease: Lease, ending: Ending) -> Written:
