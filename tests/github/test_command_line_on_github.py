@@ -5,6 +5,7 @@ import pytest
 from dibs.core.control import CONTROL_LABEL
 from dibs.core.label_looks import label_looks
 from dibs.core.presets import STAGES
+from dibs.frontends.cli.exits import Exit
 from dibs.testing.fakehub import Permission
 
 from .projects import FLEET, QUICK, REPOSITORY, project_on_a_hub
@@ -66,6 +67,26 @@ def test_several_repositories_are_one_backlog(project):
     assert {(one["issue"], one["stage"]) for one in listed} == {
         (issue, "review") for issue in worked
     }
+
+
+def test_draining_several_repositories_does_not_wait_for_one_that_is_paused(project):
+    """The others' issues are worked; then it goes home and says whose are left, and why."""
+    project.hub.repository("acme/store")
+    project.hub.state.grant("acme/store", FLEET, Permission.WRITE)
+    project.repository = "acme/store"
+    project.begin_with(QUICK).backlog(2)
+    assert project.dibs("pause", "--repository", "--reason", "release").code == 0
+    project.repository = f"{REPOSITORY},acme/store"
+    project.begin_with(QUICK)
+    project.repository = REPOSITORY
+    project.backlog(1)
+    worked = project.work()
+    assert worked.code == 0
+    assert [line.split()[0] for line in project.lines("ledger")] == ["acme/shop#2"]
+    assert "acme/store is paused by" in worked.out + worked.err
+    nothing = project.work()
+    assert nothing.code == Exit.SHUT
+    assert "acme/store is paused by" in nothing.out + nothing.err
 
 
 def test_leases_may_be_kept_elsewhere_and_moved_there(project):

@@ -194,6 +194,20 @@ def test_issues_that_only_a_person_can_free_are_not_looked_at_in_every_poll(worl
     assert scan.requests["threads"] == 2, "now and then it is: not everything changes an issue"
 
 
+def test_however_many_only_a_person_can_free_a_draining_worker_does_not_wait(world):
+    """More than a list shows at once: what is behind them is looked at before it is waited for."""
+    issues = [world.add() for _ in range(130)]
+    scan = Scan(world)
+    assigned = Reason(ReasonCode.ASSIGNED, "it is ada's", "ask her")
+    for _ in issues:
+        scan.refuse(scan.next(), assigned)
+    assert scan.ref() is None
+    assert not scan.left()
+    world.add()
+    scan.shortlisting.look_anew()
+    assert scan.left()
+
+
 def test_a_change_ends_a_rest_that_a_refusal_began(world):
     issue = world.add()
     scan = Scan(world)

@@ -78,6 +78,10 @@ class Pause:
     since: ServerTime
     repo: str = ""
 
+    def __str__(self) -> str:
+        what = f"{self.scope.value} {self.repo}".rstrip()
+        return f"the {what} is paused by {self.by or 'somebody'}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:

@@ -29,12 +29,12 @@ _LASTING = frozenset(
         ReasonCode.ASSIGNED,
         ReasonCode.PULL_OPEN,
         ReasonCode.UNPROTECTED,
-        ReasonCode.ASSIGNED,
-        ReasonCode.PULL_OPEN,
         ReasonCode.FOREIGN_CLAIM,
     }
 )
 """Only people and other programs lift these, so a draining worker does not wait for them."""
+_SAID = frozenset({ReasonCode.REPOSITORY_PAUSED, ReasonCode.FLEET_PAUSED})
+"""Nor for these. But lifting them changes no issue, so that the rest is a short one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,9 @@ class Resting:
         can end this rest, and it is short: the next look finds the reason without a bid.
         """
         patience = self._patience
-        if lasting := any(reason.code in _LASTING for reason in reasons):
+        lasting = any(reason.code in _LASTING for reason in reasons)
+        said = any(reason.code in _SAID for reason in reasons)
+        if lasting or said:
             with self._lock:
                 self._hopeless.add(issue.ref)
         waits = [reason.until - now for reason in reasons if reason.until is not None]

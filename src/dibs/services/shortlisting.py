@@ -114,13 +114,18 @@ class Shortlisting:
         known = self._round.found if self._round is not None else {}
         for stage in stages:
             found = known.get(stage.name) or self._find(stage)
-            if found.more or any(not self.resting.is_hopeless(issue) for issue in found.issues):
+            if found.more and self._all_hopeless(found):
+                found = self._find(stage, limit=_LISTED + self.resting.hopeless)
+            if found.more or not self._all_hopeless(found):
                 return True
             if stage.gives_way:
                 held = IssueQuery(self._pipeline.held_labels(stage), limit=1)
                 if self._tracker.find(held).issues:
                     return True
         return False
+
+    def _all_hopeless(self, found: Found) -> bool:
+        return all(self.resting.is_hopeless(issue) for issue in found.issues)
 
     def look_anew(self) -> None:
         """Somebody says that something has changed."""

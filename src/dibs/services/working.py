@@ -151,6 +151,8 @@ class Worker:
         self._follow_at = LocalTime(0.0)
         self._followed_to: Mapping[str, IssueRef] | None = None
         self._told: set[str] = set()
+        self._kept_back: set[str] = set()
+        """Repositories that are paused and have issues for us; of several, some may be."""
         self.report = WorkReport()
 
     # Leaving
@@ -250,8 +252,16 @@ class Worker:
 
     def _drained(self) -> bool:
         self.report.paused = self._in_force()
-        shut = bool(self.report.paused or self.report.barred)
-        return shut or not self._scanning.anything_left(self._options.stages)
+        if self.report.paused or self.report.barred:
+            return True
+        if self._scanning.anything_left(self._options.stages):
+            return False
+        self.report.paused = tuple(
+            pause for pause in self._pauses.pauses() if pause.repo in self._kept_back
+        )
+        for pause in self.report.paused:
+            self._tell_once(f"{pause}; its issues are left")
+        return True
 
     def _jittered(self, seconds: float) -> float:
         return seconds * self._dice.uniform(0.5, 1.0)
@@ -354,6 +364,8 @@ class Worker:
                     resting.rest(one, self._jittered(self._options.poll_s))
             case Refused(_, reasons, after_grant) | Waits(_, reasons, after_grant):
                 self.report.refused += 1
+                if any(reason.code is ReasonCode.REPOSITORY_PAUSED for reason in reasons):
+                    self._kept_back.add(candidate.issue.ref.repo)
                 resting.refused(candidate.issue, reasons, candidate.now, paid=after_grant)
                 if seen is not None and (after_grant or _others_bid(reasons)):
                     self._spread.met()

@@ -136,9 +136,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
     if report.barred:
         return Answer(data, [report.barred], Exit.SHUT)
     if report.paused:
-        pause = report.paused[0]
-        said = f"the {pause.scope.value} is paused by {pause.by}: {pause.reason}"
-        return Answer(data, [said], Exit.SHUT)
+        return Answer(data, [str(report.paused[0])], Exit.SHUT)
     if report.did_something or report.outcomes:
         return Answer(data, lines)
     return Answer(data, ["nothing to do"], Exit.NOTHING)
