@@ -1,6 +1,7 @@
 """What each operation costs, counted at the server: the fake GitHub, over HTTP."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -120,6 +121,23 @@ def test_a_hundred_issues_with_their_comments_are_one_request(hub, tracker):
     with hub.counted() as counted:
         assert len(tracker.threads(refs)) == 130
     assert counted == {THREADS: 2}
+
+
+def test_a_list_of_which_few_are_wanted_is_not_asked_for_one_by_one(hub):
+    """Lists are asked for by one label; what else an issue must carry is seen in the answer."""
+    tracker = hub.client()
+    for number in range(60):
+        other = "stage:ready" if number in (0, 59) else "stage:review"
+        tracker.create(Draft("one", labels=frozenset({"claimed", other})))
+    both = IssueQuery(("stage:ready", "claimed"), limit=2)
+    with hub.counted() as counted:
+        (found,) = tracker.find_threads((both,))
+    first, last = (thread.issue.ref for thread in found.threads)
+    assert sum(counted.values()) == 2
+    with hub.counted() as counted:
+        (found,) = hub.client().find_threads((replace(both, limit=1, after=first),))
+    assert [thread.issue.ref for thread in found.threads] == [last]
+    assert sum(counted.values()) <= 2, "the one where it goes on, and the list"
 
 
 def test_several_lists_with_their_comments_are_one_request(hub, tracker):

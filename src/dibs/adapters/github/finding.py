@@ -44,7 +44,12 @@ class _Search:
 
     @property
     def wanted(self) -> int:
-        """How many to ask for next."""
+        """How many to ask for next. As many as can be where few of those listed may be wanted.
+
+        Which is so once a page did not do, and where the beginning of the list is known already.
+        """
+        if self.now is not None or (self.after is not None and self.cursor is None):
+            return documents.MOST_AT_ONCE
         left = self.query.limit - len(self.threads)
         return max(1, min(documents.MOST_AT_ONCE, left + self.skip))
 
