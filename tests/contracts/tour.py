@@ -111,6 +111,7 @@ def _reactions(walk: Walker) -> None:
 
 def _repositories(walk: Walker) -> None:
     walk("GET", SHOP)
+    walk("GET", f"{SHOP}/collaborators")
     walk("GET", f"{SHOP}/collaborators/bob", status=204)
     walk("GET", f"{SHOP}/collaborators/bob/permission")
     walk("POST", "/user/repos", {"name": "attic", "private": True}, status=201)

@@ -151,6 +151,15 @@ def test_a_private_membership_is_told_to_members_only(shop, writer):
         assert writer.get(path).json()["author_association"] == "NONE"
 
 
+def test_who_may_write_is_listed_for_members_who_may_write(shop, writer, stranger):
+    assert stranger.get(f"{SHOP}/collaborators").status_code == 403
+    assert writer.get(f"{SHOP}/collaborators").status_code == 403, "no member of the organisation"
+    shop.hub.state.join("acme", "alice")
+    told = writer.get(f"{SHOP}/collaborators").json()
+    assert {one["login"]: one["permissions"]["push"] for one in told}["alice"] is True
+    assert "mallory" not in {one["login"] for one in told}
+
+
 def test_permissions_are_told_to_writers(writer, stranger):
     got = writer.get(f"{SHOP}/collaborators/alice/permission").json()
     assert (got["permission"], got["role_name"]) == ("write", "write")

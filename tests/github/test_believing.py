@@ -7,6 +7,7 @@ import pytest
 
 from dibs.adapters.github.control import GithubControl
 from dibs.adapters.leases.comments import CommentLeases
+from dibs.adapters.trackers.signed import signed
 from dibs.core.card import Card, CardState, render_card, render_revoke
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import NotPermitted
@@ -15,11 +16,13 @@ from dibs.core.ids import Fence, HolderId, RunId, StageName
 from dibs.core.issue import Draft
 from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome, Renewed, Revocation
 from dibs.core.plan import EditComment
+from dibs.core.signing import parse_keyring
 from dibs.testing.clock import EPOCH, FakeClock
 from dibs.testing.fakehub import Fault, Permission, Wrong
 
 from .hubs import REPOSITORY, Hub
 
+LIST = "GET /repos/{owner}/{repo}/collaborators"
 LOOKUP = "GET /repos/{owner}/{repo}/collaborators/{login}/permission"
 COMMENT = "POST /repos/{owner}/{repo}/issues/{number}/comments"
 READ, TRIP = "graphql query Read", "graphql mutation Trip"
@@ -187,6 +190,65 @@ def test_a_heartbeat_does_not_fail_by_strangers(hub, ref, graphql):
     word = render_revoke(Revocation(RunId("aaaaaaaaaaaa"), "colleague", "stop", force=False))
     hub.acting("colleague").create_comment(hub.issue(int(ref.key)), word)
     assert not isinstance(held.renew(shown.lease), Renewed)
+
+
+@BOTH
+def test_a_crowd_of_strangers_is_told_from_one_list_by_whoever_gets_it(hub, ref, graphql):
+    """A member of the organisation does; who is no member looks up five a reading, as before."""
+    for login in ("colleague", "fleet"):
+        hub.state.join("acme", login, public=False)
+    a_private_member(hub)
+    held = leases(hub.client("alice", graphql=graphql)).acquire(bid(ref, "aaaaaaaaaaaa"))
+    forge(hub, ref, [f"stranger{number}" for number in range(30)])
+    clock = FakeClock()
+    reader = hub.client("colleague", graphql=graphql, clock=clock)
+    for lists in (1, 0):
+        with hub.counted() as counted:
+            thread = reader.read(ref)
+        assert thread.complete
+        assert [one.id for one in thread.comments if one.by_writer] == [held.lease.card]
+        assert counted.get(LIST, 0) == lists
+        assert counted.get(LOOKUP, 0) == 0
+    rival = leases(hub.client("fleet", graphql=graphql)).acquire(bid(ref, "bbbbbbbbbbbb"))
+    assert isinstance(rival, Busy)
+    forge(hub, ref, [f"another{number}" for number in range(30)])
+    clock.advance(601)
+    with hub.counted() as counted:
+        assert reader.read(ref).complete
+    assert (counted[LIST], counted.get(LOOKUP, 0)) == (1, 0), "it is kept for ten minutes, too"
+
+
+def test_a_list_that_is_not_given_is_asked_for_once_in_ten_minutes(hub, ref):
+    forge(hub, ref, [f"stranger{number}" for number in range(30)])
+    reader = hub.client("colleague")
+    with hub.counted() as counted:
+        complete = [reader.read(ref).complete for _ in range(6)]
+    assert complete == [False] * 5 + [True]
+    assert (counted[LIST], counted[LOOKUP]) == (1, 30)
+
+
+def test_a_list_that_fills_its_page_tells_of_nobody(hub, ref):
+    """There may be another page, and a list of several pages may miss somebody."""
+    hub.state.join("acme", "colleague")
+    for number in range(100):
+        hub.hub.user(f"member{number}")
+        hub.state.grant(REPOSITORY, f"member{number}", Permission.WRITE)
+    forge(hub, ref, [f"stranger{number}" for number in range(6)])
+    assert not hub.client("colleague").read(ref).complete
+
+
+@BOTH
+def test_with_a_key_what_nobody_signed_is_not_asked_about(hub, ref, graphql):
+    keyring = parse_keyring("a secret that is long enough")
+    made = signed(hub.client(graphql=graphql, keyring=keyring), keyring)
+    own = made.comment(ref, card("aaaaaaaaaaaa"))
+    forge(hub, ref, [f"stranger{number}" for number in range(12)])
+    reader = signed(hub.client("colleague", graphql=graphql, keyring=keyring), keyring)
+    with hub.counted() as counted:
+        thread = reader.read(ref)
+    assert thread.complete
+    assert [one.id for one in thread.comments if one.by_writer] == [own.id]
+    assert (counted.get(LOOKUP), counted.get(LIST)) == (1, None)
 
 
 # Where GitHub does not tell

@@ -8,14 +8,16 @@ need no verdict. A list of logins in the settings replaces
 all of it. Where GitHub does not tell this token (403), or does not know the account (an App's bot),
 the association decides.
 
-A stranger's forged mark costs a lookup, once, and at most so many in one reading. A reading that
-would need more is not whole, and the next one goes on from there; only somebody who holds already
-does without: marks that came after his card's turn no verdict.
+A stranger's forged mark costs a lookup, once, and at most so many in one reading. Where there are
+more strangers than that, the list of all who may write is asked for (`writers`). Without it such a
+reading is not whole, and the next one goes on from there; only somebody who holds already does
+without: marks that came after his card's turn no verdict. With a key, what it does not hold for is
+no mark of anybody's, and needs no verdict either.
 """
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
@@ -25,11 +27,13 @@ from dibs.adapters.github.repository import RepositoryDoor
 from dibs.adapters.github.shapes import RestPermission, decode
 from dibs.adapters.github.translating import GHOST, Translator, folded
 from dibs.adapters.github.transport import Purpose
+from dibs.adapters.github.writers import Writers
 from dibs.core.card import UnknownMark, parse_mark
 from dibs.core.control import parse_entry
 from dibs.core.errors import Outage, Unavailable
-from dibs.core.ids import LocalTime
+from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Comment
+from dibs.core.signing import Keyring, verify
 
 LOOKUPS = 5
 _KEPT_S = 600.0
@@ -51,9 +55,13 @@ class Told(Enum):
 class Believing:
     """For one repository. Safe for many threads."""
 
-    def __init__(self, door: RepositoryDoor, translator: Translator) -> None:
+    def __init__(
+        self, door: RepositoryDoor, translator: Translator, keyring: Keyring | None = None
+    ) -> None:
         self._door = door
         self._translator = translator
+        self._keyring = keyring
+        self._writers = Writers(door, kept_s=_KEPT_S)
         self._owner = folded(translator.repository.partition("/")[0])
         self._lock = threading.Lock()
         self._told: OrderedDict[str, tuple[Told, LocalTime]] = OrderedDict()
@@ -78,8 +86,26 @@ class Believing:
                 return associated
             told, since = self._told.get(name, (None, now))
         if told is None or now >= since + _KEPT_S:
-            return None
+            return self._as_listed(name, associated=associated)
         return associated if told is Told.NOTHING else told is Told.WRITES
+
+    def _as_listed(self, name: str, *, associated: bool) -> bool | None:
+        writers = self._writers.at_hand()
+        if writers is None or (associated and name not in writers):
+            return None
+        return name in writers
+
+    def ask_for_all(self, purpose: Purpose) -> None:
+        """Who may write, in one request, if GitHub tells this token."""
+        self._writers.ask(purpose)
+
+    def needs_verdict(self, comment: Comment, issue: IssueRef | None) -> bool:
+        """Whether it decides something if its author counts."""
+        if not is_mark(comment.body):
+            return False
+        if self._keyring is None or issue is None:
+            return True
+        return self._keyring.believes(verify(comment.body, issue, self._keyring))
 
     def ask(self, login: str, purpose: Purpose) -> Told:
         told, refused = self._look_up(login, purpose)
@@ -139,22 +165,38 @@ class Judging:
         if verdict is not None or self._left == 0:
             return verdict
         self._left -= 1
+        if not self._told(lambda: self._believing.ask(login, self.purpose)):
+            return None
+        return self._believing.at_hand(login, associated=associated)
+
+    def _told(self, ask: Callable[[], object]) -> bool:
         try:
-            self._believing.ask(login, self.purpose)
+            ask()
         except Outage:
             if not self._holding:
                 raise
             self._left = 0
-            return None
-        return self._believing.at_hand(login, associated=associated)
+            return False
+        return True
 
-    def comments(self, comments: Sequence[Comment]) -> tuple[tuple[Comment, ...], bool]:
+    def _meet(self, marks: Sequence[Comment]) -> None:
+        """Of a crowd, nobody is asked about singly whom one list can tell of."""
+        at_hand = self._believing.at_hand
+        strangers = {mark.author for mark in marks if not mark.by_writer}
+        unknown = [one for one in strangers if at_hand(one, associated=False) is None]
+        if len(unknown) > self._left > 0:
+            self._told(lambda: self._believing.ask_for_all(self.purpose))
+
+    def comments(
+        self, comments: Sequence[Comment], issue: IssueRef | None = None
+    ) -> tuple[tuple[Comment, ...], bool]:
         """With each mark's verdict, and whether there is one for all of them.
 
         They come as the association has it. Those whom that speaks for are looked up first, so that
-        strangers cannot use up the lookups.
+        strangers cannot use up the lookups. `issue`: the one they are on, for what is signed.
         """
-        marks = [comment for comment in comments if is_mark(comment.body)]
+        marks = [one for one in comments if self._believing.needs_verdict(one, issue)]
+        self._meet(marks)
         verdicts: dict[str, bool | None] = {}
         for mark in sorted(marks, key=lambda one: not one.by_writer):
             if mark.author not in verdicts:

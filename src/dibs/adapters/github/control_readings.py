@@ -111,6 +111,7 @@ class ControlReadings:
         nodes = [node for node in log.comments.nodes if node is not None]
         if log.comments.page_info.earlier or len(nodes) < log.comments.total_count:
             return
-        comments, whole = judging.comments([self._translator.comment(node) for node in nodes])
+        found = [self._translator.comment(node) for node in nodes]
+        comments, whole = judging.comments(found, self._translator.ref(log.number))
         if whole:
             self.take(log.number, comments, reply.asked_at)

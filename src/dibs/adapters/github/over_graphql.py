@@ -109,7 +109,7 @@ class OverGraphql:
         """As far as one page goes."""
         nodes = (self._translator.comment(node) for node in shape.comments.nodes if node)
         found = in_order({comment.id: comment for comment in nodes})
-        comments, judged = judging.comments(found)
+        comments, judged = judging.comments(found, self._translator.ref(shape.number))
         whole = judged and not shape.comments.page_info.more
         return Thread(self._translator.issue(shape), comments, now, all_pages=whole)
 

@@ -89,7 +89,7 @@ class OverRest:
             for shape in decode(body, list[RestComment]):
                 self._known.saw_comment(shape, number)
                 found[shape.id] = self._translator.rest_comment(shape)
-        comments, judged = judging.comments(in_order(found))
+        comments, judged = judging.comments(in_order(found), issue)
         return comments, listed.now, listed.whole and judged
 
     def issue(self, issue: IssueRef, purpose: Purpose) -> tuple[RestIssue, ServerTime]:

@@ -80,6 +80,11 @@ class RestPermission(msgspec.Struct, frozen=True):
     permission: str = "none"
 
 
+class RestCollaborator(msgspec.Struct, frozen=True):
+    login: str
+    permissions: RestPermissions | None = None
+
+
 class RestOwner(msgspec.Struct, frozen=True):
     type: str = "User"
 

@@ -64,8 +64,9 @@ class GithubTracker:
     ) -> None:
         """`looks`: the labels of the pipeline, spelt as the settings spell them.
 
-        `home`: of several repositories, the first one's control issue. `keyring`: for its log;
-        cards are signed from outside. `minds_pulls`: others' pull requests keep us off an issue.
+        `home`: of several repositories, the first one's control issue. `keyring`: for its log, and
+        for telling which cards are nobody's; they are signed and verified outside. `minds_pulls`:
+        others' pull requests keep us off an issue.
         """
         looks = looks or {}
         self.traits = TrackerTraits(
@@ -80,7 +81,7 @@ class GithubTracker:
         self._known = Known()
         self._wants_graphql, self._minds_pulls = graphql, minds_pulls
         door = RepositoryDoor(transport, repository)
-        self._believing = believing = Believing(door, self._translator)
+        self._believing = believing = Believing(door, self._translator, keyring)
         self.control_readings = ControlReadings(self._translator, believing, keyring)
         self.rest = OverRest(transport, self._translator, self._known, looks, door, believing)
         self._graphql = OverGraphql(

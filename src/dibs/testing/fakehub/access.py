@@ -147,6 +147,15 @@ def needs_reading_of_rights(state: "State", viewer: Viewer, repository: Reposito
         raise forbidden("Must have push access to view collaborator permission.")
 
 
+def needs_listing_of_rights(state: "State", viewer: Viewer, repository: Repository) -> None:
+    """Who all may what is told to those who may write; an organisation tells its members only."""
+    needs_reading_of_rights(state, viewer, repository)
+    owner = repository.owner.lower()
+    owned_by = state.users[owner].kind
+    if owned_by == "Organization" and viewer.login.lower() not in state.members.get(owner, {}):
+        raise forbidden("Must have push access to view repository collaborators.")
+
+
 def not_for_apps() -> Refusal:
     return forbidden(NO_BY_APP)
 

@@ -110,6 +110,7 @@ def _of_repositories() -> tuple[Route, ...]:
         Route("PATCH", _REPO + "/hooks/{hook_id}", repos.edit_hook),
         Route("DELETE", _REPO + "/hooks/{hook_id}", repos.delete_hook),
         Route("POST", _REPO + "/hooks/{hook_id}/pings", repos.ping_hook),
+        Route("GET", _REPO + "/collaborators", repos.list_collaborators),
         Route("GET", _REPO + "/collaborators/{login}", repos.is_collaborator),
         Route("GET", _REPO + "/collaborators/{login}/permission", repos.collaborator_permission),
     )

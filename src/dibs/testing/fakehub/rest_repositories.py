@@ -32,6 +32,19 @@ def collaborator_permission(call: Call) -> Answer:
     return Answer(200, call.repository_bodies.permission_of(call.repository, call.at["login"]))
 
 
+def list_collaborators(call: Call) -> Answer:
+    """Who was invited, who may by a team, and the owner if that is a person."""
+    state, repository = call.state, call.repository
+    access.needs_listing_of_rights(state, call.viewer, repository)
+    owner = state.users[repository.owner.lower()]
+    logins = {owner.login.lower()} if owner.kind == "User" else set()
+    for granted in (state.grants, state.teams):
+        logins |= {who for who, may in granted.get(repository.id, {}).items() if may}
+    people = sorted(who for who in logins if state.users[who].kind == "User")
+    told = call.repository_bodies.permission_of
+    return call.page(people, lambda login: told(repository, login)["user"])
+
+
 def is_collaborator(call: Call) -> Answer:
     access.needs_reading_of_rights(call.state, call.viewer, call.repository)
     login = call.at["login"].lower()
