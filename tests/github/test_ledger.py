@@ -209,6 +209,29 @@ def test_who_was_stopped_with_the_lock_in_his_hands_stops_nobody_else(place):
     assert not admitted(FileLedger(place, clock, FIVE), Kind.REST_READ), "it was written later"
 
 
+def test_what_was_let_through_without_the_file_is_counted_once_it_is_to_be_had(place, clock):
+    one, other = FileLedger(place, clock, FIVE), FileLedger(place, clock, FIVE)
+    assert admitted(other)
+    with place.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert [admitted(one) for _ in range(4)] == [True] * 4
+    clock.advance(2)
+    assert not admitted(one), "with the other's they are five"
+    assert not admitted(other)
+    assert other.read(lambda spending, now: spending.counted(now))[Kind.REST_CREATE] == 5
+    clock.advance(62)
+    assert admitted(other)
+
+
+def test_of_what_cannot_be_written_only_the_latest_is_kept(tmp_path, clock):
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "ledger.json").mkdir()
+    ledger = FileLedger(tmp_path / "state" / "ledger.json", clock, Limits.none())
+    for _ in range(2000):
+        ledger.note(Passed(clock.now(), Kind.REST_READ))
+    assert len(ledger._unwritten) <= 1000
+
+
 def test_many_threads_share_one_ledger(place, clock):
     for ledger in (FileLedger(place, clock, FIVE), MemoryLedger(clock, FIVE)):
         let: list[bool] = []

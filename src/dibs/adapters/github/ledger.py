@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,13 +23,13 @@ from dibs.adapters.clocks import BOOT
 from dibs.adapters.github.breaker import Breaker
 from dibs.adapters.github.budget import Purpose, Resource
 from dibs.adapters.github.pace import Kind, Limits
-from dibs.adapters.github.spending import Outcome, Passed, Refusal, Spending
+from dibs.adapters.github.spending import LetThrough, Outcome, Passed, Refusal, Spending
 from dibs.adapters.homes import state_folder
 from dibs.core.ids import LocalTime
 from dibs.ports.clock import Clock
 
 _VERSION = 1
-_TRIES = 25
+_LOCKED_WITHIN_S = 0.05
 _TRY_EVERY_S = 0.002
 _LARGEST = 256 * 1024
 _MOST_UNWRITTEN = 1000
@@ -98,12 +99,21 @@ class _Kept:
 class FileLedger:
     """Of all processes that use the same token on this machine."""
 
-    def __init__(self, path: Path, clock: Clock, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        limits: Limits | None = None,
+        *,
+        locked_within_s: float = _LOCKED_WITHIN_S,
+    ) -> None:
         self._path, self._clock, self._limits = path, clock, limits or Limits()
+        self._tries = max(1, round(locked_within_s / _TRY_EVERY_S))
         self._lock = threading.Lock()
         self._spending = Spending()
         """As it was when we last looked, and what we noted since."""
-        self._unwritten: list[Outcome] = []
+        self._unwritten: deque[Outcome | LetThrough] = deque(maxlen=_MOST_UNWRITTEN)
+        """What the file does not say yet: of a file that cannot be written, the latest."""
         self._shared = True
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -113,8 +123,13 @@ class FileLedger:
         return self._shared
 
     def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None:
-        limits = self._limits
-        return self._exchange(lambda spending, now: spending.admit(kind, purpose, limits, now))
+        def admit(spending: Spending, now: LocalTime) -> Refusal | None:
+            refusal = spending.admit(kind, purpose, self._limits, now)
+            if refusal is None:
+                self._unwritten.append(LetThrough(kind, now))
+            return refusal
+
+        return self._exchange(admit)
 
     def note(self, outcome: Outcome) -> None:
         """What others must know at once is written at once, the rest with the next request."""
@@ -143,8 +158,11 @@ class FileLedger:
             before = _read(file) if file is not None else b""
             if file is not None:
                 self._spending = _decoded(before, now)
-                for outcome in self._unwritten:
-                    self._spending.note(outcome)
+                for one in self._unwritten:
+                    if isinstance(one, LetThrough):
+                        self._spending.count(one, self._limits, now)
+                    else:
+                        self._spending.note(one)
             told = change(self._spending, now)
             if file is not None and _written(file, before, self._spending):
                 self._unwritten.clear()
@@ -167,7 +185,7 @@ class FileLedger:
             os.close(file)  # which unlocks it
 
     def _lock_soon(self, file: int) -> bool:
-        for _ in range(_TRIES):
+        for _ in range(self._tries):
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

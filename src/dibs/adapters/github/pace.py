@@ -139,10 +139,13 @@ class Pace:
         """How long such a request has to wait; 0 if there is room."""
         return max(self._room_after_s(*entry, purpose, now) for entry in limits.on(kind))
 
-    def add(self, kind: Kind, limits: Limits, now: LocalTime) -> None:
+    def add(
+        self, kind: Kind, limits: Limits, now: LocalTime, *, at: LocalTime | None = None
+    ) -> None:
+        """`at`: when it was let through, if that was before."""
         for rule, weight in limits.on(kind):
-            slots = self._slots(rule, now)
-            slots[rule.slot(now)] = slots.get(rule.slot(now), 0) + weight
+            slots, slot = self._slots(rule, now), rule.slot(now if at is None else at)
+            slots[slot] = slots.get(slot, 0) + weight
             self.slots[rule.name] = slots
 
     def used(self, rule: Rule, now: LocalTime) -> int:

@@ -24,6 +24,14 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class LetThrough:
+    """A request that was counted elsewhere already."""
+
+    kind: Kind
+    at: LocalTime
+
+
+@dataclass(frozen=True, slots=True)
 class Passed:
     """A reply came, whatever it says: the server is there."""
 
@@ -85,6 +93,11 @@ class Spending:
         )
         longest = max(waits, key=lambda one: one.wait_s)
         return longest if longest.wait_s > 0 else None
+
+    def count(self, earlier: LetThrough, limits: Limits, now: LocalTime) -> None:
+        """What was let through before, where nobody else could be told of it."""
+        self.pace.add(earlier.kind, limits, now, at=earlier.at)
+        self._count(earlier.kind, earlier.at)
 
     def note(self, outcome: Outcome) -> None:
         match outcome:
