@@ -79,3 +79,22 @@ def test_another_thread_is_woken_by_its_event():
     thread.join(10)
     assert woken == [True]
     assert clock.passed_s == 0
+
+
+def test_the_owner_waits_for_whoever_is_at_work_and_not_for_those_who_wait_for_time():
+    """However slow the machine is: time does not move under a thread that has not got there yet."""
+    clock, done = FakeClock(patience_s=0.001), threading.Event()
+    seen = []
+
+    def work():
+        sum(number * number for number in range(300_000))
+        clock.sleep(5)
+        seen.append(clock.passed_s)
+        done.set()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert not clock.wait(done, 5), "it sleeps, so time moves"
+    assert clock.wait(done, 100), "it is awake, so time stands"
+    worker.join()
+    assert seen == [5.0]

@@ -3,11 +3,14 @@
 Local time starts at an odd number and server time at a fixed epoch, so that a test which mixes the
 two up does not pass by luck. Time belongs to one thread, the one that made the clock: its `sleep`
 and `wait` move time and return. Any other thread's last until the owner has moved time that far,
-so a background thread can never run away with the clock.
+so a background thread can never run away with the clock. And the owner moves it only when all
+others wait for that or for an event, however long a busy machine keeps them from getting there.
 """
 
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 
 from dibs.core.ids import LocalTime, ServerTime
 
@@ -15,6 +18,10 @@ EPOCH = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 _LOCAL_START_US = 1_000_000_000
 _POLL_S = 0.001
 _SHORTEST_S = 0.000_001
+_LONGEST_S = 5.0
+"""For a thread that waits for something else, the owner does not wait for ever."""
+_WAITS = ("wait", "_wait_for_tstate_lock")
+"""What a thread is in that waits for an event or for another thread, in the standard library."""
 
 
 class FakeClock:
@@ -27,13 +34,16 @@ class FakeClock:
         patience_s: float = 0.0,
     ) -> None:
         """`patience_s`: real seconds for which the owner's `wait` lets other threads set its event
-        before it moves time. Zero is right where there are no other threads.
+        before it moves time, if any wait for something else than time, and longer while one is at
+        work. Only those count that were started since. Zero is right where there are none.
         """
         self._grain = grain
         self._patience_s = patience_s
         self._passed_us = 0
         self._owner = threading.get_ident()
         self._lock = threading.Lock()
+        self._before = frozenset(threading.enumerate())
+        self._waiting: dict[threading.Thread, tuple[LocalTime, threading.Event]] = {}
 
     def now(self) -> LocalTime:
         with self._lock:
@@ -67,11 +77,39 @@ class FakeClock:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         if not self._owned:
             return self._outlast(event, seconds)
-        if event.is_set() or (self._patience_s > 0 and event.wait(self._patience_s)):
+        if event.is_set() or (self._patience_s > 0 and self._set_by_others(event)):
             return True
         # However short, a wait takes time: whoever waits until a moment would wait for ever.
         self.advance(max(_SHORTEST_S, seconds) if seconds > 0 else 0.0)
         return event.is_set()
+
+    def _set_by_others(self, event: threading.Event) -> bool:
+        patient = round(self._patience_s / _POLL_S)
+        for poll in range(max(patient, round(_LONGEST_S / _POLL_S))):
+            if not self._others_may_go_on(though_they_wait=poll < patient):
+                break
+            if event.wait(_POLL_S):
+                return True
+        return event.is_set()
+
+    def _others_may_go_on(self, *, though_they_wait: bool) -> bool:
+        """Whether any thread that was started since may do something without time moving.
+
+        `though_they_wait`: for anything but time. Who sets their event may not be known to us.
+        """
+        now, frames = self.now(), sys._current_frames()
+        with self._lock:
+            waiting = dict(self._waiting)
+        for thread in threading.enumerate():
+            if thread in self._before or thread.ident is None or thread.ident == self._owner:
+                continue
+            if thread in waiting:
+                until, event = waiting[thread]
+                if now >= until or event.is_set():
+                    return True
+            elif though_they_wait or not _waits(frames.get(thread.ident)):
+                return True
+        return False
 
     @property
     def _owned(self) -> bool:
@@ -79,8 +117,21 @@ class FakeClock:
 
     def _outlast(self, event: threading.Event, seconds: float) -> bool:
         """Let real time pass until the owner has moved virtual time, or the event is set."""
-        until = self.now() + seconds
-        while self.now() < until:
-            if event.wait(_POLL_S):
-                return True
-        return event.is_set()
+        until, thread = LocalTime(self.now() + seconds), threading.current_thread()
+        with self._lock:
+            self._waiting[thread] = until, event
+        try:
+            while self.now() < until:
+                if event.wait(_POLL_S):
+                    return True
+            return event.is_set()
+        finally:
+            with self._lock:
+                del self._waiting[thread]
+
+
+def _waits(frame: FrameType | None) -> bool:
+    if frame is None:
+        return False
+    code = frame.f_code
+    return code.co_filename == threading.__file__ and code.co_name in _WAITS
