@@ -194,6 +194,30 @@ def test_issues_that_only_a_person_can_free_are_not_looked_at_in_every_poll(worl
     assert scan.requests["threads"] == 2, "now and then it is: not everything changes an issue"
 
 
+def test_an_issue_that_no_look_agrees_about_is_looked_at_less_and_less(world):
+    """As where a list counts a comment that is shown to nobody: it never is as the list has it."""
+    odd, free = world.add(), world.add()
+    scan = Scan(world)
+    find = world.tracker.find
+
+    def counting_one_more(query):
+        found = find(query)
+        issues = tuple(
+            replace(issue, comment_count=1) if issue.ref == odd else issue for issue in found.issues
+        )
+        return replace(found, issues=issues)
+
+    world.tracker.find = counting_one_more
+    assert scan.take() == free
+    for _ in range(200):
+        world.clock.advance(POLL_S)
+        assert scan.ref() is None
+    assert scan.requests["threads"] <= 12
+    world.tracker.find = find
+    world.clock.advance(300)
+    assert scan.ref() == odd
+
+
 def test_however_many_only_a_person_can_free_a_draining_worker_does_not_wait(world):
     """More than a list shows at once: what is behind them is looked at before it is waited for."""
     issues = [world.add() for _ in range(130)]

@@ -12,6 +12,7 @@ measured: docs/internals/adr/0023-one-list-for-many-claims.md.
 """
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,9 @@ _LATELY_S = 30.0
 _ROOM = 4
 """For each issue that others took lately, so many are left to choose from."""
 _NARROWING = 25
+_MISSED_S = 2.0
+_LONGEST_MISSED_S = 300.0
+"""How long an issue rests that no look shows as the list does: twice as long each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class Shortlisting:
         self._dice = dice
         self._round: _Round | None = None
         self._looks: dict[IssueRef, Thread] = {}
+        self._missed: Counter[IssueRef] = Counter()
         self.resting = Resting(clock, LOOKING_COSTS)
 
     @staticmethod
@@ -145,6 +150,8 @@ class Shortlisting:
         self._looks = {
             ref: look for ref, look in self._looks.items() if last is None or last.listed(ref)
         }
+        for ref in [ref for ref in self._missed if last is not None and not last.listed(ref)]:
+            del self._missed[ref]
         self._round = _Round(
             began_at=self._clock.now(),
             stages=tuple(stages),
@@ -212,13 +219,23 @@ class Shortlisting:
         look = self._look(chosen.issue)
         # Used up, whatever comes of it: what keeps the issue back may lift without any change.
         self._looks.pop(chosen.issue.ref, None)
-        if look is None or chosen.stage not in stages or self.resting.leaves_alone(look.issue):
+        if look is None:
+            self._miss(chosen.issue.ref)
+            return None
+        self._missed.pop(chosen.issue.ref, None)
+        if chosen.stage not in stages or self.resting.leaves_alone(look.issue):
             return None
         if not self._still_there(look.issue, chosen.stage):
             return None
         if not look.complete and (look := self._read(chosen.issue.ref)) is None:
             return None
         return Candidate(look.issue, chosen.stage, look.now, look)
+
+    def _miss(self, ref: IssueRef) -> None:
+        """A reading that lags, which the next one may mend; or a list that will never be right."""
+        doublings = min(self._missed[ref], 10)
+        self._missed[ref] += 1
+        self.resting.rest(ref, min(_MISSED_S * (1 << doublings), _LONGEST_MISSED_S))
 
     def _look(self, listed: Issue) -> Thread | None:
         """What is known of it, if nothing has changed since."""
