@@ -318,6 +318,17 @@ def test_a_hint_makes_it_anew_at_once(world):
     assert scan.ref() == plain[2]
 
 
+def test_looks_at_what_others_took_are_forgotten_however_often_it_is_hinted_at(world):
+    scan = Scan(world)
+    for _ in range(20):
+        issues = [world.add() for _ in range(10)]
+        assert scan.ref() == issues[0]
+        for issue in issues:
+            world.tracker.edit_labels(issue, add=("stage:review",), remove=("stage:ready",))
+        scan.shortlisting.look_anew()
+    assert len(scan.shortlisting._looks) <= 20
+
+
 def test_it_is_made_anew_when_it_is_used_up_and_once_only(world):
     issues = [world.add() for _ in range(200)]
     scan = Scan(world)

@@ -89,6 +89,7 @@ class Shortlisting:
         self._kept_s = max(poll_s, _KEPT_S)
         self._dice = dice
         self._round: _Round | None = None
+        self._outdated = False
         self._looks: dict[IssueRef, Thread] = {}
         self._missed: Counter[IssueRef] = Counter()
         self.resting = Resting(clock, LOOKING_COSTS)
@@ -116,7 +117,7 @@ class Shortlisting:
 
     def anything_left(self, stages: Sequence[Stage]) -> bool:
         """Whether an issue of these stages may still need us: free, held by others, or resting."""
-        known = self._round.found if self._round is not None else {}
+        known = self._round.found if self._round is not None and not self._outdated else {}
         for stage in stages:
             found = known.get(stage.name) or self._find(stage)
             if found.more and self._all_hopeless(found):
@@ -134,7 +135,7 @@ class Shortlisting:
 
     def look_anew(self) -> None:
         """Somebody says that something has changed."""
-        self._round = None
+        self._outdated = True
 
     # The round
 
@@ -142,11 +143,11 @@ class Shortlisting:
         company = current.others > 0 or spread.in_a_crowd
         kept_s = _KEPT_IN_COMPANY_S if company else self._kept_s
         old = self._clock.now() >= current.began_at + kept_s
-        return old or not set(stages).issubset(current.stages)
+        return self._outdated or old or not set(stages).issubset(current.stages)
 
     def _begin(self, stages: Sequence[Stage], spread: Spread) -> _Round:
         """Looks outlast the list: whether they still hold is seen in the next one."""
-        last = self._round
+        last, self._outdated = self._round, False
         self._looks = {
             ref: look for ref, look in self._looks.items() if last is None or last.listed(ref)
         }
