@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.core import card, control, signing
+from dibs.core.agent_dialect import key_of, their_release
 from dibs.core.card import (
     LONGEST_LINE,
     Card,
@@ -326,6 +327,21 @@ def test_a_copy_of_a_signed_card_counts_for_nothing():
     judged = believing(thread, RING)
     assert [comment.by_writer for comment in judged.comments] == [False, True]
     assert standing_on_comments(judged, RULES).live is None
+
+
+def test_another_tools_release_takes_no_signed_lease_away_and_ends_its_own_claims():
+    held = signed_comment(HELD)
+    key = key_of(parse_mark(HELD.body).holder, "a")
+    theirs = [
+        make_comment("<!-- agent-claim:codename=lucius firing_id=7 ts=0 -->", 2, 16),
+        make_comment(their_release("lucius", "7", "success", "0"), 3, 17),
+        make_comment(their_release(*key, "stale-swept", "0"), 4, 18),
+    ]
+    thread = thread_of(held, *theirs)
+    assert standing_on_comments(believing(thread, LENIENT), RULES).record.revocation is not None
+    judged = believing(thread, RING)
+    assert [comment.by_writer for comment in judged.comments] == [True, True, True, False]
+    assert standing_on_comments(judged, RULES).record.revocation is None
 
 
 def test_the_words_about_a_run_are_no_copies_of_its_card():

@@ -26,6 +26,7 @@ LIST = "GET /repos/{owner}/{repo}/collaborators"
 LOOKUP = "GET /repos/{owner}/{repo}/collaborators/{login}/permission"
 COMMENT = "POST /repos/{owner}/{repo}/issues/{number}/comments"
 READ, TRIP = "graphql query Read", "graphql mutation Trip"
+WHO = ("alice", "mallory")
 BOTH = pytest.mark.parametrize("graphql", [True, False], ids=["graphql", "rest"])
 
 
@@ -86,6 +87,20 @@ def test_a_collaborator_who_may_only_read_is_not_believed(hub, ref, graphql):
     assert [comment.by_writer for comment in thread.comments] == [False]
     with pytest.raises(NotPermitted, match="may not write"):
         hub.client("mallory", graphql=graphql, trusted=()).comment(ref, card("evil-too"))
+
+
+@BOTH
+@pytest.mark.parametrize("key", [None, "k:a key that is long enough"], ids=["plain", "signed"])
+def test_another_tools_claim_is_judged_like_ours(hub, ref, graphql, key):
+    """A runner of the published state machine may be a private member, or a stranger."""
+    a_private_member(hub)
+    hub.hub.user("mallory")
+    claims = {who: f"<!-- agent-claim:codename={who} firing_id=1 ts=0 -->" for who in WHO}
+    for who, body in claims.items():
+        hub.acting(who).create_comment(hub.issue(int(ref.key)), body)
+    keyring = parse_keyring(key) if key else None
+    thread = hub.client("colleague", graphql=graphql, keyring=keyring).read(ref)
+    assert [comment.by_writer for comment in thread.comments] == [True, False]
 
 
 @BOTH

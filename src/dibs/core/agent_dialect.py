@@ -144,6 +144,13 @@ def key_of(holder: str, run: str) -> tuple[str, str]:
     return escape(codename) or _NOBODY, escape(firing_id)
 
 
+def key_in(native: str) -> tuple[str, str]:
+    """The same, out of a card in our own words."""
+    match = _OURS.match(native)
+    key = _key(_pairs(match[2]) if match is not None else {})
+    return key["codename"], key["firing_id"]
+
+
 def others_release(body: str) -> tuple[tuple[str, str], Mapping[str, str]] | None:
     """The key and the words of a release that one of their runners wrote; None if it is not one."""
     if not body[:_ROOM].lstrip().startswith(RELEASE_PREFIX):

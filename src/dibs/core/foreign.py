@@ -78,6 +78,11 @@ def foreign_claims(
     return tuple(claim for claim in claims.values() if now < claim.until)
 
 
+def is_foreign(body: str) -> bool:
+    """Whether it is another tool's marker, so that it decides something if its author counts."""
+    return _read(body) is not None
+
+
 def _read(body: str) -> _Says | None:
     """Only what a comment begins with counts: a marker that is quoted further down claims nothing.
 

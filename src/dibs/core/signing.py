@@ -14,7 +14,7 @@ from enum import Enum, StrEnum
 from hashlib import sha256
 
 from dibs.core.agent_dialect import OPENINGS as AGENT_OPENINGS
-from dibs.core.agent_dialect import as_native
+from dibs.core.agent_dialect import as_native, key_in, others_release
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Thread
 from dibs.core.mark_line import LONGEST_LINE, starts_as
@@ -173,9 +173,13 @@ def believed(
 
 
 def _refused(comments: Iterable[Comment], issue: IssueRef, keyring: Keyring) -> set[int]:
-    """A run posts one card and edits it: another signed card of the same run is a copy."""
+    """A run posts one card and edits it: another signed card of the same run is a copy.
+
+    The release by which another tool takes a lease of ours away has no signature either.
+    """
     refused: set[int] = set()
     runs: set[str] = set()
+    keys: set[tuple[str, str]] = set()
     for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
         if not comment.by_writer:
             continue
@@ -185,7 +189,15 @@ def _refused(comments: Iterable[Comment], issue: IssueRef, keyring: Keyring) -> 
             refused.add(comment.id)
         if run is not None:
             runs.add(run)
+            keys.add(key_in(_native(comment.body)))
+        elif keyring.strictness is Strictness.STRICT and _releases(comment.body, keys):
+            refused.add(comment.id)
     return refused
+
+
+def _releases(body: str, keys: set[tuple[str, str]]) -> bool:
+    released = others_release(body)
+    return released is not None and released[0] in keys
 
 
 def _native(body: str) -> str:

@@ -3,10 +3,10 @@
 Everybody who reads must come to the same verdict. What GitHub says with a comment of its author's
 association depends on who asks: a membership that is not public is told to members only. So whoever
 wrote a mark is looked up by name, which has the same answer for every asker, and that is kept for
-ten minutes. Of the account that reads, a reading says as much by itself. Comments that are no marks
-need no verdict. A list of logins in the settings replaces
-all of it. Where GitHub does not tell this token (403), or does not know the account (an App's bot),
-the association decides.
+ten minutes. Of the account that reads, a reading says as much by itself. Other tools' markers are
+judged likewise; comments that are neither need no verdict. A list of logins in the settings
+replaces all of it. Where GitHub does not tell this token (403), or does not know the account (an
+App's bot), the association decides.
 
 A stranger's forged mark costs a lookup, once, and at most so many in one reading. Where there are
 more strangers than that, the list of all who may write is asked for (`writers`). Without it such a
@@ -31,6 +31,7 @@ from dibs.adapters.github.writers import Writers
 from dibs.core.card import UnknownMark, parse_mark
 from dibs.core.control import parse_entry
 from dibs.core.errors import Outage, Unavailable
+from dibs.core.foreign import is_foreign
 from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Comment
 from dibs.core.signing import Keyring, verify
@@ -102,7 +103,7 @@ class Believing:
     def needs_verdict(self, comment: Comment, issue: IssueRef | None) -> bool:
         """Whether it decides something if its author counts."""
         if not is_mark(comment.body):
-            return False
+            return is_foreign(comment.body)
         if self._keyring is None or issue is None:
             return True
         return self._keyring.believes(verify(comment.body, issue, self._keyring))
