@@ -363,17 +363,20 @@ class Worker:
                 for one in {issue, candidate.issue.ref}:
                     resting.rest(one, self._jittered(self._options.poll_s))
             case Refused(_, reasons, after_grant) | Waits(_, reasons, after_grant):
-                self.report.refused += 1
-                if any(reason.code is ReasonCode.REPOSITORY_PAUSED for reason in reasons):
-                    self._kept_back.add(candidate.issue.ref.repo)
-                resting.refused(candidate.issue, reasons, candidate.now, paid=after_grant)
-                if seen is not None and (after_grant or _others_bid(reasons)):
-                    self._spread.met()
+                self._leave_be(candidate, reasons, paid=after_grant)
                 if any(reason.code is ReasonCode.WIP_LIMIT for reason in reasons):
                     stages.remove(candidate.stage)
             case never:
                 assert_never(never)
         return False
+
+    def _leave_be(self, candidate: Candidate, reasons: tuple[Reason, ...], *, paid: bool) -> None:
+        self.report.refused += 1
+        if any(reason.code is ReasonCode.REPOSITORY_PAUSED for reason in reasons):
+            self._kept_back.add(candidate.issue.ref.repo)
+        self._scanning.resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
+        if candidate.thread is not None and (paid or _others_bid(reasons)):
+            self._spread.met()
 
     def _won(self, *claims: Claimed) -> bool:
         self._spread.won()
