@@ -61,6 +61,8 @@ TRACKERS = {
     "sqlite": (harnesses.sqlite_tracker, (Batching, SelfChecking)),
     "memory-signed": (harnesses.signed_memory_tracker, ()),
     "sqlite-signed": (harnesses.signed_sqlite_tracker, (Batching, SelfChecking)),
+    "memory-spoken": (harnesses.spoken_memory_tracker, ()),
+    "sqlite-spoken": (harnesses.spoken_sqlite_tracker, (Batching, SelfChecking)),
     "sqlite-plain": (harnesses.plain_sqlite_tracker, ()),
     "sqlite-shelf": (harnesses.sqlite_tracker_with_a_shelf, (Batching, SelfChecking)),
     "sqlite-two-shelves": (harnesses.sqlite_tracker_with_two_shelves, (Batching, SelfChecking)),

@@ -15,13 +15,15 @@ from dibs.adapters.sqlite_database import Database
 from dibs.adapters.trackers.memory import MemoryTracker
 from dibs.adapters.trackers.plain import PlainTracker
 from dibs.adapters.trackers.signed import signed
+from dibs.adapters.trackers.spoken import spoken
 from dibs.adapters.trackers.sqlite import SqliteTracker
+from dibs.core.agent_dialect import as_native
 from dibs.core.errors import Unavailable
 from dibs.core.fold import FoldRules
 from dibs.core.issue import Draft
 from dibs.core.plan import AddLabels
 from dibs.core.signing import parse_keyring
-from dibs.testing.clock import FakeClock
+from dibs.testing.clock import EPOCH, FakeClock
 from dibs.testing.conformance import LeaseHarness, TrackerHarness
 from dibs.testing.one_trip import OneTripMemory
 
@@ -190,6 +192,49 @@ class SignedMemoryHarness(MemoryTrackerHarness):
 def signed_memory_tracker():
     clock = FakeClock()
     yield SignedMemoryHarness(clock, MemoryTracker(clock.server_now, author="fleet"))
+
+
+def unspoken(body: str) -> str:
+    """In our words again; who holds it stands last on the lines that are checked."""
+    native = as_native(body)
+    if native is None:
+        return body
+    line = re.sub(r"<!-- claim (holder=\S+) (.*) -->", r"<!-- claim \2 \1 -->", native)
+    return line + body.partition(" -->")[2]
+
+
+class SpokenMemoryHarness(MemoryTrackerHarness):
+    def __init__(self, clock: FakeClock, tracker) -> None:
+        super().__init__(clock, spoken(tracker, lambda: EPOCH))
+        self._bare = tracker
+
+    def stranger(self):
+        return Stranger(self._bare)
+
+    def as_given(self, body):
+        return unspoken(body)
+
+
+@contextmanager
+def spoken_memory_tracker():
+    clock = FakeClock()
+    yield SpokenMemoryHarness(clock, MemoryTracker(clock.server_now, author="fleet"))
+
+
+class SpokenSqliteHarness(SqliteTrackerHarness):
+    def __init__(self, opened: Files) -> None:
+        super().__init__(opened)
+        self.tracker = spoken(self.tracker, lambda: EPOCH)
+        self._second = spoken(self._second, lambda: EPOCH)
+
+    def as_given(self, body):
+        return unspoken(body)
+
+
+@contextmanager
+def spoken_sqlite_tracker():
+    with files() as opened:
+        yield SpokenSqliteHarness(opened)
 
 
 class SignedSqliteHarness(SqliteTrackerHarness):

@@ -128,4 +128,4 @@ def wrapper(kind: type[Kind], parts: Parts, tracker: Tracker) -> type[Kind]:
 
 @cache
 def _made_of(parts: tuple[type[WrappedTracker], ...]) -> type[WrappedTracker]:
-    return type(parts[-1].__name__, parts, {})
+    return type(parts[-1].__name__, parts, {"__module__": parts[-1].__module__})
