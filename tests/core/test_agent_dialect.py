@@ -200,7 +200,9 @@ def test_a_holder_with_a_firing_is_read_back_and_no_other_is():
     assert firing_of("mbp.local:w6-3") is None
     assert firing_of("") is None
     long = firing_holder("c" * 500, "f" * 500)
-    assert firing_of(long) == ("c" * 48, "f" * 48)
+    assert [len(part) for part in firing_of(long)] == [48, 48]
+    assert long != firing_holder("c" * 500, "f" * 499), "who is called alike may release alike"
+    assert firing_of(firing_holder("c", "f" * 500, "~2")) == ("c", f"{firing_of(long)[1]}~2")
 
 
 def test_what_ours_says_in_this_dialect_is_shown_as_it_was_meant():

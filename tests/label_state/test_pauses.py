@@ -101,3 +101,27 @@ def test_without_a_tracker_the_file_is_all_there_is(monkeypatch):
     assert ls.is_repo_paused("backend") is False
     assert ls.set_repo_paused("backend", True) == ["backend"]
     assert ls.is_repo_paused("backend") is True
+
+
+def test_a_bare_name_of_which_nobody_says_whose_it_is_may_be_anybodys(embedded, monkeypatch):
+    pauses.PAUSED_REPOS_FILE.parent.mkdir(parents=True)
+    pauses.PAUSED_REPOS_FILE.write_text(json.dumps({"paused": ["shop", "globex/shop"]}))
+    monkeypatch.delenv("GH_ORG")
+    assert pauses.paused_by_file("acme/shop") is True
+    assert ls.set_repo_paused("acme/shop", False) == ["globex/shop", "shop"], "not one of those"
+    assert ls.set_repo_paused("shop", False) == ["globex/shop"]
+
+
+def test_a_file_that_cannot_be_written_is_said_plainly(embedded, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(pauses, "PAUSED_REPOS_FILE", tmp_path / "file" / "state" / "paused.json")
+    with pytest.raises(Damaged, match="cannot be written"):
+        ls.set_repo_paused("shop", True)
+
+
+def test_a_pause_that_nobody_else_hears_of_says_so(monkeypatch, caplog, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pauses, "PAUSED_REPOS_FILE", tmp_path / "state" / "paused-repos.json")
+    monkeypatch.delenv("GH_ORG", raising=False)
+    assert ls.set_repo_paused("shop", True) == ["shop"]
+    assert "only this machine knows" in caplog.text

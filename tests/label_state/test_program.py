@@ -109,6 +109,7 @@ def test_a_repository_is_paused_resumed_and_listed(embedded, capsys):
     assert run(["repo", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"paused": []}
     assert run(["repo", "pause"]) == 2
+    assert run(["repo", "pause", " "]) == 2
     assert run(["repo"]) == 2
 
 
@@ -155,6 +156,12 @@ def test_one_repository_that_cannot_be_read_does_not_keep_the_others(stale, caps
     told = capsys.readouterr()
     assert "acme/nowhere" in told.err
     assert all(hub.labels(number) == {"agent:implement"} for number in over)
+
+
+def test_a_sweep_that_could_read_nothing_does_not_say_that_all_is_well(hub, capsys):
+    assert run(["sweep-claims", "--repo", "acme/nowhere", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["claims"], told["not_swept"]) == ([], ["acme/nowhere"])
 
 
 def test_force_stops_the_agent_that_is_at_it(hub):

@@ -13,6 +13,7 @@ later ones. So a key must not come twice on an issue: a holder that has no firin
 run for one, and whoever brings ids of its own says so in the holder's name.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from urllib.parse import unquote
@@ -28,6 +29,7 @@ _FIRING = " firing "
 _ESCAPED_FIRING = escape(_FIRING)
 _NOBODY = escape("--").removeprefix("-")  # nothing that anybody is called is spelt so
 _LONGEST_PART = 48
+_DIGEST = 12
 _ROOM = 64
 """Their readers skip white space before a line; nobody writes more of it than this."""
 _PAIRS = r"(?:[a-z][a-z0-9_]{0,31}=[!-~]*)"
@@ -48,9 +50,12 @@ _ONLY_THEIRS = ("ts", "pr")
 # Who holds it
 
 
-def firing_holder(codename: str, firing_id: str) -> HolderId:
-    """A holder that has a firing id of its own, as one name for people to read."""
-    return HolderId(f"{_part(codename)}{_FIRING}{_part(firing_id)}")
+def firing_holder(codename: str, firing_id: str, turn: str = "") -> HolderId:
+    """A holder that has a firing id of its own, as one name for people to read.
+
+    `turn` is put behind the id as it is, however long that was.
+    """
+    return HolderId(f"{_part(codename)}{_FIRING}{_part(firing_id)}{turn}")
 
 
 def firing_of(holder: str) -> tuple[str, str] | None:
@@ -60,7 +65,14 @@ def firing_of(holder: str) -> tuple[str, str] | None:
 
 
 def _part(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST_PART].strip() or "unnamed"
+    """In one line. What is too long is told from others that begin like it by its digest: who is
+    called alike may release alike.
+    """
+    told = " ".join(text.split()) or "unnamed"
+    if len(told) <= _LONGEST_PART:
+        return told
+    digest = hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:_DIGEST]
+    return f"{told[: _LONGEST_PART - _DIGEST - 1].strip()}-{digest}"
 
 
 # Our line, in their words

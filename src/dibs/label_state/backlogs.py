@@ -23,7 +23,8 @@ from dibs.label_state.answers import NoOrganisation
 from dibs.wiring import Services, connect
 
 _WINDOW = timedelta(hours=4)
-_LONGEST = timedelta(days=1)
+_LONGEST_LEASE = timedelta(days=1)
+_MOST_HOURS = 24 * 365
 _BUILT_IN = "built-in default"
 _TOKENS = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GITHUB_API_URL", "DIBS_LEASES")
 
@@ -63,7 +64,7 @@ def claim_window(environment: Mapping[str, str] | None = None) -> timedelta:
         hours = int(told.get("ALFRED_CLAIM_MAX_AGE_HOURS", "4"))
     except ValueError:
         return _WINDOW
-    return min(timedelta(hours=max(hours, 1)), _LONGEST)
+    return timedelta(hours=min(max(hours, 1), _MOST_HOURS))
 
 
 def settings_for(slug: str) -> tuple[Settings, str]:
@@ -87,22 +88,30 @@ def settings_for(slug: str) -> tuple[Settings, str]:
 
 
 def _on_github(found: Settings, slug: str) -> Settings:
-    lasts = format_duration(claim_window())
+    window = claim_window()
     document = {
         "tracker": f"github:{slug}",
         "preset": "agent",
-        "ttl": lasts,
+        "ttl": format_duration(min(window, _LONGEST_LEASE)),
         "journal": "",
-        "people": {"marker_ttl": lasts},
+        "people": {"marker_ttl": format_duration(window)},
     }
     made = config.from_mapping(document, source="label_state", root=found.root)
     return config.override(made, leases=os.environ.get("DIBS_LEASES"))
 
 
 class _Opened:
-    """Connected once a process, however often it is called."""
+    """Connected once a process, however often it is called.
+
+    A process that was forked off connects anew: two that talk over one connection hear each other's
+    answers.
+    """
 
     def __init__(self) -> None:
+        self.forget()
+        os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[tuple[object, ...], Services] = {}
 

@@ -13,9 +13,9 @@ from dibs.core.pipeline import UNQUEUED, Pipeline
 from dibs.label_state import labels
 from dibs.label_state.answers import Answer, answering, refused
 from dibs.label_state.backlogs import Backlog, backlog_of
-from dibs.label_state.firings import Firing, FiringKey, held, turns_taken
+from dibs.label_state.firings import Firing, FiringKey, Rehearsed, held, turns_taken
 from dibs.label_state.pauses import paused_by_file
-from dibs.label_state.theirs import Release, release_theirs
+from dibs.label_state.theirs import ENDS, Release, release_theirs
 from dibs.services.advancing import Finished
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, Doubtful, Refused
 
@@ -38,7 +38,8 @@ def claim_issue(
 ) -> Answer:
     """Take the issue, or say why not. True only on proof that nobody else has it."""
     if dry_run():
-        return Answer(True, "DRY_RUN", "nothing was asked and nothing was written")
+        text = "nothing was asked and nothing was written"
+        return Answer(True, "DRY_RUN", text, lease=Rehearsed())
     backlog = backlog_of(repo_slug)
     if paused_by_file(repo_slug):
         text = f"{repo_slug} is paused on this machine; see: label-state repo list"
@@ -162,8 +163,9 @@ def _ending(
         return Ending(Outcome.PARKED, note=note)
     stages = {stage.label: stage for stage in pipeline.stages}
     if transition_to is not None and transition_to not in stages:
-        known = ", ".join(labels.legal_transitions(labels.IN_FLIGHT))
-        return _Illegal(f"a claim may not end in {transition_to!r}; it may end in {known}")
+        return _Illegal(
+            f"a claim may not end in {transition_to!r}; it may end in {', '.join(ENDS)}"
+        )
     target = stages[transition_to].name if transition_to is not None else StageName(worked)
     if target != worked and target in pipeline.stage(worked).next:
         return Ending(Outcome.ADVANCED, target, note)

@@ -4,6 +4,7 @@ So age means silence: a claim that is worked for a day is as fresh as one of a m
 claim of a process that died grows old from its last renewal.
 """
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class FiringKey:
         one release would count for both.
         """
         again = f"~{turn}" if turn > 1 else ""
-        return firing_holder(self.codename, self.firing_id + again)
+        return firing_holder(self.codename, self.firing_id, again)
 
     def is_holder(self, name: str) -> bool:
         known, mine = firing_of(name), firing_of(self.holder())
@@ -85,14 +86,25 @@ class Firing:
         self._keeper.check()
 
     def on_lost(self, watcher: Callable[[str], None]) -> None:
-        """Be told why, once, from the renewing thread."""
-        self._keeper.on_lost(watcher)
+        """Be told why, once, in a thread of its own: it may take its time, and release the claim.
+        The renewing thread could do neither.
+        """
+
+        def tell(why: str) -> None:
+            name = f"dibs-lost-{self._keeper.issue}"
+            threading.Thread(target=watcher, args=(why,), name=name, daemon=True).start()
+
+        self._keeper.on_lost(tell)
 
     def end(self, ending: Ending) -> FinishResult:
-        """Raises IllegalMove, and whatever the tracker does: then the claim is still ours."""
-        result = self._finish(ending)
+        """Raises IllegalMove, and whatever the tracker does: then the claim is still ours, and may
+        be ended again until it expires. Who ends it works no more, so nobody renews it from now on.
+        """
+        try:
+            result = self._finish(ending)
+        finally:
+            self.let_go()
         self._ended = True
-        self.let_go()
         return result
 
     def _finish(self, ending: Ending) -> FinishResult:
@@ -115,10 +127,34 @@ class Firing:
             self._supervision.stop()
 
 
-class Held:
-    """What this process holds, by repository, issue and key."""
+class Rehearsed(Firing):
+    """What a dry run holds: nothing, and nobody takes it away."""
 
     def __init__(self) -> None:
+        self._ended = False
+
+    run, fence, stage = RunId("dry-run"), Fence(0), "implement"
+    remaining_s, lost = float("inf"), False
+
+    def check(self) -> None:
+        """Nothing is lost."""
+
+    def on_lost(self, watcher: Callable[[str], None]) -> None:
+        """Nobody is told anything."""
+
+
+class Held:
+    """What this process holds, by repository, issue and key.
+
+    Not what it held before it was forked off: whose threads renew it is another process. Its child
+    releases as any other process does, by the key.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+        os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self) -> None:
         self._lock = threading.Lock()
         self._firings: dict[tuple[str, int, FiringKey], Firing] = {}
 

@@ -41,8 +41,14 @@ def list_paused_repos() -> list[str]:
 
 
 def _same(one: str, other: str) -> bool:
-    """`backend` and `acme/backend` are one repository where GH_ORG says so, in any capitals."""
-    return _known(one) == _known(other)
+    """`backend` and `acme/backend` are one repository where GH_ORG says so, in any capitals.
+
+    Where nobody says whose `backend` is, it may be anybody's.
+    """
+    known, asked = _known(one), _known(other)
+    if "/" in known and "/" in asked:
+        return known == asked
+    return known.rpartition("/")[2] == asked.rpartition("/")[2]
 
 
 def _known(slug: str) -> str:
@@ -116,20 +122,21 @@ def set_repo_paused(repo_slug: str, paused: bool) -> list[str]:  # noqa: FBT001 
 
     Where the tracker cannot be reached, only this machine knows, and a warning says so.
     """
-    with _alone():
-        others = [one for one in _read() if not _same(one, repo_slug)]
-        now = sorted({*others, *([repo_slug.strip()] if paused else [])})
-        _write(now)
+    try:
+        with _alone():
+            others = [one for one in _read() if _known(one) != _known(repo_slug)]
+            now = sorted({*others, *([repo_slug.strip()] if paused else [])})
+            _write(now)
+    except OSError as flaw:
+        raise Damaged(f"{PAUSED_REPOS_FILE} cannot be written: {flaw}") from flaw
     _tell_everybody(repo_slug, paused=paused)
     return now
 
 
 def _tell_everybody(slug: str, *, paused: bool) -> None:
-    backlog = _backlog(slug)
-    if backlog is None:
-        return
-    pauses, here = backlog.services.adapters.pauses, PauseScope.REPOSITORY
     try:
+        backlog = backlog_of(slug)
+        pauses, here = backlog.services.adapters.pauses, PauseScope.REPOSITORY
         if not paused:
             pauses.resume(here, repo=backlog.repo, by=config.actor())
         elif not paused_by_log(backlog):

@@ -14,13 +14,14 @@ from datetime import timedelta
 import click
 
 from dibs._version import __version__
-from dibs.core.errors import DibsError
+from dibs.core.errors import DibsError, Misuse
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Backlog, backlog_of
+from dibs.label_state.claims import dry_run as rehearsing
 from dibs.label_state.examining import Examined, examine
 from dibs.label_state.labels import LabelStateConfig
 from dibs.label_state.pauses import list_paused_repos, set_repo_paused
-from dibs.label_state.stale import Stale, free, stale_claims
+from dibs.label_state.stale import Stale, age_of, free, stale_claims
 
 _REFERENCE = re.compile(r"((?:[\w.-]+/)?[\w.-]+)#([1-9][0-9]{0,17})", re.ASCII)
 _OK, _NO, _REFUSED = 0, 1, 2
@@ -153,6 +154,9 @@ def _first(found: Examined) -> str:
 
 
 def _edit(slug: str, number: int, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
+    if rehearsing():
+        click.echo("a dry run: nothing is written", err=True)
+        return
     backlog = backlog_of(slug)
     backlog.services.tracker.edit_labels(backlog.ref(number), add=add, remove=remove)
 
@@ -165,8 +169,14 @@ def repo() -> None:
     """Take a whole repository offline, and back."""
 
 
+def _named(_: click.Context, __: click.Parameter, slug: str) -> str:
+    if not slug.strip():
+        raise click.BadParameter("it names no repository")
+    return slug
+
+
 @repo.command("pause")
-@click.argument("slug", metavar="REPO")
+@click.argument("slug", metavar="REPO", callback=_named)
 def repo_pause(slug: str) -> int:
     """Nobody claims anything in it."""
     set_repo_paused(slug, True)
@@ -175,7 +185,7 @@ def repo_pause(slug: str) -> int:
 
 
 @repo.command("resume")
-@click.argument("slug", metavar="REPO")
+@click.argument("slug", metavar="REPO", callback=_named)
 def repo_resume(slug: str) -> int:
     """It is worked again."""
     set_repo_paused(slug, False)
@@ -199,8 +209,19 @@ def repo_list(slug: str | None, as_json: bool) -> int:  # noqa: ARG001, FBT001 -
 # Sweeping
 
 
+def _aged(_: click.Context, __: click.Parameter, hours: float) -> float:
+    """Understood before anything is swept."""
+    try:
+        age_of(hours)
+    except Misuse as flaw:
+        raise click.BadParameter(str(flaw)) from flaw
+    return hours
+
+
 @cli.command("sweep-claims")
-@click.option("--max-age-hours", type=float, default=4, show_default=True, metavar="N")
+@click.option(
+    "--max-age-hours", type=float, default=4, show_default=True, metavar="N", callback=_aged
+)
 @click.option("--repo", "slugs", multiple=True, metavar="REPO", help="Instead of the variable's.")
 @click.option("--dry-run", is_flag=True, help="Say what would be released; write nothing.")
 @_as_json
@@ -211,23 +232,26 @@ def sweep_claims(
     as_json: bool,  # noqa: FBT001
 ) -> int:
     """Give issues back whose claim is over: of every repository in LABEL_STATE_SWEEP_REPOS."""
+    dry_run = dry_run or rehearsing()
     repos = slugs or LabelStateConfig.from_env().sweep_repos
     if not repos:
         raise Refused("no repository to sweep: say --repo, or set LABEL_STATE_SWEEP_REPOS")
-    rows = [row for slug in repos for row in _swept(slug, max_age_hours, dry_run=dry_run)]
+    swept = {slug: _swept(slug, max_age_hours, dry_run=dry_run) for slug in repos}
+    rows = [row for found in swept.values() for row in found or ()]
+    unread = [slug for slug, found in swept.items() if found is None]
     if as_json:
-        _write({"dry_run": dry_run, "claims": rows})
+        _write({"dry_run": dry_run, "claims": rows, "not_swept": unread})
     else:
         for row in rows:
             click.echo(_sentence(row))
         click.echo(f"{len(rows)} stale claims" + (", nothing written" if dry_run else ""))
-    return _OK
+    return _NO if len(unread) == len(swept) else _OK
 
 
-def _swept(slug: str, max_age_hours: float, *, dry_run: bool) -> list[dict[str, object]]:
-    """One repository that cannot be read does not keep the others from being swept."""
+def _swept(slug: str, max_age_hours: float, *, dry_run: bool) -> list[dict[str, object]] | None:
+    """One repository that cannot be read does not keep the others from being swept: None."""
     try:
-        backlog, max_age = backlog_of(slug), timedelta(hours=max_age_hours)
+        backlog, max_age = backlog_of(slug), age_of(max_age_hours)
         found = list(stale_claims(backlog, max_age))
         return [
             {
@@ -238,7 +262,7 @@ def _swept(slug: str, max_age_hours: float, *, dry_run: bool) -> list[dict[str, 
         ]
     except DibsError as failure:
         click.echo(f"{slug}: not swept: {failure} ({failure.code})", err=True)
-        return []
+        return None
 
 
 def _released(backlog: Backlog, stale: Stale, max_age: timedelta) -> str:

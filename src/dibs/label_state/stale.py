@@ -12,6 +12,7 @@ from datetime import timedelta
 from dibs.core.agent_dialect import firing_of, their_release
 from dibs.core.durations import format_instant
 from dibs.core.eligibility import abandoned_at
+from dibs.core.errors import Misuse
 from dibs.core.ids import IssueRef, StageName
 from dibs.core.issue import Thread
 from dibs.core.lease import Lease, Standing
@@ -30,6 +31,14 @@ from dibs.services.freeing import Freeing
 UNKNOWN = "?"
 _EVERY = 100_000
 _HOUR = timedelta(hours=1)
+_MOST_HOURS = 24 * 36500.0
+
+
+def age_of(hours: float) -> timedelta:
+    """Raises Misuse for what is no age: below nothing every claim would be over."""
+    if not 0 <= hours <= _MOST_HOURS:
+        raise Misuse(f"max_age_hours is a number of hours from 0 on, not {hours}")
+    return timedelta(hours=hours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,10 @@ class Stale:
     def label_drift(self) -> bool:
         """The claim is there and the label is not: somebody has moved the issue since."""
         return labels.IN_FLIGHT not in self.thread.issue.labels
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.codename, self.firing_id
 
     @property
     def identified(self) -> bool:
@@ -76,7 +89,7 @@ def find_stale_claims(repo_slug: str, *, max_age_hours: float = 4) -> list[dict[
     would say that all is well.
     """
     backlog = backlog_of(repo_slug)
-    found = stale_claims(backlog, timedelta(hours=max_age_hours))
+    found = stale_claims(backlog, age_of(max_age_hours))
     return [one.row(repo_slug, max_age_hours) for one in found]
 
 
@@ -156,8 +169,8 @@ def force_release_stale_claim(
     """
     if dry_run():
         return Answer(True, "DRY_RUN", "nothing was asked and nothing was written")
+    window = claim_window() if max_age_hours is None else age_of(max_age_hours)
     backlog = backlog_of(repo_slug)
-    window = claim_window() if max_age_hours is None else timedelta(hours=max_age_hours)
     thread = backlog.read(num)
     found = list(stale_on(backlog, thread, window))
     wanted = [
@@ -183,7 +196,26 @@ def free(
     max_age: timedelta,
     keep_labels: bool = False,
 ) -> Answer:
-    """In one trip: the release for their readers, then the labels."""
+    """In one trip: the release for their readers, then the labels.
+
+    If the issue has changed since, and that may have been the release of another claim on it, it is
+    looked at once more.
+    """
+    answer = _freed(backlog, stale, sweep_id, max_age, keep_labels=keep_labels)
+    if answer is None:
+        thread, key = backlog.read(int(stale.thread.issue.ref.key)), stale.key
+        again = [one for one in stale_on(backlog, thread, max_age) if one.key == key]
+        for one in again[:1]:
+            answer = _freed(backlog, one, sweep_id, max_age, keep_labels=keep_labels)
+    if answer is None:
+        return Answer(False, "UNPROVEN", "the issue changed while it was looked at")
+    return answer
+
+
+def _freed(
+    backlog: Backlog, stale: Stale, sweep_id: str, max_age: timedelta, *, keep_labels: bool
+) -> Answer | None:
+    """None if it was not as it was seen."""
     thread, services = stale.thread, backlog.services
     said = _said(stale, sweep_id)
     others = [one for one in their_claims(thread) if not one.older_than(max_age, thread.now)]
@@ -194,7 +226,7 @@ def free(
         queued = () if others else _queued(backlog, stale)
         freed = apply_to(services.tracker, thread.issue, (*said, *queued))
     if freed is None:
-        return Answer(False, "UNPROVEN", "the issue changed while it was looked at")
+        return None
     kept = f"{others[0].codename} has claimed it since" if others else ""
     return Answer(True, "LABELS_KEPT" if others else "", kept)
 

@@ -21,6 +21,8 @@ from dibs.label_state.backlogs import Backlog
 from dibs.ports.applying import apply_to
 
 _FOR_EVER = timedelta(days=36500)
+ENDS = [one for one in labels.legal_transitions(labels.IN_FLIGHT) if one != labels.NO_STATE]
+"""The labels that a claim may end in; no label at all is none that could be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ def release_theirs(backlog: Backlog, thread: Thread, release: Release) -> Answer
     held = backlog.services.leases.standing(thread).live
     if not mine or held is not None or not thread.complete:
         return _not_ours(thread, None if held is None else held.lease.holder)
-    target = release.transition_to or labels.IMPLEMENT
-    if not labels.is_legal_transition(labels.IN_FLIGHT, target):
+    target = labels.IMPLEMENT if release.transition_to is None else release.transition_to
+    if target not in ENDS:
         return Answer(False, IllegalMove.code, f"a claim may not end in {target!r}")
     line = their_release(*key, release.outcome, format_instant(thread.now), pr=release.pr_url or "")
     effects = (*_moving(thread, target), PostComment(line), *_leaving(thread))

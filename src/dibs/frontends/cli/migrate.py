@@ -1,6 +1,5 @@
 """Coming from another system: `dibs migrate alfred`."""
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,8 +35,9 @@ def alfred_command(context: Context, apply: bool, max_age_hours: float) -> Answe
     What runs is left to run. Run it as often as you like: it changes what is left to change.
     """
     from dibs.label_state.adopting import Adopting
+    from dibs.label_state.stale import age_of
 
-    adopting = Adopting(context.services, window=timedelta(hours=max_age_hours), apply=apply)
+    adopting = Adopting(context.services, window=age_of(max_age_hours), apply=apply)
     found = list(adopting.adopt())
     changes = [one for one in found if one.changes]
     data = {
