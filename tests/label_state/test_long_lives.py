@@ -6,9 +6,9 @@ import threading
 import pytest
 
 import dibs.label_state as ls
-from dibs.core.errors import Misuse, Unavailable
+from dibs.core.errors import LeaseLost, Misuse, Unavailable
 from dibs.label_state import backlogs
-from dibs.label_state.firings import Firing, FiringKey, held
+from dibs.label_state.firings import Firing, FiringKey, LookingFirst, held
 
 from .old_runner import OldRunner, words
 from .test_claims import LUCIUS, another_process
@@ -112,7 +112,7 @@ def in_a_child(work):
 
 def test_a_child_has_connections_of_its_own_and_releases_by_the_key(hub):
     number = hub.issue("agent:implement")
-    won = ls.claim_issue("shop", number, **LUCIUS)
+    assert ls.claim_issue("shop", number, **LUCIUS)
     before, key = hub.services, FiringKey(**LUCIUS)
 
     def work():
@@ -122,8 +122,33 @@ def test_a_child_has_connections_of_its_own_and_releases_by_the_key(hub):
     assert in_a_child(work) == 0
     assert hub.labels(number) == {"agent:pr-open"}
     assert hub.services is before
+
+
+def test_what_another_process_released_is_not_taken_back_by_a_renewal(hub):
+    number = hub.issue("agent:implement")
+    won = ls.claim_issue("shop", number, **LUCIUS)
+    onward = {**LUCIUS, "transition_to": "agent:pr-open"}
+    assert in_a_child(lambda: ls.release_issue("shop", number, **onward)) == 0
     won.lease._keeper.renew_now()
-    assert won.lease.lost, "the parent learns of it"
+    with pytest.raises(LeaseLost, match="elsewhere"):
+        won.lease.check()
+    assert not ls.release_issue("shop", number, **LUCIUS, outcome="failure")
+    assert hub.labels(number) == {"agent:pr-open"}
+    (_, card), (_, release) = filter(None, map(words, hub.bodies(number)))
+    assert (card["state"], card["next"], release["outcome"]) == ("released", "pr-open", "success")
+
+
+def test_a_renewal_that_wrote_over_a_release_is_the_last_one(hub, monkeypatch):
+    """It may land between the look and the write; the release's own comment is still there."""
+    number = hub.issue("agent:implement")
+    won = ls.claim_issue("shop", number, **LUCIUS)
+    assert in_a_child(lambda: ls.release_issue("shop", number, **LUCIUS)) == 0
+    with monkeypatch.context() as blind:
+        blind.setattr(LookingFirst, "_released", lambda *_: False)
+        won.lease._keeper.renew_now()
+    assert not won.lease.lost
+    won.lease._keeper.renew_now()
+    assert won.lease.lost
 
 
 def test_a_child_does_not_wait_for_a_lock_that_nobody_will_open(hub):

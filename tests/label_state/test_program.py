@@ -158,6 +158,16 @@ def test_one_repository_that_cannot_be_read_does_not_keep_the_others(stale, caps
     assert all(hub.labels(number) == {"agent:implement"} for number in over)
 
 
+def test_who_lost_a_race_is_not_called_the_one_at_work(hub):
+    number = hub.issue("agent:implement")
+    assert ls.claim_issue("shop", number, codename="winner", firing_id="w1")
+    lost = "run=r1 ttl=60s v=1 stage=implement"
+    hub.say(number, f"<!-- claim holder=loser%20firing%20l1 {lost} state=conceded -->")
+    hub.say(number, f"<!-- agent-claim:codename=loser firing_id=l2 {lost} state=bid -->")
+    assert "in-flight (winner:w1)" in label_state("dedup-check", f"shop#{number}").stdout
+    assert ls.issue_dedup_check("shop", number)["latest_claim"]["codename"] == "winner"
+
+
 def test_a_sweep_that_could_read_nothing_does_not_say_that_all_is_well(hub, capsys):
     assert run(["sweep-claims", "--repo", "acme/nowhere", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)

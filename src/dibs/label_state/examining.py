@@ -11,6 +11,7 @@ from dibs.core.card import Card, parse_mark
 from dibs.core.durations import format_instant
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import DibsError
+from dibs.core.fold import confirmed
 from dibs.core.issue import Comment, Thread
 from dibs.core.lease import Record
 from dibs.label_state import labels
@@ -134,7 +135,9 @@ def _in_flight(thread: Thread) -> str:
 
 
 def latest_claim(thread: Thread) -> dict[str, str] | None:
-    """The newest claim comment, released or not, among all of them; a stranger's is none."""
+    """The newest claim comment, released or not, among all of them; a stranger's is none, nor is
+    the bid of somebody who lost.
+    """
     claims = [said for comment in thread.comments if (said := _claim(comment))]
     return claims[-1] if claims else None
 
@@ -143,6 +146,8 @@ def _claim(comment: Comment) -> dict[str, str]:
     if not comment.by_writer:
         return {}
     mark = parse_mark(comment.body)
+    if isinstance(mark, Card) and not confirmed(mark):
+        return {}
     if comment.body.lstrip().startswith(CLAIM_PREFIX):
         said = fields_of(comment.body)
     elif isinstance(mark, Card):

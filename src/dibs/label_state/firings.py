@@ -10,12 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
-from dibs.core.agent_dialect import CLAIM_PREFIX, fields_of, firing_holder, firing_of
+from dibs.core.agent_dialect import (
+    CLAIM_PREFIX,
+    RELEASE_PREFIX,
+    fields_of,
+    firing_holder,
+    firing_of,
+)
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, HolderId, RunId
 from dibs.core.issue import Thread
-from dibs.core.lease import Ending, Outcome
+from dibs.core.lease import Ending, Lease, Lost, Outcome, RenewResult
 from dibs.label_state.backlogs import Backlog
+from dibs.ports.guarantees import Guarantee
 from dibs.services.advancing import FinishResult
 from dibs.services.claiming import Claimed
 from dibs.services.keeping import Keeper, Supervision
@@ -47,12 +54,46 @@ def _first_turn(key: tuple[str, str]) -> tuple[str, str]:
     return (codename, first) if again and turn.isdigit() else key
 
 
+class LookingFirst:
+    """A card has one writer, and here it has two: who renews it, and another process that knows the
+    key and releases it. A renewal would write over that. So it looks before, where a card is all
+    that there is: the release is a comment of its own, which no renewal takes back.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._alone = Guarantee.ATOMIC not in services.leases.guarantees
+
+    def renew(self, lease: Lease) -> RenewResult:
+        if self._alone and self._released(lease):
+            return Lost("it was released elsewhere, or taken away")
+        return self._services.leases.renew(lease)
+
+    def _released(self, lease: Lease) -> bool:
+        thread = self._services.tracker.read(lease.issue)
+        if not thread.complete:
+            return False  # the renewal looks as well, and will say so
+        return self._services.leases.mine(thread, lease.run) is None or any(
+            fields_of(comment.body).get("run") == lease.run
+            for comment in thread.comments
+            if comment.by_writer and comment.body.startswith(RELEASE_PREFIX)
+        )
+
+
 class Firing:
     """One claim in our hands."""
 
     def __init__(self, services: Services, claimed: Claimed, *, renewed: bool) -> None:
         self._services = services
-        self._keeper: Keeper = services.running.keep(claimed)
+        self._keeper = Keeper(
+            claimed,
+            LookingFirst(services),
+            services.tracker,
+            services.pipeline,
+            services.adapters.clock,
+            services.adapters.journal,
+            services.reached,
+        )
         self._ended = False
         self._supervision: Supervision | None = None
         if renewed:
