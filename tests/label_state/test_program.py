@@ -4,10 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 import dibs.label_state as ls
+from dibs.core.agent_dialect import firing_holder
+from dibs.core.card import Card, CardState, parse_mark, render_card
+from dibs.core.ids import RunId, StageName
 from dibs.label_state.firings import held
 from dibs.label_state.program import run
 
@@ -161,9 +166,12 @@ def test_one_repository_that_cannot_be_read_does_not_keep_the_others(stale, caps
 def test_who_lost_a_race_is_not_called_the_one_at_work(hub):
     number = hub.issue("agent:implement")
     assert ls.claim_issue("shop", number, codename="winner", firing_id="w1")
-    lost = "run=r1 ttl=60s v=1 stage=implement"
-    hub.say(number, f"<!-- claim holder=loser%20firing%20l1 {lost} state=conceded -->")
-    hub.say(number, f"<!-- agent-claim:codename=loser firing_id=l2 {lost} state=bid -->")
+    now = hub.read(number).now
+    for state, prev in ((CardState.CONCEDED, now), (CardState.BID, None)):
+        bid = Card(RunId(state.value), timedelta(hours=1), state, firing_holder("loser", "l1"))
+        card = render_card(replace(bid, stage=StageName("implement"), prev=prev))
+        assert parse_mark(card).state is state
+        hub.say(number, card)
     assert "in-flight (winner:w1)" in label_state("dedup-check", f"shop#{number}").stdout
     assert ls.issue_dedup_check("shop", number)["latest_claim"]["codename"] == "winner"
 
