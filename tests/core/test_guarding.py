@@ -103,6 +103,14 @@ def test_commits_that_name_the_firing_are_the_holders(firing, refused):
         assert codes(judged([replace(HELD, body=body)], pusher)) == refused
 
 
+def test_a_firing_id_that_is_too_long_for_a_card_is_known_by_what_the_card_says():
+    firing, other = ("f" * 60 + end for end in ("1", "2"))
+    holder = str(firing_holder("lucius", firing)).replace(" ", "%20")
+    held = [replace(HELD, body=HELD.body.replace("worker-a", holder))]
+    assert codes(judged(held, Pusher(firings=frozenset({("lucius", firing)})))) == []
+    assert codes(judged(held, Pusher(firings=frozenset({("lucius", other)})))) == ["HELD"]
+
+
 def test_another_tools_claim_is_its_own_commits():
     claim = make_comment(CLAIM.format("f-1"), 5, 0)
     assert codes(judged([claim], Pusher(firings=frozenset({("lucius", "f-1")})))) == []

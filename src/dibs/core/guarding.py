@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from dibs.core.agent_dialect import fields_of, firing_of
+from dibs.core.agent_dialect import fields_of, firing_holder, firing_of
 from dibs.core.durations import format_instant
 from dibs.core.eligibility import ReasonCode, Surroundings, abandoned_at, judge
 from dibs.core.errors import LeaseLost
@@ -101,11 +101,15 @@ def _is_held_by(held: Record, pusher: Pusher) -> bool:
 
 
 def _fired(firing: tuple[str, str], pusher: Pusher) -> bool:
-    """Whether the commits are of this firing; one that claims again counts its turns."""
+    """Whether the commits are of this firing; one that claims again counts its turns.
+
+    A card says a long name in short.
+    """
     codename, name = firing
     first, again, turn = name.rpartition("~")
     names = {name, first if again and turn.isdigit() else name}
-    return any((codename, one) in pusher.firings for one in names)
+    known = {*pusher.firings, *(firing_of(firing_holder(*one)) for one in pusher.firings)}
+    return any((codename, one) in known for one in names)
 
 
 def _stale_fence(held: Record, pusher: Pusher) -> Iterator[Objection]:
