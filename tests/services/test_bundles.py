@@ -11,7 +11,7 @@ from dibs.core.presets import AGENT
 from dibs.core.steps import Step
 from dibs.core.worktrees import BundleWorktree
 from dibs.services.bundling import MOST, Waits
-from dibs.services.claiming import Beaten, ClaimOptions
+from dibs.services.claiming import Beaten, ClaimOptions, Doubtful
 from dibs.services.running import StopSignal
 from dibs.services.working import Until
 
@@ -198,6 +198,64 @@ def test_a_bundle_that_is_larger_than_the_limit_says_so():
     crowd = Bundles()
     first, *_ = crowd.bundle(MOST + 1)
     assert isinstance(claim(crowd.process(), first), Waits)
+
+
+def test_a_worker_that_drains_does_not_wait_for_a_bundle_that_is_too_large():
+    world = Bundles(stage={"wip": 2})
+    world.bundle(3)
+    report = work(world.process())
+    assert (report.attempts, report.refused) == (0, 1)
+
+
+def test_a_bundle_that_has_no_room_as_a_whole_is_not_bid_for_in_part(kind):
+    """Or every look would cost its first issue a lease and a comment."""
+    world = Bundles(kind, stage={"wip": 3})
+    first, second = world.bundle(2)
+    person = world.process("person")
+    held = [person.hold(world.add(READY)) for _ in range(2)]
+    process = world.process()
+    result = claim(process, second)
+    assert isinstance(result, Waits)
+    assert [reason.code for reason in result.reasons] == [ReasonCode.WIP_LIMIT]
+    assert [world.cards(issue) for issue in (first, second)] == [[], []]
+    assert process.why(first) == process.why(second) == ["WIP_LIMIT"]
+    person.services.advancing.give_back(held[0])
+    assert process.why(first) == process.why(second) == []
+    assert isinstance(claim(process, second), tuple)
+
+
+def test_an_issue_with_two_bundle_labels_is_in_the_first_of_them_whoever_asks(world):
+    first = world.add(READY, "agent:bundle:a")
+    both = world.add(READY, "agent:bundle:a", "agent:bundle:b")
+    last = world.add(READY, "agent:bundle:b")
+    [alone] = claim(world.process(), last)
+    assert alone.lease.issue == last
+    together = claim(world.process("w2"), both)
+    assert [claimed.lease.issue for claimed in together] == [first, both]
+
+
+def test_a_bundle_that_waits_is_looked_at_once_and_not_once_from_each_of_its_issues(world):
+    issues = world.bundle(10)
+    world.tracker.edit_labels(issues[-1], add=["paused"])
+    process, reads = world.process(), []
+    process.tracker.before = lambda call: reads.append(1) if call.name == "read" else None
+    work(process)
+    assert len(reads) <= len(issues)
+
+
+def test_a_lease_that_is_lost_while_the_rest_is_claimed_is_no_bundle(world):
+    issues = world.bundle()
+    process = world.process()
+
+    def lose_the_first(call):
+        if call.name == "show" and call.args[0].issue == issues[1]:
+            world.clock.advance(TTL_S * 2)
+
+    process.leases.before = lose_the_first
+    assert isinstance(claim(process, issues[0]), Doubtful)
+    process.leases.before = lambda _: None
+    world.clock.advance(TTL_S * 3)
+    assert isinstance(claim(world.process("w2"), issues[0]), tuple)
 
 
 def test_a_reason_is_told_as_it_is_to_the_one_it_is_about(world):

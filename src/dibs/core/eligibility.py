@@ -398,10 +398,11 @@ def regressed(granted: Fence, seen: Fence) -> Reason:
     )
 
 
-def over_limit(stage: Stage, in_flight: int) -> Reason:
+def over_limit(stage: Stage, in_flight: int, *, wanted: int = 1) -> Reason:
+    together = f", and {wanted} are worked together" if wanted > 1 else ""
     return Reason(
         ReasonCode.WIP_LIMIT,
-        f"stage {stage.name!r} has {in_flight} of at most {stage.wip} issues in flight",
+        f"stage {stage.name!r} has {in_flight} of at most {stage.wip} issues in flight{together}",
         "wait for one of them to finish, or raise the stage's wip",
     )
 

@@ -4,18 +4,19 @@ All are looked at before the first bid, and then claimed in the order of `core.b
 cannot be had, those that were won are given back, the last one first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
 from dibs.core.bundles import bundle_of, in_order
-from dibs.core.eligibility import Reason, ReasonCode, Verdict
-from dibs.core.errors import NoSuchIssue, Outage
+from dibs.core.eligibility import Reason, ReasonCode, Verdict, over_limit
+from dibs.core.errors import Misuse, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Thread
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.worktrees import BundleWorktree
+from dibs.ports.reading import read_each
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.advancing import Advancing
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
@@ -32,6 +33,8 @@ class Waits:
     member: Thread
     reasons: tuple[Reason, ...]
     after_grant: bool = False
+    others: tuple[Issue, ...] = ()
+    """The rest of the bundle, as it was listed: what is true of one of them is true of all."""
 
     def reasons_for(self, issue: IssueRef) -> tuple[Reason, ...]:
         """What that means for another issue of the bundle."""
@@ -80,7 +83,8 @@ class Bundling:
         if not isinstance(looked, Waits):
             return ()
         about_it = looked.reasons_for(thread.issue.ref)
-        return tuple(one for one in about_it if one.code is ReasonCode.BUNDLE_WAITS)
+        ours = (ReasonCode.BUNDLE_WAITS, ReasonCode.WIP_LIMIT)
+        return tuple(one for one in about_it if one.code in ours)
 
     def claim(self, picked: Thread, stage: Stage, options: ClaimOptions) -> BundleResult:
         """Try once, for all that are in the stage and in the bundle of the picked one."""
@@ -93,10 +97,14 @@ class Bundling:
                 wanted = replace(options, look_first=True, seen=thread)
                 match self._claiming.claim(thread.issue.ref, stage, wanted):
                     case Claimed() as claimed:
-                        won = [*(self._kept(one) for one in won), claimed]
+                        won.append(claimed)
+                        if (lost := self._keep_all(won)) is not None:
+                            self._give_back(won, None)
+                            return lost
                     case Refused(_, reasons, after_grant):
                         self._give_back(won, thread)
-                        return Waits(thread, reasons, after_grant or bool(won))
+                        others = tuple(one.issue for one in looked if one is not thread)
+                        return Waits(thread, reasons, after_grant or bool(won), others)
                     case Beaten() | Doubtful() as lost:
                         self._give_back(won, thread)
                         return lost
@@ -107,17 +115,21 @@ class Bundling:
             raise
         return tuple(won)
 
-    def _kept(self, claimed: Claimed) -> Claimed:
-        """Renewed if it is time: the last of many must not cost the first."""
-        keeper = self._keep(claimed)
-        keeper.beat()  # one that is lost by now is found out before the work starts
-        return replace(claimed, lease=keeper.lease, asked_at=keeper.asked_at)
+    def _keep_all(self, won: list[Claimed]) -> Doubtful | None:
+        """Renew those for which it is time: the last of many must not cost the first."""
+        for place, claimed in enumerate(won):
+            keeper = self._keep(claimed)
+            if keeper.beat() is None:
+                why = "its lease was over before the rest of its bundle was claimed"
+                return Doubtful(claimed.lease.issue, why)
+            won[place] = replace(claimed, lease=keeper.lease, asked_at=keeper.asked_at)
+        return None
 
     def _give_back(self, won: Sequence[Claimed], missing: Thread | None) -> None:
         why = "its bundle could not be claimed as a whole"
         note = why if missing is None else f"{why}: {missing.issue.ref} was not to be had"
         for claimed in reversed(won):
-            with suppress(Outage, NoSuchIssue):  # then it expires
+            with suppress(Outage, Misuse):  # then it expires; the next one is given back anyhow
                 self._advancing.give_back(self._keep(claimed), note)
 
     # Who is in it
@@ -125,29 +137,50 @@ class Bundling:
     def _look(self, picked: Thread, stage: Stage, judge: Judge) -> tuple[Thread, ...] | Waits:
         """All of them, in the order of claiming; or the first that is in the way."""
         members = self._members(picked.issue, stage)
+
+        def waits(member: Thread, *reasons: Reason) -> Waits:
+            rest = (one for ref, one in members.items() if ref != member.issue.ref)
+            return Waits(member, reasons, others=tuple(rest))
+
         if (reason := _too_many(len(members), stage)) is not None:
-            return Waits(picked, (reason,))
+            return waits(picked, reason)
         found: list[Thread] = []
-        for ref in members:
-            thread, verdict = judge(picked if ref == picked.issue.ref else self._tracker.read(ref))
+        for read in self._read(picked, members):
+            thread, verdict = judge(read)
             if verdict.stage is not None and verdict.stage.name != stage.name:
-                if ref == picked.issue.ref:
-                    return Waits(thread, (_elsewhere(verdict.stage),))
+                if thread.issue.ref == picked.issue.ref:
+                    return waits(thread, _elsewhere(verdict.stage))
                 continue  # its label has given way in another stage
             if verdict.reasons:
-                return Waits(thread, verdict.reasons)
+                return waits(thread, *verdict.reasons)
             found.append(thread)
+        in_flight = self._claiming.in_flight(stage) if len(found) > 1 else 0
+        if stage.wip is not None and in_flight + len(found) > stage.wip:
+            # Some of them could be had, and would be given back each time that it is tried.
+            return waits(picked, over_limit(stage, in_flight, wanted=len(found)))
         return tuple(found)
 
-    def _members(self, picked: Issue, stage: Stage) -> tuple[IssueRef, ...]:
-        label = bundle_of(picked.labels)
-        if label is None:
-            return (picked.ref,)
-        found = self._tracker.find(IssueQuery((label,), limit=MOST + 1)).issues
-        return in_order([picked.ref, *(one.ref for one in found if self._may_be_in(one, stage))])
+    def _read(self, picked: Thread, members: Mapping[IssueRef, Issue]) -> Iterator[Thread]:
+        """In their order; those that are gone since they were listed are in no bundle."""
+        others = (ref for ref in members if ref != picked.issue.ref)
+        read = {thread.issue.ref: thread for thread in read_each(self._tracker, others)}
+        read[picked.issue.ref] = picked
+        return (read[ref] for ref in members if ref in read)
 
-    def _may_be_in(self, issue: Issue, stage: Stage) -> bool:
+    def _members(self, picked: Issue, stage: Stage) -> Mapping[IssueRef, Issue]:
+        label = bundle_of(picked.labels)
+        found = {picked.ref: picked}
+        if label is not None:
+            query = IssueQuery((label,), limit=MOST + 1)
+            listed = self._tracker.find(query).issues
+            found |= {one.ref: one for one in listed if self._may_be_in(one, label, stage)}
+        return {ref: found[ref] for ref in in_order(found)}
+
+    def _may_be_in(self, issue: Issue, label: str, stage: Stage) -> bool:
         """While somebody holds it, its label may have given way."""
+        own = bundle_of(issue.labels)
+        if own is None or own.casefold() != label.casefold():
+            return False  # of the bundles that it is labelled with, it is in one
         stages = self._pipeline.stages_of(issue.labels)
         hidden = stage.gives_way and not stages and self._pipeline.labels.claimed in issue.labels
         return stage in stages or hidden

@@ -204,13 +204,17 @@ class Claiming:
 
     def has_room(self, stage: Stage) -> bool:
         """Whether the stage's WIP limit leaves anything to claim. Cheap, and not yet a promise."""
+        return stage.wip is None or self.in_flight(stage) < stage.wip
+
+    def in_flight(self, stage: Stage) -> int:
+        """How many of its places are taken, as far as it has a limit. No promise either."""
         if stage.wip is None:
-            return True
+            return 0
         if Guarantee.ATOMIC in self._leases.guarantees or looks_ahead(self._tracker) is None:
-            return len(self._leases.live(stage.name, limit=stage.wip)) < stage.wip
+            return len(self._leases.live(stage.name, limit=stage.wip))
         # Where leases are read off the tracker, and that is dear, the labels have to do.
         shown = IssueQuery(self._pipeline.held_labels(stage), limit=stage.wip)
-        return len(self._tracker.find(shown).issues) < stage.wip
+        return len(self._tracker.find(shown).issues)
 
     def judge(self, thread: Thread, *, in_flight: int | None = None) -> Verdict:
         """What `dibs why` says, and what a claim would be told."""

@@ -30,6 +30,7 @@ _LASTING = frozenset(
         ReasonCode.PULL_OPEN,
         ReasonCode.UNPROTECTED,
         ReasonCode.FOREIGN_CLAIM,
+        ReasonCode.BUNDLE_WAITS,  # for what keeps one of it back that one's own reasons are told
     }
 )
 """Only people and other programs lift these, so a draining worker does not wait for them."""

@@ -362,21 +362,28 @@ class Worker:
                 _log.info("%s: not won: %s", issue, why)
                 for one in {issue, candidate.issue.ref}:
                     resting.rest(one, self._jittered(self._options.poll_s))
-            case Refused(_, reasons, after_grant) | Waits(_, reasons, after_grant):
-                self._leave_be(candidate, reasons, paid=after_grant)
-                if any(reason.code is ReasonCode.WIP_LIMIT for reason in reasons):
-                    stages.remove(candidate.stage)
+            case Refused() | Waits() as refused:
+                self._leave_alone(candidate, refused, stages)
             case never:
                 assert_never(never)
         return False
 
-    def _leave_be(self, candidate: Candidate, reasons: tuple[Reason, ...], *, paid: bool) -> None:
+    def _leave_alone(
+        self, candidate: Candidate, refused: Refused | Waits, stages: list[Stage]
+    ) -> None:
+        reasons, paid = refused.reasons, refused.after_grant
         self.report.refused += 1
         if any(reason.code is ReasonCode.REPOSITORY_PAUSED for reason in reasons):
             self._kept_back.add(candidate.issue.ref.repo)
-        self._scanning.resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
+        resting = self._scanning.resting
+        resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
         if candidate.thread is not None and (paid or _others_bid(reasons)):
             self._spread.met()
+        if isinstance(refused, Waits):  # looking from another of them would find the same
+            for other in refused.others:
+                resting.refused(other, reasons, candidate.now, paid=paid)
+        elif any(reason.code is ReasonCode.WIP_LIMIT for reason in reasons):
+            stages.remove(candidate.stage)
 
     def _won(self, *claims: Claimed) -> bool:
         self._spread.won()
