@@ -273,3 +273,45 @@ def test_repositories_that_nobody_named_are_found_out_before_anything_is_claimed
     project.add(1, "--label", "agent:bundle:b0")
     project.dibs("work", "--drain", env=env).told(1, "[repos] does not say where")
     assert project.cards(1) == []
+
+
+def test_a_bundles_handler_may_push_what_closes_any_of_its_issues(
+    project: Project, shop: Path, env: dict[str, str]
+) -> None:
+    """The hook is in the clone, and the backlog is not: the run knows where it is."""
+    close = """
+    git commit --quiet --allow-empty -m "Closes #1, closes #2, closes #3"
+    git push --quiet origin "$DIBS_BRANCH" 2> "$DIBS_ROOT/said"
+    """
+    bundled(project, "auto", close, 1)
+    assert project.dibs("hook", "install", cwd=shop).code == 0
+    project.drain(env=env)
+    assert (project.root / "said").read_text() == ""
+    assert len(pushed(shop)) == 1
+
+
+def test_a_run_may_not_push_what_closes_an_issue_of_another(
+    project: Project, shop: Path, env: dict[str, str]
+) -> None:
+    close = """
+    git commit --quiet --allow-empty -m "Closes #1, closes #2"
+    git push --quiet origin "$DIBS_BRANCH" 2> "$DIBS_ROOT/said"
+    """
+    project.begin(pipeline(one=close, extra=WORKTREE, ttl="20s"), titles=2)
+    assert project.dibs("hook", "install", cwd=shop).code == 0
+    project.dibs("claim", "2", "--as", "ann")
+    project.dibs("work", "--once", "--stage", "one", env=env)
+    assert "#2 HELD" in (project.root / "said").read_text()
+    assert pushed(shop) == set()
+
+
+def test_a_worker_that_a_git_hook_started_works_in_its_own_worktrees(
+    project: Project, shop: Path, env: dict[str, str]
+) -> None:
+    """Git tells hooks and aliases where they are, and every git command under them obeys."""
+    project.begin(pipeline(one=PUSH, extra=WORKTREE, ttl="20s"), titles=1)
+    before = git(shop, "rev-parse", "HEAD")
+    project.drain(env={**env, "GIT_DIR": str(shop / ".git"), "GIT_PREFIX": ""})
+    assert git(shop, "rev-parse", "HEAD") == before
+    assert git(shop, "status", "--porcelain") == ""
+    assert len(pushed(shop)) == 1

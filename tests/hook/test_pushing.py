@@ -495,3 +495,29 @@ def test_a_backlog_that_does_not_answer_in_time_refuses_if_it_has_to_be_sure(clo
         sql.close()
     assert pushed.refused("could not be checked", "strict")
     assert clone.push("main").went_out
+
+
+def test_a_runs_worktree_of_another_repository_is_judged_by_the_backlog_of_its_worker(
+    backlog, clone, tmp_path
+):
+    """The worker says where its configuration is; nothing is beside the clone."""
+    run, _ = backlog.claim()
+    other = Clone.made(tmp_path / "elsewhere")
+    assert other.dibs("hook", "install").code == 0
+    other.commit("Closes #1")
+    root = {"DIBS_ROOT": str(clone.folder)}
+    assert other.push("main", DIBS_RUN="another", **root).refused("#1 HELD")
+    assert other.push("main", DIBS_RUN=run, **root).went_out
+
+
+def test_a_run_of_a_bundle_holds_each_of_its_issues_by_another_lease(backlog, clone):
+    backlog.add()
+    backlog.add()
+    (first, fence), (second, _) = backlog.claim("1"), backlog.claim("2")
+    held = {"DIBS_RUN": first, "DIBS_FENCE": str(fence), "DIBS_ISSUE": "#1"}
+    clone.commit("Closes #1, closes #2")
+    assert clone.push("main", **held).refused("#2 HELD")
+    assert clone.push("main", **held, DIBS_RUNS=f"{first} {second}").went_out
+    clone.commit("Closes #3")
+    backlog.claim("3", holder="worker-8")
+    assert clone.push("main", **held, DIBS_RUNS=f"{first} {second}").refused("#3 HELD")

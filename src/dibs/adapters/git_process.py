@@ -204,9 +204,9 @@ def bounded(
         return Ran(process.returncode, out, told.read().decode("utf-8", "replace"))
 
 
-def inherited() -> dict[str, str]:
-    """Our environment without what would change where or how a git of ours works."""
-    return {name: text for name, text in os.environ.items() if not _DROPPED.fullmatch(name)}
+def inherited(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """An environment, ours, without what would change where or how a git in it works."""
+    return {name: text for name, text in environment.items() if not _DROPPED.fullmatch(name)}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -384,6 +384,7 @@ class Running:
                 "DIBS_ATTEMPT": str(attempt),
                 "DIBS_DEADLINE": format_instant(deadline),
                 **(_environment(place) if place else {}),
+                **_runs(job),
             },
             pass_env=claimed.stage.pass_env,
             # The group must be gone before the lease can be another's.
@@ -487,6 +488,12 @@ _APART = "the lease on another issue of its bundle was lost"
 def _lead(job: _Job, keeper: Keeper) -> str:
     """The run that has the output, where several issues were worked together."""
     return "" if keeper is job.held.lead else job.held.lead.run
+
+
+def _runs(job: _Job) -> dict[str, str]:
+    """All of them where there are several: whoever guards an issue must know them by each."""
+    runs = [keeper.run for keeper in job.held]
+    return {"DIBS_RUNS": " ".join(runs)} if len(runs) > 1 else {}
 
 
 def _environment(place: Workplace) -> dict[str, str]:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dibs.adapters.clocks import SystemClock
+from dibs.adapters.git_process import inherited
 from dibs.core.errors import HandlerUnusable
 from dibs.core.ids import LocalTime
 from dibs.core.pipeline import Command, PythonCallable
@@ -44,7 +45,7 @@ SECRET_NAMES = (
 )
 _WARDEN_SLACK_S = 2.0
 _LARGEST_RESULT = 65_536
-_PLACES = {"DIBS_ROOT", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
+_PLACES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
 _SHELL_WORDS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 
 
@@ -87,8 +88,11 @@ class ProcessRunner:
         kept = _without_secrets(self._environment, assignment.pass_env)
         for name in _PLACES:  # a worker may be a handler's child: these are of another run
             kept.pop(name, None)
-        root = {"DIBS_ROOT": str(self._folder.absolute())}
-        return kept if assignment.folder is None else kept | root
+        if assignment.folder is None:
+            return kept
+        # A worker that a git hook or alias started is told where that is, and so would be every
+        # git in the worktree: it would commit elsewhere.
+        return {**inherited(kept), "DIBS_ROOT": str(self._folder.absolute())}
 
     def _check_callable(self, target: str) -> None:
         """In a process of its own, as it will run: importing it here could do anything."""

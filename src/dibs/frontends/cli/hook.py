@@ -154,7 +154,7 @@ def _fed(words: Sequence[str], said: bytes) -> int:
 
 
 def _settings(context: Context) -> Settings | None:
-    """Those of the folder; a linked working tree's backlog may be in the first one.
+    """Those of the folder, of the run's worker, or of the first working tree of a linked one.
 
     None if there is no backlog. Raises BadConfiguration.
     """
@@ -163,11 +163,16 @@ def _settings(context: Context) -> Settings | None:
     settings = context.settings
     if not backlog_is_absent(settings):
         return settings
-    first = first_working_tree(context.directory) if context.config_file is None else None
-    if first is None or first == context.directory:
+    if context.config_file is not None:
         return None
-    settings = config.load(start=first)
-    return None if backlog_is_absent(settings) else settings
+    root = os.environ.get("DIBS_ROOT", "")  # a run's worktree may be of any repository
+    for place in (Path(root) if root else None, first_working_tree(context.directory)):
+        if place is None or place == context.directory:
+            continue
+        settings = config.load(start=place)
+        if not backlog_is_absent(settings):
+            return settings
+    return None
 
 
 def _guarded(
@@ -224,6 +229,8 @@ def _pusher(
 
         noted = run_file(folder)
         return replace(pusher, runs=frozenset(noted.runs() if noted is not None else ()))
+    if runs := os.environ.get("DIBS_RUNS", "").split():  # of a bundle: the fence is one of many
+        return replace(pusher, runs=frozenset(map(RunId, (run, *runs))))
     fence = os.environ.get("DIBS_FENCE", "")
     return replace(
         pusher,
