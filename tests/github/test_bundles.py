@@ -103,3 +103,17 @@ def test_workers_race_for_bundles_over_two_repositories(project):
     for name in ("backend", "frontend"):
         listed = git(project.root / name, "worktree", "list", "--porcelain")
         assert listed.count("worktree ") == 1
+
+
+def test_a_large_bundle_that_waits_costs_few_requests(project):
+    """Each request is a part of the fleet's budget, and each of its workers looks."""
+    for name in ("backend", "frontend"):
+        clone(project, name)
+    for _ in range(20):
+        add(project, BACKEND, "euro")
+    paused = {"title": "not yet", "labels": ["stage:ready", "agent:bundle:euro", "paused"]}
+    given = {"repositories": [{"full_name": BACKEND, "issues": [paused]}]}
+    seed(project.hub.state, given)
+    with project.counted() as asked:
+        assert project.start("w1", "work", "--drain", "--name", "w1").wait(60).code == 3
+    assert sum(asked.values()) < 20, asked

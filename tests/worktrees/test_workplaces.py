@@ -103,3 +103,12 @@ def test_a_repository_at_the_folder_itself_has_its_name(backend, root):
         assert list(made.folders) == ["backend"]
     with places.open(wish(OneWorktree("../backend"))) as made:
         assert list(made.folders) == ["backend"]
+
+
+def test_a_base_that_nothing_has_is_found_out_before_anything_is_claimed(places):
+    """Or every start of a worker would cost some issue a lease and a comment."""
+    for base in ("mian", "orign/main"):
+        with pytest.raises(HandlerUnusable, match=f"no '{base}' to start from"):
+            places.check(OneWorktree("backend", base), ())
+    places.check(OneWorktree("backend", "main"), ())
+    places.check(OneWorktree("backend", "origin/not-fetched-yet"), ())

@@ -208,7 +208,7 @@ class HandlerUnusable(DibsError):
     """A stage's handler cannot be started at all, so running it says nothing about the issue."""
 
     code = "HANDLER_UNUSABLE"
-    hint = "mend the stage's run or python setting; no attempt was counted"
+    hint = "mend the stage's run, python or worktree setting; no attempt was counted"
 
 
 class Outage(DibsError):

@@ -125,6 +125,12 @@ def _start(repo: Repository, base: str) -> str | None:
     return found
 
 
+def check_base(repo: Repository, base: str) -> None:
+    """Raises if nothing has this name, and no remote could. Without asking the remote."""
+    if _start(repo, base) is None and remote_branch(base, repo.remotes()) is None:
+        raise BadWorktree(f"{repo.name}: {repo.folder} has no {base!r} to start from")
+
+
 def _pushed(one: Found, branch: str) -> str | None:
     """Where an earlier session got to, if it pushed and its local branch is gone."""
     named = remote_branch(one.request.base, one.remotes)

@@ -17,6 +17,7 @@ from dibs.core.errors import DibsError, HandlerUnusable, Outage, WorktreeUnavail
 from dibs.core.worktrees import BundleWorktree, OneWorktree
 from dibs.ports.git import Git
 from dibs.ports.workplaces import PlaceWish, Workplace
+from dibs.worktrees.choosing import check_base
 from dibs.worktrees.multi import MultiWorktree
 from dibs.worktrees.recovering import recover
 from dibs.worktrees.repository import Repository
@@ -40,7 +41,8 @@ class WorktreePlaces:
     def check(self, worktree: OneWorktree | BundleWorktree, repos: tuple[str, ...]) -> None:
         for request in self._requests(worktree, repos):
             try:
-                Repository.at(request.repo_name, request.checkout_path, self.git)
+                repo = Repository.at(request.repo_name, request.checkout_path, self.git)
+                check_base(repo, request.base)
             except (DibsError, OSError) as flaw:
                 raise HandlerUnusable(f"no worktree can be made: {flaw}") from flaw
 
