@@ -117,6 +117,19 @@ def test_a_pull_request_of_an_earlier_life_decides_nothing(world):
     assert world.labels(issue) == {"agent:pr-open"}
 
 
+def test_a_person_who_puts_it_back_is_not_overruled_by_the_same_pull_request(world):
+    issue = in_review(world)
+    link(world, issue, PullFate.UNMERGED)
+    assert actions(follow(world)) == [Follow.MOVED_BACK]
+    world.clock.advance(60)
+    world.tracker.edit_labels(issue, add=["agent:pr-open"], remove=["agent:implement"])
+    assert follow(world).followed == ()
+    assert world.labels(issue) == {"agent:pr-open"}
+    world.clock.advance(60)
+    link(world, issue, PullFate.MERGED, ref=IssueRef("", "32"))
+    assert actions(follow(world)) == [Follow.MOVED_ON]
+
+
 def test_one_that_was_merged_before_its_run_said_so_counts(world):
     """Where merging is automatic it may be through before the handler is."""
     issue = world.add("agent:implement")

@@ -55,13 +55,23 @@ def entered_at(stage: StageName, comments: Iterable[Comment]) -> ServerTime | No
     """
     led = [
         posted.created_at
-        for posted in _leases(comments)
-        if counted_in_time(posted)
-        and posted.card.ending is not None
-        and posted.card.ending.outcome is Outcome.ADVANCED
-        and posted.card.ending.next == stage
+        for posted in _advances(comments)
+        if posted.card.ending is not None and posted.card.ending.next == stage
     ]
     return led[-1] if led else None
+
+
+def undecided(
+    pulls: Sequence[LinkedPull], stage: StageName, comments: Iterable[Comment]
+) -> tuple[LinkedPull, ...]:
+    """Those that did not end before a run led the issue out of the stage.
+
+    An end decides once: whoever then puts the issue back by hand has said something else.
+    """
+    out = [posted.created_at for posted in _advances(comments) if posted.card.stage == stage]
+    return tuple(
+        pull for pull in pulls if not out or pull.ended_at is None or pull.ended_at > out[-1]
+    )
 
 
 def decided_by(
@@ -87,6 +97,16 @@ def opened_by_a_run(pull: LinkedPull, comments: Iterable[Comment]) -> bool:
     """Whether it was opened while a run was at work on the issue."""
     return any(
         posted.created_at <= pull.opened_at <= _over_at(posted) for posted in _leases(comments)
+    )
+
+
+def _advances(comments: Iterable[Comment]) -> Iterator[PostedCard]:
+    return (
+        posted
+        for posted in _leases(comments)
+        if counted_in_time(posted)
+        and posted.card.ending is not None
+        and posted.card.ending.outcome is Outcome.ADVANCED
     )
 
 

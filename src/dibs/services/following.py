@@ -18,6 +18,7 @@ from dibs.core.following import (
     decided_by,
     entered_at,
     opened_by_a_run,
+    undecided,
 )
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Issue, Thread
@@ -174,7 +175,8 @@ class Following:
         for pull in unlabelled:
             yield from self._label(pull, thread, watch)
         since = entered_at(watch.stage.name, thread.comments)
-        ended = decided_by(pulls, since, issue_open=thread.issue.open)
+        left = undecided(pulls, watch.stage.name, thread.comments)
+        ended = decided_by(left, since, issue_open=thread.issue.open)
         if ended is not None:
             yield self._move(thread, ended, watch)
 
