@@ -258,6 +258,17 @@ def test_a_lease_that_is_lost_while_the_rest_is_claimed_is_no_bundle(world):
     assert isinstance(claim(world.process("w2"), issues[0]), tuple)
 
 
+def test_a_worker_that_is_told_to_leave_does_not_claim_the_rest_first(world):
+    issues = world.bundle(10)
+    process = world.process()
+    worker = process.services.worker(process.holder, process.services.pipeline.stages[:1])
+    process.leases.after = lambda call: worker.leave() if call.name == "show" else None
+    worker.run()
+    assert process.services.runner.runs == []
+    assert outcomes(world, issues[0]) == ["returned"]
+    assert [world.cards(issue) for issue in issues[1:]] == [[]] * 9
+
+
 def test_a_reason_is_told_as_it_is_to_the_one_it_is_about(world):
     first, _ = world.bundle(2)
     waits = Waits(world.read(first), (Reason(ReasonCode.PAUSED, "a person paused it", ""),))

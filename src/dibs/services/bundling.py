@@ -86,8 +86,18 @@ class Bundling:
         ours = (ReasonCode.BUNDLE_WAITS, ReasonCode.WIP_LIMIT)
         return tuple(one for one in about_it if one.code in ours)
 
-    def claim(self, picked: Thread, stage: Stage, options: ClaimOptions) -> BundleResult:
-        """Try once, for all that are in the stage and in the bundle of the picked one."""
+    def claim(
+        self,
+        picked: Thread,
+        stage: Stage,
+        options: ClaimOptions,
+        *,
+        leaving: Callable[[], bool] = lambda: False,
+    ) -> BundleResult:
+        """Try once, for all that are in the stage and in the bundle of the picked one.
+
+        Claiming many takes long: whoever is `leaving` meanwhile gives back what was won.
+        """
         looked = self._look(picked, stage, self._claiming.look_at)
         if isinstance(looked, Waits):
             return looked
@@ -98,6 +108,9 @@ class Bundling:
                 match self._claiming.claim(thread.issue.ref, stage, wanted):
                     case Claimed() as claimed:
                         won.append(claimed)
+                        if leaving() and len(won) < len(looked):
+                            self._give_back(won, None)
+                            return Doubtful(thread.issue.ref, "the worker is leaving")
                         if (lost := self._keep_all(won)) is not None:
                             self._give_back(won, None)
                             return lost

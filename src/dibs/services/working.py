@@ -403,7 +403,9 @@ class Worker:
         if not self._bundling.concerns(candidate.issue, candidate.stage):
             return self._claim(candidate, options)
         picked = options.seen or self._claiming.read(candidate.issue.ref)
-        result = self._bundling.claim(picked, candidate.stage, options)
+        result = self._bundling.claim(
+            picked, candidate.stage, options, leaving=self._leaving.is_set
+        )
         if not isinstance(result, Waits) or result.after_grant:
             self.report.attempts += 1
         if isinstance(result, Waits) and _spent(result.reasons):
