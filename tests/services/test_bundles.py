@@ -5,7 +5,7 @@ import json
 import pytest
 
 from dibs.core.eligibility import Reason, ReasonCode
-from dibs.core.errors import HandlerUnusable, WorktreeUnavailable
+from dibs.core.errors import HandlerUnusable, NoSuchIssue, WorktreeUnavailable
 from dibs.core.pipeline import Command
 from dibs.core.presets import AGENT
 from dibs.core.steps import Step
@@ -449,3 +449,18 @@ def test_a_stage_that_does_not_ask_for_bundles_takes_no_notice(kind):
     process.services.runner = ScriptedRunner(world.clock)
     assert work(process).outcomes == {"advanced": 2}
     assert len(process.services.runner.runs) == len(issues)
+
+
+def test_if_the_first_is_gone_when_it_is_to_be_ended_none_moves_on(world):
+    issues = world.bundle()
+    process = world.process()
+    claims = claim(process, issues[0])
+
+    def gone(call):
+        if call.name == "finish" and call.args[0].issue == issues[0]:
+            raise NoSuchIssue(issues[0])
+
+    process.leases.before = gone
+    first, *others = process.services.running.run_together(claims, StopSignal())
+    assert isinstance(first, NoSuchIssue)
+    assert [result.outcome.value for result in others] == ["returned"] * 2

@@ -421,7 +421,8 @@ class Running:
                 results.append(self._conclude(keeper, verdict))
             except (Outage, Misuse) as failure:
                 results.append(failure)
-            if isinstance(results[0], FinishRefused) and isinstance(verdict, Advance):
+            refused = isinstance(results[0], FinishRefused | Misuse)  # lost; deleted, locked
+            if refused and isinstance(verdict, Advance):
                 verdict = Return(_APART)  # nothing was written yet, so all can stay together
         return tuple(results)
 
