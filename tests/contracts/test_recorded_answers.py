@@ -78,12 +78,17 @@ def permission_of_somebody() -> list[Any]:
     return [described("repository-collaborator-permission-response-if-user-has-admin-permissions")]
 
 
+def collaborators() -> list[Any]:
+    return _each(described("collaborator-items"))
+
+
 def pulls() -> list[Any]:
     return _each(described("pull-request"), described("pull-request-simple-items"))
 
 
 RECORDED = {
     "RestPull": pulls,
+    "RestCollaborator": collaborators,
     "RestOwner": owners,
     "RestPermission": permission_of_somebody,
     "RestIssue": issues,

@@ -37,6 +37,7 @@ def tour() -> set[str]:
     """The routes that were seen to work. Each stop asserts its own status."""
     with FakeHub(limits=Limits.off()) as hub, httpx.Client(base_url=hub.url, timeout=20) as http:
         token = hub.user("alice", {"acme/shop": Permission.ADMIN})
+        hub.state.join("acme", "alice", public=True)  # collaborators are listed to members only
         hub.user("bob", {"acme/shop": Permission.READ})
         walk = Walker(http, token)
         _issues(walk)

@@ -86,7 +86,7 @@ def test_what_another_holds_is_refused_and_the_holder_is_let_through(hub, clone)
         hub.hub.counts.reset()
         assert clone.push("fix").refused(f"acme/shop#{key} HELD", "worker-7", lease.run)
         told = hub.hub.counts.told()
-        assert told["requests"] == 4, told  # the texts, the issue, who wrote the card, its pulls
+        assert told["requests"] == 3, told  # the texts, the issue, its pull requests
         holder = {"DIBS_RUN": lease.run, "DIBS_FENCE": str(lease.fence)}
         stale = {**holder, "DIBS_FENCE": str(lease.fence + 1)}
         assert clone.push("fix", **stale).refused("LEASE_LOST")
