@@ -86,6 +86,28 @@ def test_a_renewal_that_is_sent_again_counts_from_then(kind, monkeypatch):
     assert shown.lease.expires_at == keeper.lease.expires_at
 
 
+@pytest.mark.parametrize("kind", ["trips", "comments"])
+def test_labels_that_are_older_than_the_cards_beside_them_win_nothing(kind, monkeypatch):
+    """No reading is one moment. The holder ended in the second of the bid, and painted while the
+    bidder read: the labels before that, and the card after it, which says that they are changed.
+    """
+    world = World(kind, pipeline=worked_stages())
+    issue, holder, bidder = world.add(), world.process("a"), world.process("b")
+    keeper = holder.hold(issue, stage="ready")
+    old, read = world.labels(issue), world.tracker.read
+    assert isinstance(holder.services.advancing.advance(keeper), Finished)
+
+    def torn(ref):
+        monkeypatch.setattr(world.tracker, "read", read)
+        thread = read(ref)
+        return replace(thread, issue=replace(thread.issue, labels=old))
+
+    monkeypatch.setattr(world.tracker, "read", torn)
+    assert codes(bidder.claim(issue, "ready", look_first=False)) == ["NOT_SERVED"]
+    assert world.labels(issue) == {"stage:review"}
+    assert [card.ending.outcome.value for card in world.cards(issue)] == ["advanced", "returned"]
+
+
 # What it costs
 
 

@@ -203,6 +203,16 @@ class Pipeline:
         known = [stage for stage in giving_way if stage.name == worked]
         return next(iter(known or giving_way), None)
 
+    def has_left(self, stage: Stage, labels: frozenset[str]) -> bool:
+        """Whether an issue that is held in a stage shows that it is in another, or in none.
+
+        Where the stage's label gives way, or there is none, no label at all says nothing.
+        """
+        if stage.label in labels:
+            return False
+        unshown = stage.gives_way or stage.name == UNQUEUED.name
+        return bool(self.stages_of(labels)) or not unshown
+
     def held_labels(self, stage: Stage) -> tuple[str, ...]:
         """What an issue of this stage carries while a lease on it is held."""
         claimed = self.labels.claimed

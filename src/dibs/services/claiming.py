@@ -361,9 +361,16 @@ class Claiming:
     def _look_once_more(
         self, lease: Lease, thread: Thread, stage: Stage, options: ClaimOptions
     ) -> Refused | None:
-        """The confirming reply is read too: a person's veto, or a limit that others filled."""
+        """The confirming reply is read too: a person's veto, or a limit that others filled.
+
+        And whether it is still in its stage. No reading is taken in one moment: the labels of the
+        one that was judged may be older than the card in it that says that they were changed. They
+        were changed before that was said, and these are read after it was heard.
+        """
         verdict = judge_picture(thread.issue, self._pipeline)
         reasons = verdict.reasons if vetoed(thread.issue, self._pipeline) else ()
+        if self._pipeline.has_left(stage, thread.issue.labels):
+            reasons = (*reasons, _moved(stage))
         ahead = self._ahead_of(lease, stage)
         if stage.wip is not None and ahead is not None and ahead >= stage.wip:
             reasons = (*reasons, over_limit(stage, ahead))
