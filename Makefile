@@ -51,7 +51,7 @@ sim: $(STAMP) ## the proof: ours, two controls, thirteen mutants, every interlea
 	$(BIN)/python -m dibs.testing.sim --schedules $(SCHEDULES)
 
 sim-million: SCHEDULES = 1000000
-sim-million: sim ## the same with a million random schedules: an hour and a half on two cores
+sim-million: sim ## the same with a million random schedules: two hours and a half on two cores
 
 sim-large: $(STAMP) ## a thousand workers and a hundred thousand issues: some minutes
 	$(BIN)/dibs simulate --workers 1000 --issues 100000
