@@ -15,7 +15,7 @@ from typing import Self, TypeVar
 from dibs import config
 from dibs.core.durations import parse_duration
 from dibs.core.errors import LeaseLost, NotGranted, Outage
-from dibs.core.ids import Fence, HolderId, IssueRef, RunId, holder_name
+from dibs.core.ids import HolderId, IssueRef, holder_name
 from dibs.core.issue import Draft, Issue
 from dibs.core.named import chosen_hold, hold_ref
 from dibs.core.pipeline import Stage
@@ -26,6 +26,7 @@ from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, D
 from dibs.services.explaining import Explanation
 from dibs.services.following import FollowReport
 from dibs.services.holds import Hold, Holds, HoldWish, NotHeld
+from dibs.services.in_hand import InHand
 from dibs.services.looping import Loop, Rhythm, Tick
 from dibs.services.running import PythonHandler
 from dibs.services.sweeping import SweepReport
@@ -36,7 +37,7 @@ _Handler = TypeVar("_Handler", bound=PythonHandler)
 IssueLike = IssueRef | Issue | str | int
 
 
-class HeldLease:
+class HeldLease(InHand):
     """A lease in your hands, renewed in the background until you end it or lose it."""
 
     def __init__(self, services: Services, claimed: Claimed) -> None:
@@ -52,36 +53,6 @@ class HeldLease:
     @property
     def stage(self) -> str:
         return self._keeper.stage_name
-
-    @property
-    def run(self) -> RunId:
-        return self._keeper.run
-
-    @property
-    def fence(self) -> Fence:
-        """Give it to whatever you write to; refuse lower ones there."""
-        return self._keeper.fence
-
-    @property
-    def remaining_s(self) -> float:
-        """How long the lease can be trusted if nothing renews it."""
-        return self._keeper.remaining_s()
-
-    @property
-    def lost(self) -> bool:
-        return self._keeper.over.is_set() or self.remaining_s == 0.0
-
-    def check(self) -> None:
-        """Call before every side effect. Raises LeaseLost when you must stop."""
-        self._keeper.check()
-
-    def ensure(self, seconds: float) -> None:
-        """Call before a step that cannot be interrupted. Renews if need be, raises if it cannot."""
-        self._keeper.ensure(seconds)
-
-    def on_lost(self, watcher: Callable[[str], None]) -> None:
-        """Be told why, once, from the renewing thread."""
-        self._keeper.on_lost(watcher)
 
     def advance(self, to: str | None = None, *, note: str = "") -> None:
         """Move the issue on and end the lease. Raises LeaseLost if it was no longer ours."""

@@ -25,6 +25,7 @@ from dibs.label_state.backlogs import Backlog
 from dibs.ports.guarantees import Guarantee
 from dibs.services.advancing import FinishResult
 from dibs.services.claiming import Claimed
+from dibs.services.in_hand import InHand
 from dibs.services.keeping import Keeper, Supervision
 from dibs.wiring import Services
 
@@ -80,7 +81,7 @@ class LookingFirst:
         )
 
 
-class Firing:
+class Firing(InHand):
     """One claim in our hands."""
 
     def __init__(self, services: Services, claimed: Claimed, *, renewed: bool) -> None:
@@ -100,31 +101,18 @@ class Firing:
             self._supervision = services.supervise(self._keeper)
 
     @property
-    def run(self) -> RunId:
-        return self._keeper.run
-
-    @property
-    def fence(self) -> Fence:
-        """Give it to whatever you write to; refuse lower ones there."""
-        return self._keeper.fence
-
-    @property
     def stage(self) -> str:
         return self._keeper.stage_name
 
     @property
-    def remaining_s(self) -> float:
-        return self._keeper.remaining_s()
-
-    @property
     def lost(self) -> bool:
-        return self._ended or self._keeper.over.is_set() or self.remaining_s == 0.0
+        return self._ended or super().lost
 
     def check(self) -> None:
         """Call before every side effect. Raises LeaseLost when the work must stop."""
         if self._ended:
             raise LeaseLost(self._keeper.issue, fence=self.fence, why="it was released")
-        self._keeper.check()
+        super().check()
 
     def on_lost(self, watcher: Callable[[str], None]) -> None:
         """Be told why, once, in a thread of its own: it may take its time, and release the claim.
@@ -135,7 +123,7 @@ class Firing:
             name = f"dibs-lost-{self._keeper.issue}"
             threading.Thread(target=watcher, args=(why,), name=name, daemon=True).start()
 
-        self._keeper.on_lost(tell)
+        super().on_lost(tell)
 
     def end(self, ending: Ending) -> FinishResult:
         """Raises IllegalMove, and whatever the tracker does: then the claim is still ours, and may

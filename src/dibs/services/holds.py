@@ -16,7 +16,7 @@ from dibs.core.durations import format_duration
 from dibs.core.eligibility import Reason
 from dibs.core.errors import BadTtl, Misuse, Outage
 from dibs.core.events import EventKind, about
-from dibs.core.ids import Fence, HolderId, RunId
+from dibs.core.ids import HolderId, RunId
 from dibs.core.lease import Bid, Busy, Ending, Full, Granted, Lease, Outcome, Record, Unproven
 from dibs.core.named import HOLD_STAGE, checked_name, hold_ref
 from dibs.core.pipeline import Pipeline, Stage
@@ -27,6 +27,7 @@ from dibs.ports.leases import LeaseStore, acquire_patiently
 from dibs.ports.threads import Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.granting import Granting
+from dibs.services.in_hand import InHand
 from dibs.services.keeping import Grant, Keeper, Supervision
 from dibs.services.turns import Turns
 from dibs.services.waiting import Waiting
@@ -53,8 +54,11 @@ class NotHeld:
     why: str = ""
 
 
-class Hold:
-    """A slot in our hands, renewed in the background until it is released or lost."""
+class Hold(InHand):
+    """A slot in our hands, renewed in the background until it is released or lost.
+
+    Its fence rises with every grant of this slot; with one slot, of the name.
+    """
 
     def __init__(
         self, store: LeaseStore, keeper: Keeper, supervision: Supervision, leave: Callable[[], None]
@@ -68,35 +72,8 @@ class Hold:
         self._released = False
 
     @property
-    def run(self) -> RunId:
-        return self._keeper.run
-
-    @property
-    def fence(self) -> Fence:
-        """Rises with every grant of this slot. With one slot: of the name."""
-        return self._keeper.fence
-
-    @property
-    def remaining_s(self) -> float:
-        return self._keeper.remaining_s()
-
-    @property
-    def lost(self) -> bool:
-        return self._keeper.over.is_set() or self.remaining_s == 0.0
-
-    @property
     def keeper(self) -> Keeper:
         return self._keeper
-
-    def check(self) -> None:
-        """Call before every side effect. Raises LeaseLost when you must stop."""
-        self._keeper.check()
-
-    def ensure(self, seconds: float) -> None:
-        self._keeper.ensure(seconds)
-
-    def on_lost(self, watcher: Callable[[str], None]) -> None:
-        self._keeper.on_lost(watcher)
 
     def release(self) -> None:
         """Give the slot back. Idempotent; if the store cannot be asked, the slot expires."""

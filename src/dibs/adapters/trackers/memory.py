@@ -64,7 +64,6 @@ class MemoryTracker:
         self._listings: dict[IssueQuery, _Listing] = {}
         self._comments: dict[IssueRef, list[Comment]] = {}
         self._pulls: dict[IssueRef, tuple[LinkedPull, ...]] = {}
-        self._texts: dict[tuple[str, str], tuple[str, ...]] = {}
         self._last_comment = 0
         self.traits = TrackerTraits(name="memory:", settle=settle, grain=grain, cheap_reads=True)
 
@@ -163,14 +162,9 @@ class MemoryTracker:
         with self._lock:
             return {issue: self._pulls.get(issue, ()) for issue in issues if issue in self._issues}
 
-    def write_pull(self, repo: str, branch: str, *texts: str) -> None:
-        """Beyond the port: what the open pull requests from a branch say."""
-        with self._lock:
-            self._texts[repo, branch] = texts
-
-    def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
-        with self._lock:
-            return self._texts.get((repo, branch), ())
+    def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:  # noqa: ARG002
+        """Here pull requests have no texts."""
+        return ()
 
     def edit_labels(
         self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
