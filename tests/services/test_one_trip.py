@@ -16,6 +16,7 @@ from dibs.core.issue import Thread
 from dibs.core.pipeline import NoGate
 from dibs.core.plan import AddLabels, CloseIssue, EditComment, RemoveLabels
 from dibs.core.steps import Step
+from dibs.ports.tracker import IssueQuery
 from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Beaten, Claimed, Doubtful
 from dibs.services.keeping import Lost, NotRenewed
@@ -106,6 +107,27 @@ def test_labels_that_are_older_than_the_cards_beside_them_win_nothing(kind, monk
     assert codes(bidder.claim(issue, "ready", look_first=False)) == ["NOT_SERVED"]
     assert world.labels(issue) == {"stage:review"}
     assert [card.ending.outcome.value for card in world.cards(issue)] == ["advanced", "returned"]
+
+
+def test_a_sweep_leaves_labels_alone_that_are_older_than_the_cards_beside_them(world, monkeypatch):
+    world.tracker.traits = replace(world.tracker.traits, in_flight=timedelta(seconds=IN_FLIGHT_S))
+    issue, holder, sweeper = world.add(), world.process("a"), world.process("b")
+    keeper = holder.hold(issue, stage="ready")
+    before, read = world.read(issue).issue, world.tracker.read
+    found = replace(world.tracker.find(IssueQuery(("claimed",))), issues=(before,))
+    assert isinstance(holder.services.advancing.advance(keeper), Finished)
+
+    def torn(ref):
+        thread = read(ref)
+        return replace(thread, issue=replace(thread.issue, labels=before.labels))
+
+    monkeypatch.setattr(world.tracker, "find", lambda _: found)
+    monkeypatch.setattr(world.tracker, "read", torn)
+    swept = sweeper.sweep().swept[0]
+    assert (swept.action, sweeper.tracker.written) == (Sweep.YOUNG, [])
+    world.clock.advance(31)
+    swept = sweeper.sweep().swept[0]
+    assert swept.action is Sweep.FREED
 
 
 # What it costs

@@ -74,8 +74,13 @@ def being_painted(ending: Record, patience: timedelta) -> bool:
 
     Others leave it alone so long, and come back: painting it twice is a waste, and a comment more.
     """
-    young = min(patience, ending.lease.ttl)
-    return ending.unpainted and ending.as_of < later(ending.lease.expires_at, young)
+    return ending.unpainted and just_ended(ending, patience)
+
+
+def just_ended(record: Record, patience: timedelta) -> bool:
+    """Whether it ended so lately that labels which were read with it may be older than its card."""
+    young = min(patience, record.lease.ttl)
+    return record.ending is not None and record.as_of < later(record.lease.expires_at, young)
 
 
 def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:

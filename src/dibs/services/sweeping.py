@@ -26,7 +26,7 @@ from dibs.core.foreign import foreign_claims
 from dibs.core.ids import IssueRef, ServerTime, later
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Record, Standing
-from dibs.core.painting import being_painted
+from dibs.core.painting import being_painted, just_ended
 from dibs.core.pipeline import Pipeline
 from dibs.core.plan import claim_effects
 from dibs.ports.applying import apply, trips_of
@@ -237,6 +237,8 @@ class Sweeping:
         if record is None or self._label_came_after(record, thread):
             if thread.now < abandoned_at(thread.issue, self._pipeline):
                 return Swept(ref, Sweep.YOUNG, "claimed without a card, less than a ttl ago")
+        elif just_ended(record, self._tracker.traits.patience):
+            return Swept(ref, Sweep.YOUNG, "its labels may be older than its cards")
         elif record.ending is None and record.as_of < later(record.lease.expires_at, self._grace):
             return Swept(ref, Sweep.YOUNG, "expired, and still in its grace")
         return None
