@@ -7,6 +7,9 @@ TESTS  ?= tests
 FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20000
 
+# Where it is set, every `dibs` that a test starts would compile all of dibs anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github build clean
 

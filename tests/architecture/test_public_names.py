@@ -86,7 +86,8 @@ def test_every_public_name_is_documented():
 
 
 def _public(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
+    """What a user can call, whichever class of ours it was written in."""
+    return {name for name in dir(kind) if not name.startswith("_")}
 
 
 def _documented(heading: str, column: str | None = None) -> set[str]:

@@ -426,8 +426,12 @@ def test_a_fork_that_leaves_clears_nothing_of_its_parents(backend, root):
         path = trees.specs[0].worktree_path
         child = os.fork()
         if child == 0:
-            trees.__exit__(None, None, None)
-            os._exit(0)
+            code = 1
+            try:
+                trees.__exit__(None, None, None)
+                code = 0
+            finally:
+                os._exit(code)  # whatever happens: it must not go on as a second pytest
         assert os.waitpid(child, 0)[1] == 0
         assert (path / "README").exists()
     untouched(backend)
