@@ -1,5 +1,7 @@
 """The clock of these tests: it moves when its owner waits, and never by itself."""
 
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 
@@ -98,3 +100,45 @@ def test_the_owner_waits_for_whoever_is_at_work_and_not_for_those_who_wait_for_t
     assert clock.wait(done, 100), "it is awake, so time stands"
     worker.join()
     assert seen == [5.0]
+
+
+COLLECTED_WHILE_IT_LOOKS = """
+import gc, threading
+from dibs.testing.clock import FakeClock
+
+class Knot:
+    def __init__(self):
+        self.itself, self.own = self, threading.local()
+        self.own.something = 1
+
+clock, over = FakeClock(patience_s=0.001), threading.Event()
+for within in range(1, 40):
+    sleepers = [threading.Thread(target=over.wait) for _ in range(4)]
+    for sleeper in sleepers:
+        sleeper.start()
+    gc.disable()
+    gc.set_threshold(1_000_000)
+    gc.collect()
+    for _ in range(50):
+        Knot()
+    gc.set_threshold(gc.get_count()[0] + within)
+    gc.enable()
+    clock.wait(threading.Event(), 1)
+    assert gc.isenabled()
+    over.set()
+    for sleeper in sleepers:
+        sleeper.join()
+    over.clear()
+"""
+
+
+def test_rubbish_that_is_collected_while_it_looks_at_others_does_not_stop_it():
+    """It did, for good, on Python 3.11: a worker of `make test` stood still and heard no signal."""
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTED_WHILE_IT_LOOKS],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ so a background thread can never run away with the clock. And the owner moves it
 others wait for that or for an event, however long a busy machine keeps them from getting there.
 """
 
+import gc
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ _LONGEST_S = 5.0
 """For a thread that waits for something else, the owner does not wait for ever."""
 _WAITS = ("wait", "_wait_for_tstate_lock")
 """What a thread is in that waits for an event or for another thread, in the standard library."""
+_LOOKING = threading.Lock()
 
 
 class FakeClock:
@@ -97,7 +99,7 @@ class FakeClock:
 
         `though_they_wait`: for anything but time. Who sets their event may not be known to us.
         """
-        now, frames = self.now(), sys._current_frames()
+        now, frames = self.now(), _frames()
         with self._lock:
             waiting = dict(self._waiting)
         for thread in threading.enumerate():
@@ -128,6 +130,23 @@ class FakeClock:
         finally:
             with self._lock:
                 del self._waiting[thread]
+
+
+def _frames() -> dict[int, FrameType]:
+    """What each thread is in.
+
+    Nothing is collected meanwhile: before Python 3.12 the call makes objects under a lock of the
+    interpreter, and a `threading.local` that is collected just then waits for that lock for ever,
+    deaf to signals (cpython issue 106883).
+    """
+    with _LOOKING:
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return sys._current_frames()
+        finally:
+            if collecting:
+                gc.enable()
 
 
 def _waits(frame: FrameType | None) -> bool:
