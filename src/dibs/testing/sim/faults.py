@@ -13,10 +13,12 @@ from dibs.core.errors import RateLimited, Unavailable
 from dibs.core.steps import Step
 from dibs.testing.sim.fibres import Process, microseconds
 from dibs.testing.sim.history import Fault, History
+from dibs.testing.sim.tearing import Tear
 
 _LIVES = 60
 """A process that is to die does so within so many steps: about two claims and a finish."""
 _GIVING_UP_S = 10.0
+_HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ class Faults:
     """Readers see the server as it was up to this long ago, in order."""
     write_lag_s: float = 0.0
     """Each write is seen up to this much later, independently of all others."""
+    torn_s: float = 0.0
+    """A reading takes up to this long: its labels are from one end of it, its comments from the
+    other. Where readers lag, each of the two does so by itself."""
     grain_s: float = 1.0
     """The step of the server's timestamps."""
     clock_offset_s: float = 3600.0
@@ -174,6 +179,13 @@ class Weather:
         if trouble is Trouble.RATE_LIMITED:
             raise RateLimited("slow down", retry_after_s=self.dice.uniform(1.0, 10.0))
         raise Unavailable(f"{op}: 502")
+
+    def tear(self) -> Tear | None:
+        """How the next reading comes apart; None if readings are one moment."""
+        torn_us = microseconds(self.faults.torn_s)
+        if not torn_us:
+            return None
+        return Tear(int(self.dice.random() * torn_us), comments_first=self.dice.random() < _HALF)
 
     def straggles_us(self) -> int:
         """How long after it was sent a write lies about that its sender has given up on."""

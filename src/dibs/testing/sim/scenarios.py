@@ -160,5 +160,43 @@ LATE: tuple[Scenario, ...] = (
 )
 """A client has no answer and stops waiting; its write takes effect all the same."""
 
-ALL: tuple[Scenario, ...] = (*MODEL, *STORMS, *ATOMIC, *ONE_TRIP, *LATE)
+
+def _crowd(name: str, *, settle_s: float = 0.0, **faults: float) -> Scenario:
+    """As many issues as workers and short work: bids arrive while others end what is bid for."""
+    return Scenario(
+        name=name,
+        workers=6,
+        issues=6,
+        settle_s=settle_s,
+        work_s=(0.0, 5.0),
+        faults=replace(Faults(torn_s=1.0), **faults),  # type: ignore[arg-type]
+    )
+
+
+def torn(scenario: Scenario) -> Scenario:
+    """The same world, where labels and comments of a reading are from two moments."""
+    changed = replace(scenario.faults, torn_s=1.0)
+    return replace(scenario, name=f"{scenario.name} (torn readings)", faults=changed)
+
+
+_CROWDS = (
+    _crowd("torn readings"),
+    _crowd("torn readings, reads lag 2 s, settle 2.5 s", read_lag_s=2, settle_s=2.5),
+)
+_TORN_STORMS = tuple(
+    torn(scenario)
+    for scenario in STORMS
+    if scenario.name
+    in ("three stages", "network trouble and lag", "people at the labels", "pages are missing")
+)
+TORN: tuple[Scenario, ...] = (
+    *_CROWDS,
+    *_TORN_STORMS[:3],
+    *(in_one_trip(scenario) for scenario in (*_CROWDS, *_TORN_STORMS)),
+    *(on_a_store(scenario) for scenario in (*_CROWDS, _TORN_STORMS[0])),
+    *(on_a_store(in_one_trip(scenario)) for scenario in (*_CROWDS, *_TORN_STORMS[:3])),
+)
+"""A reading is not one moment: its labels may be older than the cards beside them, or newer."""
+
+ALL: tuple[Scenario, ...] = (*MODEL, *STORMS, *ATOMIC, *ONE_TRIP, *LATE, *TORN)
 BY_NAME = {scenario.name: scenario for scenario in ALL}

@@ -24,6 +24,7 @@ from dibs.testing.sim.faults import Trouble
 from dibs.testing.sim.fibres import Process, Simulation
 from dibs.testing.sim.history import Called
 from dibs.testing.sim.server import Own, Server
+from dibs.testing.sim.tearing import Tear
 
 Note = Callable[[Called], None]
 
@@ -53,10 +54,13 @@ class Course:
     """The effect that does not happen, while all others do."""
     late_us: int = 0
     """How long the request lies about before any of it is done."""
+    tear: Tear | None = None
+    """How its reply comes apart."""
 
     @property
     def total_us(self) -> int:
-        return self.late_us + sum(self.gaps_us)
+        reading_us = self.tear.gap_us if self.tear is not None else 0
+        return self.late_us + sum(self.gaps_us) + reading_us
 
 
 @dataclass(slots=True)
@@ -86,7 +90,15 @@ class Trip:
                 self.note(do(self.server, self.issue, effect, own))
             except (NoSuchIssue, NoSuchComment) as refusal:
                 self.failure = self.failure or refusal
-        self.answer = self.server.read_after(self.issue, own)
+        self.answer = self._reply(network, own)
+
+    def _reply(self, network: Network, own: Own) -> Thread:
+        def look() -> tuple[Thread, ...]:
+            return (self.server.read_after(self.issue, own),)
+
+        tear = self.course.tear
+        (reply,) = look() if tear is None else tear.read(look, network.pause)
+        return reply
 
 
 def do(server: Server, issue: IssueRef, effect: Effect, own: Own | None = None) -> Called:

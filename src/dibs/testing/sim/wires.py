@@ -112,6 +112,7 @@ class Wire:
         if trouble in (Trouble.UNAVAILABLE, Trouble.RATE_LIMITED):
             weather.refuse(process, trouble, "trip")
         course = chart(trouble, len(effects), weather.dice.random, _TRIP_GAP_US)
+        course = replace(course, tear=weather.tear())
         if trouble is Trouble.STRAGGLING:
             course = replace(course, late_us=weather.straggles_us())
         note = self._as_sender(late=trouble is Trouble.STRAGGLING)
@@ -128,6 +129,15 @@ class Wire:
         assert trip.answer is not None, "it was not cut short"
         self.note(Called("trip", issue, (len(effects),), trip.answer, writes=False))
         return self._shortened(trip.answer) if trouble is Trouble.TRUNCATED else trip.answer
+
+    def look(self, server: Server, issues: Sequence[IssueRef]) -> tuple[Thread, ...]:
+        """Some issues, as one reading shows them."""
+
+        def look() -> tuple[Thread, ...]:
+            return tuple(server.read(issue) for issue in issues)
+
+        tear = self._weather.tear()
+        return look() if tear is None else tear.read(look, self._process.simulation.pause)
 
     def _as_sender(self, *, late: bool) -> Callable[[What], None]:
         """Note what the network does as the sender's doing; late, in no order with the rest."""
@@ -189,7 +199,10 @@ class WiredTracker:
         return self._wire.call("find", None, lambda: self._server.find(query), query)
 
     def read(self, issue: IssueRef) -> Thread:
-        return self._wire.call("read", issue, lambda: self._server.read(issue))
+        def read() -> Thread:
+            return self._wire.look(self._server, (issue,))[0]
+
+        return self._wire.call("read", issue, read)
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         def count() -> Mapping[str, int]:
@@ -235,7 +248,8 @@ class WiredTrips(WiredTracker):
 
     def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
         def read() -> Mapping[IssueRef, Thread]:
-            return {issue: self._server.read(issue) for issue in issues}
+            looked = self._wire.look(self._server, issues)
+            return dict(zip(issues, looked, strict=True))
 
         return self._wire.call("threads", None, read, len(issues))
 
@@ -246,7 +260,7 @@ class WiredTrips(WiredTracker):
         return self._wire.call("find_threads", None, find, len(queries))
 
     def _with_comments(self, found: Found) -> FoundThreads:
-        threads = tuple(self._server.read(issue.ref) for issue in found.issues)
+        threads = self._wire.look(self._server, [issue.ref for issue in found.issues])
         return FoundThreads(threads, found.now, found.more)
 
 
