@@ -13,6 +13,7 @@ from dibs.core.card import ShownMark, parse_mark
 from dibs.core.errors import LeaseLost, RateLimited, Unavailable
 from dibs.core.ids import later
 from dibs.core.issue import Thread
+from dibs.core.lease import Ending, Outcome, Released
 from dibs.core.pipeline import NoGate
 from dibs.core.plan import AddLabels, CloseIssue, EditComment, RemoveLabels
 from dibs.core.steps import Step
@@ -107,6 +108,34 @@ def test_labels_that_are_older_than_the_cards_beside_them_win_nothing(kind, monk
     assert codes(bidder.claim(issue, "ready", look_first=False)) == ["NOT_SERVED"]
     assert world.labels(issue) == {"stage:review"}
     assert [card.ending.outcome.value for card in world.cards(issue)] == ["advanced", "returned"]
+
+
+@pytest.mark.parametrize("kind", ["trips", "comments"])
+def test_labels_that_stay_older_than_the_cards_beside_them_win_nothing(kind, monkeypatch):
+    """Where readers lag, the look after the confirmation may show the old labels once more: on a
+    tracker that takes no trips, and where a trip's reply is too long. But the cards tell when the
+    ending was said to be shown, and until `settle` after that its stage's label proves nothing.
+    """
+    world = World(kind, pipeline=worked_stages(), settle=timedelta(seconds=3))
+    issue, holder, painter = world.add(), world.process("a"), world.process("c")
+    keeper = holder.hold(issue, stage="ready")
+    old, read = world.labels(issue), world.tracker.read
+    ended = holder.services.leases.release(keeper.lease, Ending(Outcome.ADVANCED, "review"))
+    assert isinstance(ended, Released)
+
+    def torn(ref):
+        if "stage:review" not in read(ref).issue.labels:  # painted late, while the bid settles
+            monkeypatch.setattr(world.tracker, "read", read)
+            painter.services.claiming.roll_forward(ended.record)
+            monkeypatch.setattr(world.tracker, "read", torn)
+        thread = read(ref)
+        return replace(thread, issue=replace(thread.issue, labels=old))
+
+    monkeypatch.setattr(world.tracker, "read", torn)
+    assert codes(world.process("b").claim(issue, "ready", look_first=False)) == ["NOT_SERVED"]
+    monkeypatch.setattr(world.tracker, "read", read)
+    assert world.labels(issue) == {"stage:review"}
+    assert [card.state.value for card in world.cards(issue)] == ["released", "conceded"]
 
 
 def test_a_sweep_leaves_labels_alone_that_are_older_than_the_cards_beside_them(world, monkeypatch):

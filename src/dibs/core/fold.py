@@ -247,6 +247,19 @@ def shows_ending(comments: Iterable[Comment], run: RunId) -> bool:
     )
 
 
+def said_shown_at(comments: Iterable[Comment], run: RunId) -> ServerTime | None:
+    """When that was last said; None if nobody has."""
+    marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
+    said = [
+        at
+        for posted in marks.cards
+        if posted.card.run == run and _said_to_be_shown(posted, marks)
+        for at in (posted.updated_at if posted.card.shown else None, marks.shown.get(run))
+        if at is not None
+    ]
+    return max(said, default=None)
+
+
 def cards_that_counted(comments: Iterable[Comment]) -> tuple[Card, ...]:
     """The cards of leases that were held, in the server's order: where an issue has been."""
     marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))

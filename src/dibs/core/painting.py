@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import partial
 
 from dibs.core.eligibility import abandoned_at
-from dibs.core.fold import cards_that_counted, shows_ending
+from dibs.core.fold import cards_that_counted, said_shown_at, shows_ending
 from dibs.core.ids import StageName, later
 from dibs.core.issue import Thread
 from dibs.core.lease import Outcome, Record
@@ -81,6 +81,20 @@ def just_ended(record: Record, patience: timedelta) -> bool:
     """Whether it ended so lately that labels which were read with it may be older than its card."""
     young = min(patience, record.lease.ttl)
     return record.ending is not None and record.as_of < later(record.lease.expires_at, young)
+
+
+def just_led_on(record: Record, stage: StageName, thread: Thread, unseen: timedelta) -> bool:
+    """Whether it was led out of this stage so lately that its labels may still show the stage.
+
+    No reading is one moment: where labels are seen up to `unseen` late, they may be older than the
+    card beside them that says that they were changed. Later on, they are a person's word.
+    """
+    ending = record.ending
+    if ending is None or ending.outcome is not Outcome.ADVANCED:
+        return False
+    said_at = said_shown_at(thread.comments, record.lease.run)
+    left = record.lease.stage == stage and ending.next != stage
+    return left and said_at is not None and thread.now < later(said_at, unseen)
 
 
 def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:

@@ -25,7 +25,7 @@ from dibs.core.eligibility import (
 )
 from dibs.core.errors import BadTtl, Outage
 from dibs.core.events import EventKind, about
-from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
+from dibs.core.ids import ZERO, HolderId, IssueRef, LocalTime, RunId
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import (
     Bid,
@@ -42,7 +42,13 @@ from dibs.core.lease import (
     StopAsked,
     Unproven,
 )
-from dibs.core.painting import Painting, being_painted, ending_paint, leftovers
+from dibs.core.painting import (
+    Painting,
+    being_painted,
+    ending_paint,
+    just_led_on,
+    leftovers,
+)
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.core.plan import claim_effects, fallen_out
 from dibs.core.steps import Reached, Step, unwatched
@@ -255,6 +261,12 @@ class Claiming:
     def _being_painted(self, ending: Record) -> bool:
         return being_painted(ending, self._tracker.traits.patience)
 
+    def _may_have_left(self, record: Record, stage: Stage, thread: Thread) -> bool:
+        """Where nothing is seen late, the confirming reply tells."""
+        traits = self._tracker.traits
+        unseen = traits.settle + traits.grain if traits.settle else ZERO
+        return just_led_on(record, stage.name, thread, unseen)
+
     def roll_forward(self, record: Record) -> None:
         """Paint the ending that a vanished holder decided."""
         self._leases.roll_forward(record, self._paint)
@@ -343,6 +355,8 @@ class Claiming:
             # What we have just painted need not show in the next reading: leave it to a later look.
             if not self._being_painted(before.unpainted):
                 self.roll_forward(before.unpainted)
+            return Refused(lease.issue, (_moved(stage),), after_grant=True), 0
+        if before.record is not None and self._may_have_left(before.record, stage, thread):
             return Refused(lease.issue, (_moved(stage),), after_grant=True), 0
         rivals = self._ahead_of(lease, stage)
         verdict = _overlooking(

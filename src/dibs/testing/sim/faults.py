@@ -56,6 +56,8 @@ class Faults:
     torn_s: float = 0.0
     """A reading takes up to this long: its labels are from one end of it, its comments from the
     other. Where readers lag, each of the two does so by itself."""
+    read_again: float = 0.0
+    """A trip's reply does not show the whole issue, so its sender reads it, like any reader."""
     grain_s: float = 1.0
     """The step of the server's timestamps."""
     clock_offset_s: float = 3600.0
@@ -186,6 +188,10 @@ class Weather:
         if not torn_us:
             return None
         return Tear(int(self.dice.random() * torn_us), comments_first=self.dice.random() < _HALF)
+
+    def reads_again(self) -> bool:
+        """Whether the reply to the next trip shows too little."""
+        return self.faults.read_again > 0 and self.dice.random() < self.faults.read_again
 
     def straggles_us(self) -> int:
         """How long after it was sent a write lies about that its sender has given up on."""

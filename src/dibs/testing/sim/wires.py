@@ -139,6 +139,9 @@ class Wire:
         tear = self._weather.tear()
         return look() if tear is None else tear.read(look, self._process.simulation.pause)
 
+    def reads_again(self) -> bool:
+        return self._weather.reads_again()
+
     def _as_sender(self, *, late: bool) -> Callable[[What], None]:
         """Note what the network does as the sender's doing; late, in no order with the rest."""
         running = self._process.simulation.running
@@ -244,7 +247,8 @@ class WiredTrips(WiredTracker):
     """The same with `ports.tracker.OneTrip` and `ReadsMany`: whoever has the one has the other."""
 
     def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
-        return self._wire.trip(self._server, issue, effects)
+        thread = self._wire.trip(self._server, issue, effects)
+        return self.read(issue) if self._wire.reads_again() else thread
 
     def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
         def read() -> Mapping[IssueRef, Thread]:
