@@ -9,6 +9,7 @@ from dibs.core.issue import Draft
 from dibs.ports.tracker import IssueQuery
 from dibs.testing.sim.fibres import Process, Simulation, microseconds
 from dibs.testing.sim.server import Server
+from dibs.testing.sim.tearing import Tear
 
 
 class World:
@@ -120,3 +121,44 @@ def test_a_deleted_comment_is_shown_until_the_deletion_is_seen():
     before = len(world.seen().comments)
     world.wait(5.0)
     assert (before, len(world.seen().comments)) == (1, 0)
+
+
+# Readings in two moments
+
+
+def torn_reading(world, tear, meanwhile):
+    """Somebody writes while the server answers."""
+
+    def look():
+        return (world.seen(),)
+
+    (thread,) = tear.read(look, lambda _: meanwhile())
+    return thread
+
+
+@pytest.mark.parametrize("comments_first", [False, True])
+def test_a_torn_reading_has_its_labels_and_its_comments_from_two_moments(comments_first):
+    world = World()
+
+    def end_and_paint():
+        world.server.edit_labels(world.issue, add=("b",), remove=("a",))
+        world.server.close(world.issue)
+        world.server.comment(world.issue, "shown")
+
+    seen = torn_reading(world, Tear(1, comments_first=comments_first), end_and_paint)
+    after = world.seen()
+    assert (seen.issue == after.issue) is comments_first
+    assert (seen.comments == after.comments) is not comments_first
+    assert seen.now == after.now
+
+
+def test_where_readers_lag_each_half_of_a_torn_reading_does_so_by_itself():
+    world = World(read_lag_s=5.0)
+    world.server.comment(world.issue, "said")
+    world.server.edit_labels(world.issue, add=("b",))
+    world.wait(2.5)
+    seen = set()
+    for _ in range(100):
+        thread = torn_reading(world, Tear(), lambda: None)
+        seen.add((bool(thread.comments), "b" in thread.issue.labels))
+    assert seen == {(False, False), (False, True), (True, False), (True, True)}

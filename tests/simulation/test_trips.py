@@ -151,6 +151,28 @@ def test_a_reply_shows_its_own_effects_whatever_else_lags():
     assert ours not in server.read(issue).comments
 
 
+def test_a_torn_reply_shows_its_own_effects_in_both_halves_whatever_lags():
+    """Others write while it is read; what the trip wrote itself was there before."""
+    for seed in range(20):
+        faults = Faults(torn_s=2.0, read_lag_s=5.0, in_flight_s=4.0)
+        world = World(replace(ONE_TRIP, faults=faults), seed)
+        issue = an_issue(world)
+        _, came = sent(world, issue)
+        run_for(world, 9)
+        assert came[0].issue.labels == {"new"}
+        assert [comment.body for comment in came[0].comments] == ["said"]
+
+
+def test_a_reply_that_shows_too_little_is_followed_by_a_reading_like_any_other():
+    world = world_of(read_again=1.0)
+    issue = an_issue(world)
+    _, came = sent(world, issue)
+    run_for(world, 5)
+    calls = [note.what.op for note in world.history.notes if isinstance(note.what, Called)]
+    assert calls[-2:] == ["trip", "read"]
+    assert came[0].issue.labels == {"new"}
+
+
 # What the services make of it
 
 

@@ -18,7 +18,7 @@ from dibs.testing.sim.controls import seed_script, state_machine, two_claimants_
 from dibs.testing.sim.exhaustive import CASES, explore, survey
 from dibs.testing.sim.mutants import MUTANTS
 from dibs.testing.sim.runs import play
-from dibs.testing.sim.scenarios import ALL, ATOMIC, BY_NAME, LATE, MODEL, ONE_TRIP, STORMS
+from dibs.testing.sim.scenarios import ALL, ATOMIC, BY_NAME, LATE, MODEL, ONE_TRIP, STORMS, TORN
 from dibs.testing.sim.timeline import timeline
 from dibs.testing.sim.world import Scenario
 
@@ -154,6 +154,7 @@ class _Proof:
             ("The same on an atomic store", ATOMIC),
             ("The same where several changes are one request", ONE_TRIP),
             ("Writes that take effect after their client has given up", LATE),
+            ("Readings whose labels and comments are from two moments", TORN),
         ):
             _print_table(title, _HEAD, [_cells(ours[scenario.name]) for scenario in scenarios])
         compared = [row for row in rows if row.scenario.name in _COMPARED]

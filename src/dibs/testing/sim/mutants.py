@@ -28,6 +28,7 @@ from dibs.core.lease import (
     Renewed,
     RenewResult,
 )
+from dibs.core.pipeline import Pipeline
 from dibs.core.plan import EditComment
 from dibs.core.presets import STAGES
 from dibs.core.proof import NoProof, Proof, Won
@@ -135,6 +136,10 @@ def _accept_unjudged(_self: claiming.Claiming, *_: object) -> tuple[None, int]:
     return None, 0
 
 
+def _never(*_: object) -> bool:
+    return False
+
+
 def _look_at_no_revokes(self: comments.CommentLeases, lease: Lease, thread: Thread) -> RenewResult:
     result = _LOOK(self, lease, thread)
     return result if isinstance(result, Lost) else Renewed(lease, thread)
@@ -238,6 +243,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "what is painted is acknowledged at once",
         "4 issues, 5 workers, everything (one trip) (no bound) (atomic store)",
         ((showing.Showing, "_acknowledge", _acknowledge_at_once),),
+    ),
+    Mutant(
+        "the stage is not asked for in the confirming reply",
+        "torn readings (one trip)",
+        ((Pipeline, "has_left", _never),),
+    ),
+    Mutant(
+        "labels are taken to be as new as the cards",
+        "torn readings, reads lag 2 s, settle 2.5 s (one trip)",
+        ((claiming, "just_led_on", _never), (Pipeline, "has_left", _never)),
     ),
     Mutant(
         "revokes are not read",

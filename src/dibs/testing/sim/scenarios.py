@@ -183,18 +183,29 @@ _CROWDS = (
     _crowd("torn readings"),
     _crowd("torn readings, reads lag 2 s, settle 2.5 s", read_lag_s=2, settle_s=2.5),
 )
-_TORN_STORMS = tuple(
-    torn(scenario)
-    for scenario in STORMS
-    if scenario.name
-    in ("three stages", "network trouble and lag", "people at the labels", "pages are missing")
+_TORN_STAGES, _TORN_TROUBLE, _TORN_PEOPLE, _TORN_PAGES = (
+    torn(next(scenario for scenario in STORMS if scenario.name == name))
+    for name in (
+        "three stages",
+        "network trouble and lag",
+        "people at the labels",
+        "pages are missing",
+    )
 )
+_TORN_ANYWHERE = (*_CROWDS, _TORN_STAGES, _TORN_TROUBLE)
 TORN: tuple[Scenario, ...] = (
-    *_CROWDS,
-    *_TORN_STORMS[:3],
-    *(in_one_trip(scenario) for scenario in (*_CROWDS, *_TORN_STORMS)),
-    *(on_a_store(scenario) for scenario in (*_CROWDS, _TORN_STORMS[0])),
-    *(on_a_store(in_one_trip(scenario)) for scenario in (*_CROWDS, *_TORN_STORMS[:3])),
+    *_TORN_ANYWHERE,
+    *(in_one_trip(scenario) for scenario in (*_TORN_ANYWHERE, _TORN_PEOPLE, _TORN_PAGES)),
+    in_one_trip(
+        _crowd(
+            "torn readings, reads lag 2 s, settle 2.5 s, replies are read again",
+            read_lag_s=2,
+            settle_s=2.5,
+            read_again=0.2,
+        )
+    ),
+    *(on_a_store(scenario) for scenario in (*_CROWDS, _TORN_STAGES)),
+    *(on_a_store(in_one_trip(scenario)) for scenario in _TORN_ANYWHERE),
 )
 """A reading is not one moment: its labels may be older than the cards beside them, or newer."""
 
