@@ -700,6 +700,27 @@ def test_others_leave_an_ending_alone_that_is_most_likely_being_painted(bounded)
     assert bounded.process("next").claimed(issue).stage.name == "review"
 
 
+def test_so_does_whoever_lost_to_it(bounded, monkeypatch):
+    """It bid while the issue was held, and read it when the ending was decided. It asks no more."""
+    issue, holder, bidder = bounded.add(), bounded.process("a"), bounded.process("b")
+    keeper, read = holder.hold(issue), bounded.tracker.read
+
+    def decided_meanwhile(ref):
+        monkeypatch.setattr(bounded.tracker, "read", read)
+        bounded.clock.advance(1)
+        holder.services.leases.release(keeper.lease, Ending(Outcome.ADVANCED, "review"))
+        return read(ref)
+
+    monkeypatch.setattr(bounded.tracker, "read", decided_meanwhile)
+    bidder.tracker.calls.clear()
+    beaten = bidder.claim(issue, "ready", look_first=False)
+    assert isinstance(beaten, Beaten)
+    assert beaten.record.unpainted
+    assert requests(bidder) == ["comment", "read", "edit_comment"]
+    bounded.clock.advance(IN_FLIGHT_S)
+    assert bounded.process("next").claimed(issue).stage.name == "review"
+
+
 def test_where_nothing_lags_it_is_painted_at_once(world):
     issue = decided_and_not_painted(world)
     assert world.process("next").claimed(issue).stage.name == "review"

@@ -193,7 +193,8 @@ class Claiming:
                 return self._accept(granted, stage, terms, asked_at, options)
             case Busy(record):
                 self._journal.append(about(EventKind.CLAIM_LOST, bid, winner=record.lease.holder))
-                if record.unpainted:  # nothing is granted over it, so somebody has to paint it
+                # Nothing is granted over it, so somebody has to paint it.
+                if record.unpainted and not self._being_painted(record):
                     self.roll_forward(record)
                 return Beaten(issue, record)
             case Full(in_flight):
