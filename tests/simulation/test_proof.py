@@ -80,11 +80,31 @@ def test_the_seed_script_strands_an_issue_whose_first_claimant_died():
     assert count.lost > 0
 
 
+FOUND_AT = {
+    "eligibility is not judged again": 1300,
+    "trust is counted from the reply": 570,
+    "painted is what is not claimed": 280,
+    "a stage left behind is a person's word": 550,
+    "a renewal under way is not awaited": 230,
+    "an ending in doubt is sent again unseen": 160,
+    "what is painted is acknowledged at once": 280,
+    "the stage is not asked for in the confirming reply": 240,
+    "labels are taken to be as new as the cards": 165,
+}
+"""Shortly before the first seed that shows it, where that is far from 0: `make sim` looks at all.
+If the calls change so that it moves, the hunt goes on from there.
+"""
+
+
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_every_mutant_is_caught(mutant):
-    catch = hunt(mutant, most=3000)
+    catch = hunt(mutant, most=3000, first=FOUND_AT.get(mutant.name, 0))
     assert catch is not None
     print(f"{mutant.name}: {catch.where}, seed {catch.seed}: {catch.text}")
+
+
+def test_a_hunt_knows_the_mutants_that_it_begins_late_for():
+    assert FOUND_AT.keys() <= {mutant.name for mutant in MUTANTS}
 
 
 def test_a_mutant_leaves_nothing_behind():
