@@ -222,6 +222,7 @@ class Services:
             granting=self.granting,
             new_run=self._new_run,
             grace=self.settings.grace,
+            settle=self.rules.settle,
             max_ttl=self.settings.max_ttl,
             reached=self.reached,
         )

@@ -215,6 +215,20 @@ def test_time_goes_on_after_the_end(harness, watcher):
             assert record.as_of - record.lease.expires_at == timedelta(seconds=seen_s + more_s)
 
 
+def test_time_goes_on_for_an_ending_that_nobody_has_painted(harness, watcher):
+    """Others leave it alone while it is young; it must not stay so."""
+    issue, holder, other = harness.issue(), watcher(), watcher()
+    holder.store.release(holder.hold(issue, "a"), ADVANCED)
+    for more_s in (0, 5, 30):
+        other.clock.advance(more_s)
+        record = record_of(other.store, issue)
+        assert record.unpainted
+        busy = other.ask(issue, "b")
+        assert isinstance(busy, Busy)
+        assert busy.record.as_of == record.as_of
+    assert record.as_of - record.lease.expires_at == timedelta(seconds=35)
+
+
 def test_a_lease_that_nobody_watched_may_be_renewed_late(harness, watcher):
     """By a process that does not know how old it is: nobody can have been granted it meanwhile."""
     issue, holder, resumed = harness.issue(), watcher(), watcher()

@@ -111,12 +111,18 @@ def test_labels_that_are_older_than_the_cards_beside_them_win_nothing(kind, monk
 
 
 @pytest.mark.parametrize("kind", ["trips", "comments"])
-def test_labels_that_stay_older_than_the_cards_beside_them_win_nothing(kind, monkeypatch):
+@pytest.mark.parametrize(("set_s", "tracker_s"), [(None, 3), (10, 0), (10, 2), (0, 3)])
+def test_labels_that_stay_older_than_the_cards_beside_them_win_nothing(
+    kind, set_s, tracker_s, monkeypatch
+):
     """Where readers lag, the look after the confirmation may show the old labels once more: on a
     tracker that takes no trips, and where a trip's reply is too long. But the cards tell when the
-    ending was said to be shown, and until `settle` after that its stage's label proves nothing.
+    ending was said to be shown, and until `settle` after that its stage's label proves nothing:
+    the tracker's own or the one that is set, whichever is longer.
     """
-    world = World(kind, pipeline=worked_stages(), settle=timedelta(seconds=3))
+    world = World(kind, pipeline=worked_stages(), settle=timedelta(seconds=tracker_s))
+    if set_s is not None:
+        world.settings = replace(world.settings, settle=timedelta(seconds=set_s))
     issue, holder, painter = world.add(), world.process("a"), world.process("c")
     keeper = holder.hold(issue, stage="ready")
     old, read = world.labels(issue), world.tracker.read

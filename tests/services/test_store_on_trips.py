@@ -13,7 +13,7 @@ from dibs.core.errors import Unavailable
 from dibs.core.pipeline import NoGate
 from dibs.core.steps import Step
 from dibs.services.advancing import Finished
-from dibs.services.claiming import Claimed
+from dibs.services.claiming import Beaten, Claimed
 
 from .world import STORE_ON_TRIPS, Crash, World, crashing, pipeline_of
 
@@ -62,6 +62,19 @@ def test_an_ending_is_acknowledged_once_every_reader_is_sure_to_see_it(world):
     times = noting_times(world, holder)
     assert isinstance(holder.services.advancing.advance(keeper), Finished)
     assert times["acknowledge"] - times["painted"] >= SETTLE_S
+
+
+def test_a_bidder_whom_the_store_refuses_for_it_paints_at_once_however_young_it_is(world):
+    """Nothing is granted over it, and a store may not know how old it is."""
+    issue = world.add()
+    holder = world.process("holder", reached=crashing(Step.FINISH_DECIDED))
+    keeper = holder.hold(issue)
+    with pytest.raises(Crash):
+        holder.services.advancing.advance(keeper)
+    beaten = world.process("next").claim(issue, "ready", look_first=False)
+    assert isinstance(beaten, Beaten)
+    assert world.labels(issue) == {"stage:review"}
+    assert world.process("next").claimed(issue).stage.name == "review"
 
 
 def test_so_is_one_that_somebody_else_paints(world):

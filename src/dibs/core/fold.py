@@ -248,7 +248,10 @@ def shows_ending(comments: Iterable[Comment], run: RunId) -> bool:
 
 
 def said_shown_at(comments: Iterable[Comment], run: RunId) -> ServerTime | None:
-    """When that was last said; None if nobody has."""
+    """When it was last said that the labels show how the run ended; None if nobody has.
+
+    The last, not the first: whoever counts from it waits too long rather than not long enough.
+    """
     marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
     said = [
         at

@@ -154,9 +154,11 @@ class Claiming:
         granting: Granting,
         new_run: Callable[[], RunId],
         grace: timedelta,
+        settle: timedelta,
         max_ttl: timedelta = timedelta(days=1),
         reached: Reached = unwatched,
     ) -> None:
+        """`settle`: as it is set. A tracker that may lag for longer than that is believed."""
         self._tracker = tracker
         self._leases = leases
         self._pipeline = pipeline
@@ -166,6 +168,7 @@ class Claiming:
         self._granting = granting
         self._new_run = new_run
         self._grace = grace
+        self._settle = max(settle, tracker.traits.settle)
         self._max_ttl = max_ttl
         self._reached = reached
 
@@ -193,8 +196,7 @@ class Claiming:
                 return self._accept(granted, stage, terms, asked_at, options)
             case Busy(record):
                 self._journal.append(about(EventKind.CLAIM_LOST, bid, winner=record.lease.holder))
-                # Nothing is granted over it, so somebody has to paint it.
-                if record.unpainted and not self._being_painted(record):
+                if record.unpainted and not self._left_to_others(record):
                     self.roll_forward(record)
                 return Beaten(issue, record)
             case Full(in_flight):
@@ -259,13 +261,18 @@ class Claiming:
             standing = self._leases.standing(thread)
         return thread, self._judge(thread, standing, self._around(None))
 
+    def _left_to_others(self, ending: Record) -> bool:
+        """An atomic store grants nothing over it, and need not know how old it is: there, whoever
+        is refused for it paints. On cards the next bid is granted, and looks again.
+        """
+        return Guarantee.ATOMIC not in self._leases.guarantees and self._being_painted(ending)
+
     def _being_painted(self, ending: Record) -> bool:
         return being_painted(ending, self._tracker.traits.patience)
 
     def _may_have_left(self, record: Record, stage: Stage, thread: Thread) -> bool:
         """Where nothing is seen late, the confirming reply tells."""
-        traits = self._tracker.traits
-        unseen = traits.settle + traits.grain if traits.settle else ZERO
+        unseen = self._settle + self._tracker.traits.grain if self._settle else ZERO
         return just_led_on(record, stage.name, thread, unseen)
 
     def roll_forward(self, record: Record) -> None:

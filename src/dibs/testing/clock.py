@@ -23,7 +23,7 @@ _LONGEST_S = 5.0
 """For a thread that waits for something else, the owner does not wait for ever."""
 _WAITS = ("wait", "_wait_for_tstate_lock")
 """What a thread is in that waits for an event or for another thread, in the standard library."""
-_LOOKING = threading.Lock()
+_LOOKING = threading.RLock()
 
 
 class FakeClock:

@@ -245,7 +245,7 @@ class DynamoLeases:
             return None
         lease, ending, state = _lease(issue, item), _ended(item), _text(item, "state")
         as_of = lease.expires_at
-        if ending is None:  # an ending is over, whoever watched it
+        if ending is None or state == _UNPAINTED:  # what is painted is over, whoever watched it
             if age is None:
                 age = self._seen.age(self._watched + _record_name(issue), _text(item, "version"))
             as_of = later(as_of, age - lease.ttl if state == _HELD else age)
