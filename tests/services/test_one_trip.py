@@ -23,7 +23,18 @@ from dibs.services.claiming import Beaten, Claimed, Doubtful
 from dibs.services.keeping import Lost, NotRenewed
 from dibs.services.sweeping import Sweep
 
-from .world import BEAT_S, TTL_S, Crash, World, at, codes, crashing, outage, pipeline_of
+from .world import (
+    BEAT_S,
+    TTL_S,
+    Crash,
+    World,
+    at,
+    codes,
+    crashing,
+    decided_and_not_painted,
+    outage,
+    pipeline_of,
+)
 
 IN_FLIGHT_S = 8.0
 HELD = {"stage:ready", "stage:processing", "claimed"}
@@ -684,15 +695,6 @@ def test_an_ending_that_might_land_after_its_lease_is_over_is_not_sent_again(bou
 
 
 # Endings that are being painted
-
-
-def decided_and_not_painted(world):
-    issue = world.add()
-    holder = world.process("holder", reached=crashing(Step.FINISH_DECIDED))
-    keeper = holder.hold(issue)
-    with pytest.raises(Crash):
-        holder.services.advancing.advance(keeper)
-    return issue
 
 
 def test_others_leave_an_ending_alone_that_is_most_likely_being_painted(bounded):

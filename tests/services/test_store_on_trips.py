@@ -11,11 +11,10 @@ import pytest
 
 from dibs.core.errors import Unavailable
 from dibs.core.pipeline import NoGate
-from dibs.core.steps import Step
 from dibs.services.advancing import Finished
 from dibs.services.claiming import Beaten, Claimed
 
-from .world import STORE_ON_TRIPS, Crash, World, crashing, pipeline_of
+from .world import STORE_ON_TRIPS, World, decided_and_not_painted, pipeline_of
 
 SETTLE_S = 2.0
 
@@ -66,11 +65,7 @@ def test_an_ending_is_acknowledged_once_every_reader_is_sure_to_see_it(world):
 
 def test_a_bidder_whom_the_store_refuses_for_it_paints_at_once_however_young_it_is(world):
     """Nothing is granted over it, and a store may not know how old it is."""
-    issue = world.add()
-    holder = world.process("holder", reached=crashing(Step.FINISH_DECIDED))
-    keeper = holder.hold(issue)
-    with pytest.raises(Crash):
-        holder.services.advancing.advance(keeper)
+    issue = decided_and_not_painted(world)
     beaten = world.process("next").claim(issue, "ready", look_first=False)
     assert isinstance(beaten, Beaten)
     assert world.labels(issue) == {"stage:review"}
@@ -78,11 +73,7 @@ def test_a_bidder_whom_the_store_refuses_for_it_paints_at_once_however_young_it_
 
 
 def test_so_is_one_that_somebody_else_paints(world):
-    issue = world.add()
-    holder = world.process("holder", reached=crashing(Step.FINISH_DECIDED))
-    keeper = holder.hold(issue)
-    with pytest.raises(Crash):
-        holder.services.advancing.advance(keeper)
+    decided_and_not_painted(world)
     world.clock.advance(10)
     sweeper = world.process("sweeper")
     times = noting_times(world, sweeper)

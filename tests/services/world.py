@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dibs import config
 from dibs.adapters.granters import MemoryGranters
 from dibs.adapters.journals import MemoryJournal
@@ -284,6 +286,16 @@ class Process:
 
     def sweep(self, **options: Any) -> Any:
         return self.services.sweeping.sweep(**options)
+
+
+def decided_and_not_painted(world: World) -> IssueRef:
+    """An issue whose holder decided how it ended, and died before the labels showed it."""
+    issue = world.add()
+    holder = world.process("holder", reached=crashing(Step.FINISH_DECIDED))
+    keeper = holder.hold(issue)
+    with pytest.raises(Crash):
+        holder.services.advancing.advance(keeper)
+    return issue
 
 
 def codes(result: Any) -> list[str]:

@@ -238,17 +238,11 @@ def _pictured(posted: PostedCard, marks: Marks, record: Record | None) -> Try:
 
 def shows_ending(comments: Iterable[Comment], run: RunId) -> bool:
     """Whether this run's card, or somebody for it, says that its ending is painted."""
-    marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
-    return any(
-        posted.card.run == run
-        and posted.card.state is CardState.RELEASED
-        and _said_to_be_shown(posted, marks)
-        for posted in marks.cards
-    )
+    return said_shown_at(comments, run) is not None
 
 
 def said_shown_at(comments: Iterable[Comment], run: RunId) -> ServerTime | None:
-    """When it was last said that the labels show how the run ended; None if nobody has.
+    """When that was last said; None if nobody has.
 
     The last, not the first: whoever counts from it waits too long rather than not long enough.
     """
@@ -256,7 +250,9 @@ def said_shown_at(comments: Iterable[Comment], run: RunId) -> ServerTime | None:
     said = [
         at
         for posted in marks.cards
-        if posted.card.run == run and _said_to_be_shown(posted, marks)
+        if posted.card.run == run
+        and posted.card.state is CardState.RELEASED
+        and _said_to_be_shown(posted, marks)
         for at in (posted.updated_at if posted.card.shown else None, marks.shown.get(run))
         if at is not None
     ]
