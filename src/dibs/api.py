@@ -42,7 +42,7 @@ class HeldLease(InHand):
 
     def __init__(self, services: Services, claimed: Claimed) -> None:
         self._advancing = services.advancing
-        self._keeper = services.running.keep(claimed)
+        self._keeper = services.keep(claimed)
         self._supervision = services.supervise(self._keeper)
         self._result: FinishResult | None = None
 

@@ -5,17 +5,15 @@ wrong: unknown keys are refused with a suggestion, incoherent pairs are refused 
 file's spelling; what the settings mean is the core's.
 """
 
-import difflib
-import getpass
 import os
-import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs.core.dialects import Dialect
 from dibs.core.durations import format_duration, parse_duration
@@ -306,8 +304,7 @@ class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True)
     loop: list[LoopFile] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class GithubSettings:
+class GithubSettings(Struct, frozen=True):
     trusted: frozenset[str] = frozenset()
     api: str = ""
     timeout: timedelta = timedelta(seconds=10)
@@ -316,14 +313,12 @@ class GithubSettings:
     pace: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class HookSettings:
+class HookSettings(Struct, frozen=True):
     strict: bool = False
     timeout: timedelta = timedelta(seconds=3)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The configuration in force."""
 
     source: str
@@ -376,6 +371,8 @@ def _load(path: Path | None, start: Path) -> Settings:
 
 def _read(path: Path) -> dict[str, Any] | None:
     """The file's settings; None for a pyproject without [tool.dibs]."""
+    import tomllib
+
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as missing:
@@ -445,6 +442,8 @@ def _structs(kind: Any) -> Iterator[type[msgspec.Struct]]:
 
 
 def _unknown(place: str, key: str, known: Mapping[str, Any]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
     return f"unknown key {place!r}; {hint}"
@@ -612,6 +611,8 @@ def _preset(name: str) -> Pipeline | None:
     if name == "none":
         return None
     if name not in PRESETS:
+        import difflib
+
         close = difflib.get_close_matches(name, [*PRESETS, "none"], n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ValueError(f"preset {name!r} is not one of {', '.join(PRESETS)}, none{hint}")
@@ -743,12 +744,14 @@ def schema() -> dict[str, Any]:
 
 def actor(environment: Mapping[str, str] = os.environ) -> str:
     """Who is at the keyboard, for cards and comments."""
-    for name in ("DIBS_ACTOR", "GITHUB_ACTOR"):
+    for name in ("DIBS_ACTOR", "GITHUB_ACTOR", "LOGNAME", "USER", "LNAME", "USERNAME"):
         if environment.get(name):
             return environment[name]
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError, OSError):  # a container's user need not have a name
         return "somebody"
 
 

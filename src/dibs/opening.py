@@ -6,10 +6,11 @@ and not before; a library that is not there is a setting to change, not a traceb
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from msgspec import Struct, field
 
 from dibs.core.errors import BadConfiguration
 from dibs.core.places import without_secrets
@@ -38,8 +39,7 @@ class ClosableStore(LeaseStore, Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What a store may need besides its own place."""
 
     root: Path
@@ -58,8 +58,7 @@ class Surroundings:
         return FileObservations(database)
 
 
-@dataclass(frozen=True, slots=True)
-class StoreKind:
+class StoreKind(Struct, frozen=True):
     scheme: str
     form: str
     """How it is written in `leases`."""

@@ -1,19 +1,21 @@
-"""The one place that turns configuration into adapters and services."""
+"""The one place that turns configuration into adapters and services.
+
+Every command imports it, so a service or an adapter is imported where it is built.
+"""
+
+from __future__ import annotations
 
 import os
-import random
-import secrets
-import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.granters import MemoryGranters
-from dibs.adapters.hints import FileHints, FileWaker
 from dibs.adapters.journals import FileJournal, NoJournal
 from dibs.adapters.threads import SystemThreads
 from dibs.config import Settings, actor
@@ -22,66 +24,63 @@ from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, RunId, ServerTime
-from dibs.core.label_looks import label_looks
 from dibs.core.pipeline import InProcess, Pipeline, Stage
 from dibs.core.places import without_secrets
-from dibs.core.signing import BadKey, Keyring, Strictness, parse_keyring
 from dibs.core.steps import Reached, unwatched
-from dibs.opening import KINDS, SCHEMES, Surroundings, open_store
-from dibs.ports.budget import Budgeted, BudgetReport
-from dibs.ports.clock import Clock
-from dibs.ports.granters import Granters
 from dibs.ports.guarantees import PROTECTIVE
-from dibs.ports.hints import Hints
-from dibs.ports.journal import Journal
-from dibs.ports.leases import LeaseStore, ShownLeases
-from dibs.ports.pauses import Pauses
 from dibs.ports.reading import looks_ahead
-from dibs.ports.runner import Runner
-from dibs.ports.threads import Threads
 from dibs.ports.tracker import Batching, OneTrip, SelfChecking, Tracker
 from dibs.ports.whoami import Inspectable
-from dibs.ports.workplaces import Workplaces
-from dibs.services.advancing import Advancing
-from dibs.services.board import Board
-from dibs.services.bundling import Bundling
-from dibs.services.checking import Checking
-from dibs.services.claiming import Claiming
-from dibs.services.diagnosing import Diagnosing, Subject
-from dibs.services.explaining import Explaining
-from dibs.services.following import Following
-from dibs.services.granting import Granting
-from dibs.services.guarding import Guarding, in_time
-from dibs.services.holds import Holds
-from dibs.services.keeping import Keeper, Supervision
-from dibs.services.listening import Listening
-from dibs.services.looping import Loop, Rhythm
-from dibs.services.migrating import Migrating
-from dibs.services.queueing import Queueing
-from dibs.services.resuming import Resuming
-from dibs.services.running import PythonHandler, Running
-from dibs.services.scanning import Scanning
-from dibs.services.shortlisting import Shortlisting
-from dibs.services.showing import Showing
-from dibs.services.steering import Steering
-from dibs.services.sweeping import Sweeping
-from dibs.services.turns import Turns
-from dibs.services.working import Until, Worker, WorkOptions
 
 if TYPE_CHECKING:
+    from random import Random
+
     from dibs.adapters.git_hooks import GitHooks
     from dibs.adapters.git_pushes import PushedCommits
     from dibs.adapters.run_files import RunFile
+    from dibs.core.signing import Keyring
+    from dibs.ports.budget import Budgeted, BudgetReport
+    from dibs.ports.clock import Clock
+    from dibs.ports.granters import Granters
+    from dibs.ports.hints import Hints
+    from dibs.ports.journal import Journal
+    from dibs.ports.leases import LeaseStore, ShownLeases
+    from dibs.ports.pauses import Pauses
+    from dibs.ports.runner import Runner
+    from dibs.ports.threads import Threads
+    from dibs.ports.workplaces import Workplaces
+    from dibs.services.advancing import Advancing
+    from dibs.services.board import Board
+    from dibs.services.bundling import Bundling
+    from dibs.services.checking import Checking
+    from dibs.services.claiming import Claimed, Claiming
+    from dibs.services.diagnosing import Diagnosing
+    from dibs.services.explaining import Explaining
+    from dibs.services.following import Following
+    from dibs.services.granting import Granting
+    from dibs.services.guarding import Guarding
+    from dibs.services.holds import Holds
+    from dibs.services.keeping import Keeper, Supervision
+    from dibs.services.listening import Listening
+    from dibs.services.looping import Loop, Rhythm
+    from dibs.services.migrating import Migrating
+    from dibs.services.queueing import Queueing
+    from dibs.services.resuming import Resuming
+    from dibs.services.running import PythonHandler, Running
+    from dibs.services.scanning import Scanning
+    from dibs.services.shortlisting import Shortlisting
+    from dibs.services.steering import Steering
+    from dibs.services.sweeping import Sweeping
+    from dibs.services.turns import Turns
+    from dibs.services.working import Until, Worker
 
 _WEBHOOK_KEYS = "GITHUB_WEBHOOK_SECRET"
 _Answer = TypeVar("_Answer")
 
 TRACKERS = ("sqlite:PATH", "github:OWNER/REPO[,OWNER/REPO...]", "memory:")
-STORES = ("auto", *(kind.form for kind in KINDS))
 
 
-@dataclass(slots=True)
-class Adapters:
+class Adapters(Struct):
     """The outside world, as configured."""
 
     tracker: Tracker
@@ -114,14 +113,14 @@ class Services:
         reached: Reached = unwatched,
         handlers: Mapping[str, PythonHandler] | None = None,
         new_run: Callable[[], RunId] | None = None,
-        dice: Callable[[], random.Random] = random.Random,
+        dice: Callable[[], Random] | None = None,
     ) -> None:
         self.settings = settings
         self.adapters = adapters
         self.reached = reached
         self.handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
-        self._dice = dice
+        self._dice = dice or fresh_dice
         stamped, tracker = _stamped(settings, adapters), adapters.tracker
         swaps = isinstance(tracker, Batching | OneTrip)
         self._stamped = replace(stamped, swaps_labels=swaps)
@@ -149,6 +148,8 @@ class Services:
 
     @cached_property
     def leases(self) -> ShownLeases:
+        from dibs.services.showing import Showing
+
         store = self.adapters.store
         if store is not None:
             return Showing(
@@ -166,10 +167,14 @@ class Services:
 
     @property
     def granting(self) -> Granting:
+        from dibs.services.granting import Granting
+
         return Granting(self.adapters.granters, granter_name(self.settings))
 
     @cached_property
     def _turns(self) -> Turns:
+        from dibs.services.turns import Turns
+
         return Turns()
 
     def _plain_store(self, what: str) -> LeaseStore:
@@ -183,6 +188,8 @@ class Services:
 
     @property
     def holds(self) -> Holds:
+        from dibs.services.holds import Holds
+
         return Holds(
             self._plain_store("a hold"),
             self.tracker,
@@ -197,6 +204,8 @@ class Services:
         )
 
     def loop(self, rhythm: Rhythm) -> Loop:
+        from dibs.services.looping import Loop
+
         return Loop(
             rhythm,
             self._plain_store(f"loop {rhythm.name!r}"),
@@ -212,6 +221,8 @@ class Services:
 
     @property
     def claiming(self) -> Claiming:
+        from dibs.services.claiming import Claiming
+
         return Claiming(
             self.tracker,
             self.leases,
@@ -229,19 +240,26 @@ class Services:
 
     @property
     def bundling(self) -> Bundling:
-        keep = self.running.keep
-        return Bundling(self.tracker, self.pipeline, self.claiming, self.advancing, keep)
+        from dibs.services.bundling import Bundling
+
+        return Bundling(self.tracker, self.pipeline, self.claiming, self.advancing, self.keep)
 
     @property
     def queueing(self) -> Queueing:
-        return Queueing(self.claiming, self.adapters.store, self.adapters.clock, self._dice())
+        from dibs.services.queueing import Queueing
+
+        return Queueing(self.claiming, self.adapters.store, self.adapters.clock, self._dice)
 
     @property
     def advancing(self) -> Advancing:
+        from dibs.services.advancing import Advancing
+
         return Advancing(self.leases, self.pipeline, self.adapters.journal, self.reached)
 
     @property
     def sweeping(self) -> Sweeping:
+        from dibs.services.sweeping import Sweeping
+
         return Sweeping(
             self.tracker,
             self.leases,
@@ -254,17 +272,21 @@ class Services:
 
     @property
     def following(self) -> Following:
+        from dibs.services.following import Following
+
         return Following(
             self.tracker,
             self.pipeline,
             self.claiming,
-            self.running,
+            self.keep,
             self.advancing,
             granting=self.granting,
         )
 
     @property
     def guarding(self) -> Guarding:
+        from dibs.services.guarding import Guarding
+
         return Guarding(
             self.tracker,
             self.leases,
@@ -275,6 +297,8 @@ class Services:
 
     @property
     def migrating(self) -> Migrating:
+        from dibs.services.migrating import Migrating
+
         return Migrating(
             self.tracker,
             self.leases,
@@ -287,12 +311,15 @@ class Services:
 
     @property
     def explaining(self) -> Explaining:
+        from dibs.services.explaining import Explaining
+
         claiming = self.claiming
         return Explaining(self.tracker, self.leases, self.pipeline, claiming, self.bundling)
 
     @property
     def diagnosing(self) -> Diagnosing:
         from dibs.adapters.clocks import wall_clock
+        from dibs.services.diagnosing import Diagnosing, Subject
 
         adapters = self.adapters
         subject = Subject(
@@ -312,18 +339,26 @@ class Services:
 
     @property
     def checking(self) -> Checking:
+        from dibs.services.checking import Checking
+
         return Checking(self.tracker, self.leases, self.pipeline, self.claiming, self.granting)
 
     @property
     def resuming(self) -> Resuming:
+        from dibs.services.resuming import Resuming
+
         return Resuming(self.tracker, self.leases, self.pipeline, self.adapters.clock)
 
     @property
     def board(self) -> Board:
+        from dibs.services.board import Board
+
         return Board(self.tracker, self.leases, self.pipeline, self.adapters.pauses)
 
     @property
     def steering(self) -> Steering:
+        from dibs.services.steering import Steering
+
         return Steering(
             self.tracker,
             self.leases,
@@ -342,10 +377,10 @@ class Services:
 
     @property
     def running(self) -> Running:
+        from dibs.services.running import Running
+
         return Running(
-            self.tracker,
-            self.leases,
-            self.pipeline,
+            self.keep,
             self.advancing,
             self.runner,
             self.adapters.clock,
@@ -353,10 +388,24 @@ class Services:
             threads=self.adapters.threads,
             handlers=self.handlers,
             workplaces=lambda: self.workplaces,
-            reached=self.reached,
+        )
+
+    def keep(self, claimed: Claimed) -> Keeper:
+        from dibs.services.keeping import Keeper
+
+        return Keeper(
+            claimed,
+            self.leases,
+            self.tracker,
+            self.pipeline,
+            self.adapters.clock,
+            self.adapters.journal,
+            self.reached,
         )
 
     def supervise(self, keeper: Keeper) -> Supervision:
+        from dibs.services.keeping import Supervision
+
         return Supervision(keeper, self.adapters.clock, self.adapters.threads)
 
     def serving(self, wanted: Sequence[str]) -> tuple[Stage, ...]:
@@ -392,16 +441,18 @@ class Services:
         stages: tuple[Stage, ...],
         *,
         jobs: int | None = None,
-        until: Until = Until.STOPPED,
+        until: Until | None = None,
         stop_grace_s: float | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> Worker:
+        from dibs.services.working import Until, Worker, WorkOptions
+
         settings = self.settings
         options = WorkOptions(
             holder=holder,
             stages=tuple(reversed(stages)),
             jobs=jobs or settings.jobs,
-            until=until,
+            until=until or Until.STOPPED,
             poll_s=settings.poll.total_seconds(),
             sweep_s=settings.sweep.total_seconds(),
             stop_grace_s=settings.stop_grace.total_seconds()
@@ -431,6 +482,9 @@ class Services:
         )
 
     def _scanning(self) -> Scanning | Shortlisting:
+        from dibs.services.scanning import Scanning
+        from dibs.services.shortlisting import Shortlisting
+
         many = looks_ahead(self.tracker)
         if many is None:
             return Scanning(self.tracker, self.pipeline, self.adapters.clock)
@@ -493,9 +547,11 @@ def connect(
     create: bool = True,
 ) -> Services:
     """Build everything the settings name. Without `create`, a missing backlog is an empty one."""
-    from dibs.adapters.failpoints import from_environment
+    reached: Reached = unwatched
+    if failpoint := os.environ.get("DIBS_FAILPOINT"):
+        from dibs.adapters.failpoints import from_environment
 
-    reached = from_environment(os.environ.get("DIBS_FAILPOINT", ""))
+        reached = from_environment(failpoint)
     keyring = keyring_of(os.environ)
     adapters = _adapters(settings, author, keyring, create=create)
     if settings.pipeline.dialect is not Dialect.NATIVE:
@@ -528,14 +584,14 @@ def named_repos(settings: Settings) -> tuple[str, ...]:
 # The pre-push hook
 
 
-def git_hooks(directory: Path) -> "GitHooks":
+def git_hooks(directory: Path) -> GitHooks:
     """Where git looks for the hooks of this repository. Raises BadConfiguration if it is none."""
     from dibs.adapters.git_hooks import GitHooks
 
     return GitHooks.of(directory)
 
 
-def pushed_commits(directory: Path) -> "PushedCommits":
+def pushed_commits(directory: Path) -> PushedCommits:
     from dibs.adapters.git_pushes import PushedCommits
 
     return PushedCommits(directory)
@@ -547,7 +603,7 @@ def first_working_tree(directory: Path) -> Path | None:
     return main_folder(directory)
 
 
-def run_file(directory: Path) -> "RunFile | None":
+def run_file(directory: Path) -> RunFile | None:
     """Where a working tree notes the leases that were taken in it; None outside of one."""
     from dibs.adapters.run_files import run_file as found
 
@@ -556,6 +612,8 @@ def run_file(directory: Path) -> "RunFile | None":
 
 def impatiently(work: Callable[[], _Answer], seconds: float) -> _Answer:
     """Its answer, if it comes in time. Raises Unavailable if not."""
+    from dibs.services.guarding import in_time
+
     return in_time(work, seconds, SystemClock(), SystemThreads())
 
 
@@ -567,6 +625,10 @@ def backlog_is_absent(settings: Settings) -> bool:
 
 def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
     """The keys that marks are signed with. Raises BadConfiguration, which shows none of them."""
+    if not environment.get("DIBS_SIGNING_KEY") and not environment.get("DIBS_SIGNING"):
+        return None
+    from dibs.core.signing import BadKey, Strictness, parse_keyring
+
     keys, wanted = environment.get("DIBS_SIGNING_KEY", ""), environment.get("DIBS_SIGNING", "")
     if wanted not in ("", *Strictness):
         known = " or ".join(Strictness)
@@ -574,7 +636,7 @@ def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
     if wanted and not keys:
         raise BadConfiguration("DIBS_SIGNING is set, and DIBS_SIGNING_KEY is not: no key, no proof")
     try:
-        return parse_keyring(keys, Strictness(wanted or Strictness.STRICT)) if keys else None
+        return parse_keyring(keys, Strictness(wanted or Strictness.STRICT))
     except BadKey as flaw:
         raise BadConfiguration(f"DIBS_SIGNING_KEY: {flaw}") from None  # not a word of the key
 
@@ -598,6 +660,8 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
     Raises BadConfiguration if there is nothing to verify them with, unless `unsigned` will do.
     """
     from dibs.adapters.github.webhooks import GithubDeliveries
+    from dibs.adapters.hints import FileWaker
+    from dibs.services.listening import Listening
 
     scheme, _, place = settings.tracker.partition(":")
     if scheme != "github":
@@ -631,13 +695,19 @@ def _wake_file(settings: Settings) -> Path:
 
 def refuse_unknown(settings: Settings) -> None:
     """Before anything is made: is there an adapter for what the settings name?"""
-    for key, value, forms, schemes in (
-        ("tracker", settings.tracker, TRACKERS, {form.partition(":")[0] for form in TRACKERS}),
-        ("leases", settings.leases, STORES, {"auto", *SCHEMES}),
-    ):
-        if value.partition(":")[0] not in schemes:
-            shown = without_secrets(value)
-            raise BadConfiguration(f"{key} {shown!r} is not known; it may be {', '.join(forms)}")
+    if settings.tracker.partition(":")[0] not in {form.partition(":")[0] for form in TRACKERS}:
+        _refuse("tracker", settings.tracker, TRACKERS)
+    if settings.leases == "auto":
+        return
+    from dibs.opening import KINDS, SCHEMES
+
+    if settings.leases.partition(":")[0] not in {"auto", *SCHEMES}:
+        _refuse("leases", settings.leases, ("auto", *(kind.form for kind in KINDS)))
+
+
+def _refuse(key: str, value: str, forms: tuple[str, ...]) -> NoReturn:
+    shown = without_secrets(value)
+    raise BadConfiguration(f"{key} {shown!r} is not known; it may be {', '.join(forms)}")
 
 
 def _adapters(
@@ -663,7 +733,6 @@ def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> 
     from dibs.adapters.granters import SqliteGranters
     from dibs.adapters.pauses import SqlitePauses
     from dibs.adapters.sqlite_database import Database
-    from dibs.adapters.trackers.plain import PlainTracker
     from dibs.adapters.trackers.sqlite import SqliteTracker
 
     database = Database(_path(settings, place))
@@ -671,6 +740,8 @@ def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> 
     shelf = pipeline.vetoes | {pipeline.labels.claimed}
     tracker: Tracker = SqliteTracker(database, author=author, shelf=shelf)
     if os.environ.get("DIBS_BATCH") == "0":
+        from dibs.adapters.trackers.plain import PlainTracker
+
         tracker = PlainTracker(tracker)
     store, closing = _store(settings, database.path)
     return Adapters(
@@ -694,6 +765,9 @@ def _on_github(
             f"tracker {settings.tracker!r} needs {missing.name}, which is not installed; "
             "install dibs with its extra: dibs[github]"
         ) from missing
+    from dibs.adapters.hints import FileHints
+    from dibs.core.label_looks import label_looks
+
     clock, github = SystemClock(), settings.github
     opened = open_repositories(
         place,
@@ -745,6 +819,8 @@ def _store(
                 f"leases {settings.leases!r} do not go with tracker {settings.tracker!r}"
             )
         case _:
+            from dibs.opening import Surroundings, open_store
+
             around = Surroundings(settings.root)
             store = open_store(settings.leases, around)
             return store, [*around.closing, store.close]
@@ -822,6 +898,8 @@ def place_of(name: str, settings: Settings) -> str:
 
 
 def _telling_options(place: str) -> str:
+    from urllib.parse import parse_qsl, urlencode
+
     options = [
         (key, without_secrets(value))
         for key, value in parse_qsl(place.partition("?")[2])
@@ -832,9 +910,17 @@ def _telling_options(place: str) -> str:
 
 def fresh_run() -> RunId:
     """A nonce: the identity of one attempt."""
-    return RunId(secrets.token_hex(6))
+    return RunId(os.urandom(6).hex())
+
+
+def fresh_dice() -> Random:
+    from random import Random
+
+    return Random()
 
 
 def worker_name() -> HolderId:
     """Who a worker says it is, for people to read. Its identity is the run."""
+    import socket
+
     return HolderId(f"{socket.gethostname().split('.')[0]}-{os.getpid()}")

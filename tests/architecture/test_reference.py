@@ -3,11 +3,11 @@
 import ast
 import re
 import typing
-from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dibs import config
 from dibs.adapters.runners.process import SECRET_NAMES

@@ -7,7 +7,8 @@ With names, only those lines of the tables. Ends with 1 if one of them does not 
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dibs.testing.conformance import Report, prove_leases, prove_tracker
 

@@ -2,8 +2,9 @@
 
 import threading
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from dibs.adapters.leases.memory import MemoryLeases
 from dibs.core.errors import Unavailable

@@ -4,8 +4,9 @@ import itertools
 import re
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from dibs.adapters.trackers.memory import MemoryTracker
 from dibs.adapters.trackers.plain import PlainTracker

@@ -8,7 +8,6 @@ import threading
 import traceback
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +16,7 @@ import boto3
 import libfaketime
 import pytest
 from botocore.exceptions import ClientError
+from msgspec.structs import replace
 from tests.servers.dynamodb import REGION, DynamoServer
 from tests.servers.relay import Relay
 

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 from tests.servers.etcd import Certificates, Cluster, Etcd, single
 from tests.servers.process import free_port, wait_until
 from tests.servers.relay import Relay

@@ -10,7 +10,6 @@ import sys
 import threading
 import traceback
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ import libfaketime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.servers.git_http import GitHttpServer
 from tests.servers.git_repository import ALONE, bare_repository, git
 from tests.servers.process import wait_until

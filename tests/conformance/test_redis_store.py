@@ -4,11 +4,11 @@ import itertools
 import re
 import threading
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from redis.crc import key_slot
 from redis.exceptions import ReadOnlyError
 from tests.servers.process import free_port, wait_until

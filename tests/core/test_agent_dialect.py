@@ -1,11 +1,11 @@
 """Our cards in the words of the issue-claim state machine: the same records, for both readers."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core.agent_dialect import (
     as_native,

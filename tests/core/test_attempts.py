@@ -1,10 +1,9 @@
 """What counts as a failed attempt, what starts afresh, and how long an issue rests."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core.attempts import Attempts, count_attempts
 from dibs.core.pipeline import Backoff

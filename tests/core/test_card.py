@@ -1,12 +1,12 @@
 """The card codec: one spelling, read back exactly; anything else is no card."""
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core.card import (
     LONGEST_LINE,

@@ -1,10 +1,9 @@
 """Where the picture contradicts the truth: what is named, what is mended, what is left alone."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core.diagnosis import Flaw, FlawCode, diagnose
 from dibs.core.lease import Standing

@@ -1,10 +1,10 @@
 """Why an issue may not be claimed: every reason provoked, none of them harmful to follow."""
 
-from dataclasses import dataclass, field, replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs.core.eligibility import (
     Pause,
@@ -39,8 +39,7 @@ HERE = Pause(PauseScope.REPOSITORY, "migration", "", at(3), repo="acme/shop")
 ELSEWHERE = Pause(PauseScope.REPOSITORY, "migration", "bob", at(3), repo="acme/other")
 
 
-@dataclass
-class Case:
+class Case(Struct):
     code: ReasonCode
     labels: list[str] = field(default_factory=lambda: ["stage:ready"])
     now: float = 100

@@ -1,10 +1,11 @@
 """The expiry rule and the fold: who holds an issue, from its cards alone."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core.attempts import count_attempts
 from dibs.core.card import Card, CardState, RevokeMark, parse_mark, render_card

@@ -1,9 +1,9 @@
 """Who may push what closes an issue, case by case."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.agent_dialect import firing_holder
 from dibs.core.fold import standing_on_comments

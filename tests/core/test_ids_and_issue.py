@@ -1,6 +1,5 @@
 """Identities, the two kinds of time, and the normalised issue."""
 
-from dataclasses import FrozenInstanceError
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -93,7 +92,7 @@ def test_a_reference_is_written_as_people_write_it_and_type_it(ref, text, typed)
 def test_references_are_ordered_hashable_and_fixed():
     assert IssueRef("a", "2") < IssueRef("b", "1")
     assert len({IssueRef("a", "1"), IssueRef("a", "1")}) == 1
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         REF.key = "8"
 
 

@@ -1,7 +1,5 @@
 """Leases, records and standings as values."""
 
-from dataclasses import FrozenInstanceError
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,7 +87,7 @@ def test_the_answers_of_a_store_are_values_with_their_reasons():
 
 def test_leases_bids_and_revocations_cannot_be_changed_in_place():
     lease = make_lease()
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         lease.fence = 2
     assert (lease.beats, lease.card) == (0, None)
     assert Bid(REF, lease.run, lease.holder, lease.stage, lease.ttl).ttl == s(20)

@@ -1,10 +1,9 @@
 """Label plans: add first, remove after, `claimed` last, and finished by whoever comes next."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core.lease import Ending, Outcome
 from dibs.core.pipeline import ApprovalGate

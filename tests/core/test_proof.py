@@ -1,10 +1,9 @@
 """A bid has won only on proof."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core.fold import FoldRules
 from dibs.core.ids import RunId

@@ -1,11 +1,11 @@
 """Signed marks: they hold as they were written and where they were written, and not otherwise."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core import card, control, signing
 from dibs.core.agent_dialect import key_of, their_release

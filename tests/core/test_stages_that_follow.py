@@ -1,9 +1,9 @@
 """Stages that follow pull requests: which are possible, and how a file says so."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dibs import config
 from dibs.core.errors import BadConfiguration

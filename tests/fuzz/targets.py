@@ -8,10 +8,11 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dibs.core.card import Card, CardState
 from dibs.core.ids import HolderId, RunId, StageName, server_time

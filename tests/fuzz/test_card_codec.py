@@ -1,10 +1,9 @@
 """Cards and revokes: whatever is written reads back, and whatever is read does no harm."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core.card import (
     LONGEST_LINE,

@@ -1,10 +1,10 @@
 """Pull requests as stages on the fake GitHub: real links, real merges, counted at the server."""
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dibs import config
 from dibs.adapters.github.control import GithubControl
@@ -66,7 +66,7 @@ class Fleet:
         self.hub.clock.advance(2)
         meanwhile()
         self.hub.clock.advance(2)
-        keeper = self.services.running.keep(claimed)
+        keeper = self.services.keep(claimed)
         self.services.advancing.advance(keeper, "pr-open", "a pull request is open")
 
     def follow(self, **options):

@@ -27,7 +27,7 @@ def hub():
 def hold(fleet, ref, name="w1"):
     claimed = fleet.services.claiming.claim(ref, None, ClaimOptions(HolderId(name)))
     assert isinstance(claimed, Claimed), claimed
-    return fleet.services.running.keep(claimed)
+    return fleet.services.keep(claimed)
 
 
 def fail(hub, fleet, ref, name="w1"):

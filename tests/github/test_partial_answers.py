@@ -1,9 +1,9 @@
 """GraphQL's answers with holes in them: the fake's own, of which a part is taken on the way."""
 
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.adapters.github.budget import Budget, Purpose, Resource
 from dibs.adapters.github.transport import GraphqlError

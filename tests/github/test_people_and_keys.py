@@ -1,10 +1,10 @@
 """On the fake GitHub: who is on an issue, marks that nobody signed, and what the doctor is told."""
 
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dibs import config
 from dibs.adapters.github.control import GithubControl

@@ -5,9 +5,8 @@ issue leaves the others to be worked; one of the repository ends the worker with
 is lifted, the issue is worked to its end, and advanced once.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.acceptance.harness import until
 
 from dibs.testing.fakehub import Fault, Limits, Permission, Standing, Wrong

@@ -1,9 +1,9 @@
 """What each operation costs, counted at the server: the fake GitHub, over HTTP."""
 
 from contextlib import ExitStack
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.adapters.github.refusals import NoGraphql
 from dibs.adapters.github.replies import GraphqlError, GraphqlReply

@@ -1,8 +1,9 @@
 """A world whose tracker is not cheap to ask: it reads many issues in one request, and counts."""
 
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from dibs.adapters.trackers.memory import MemoryTracker
 from dibs.core.issue import Thread

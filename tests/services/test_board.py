@@ -1,9 +1,9 @@
 """The one read model: what every frontend shows."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import NoSuchStage

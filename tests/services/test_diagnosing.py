@@ -1,10 +1,9 @@
 """What the doctor finds, on adapters in memory: every finding provoked, and nothing written."""
 
-import dataclasses
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.adapters.trackers.memory import MemoryTracker
 from dibs.core.eligibility import PauseScope
@@ -36,7 +35,7 @@ OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
 
 def examined(process, **changes):
     subject = process.services.diagnosing._of
-    return list(Diagnosing(dataclasses.replace(subject, **changes)).examine())
+    return list(Diagnosing(replace(subject, **changes)).examine())
 
 
 def found(process, check, **changes):

@@ -1,9 +1,9 @@
 """Issues that follow their pull requests: who moves them where, and who keeps off."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.errors import NoSuchIssue, NotPermitted
 from dibs.core.following import LinkedPull, PullFate

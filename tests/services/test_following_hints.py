@@ -1,9 +1,9 @@
 """A worker that hears a hint looks at once; one that hears too many looks now and then."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.services.working import Until
 

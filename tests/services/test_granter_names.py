@@ -1,9 +1,9 @@
 """One store has one name beside the backlog, and two stores have two."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dibs import config
 from dibs.wiring import granter_name, place_of

@@ -1,10 +1,10 @@
 """Keeping a lease: when to renew, when to stop trusting, and that nothing revives it."""
 
 import threading
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.adapters.threads import SystemThreads
 from dibs.core.errors import LeaseLost, Unavailable

@@ -4,10 +4,10 @@ Each of these was a hole that a reader of the first version or the simulator fou
 that showed it is kept here.
 """
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.card import render_shown
 from dibs.core.errors import Unavailable

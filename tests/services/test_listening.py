@@ -1,9 +1,9 @@
 """What a tracker tells by itself: proof first, then whether it can make an issue free."""
 
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.adapters.hints import FileHints, FileWaker
 from dibs.core.card import Card, CardState, render_card

@@ -1,8 +1,7 @@
 """Leases move to another store under a running fleet: never two granters, fences go on rising."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.errors import CannotMove, GrantedElsewhere
 from dibs.core.granter import Appointed, Moving

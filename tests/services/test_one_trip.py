@@ -4,10 +4,10 @@ What is counted here are requests; what is broken is a request in the middle, it
 between two of its effects. `dibs.testing.sim` plays the same at random.
 """
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.card import ShownMark, parse_mark
 from dibs.core.errors import LeaseLost, RateLimited, Unavailable

@@ -162,9 +162,7 @@ def test_flaw_18_a_person_who_takes_the_label_off_starts_it_afresh(world):
         claimed = world.process("again").claimed(issue)
         assert claimed.failed_attempts == number
         process = world.process("again")
-        process.services.advancing.fail(
-            process.services.running.keep(claimed), f"once more {number}"
-        )
+        process.services.advancing.fail(process.services.keep(claimed), f"once more {number}")
         world.clock.advance(400)
     assert PARKED in world.labels(issue)
     first, second = said(world, issue)

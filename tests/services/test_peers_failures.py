@@ -2,9 +2,9 @@
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.card import Card, CardState, render_card, render_revoke
 from dibs.core.ids import HolderId, RunId, StageName

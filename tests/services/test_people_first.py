@@ -1,8 +1,7 @@
 """An issue that is somebody's: workers leave it alone, people need not, and everybody agrees."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dibs.adapters.trackers.memory import MemoryTracker
 from dibs.core.ids import IssueRef

@@ -1,8 +1,7 @@
 """What a board, a check and a limit cost where reading many is one request."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.issue import Person, Pull
 from dibs.services.board import RowState

@@ -17,7 +17,7 @@ def test_a_run_is_taken_up_where_it_stands_and_finished(world):
     resumed = process.services.resuming.resume(issue, first.lease.run)
     assert isinstance(resumed, Claimed)
     assert (resumed.lease.run, resumed.lease.fence) == (first.lease.run, first.lease.fence)
-    keeper = process.services.running.keep(resumed)
+    keeper = process.services.keep(resumed)
     assert isinstance(process.services.advancing.advance(keeper), Finished)
     assert world.labels(issue) == {"stage:review"}
     assert world.states(issue) == [("script-1", "released")]
@@ -28,7 +28,7 @@ def test_trust_is_no_longer_than_what_the_store_says_is_left(world):
     first = world.process("script").claimed(issue)
     world.clock.advance(30)
     process = world.process("later")
-    keeper = process.services.running.keep(process.services.resuming.resume(issue, first.lease.run))
+    keeper = process.services.keep(process.services.resuming.resume(issue, first.lease.run))
     assert keeper.remaining_s() == pytest.approx(world.trust_s - 30)
     keeper.renew_now()
     assert keeper.remaining_s() == pytest.approx(world.trust_s)

@@ -4,9 +4,9 @@ import random
 import sys
 import threading
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.ids import IssueRef, later
@@ -291,7 +291,7 @@ class Simulated:
                     self._spread.won()
                     for _ in range(self._dice.randrange(5, 30)):
                         yield  # at work
-                    keeper = self.process.services.running.keep(claimed)
+                    keeper = self.process.services.keep(claimed)
                     self.process.services.advancing.advance(keeper)
                 case Beaten(issue, record):
                     self.lost += 1

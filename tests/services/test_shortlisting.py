@@ -1,10 +1,10 @@
 """The scan where asking costs something: one list for many claims, and no look while idle."""
 
 import random
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.card import parse_mark
 from dibs.core.eligibility import Reason, ReasonCode

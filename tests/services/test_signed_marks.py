@@ -1,9 +1,9 @@
 """Signed marks under the services: a fleet with a key, writers without it, and handing it out."""
 
 import copy
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.adapters.sqlite_database import Database
 from dibs.adapters.trackers.memory import MemoryTracker

@@ -4,10 +4,10 @@ The store never lags and the tracker's readings do, so what is shown and what is
 for a while. What is made to lag or to lack a page here is one process's reading.
 """
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.errors import Unavailable
 from dibs.core.pipeline import NoGate

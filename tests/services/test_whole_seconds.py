@@ -1,9 +1,9 @@
 """Leases in comments on a tracker that stamps whole seconds: trust leaves room for the step."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.adapters.leases.memory import MemoryLeases
 from dibs.adapters.trackers.memory import MemoryTracker

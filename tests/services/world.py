@@ -6,12 +6,13 @@ told to: before the call takes effect, after it (a lost reply), or in what it an
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dibs import config
 from dibs.adapters.granters import MemoryGranters
@@ -268,7 +269,7 @@ class Process:
         return result
 
     def hold(self, issue: IssueRef, **options: Any) -> Keeper:
-        return self.services.running.keep(self.claimed(issue, **options))
+        return self.services.keep(self.claimed(issue, **options))
 
     def advance(self, issue: IssueRef, to: str | None = None) -> Any:
         """Claim, do the work in no time, move on."""

@@ -7,11 +7,11 @@ order is for.
 
 import random
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.services.places import NotedPlaces
 
 from dibs import config

@@ -1,9 +1,9 @@
 """A fleet that is being switched, in the simulator: their runners, ours, and both on one issue."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.testing.sim.campaign import Count
 from dibs.testing.sim.checkers import RULES, advanced_once, picture_is_true, promised

@@ -1,8 +1,7 @@
 """The fast part of the proof: ours holds, the controls and the mutants do not."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dibs.testing.sim import (
     CASES,

@@ -1,8 +1,7 @@
 """Whole runs: the same seed gives the same run, and a run can be read."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dibs import __version__
 from dibs.core.events import Event, EventKind

@@ -1,10 +1,10 @@
 """Sizing a fleet: relations that must hold whatever the machine, the seed or the version."""
 
 import random
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.errors import RateLimited
 from dibs.core.events import Event, EventKind

@@ -1,9 +1,9 @@
 """Requests of several effects in the simulator, and writes that come after their sender gave up."""
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.card import CardState, parse_mark
 from dibs.core.errors import NoSuchComment, RateLimited, Unavailable

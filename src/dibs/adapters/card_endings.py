@@ -6,8 +6,10 @@ paints it; a painter that was late puts right what came of it.
 """
 
 import logging
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.own_cards import Fate, OwnCards, Written, card, own_card
 from dibs.core.card import CardState, render_card, render_shown
@@ -33,8 +35,7 @@ _FRESH_S = 5.0
 """Whoever slept for longer since it looked looks again before it paints."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
+class _Decided(Struct, frozen=True):
     """Our ending counts."""
 
     record: Record

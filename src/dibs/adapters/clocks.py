@@ -37,7 +37,7 @@ def _boot() -> str:
 
 def _start() -> str:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return "unknown"  # then only a smaller uptime tells that there was a reboot
 
@@ -51,7 +51,7 @@ def _time_namespace() -> list[str]:
     with contextlib.suppress(OSError):  # not Linux, or one without them
         told.append(str(Path("/proc/self/ns/time").readlink()))
     with contextlib.suppress(OSError):
-        told.extend(Path("/proc/self/timens_offsets").read_text(encoding="ascii").split())
+        told.extend(Path("/proc/self/timens_offsets").read_text(encoding="utf-8").split())
     return told
 
 

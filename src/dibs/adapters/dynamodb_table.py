@@ -16,7 +16,6 @@ import os
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -24,6 +23,7 @@ import boto3  # type: ignore[import-untyped]
 from botocore import exceptions as vendor  # type: ignore[import-untyped]
 from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
+from msgspec import Struct, field
 
 from dibs.core.errors import (
     BadConfiguration,
@@ -102,8 +102,7 @@ _WITHOUT_CREDENTIALS = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Which table, where, and which part of it is ours."""
 
     table: str
@@ -177,8 +176,7 @@ def _yes(text: str) -> bool:
     return text == "true"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What one conditional update does to an item. `#name` is an attribute, `:name` a value."""
 
     only_if: str
@@ -214,8 +212,7 @@ def expressed(text: str, values: Mapping[str, Value]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What came of a conditional update."""
 
     done: bool

@@ -12,10 +12,11 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.etcd_url import EtcdPlace
 from dibs.adapters.server_seconds import ServerSeconds, http_date
@@ -92,8 +93,7 @@ class _WatchLine(msgspec.Struct):
     result: _Watched
 
 
-@dataclass(frozen=True, slots=True)
-class Transacted:
+class Transacted(Struct, frozen=True):
     """What came of a transaction: which branch was taken, and what its ranges found."""
 
     succeeded: bool
@@ -104,8 +104,7 @@ class Transacted:
     """It was sent before, and nobody knows what came of that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     keys: list[KeyValue]
     revision: int
     at: ServerTime
@@ -131,8 +130,7 @@ class _TokenRefused(Exception):
     """The token is missing, unknown or old: nothing was done."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer(Generic[T]):
+class _Answer(Struct, Generic[T], frozen=True):
     body: T
     at: ServerTime
     resent: bool = False

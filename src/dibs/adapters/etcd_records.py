@@ -13,12 +13,13 @@ fence out, and later ones spell it. No I/O here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.etcd_gateway import Json, KeyValue
 from dibs.adapters.plain_text import plain_name
@@ -146,8 +147,7 @@ def as_of(record: Record, moment: ServerTime, *, held: bool) -> Record:
     return replace(record, as_of=max(lease.granted_at, min(moment, last)))
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """What an issue's keys said at one revision, and what must still be so for a swap to count."""
 
     revision: int = 0

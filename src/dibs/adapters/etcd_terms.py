@@ -10,9 +10,10 @@ while it hung may promise time that the cluster does not give (etcd issue 15247)
 """
 
 import threading
-from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
+
+from msgspec import Struct
 
 from dibs.adapters.etcd_gateway import Gateway
 from dibs.core.errors import Unavailable
@@ -29,8 +30,7 @@ def seconds_for(ttl: timedelta) -> int:
     return ceil(ttl_s + min(ttl_s * _LONGER, _MOST_LONGER_S))
 
 
-@dataclass(frozen=True, slots=True)
-class _Term:
+class _Term(Struct, frozen=True):
     lease: int
     covers_until: LocalTime
     """At least, on our own clock: counted from before it was asked for."""

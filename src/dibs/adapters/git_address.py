@@ -8,9 +8,10 @@ a secret anywhere else, or may do so, is a wrong setting; the error does not rep
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from dibs.core.errors import BadConfiguration
 from dibs.core.places import without_secrets
@@ -27,8 +28,7 @@ _ANSWER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     server: str
     """Scheme, host and port: nobody else is told."""
     user: str
@@ -36,8 +36,7 @@ class Account:
     """None: git's own credentials know it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     bare: str
     """Without an account, if it is reached by HTTP."""
     account: Account | None = None

@@ -10,9 +10,10 @@ import shlex
 import shutil
 import stat
 import sys
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+
+from msgspec import Struct
 
 from dibs.adapters.git_program import GitProgram
 from dibs.adapters.whole_files import written
@@ -52,8 +53,7 @@ class State(Enum):
     FOREIGN = "foreign"
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """What a command found and did."""
 
     path: Path
@@ -63,8 +63,7 @@ class Done:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GitHooks:
+class GitHooks(Struct, frozen=True):
     folder: Path
     """Where git looks for hooks."""
     remarks: tuple[str, ...] = ()

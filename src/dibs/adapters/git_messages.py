@@ -6,11 +6,12 @@ nonce, so that no two attempts to write make the same commit.
 
 import json
 import secrets
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.errors import Damaged
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName, later, server_time
@@ -19,8 +20,7 @@ from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation
 _LONGEST_HEADLINE = 120
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """What is kept of an issue: its last lease, and the sign of life by which it is watched."""
 
     lease: Lease
@@ -73,8 +73,7 @@ class Kept:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One grant under a limit."""
 
     record: str

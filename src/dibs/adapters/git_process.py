@@ -16,9 +16,10 @@ import subprocess
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+
+from msgspec import Struct
 
 from dibs.adapters.git_address import Address
 from dibs.core.errors import (
@@ -82,8 +83,7 @@ _FORBIDDEN = re.compile(
 _NOT_TOGETHER = "does not support --atomic push"
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """How a command ended, and what it said."""
 
     code: int

@@ -8,8 +8,9 @@ wait for an answer that nobody gives.
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dibs.adapters.git_process import bounded, inherited
 from dibs.core.errors import BadConfiguration
@@ -25,8 +26,7 @@ _SET = {
 _NOTHING: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class GitProgram:
+class GitProgram(Struct, frozen=True):
     """A `Git`: each command is bounded in time and ended with all that it started."""
 
     shared: tuple[int, ...] = ()

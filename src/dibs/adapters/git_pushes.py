@@ -13,8 +13,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dibs.adapters.clocks import SystemClock
 from dibs.core.errors import BadConfiguration, Unavailable
@@ -39,8 +40,7 @@ _LOG = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PushedMessages:
+class PushedMessages(Struct, frozen=True):
     messages: tuple[str, ...] = ()
     unread: str = ""
     """Why there may be more than these; empty if these are all."""

@@ -7,9 +7,11 @@ it, and why, is the store's business.
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from threading import Lock
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.git_messages import Kept, read_record, write_record
 from dibs.adapters.git_refs import Move, Names, Refs, Refused, folder_of
@@ -24,8 +26,7 @@ _MOST_AT_ONCE = 50
 _LITTER = timedelta(minutes=10)
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """A record as it was found, and what we may say of it; all None if there is none."""
 
     commit: str | None = None

@@ -8,8 +8,9 @@ import hashlib
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Lease
@@ -21,8 +22,7 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + "_-")
 _LONGEST_PART = 80
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """One ref, where it shall point, and what it must be found at."""
 
     ref: str
@@ -34,8 +34,7 @@ class Move:
     """Whether it matters what it is found at."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """Nothing was moved: somebody else was first, or the server would not."""
 
     why: str

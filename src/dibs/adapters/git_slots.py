@@ -5,15 +5,15 @@ grant makes sure that nobody else was granted under a limit since the counting b
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dibs.adapters.git_messages import Slot, read_slots, write_slots
 from dibs.adapters.git_records import NOTHING, Known, Records
 from dibs.adapters.git_refs import Move, Names, Refs, folder_of
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """The grants under a limit, as the stage's ref told of them."""
 
     stage: str

@@ -15,7 +15,6 @@ import urllib.request
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -23,6 +22,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Struct
 
 from dibs.adapters.git_refs import EMPTY_TREE, Move, Refused
 from dibs.adapters.github.auth import api_at
@@ -62,8 +62,7 @@ class _Listed(msgspec.Struct):
     commit: _Tree
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
+class _Reply(Struct, frozen=True):
     status: int
     body: bytes
     headers: Message

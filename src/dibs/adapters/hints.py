@@ -5,7 +5,6 @@ into, so that two hints within one tick of the clock are two: the second is anot
 """
 
 import os
-import secrets
 from pathlib import Path
 
 from dibs.core.errors import Unwritable
@@ -51,7 +50,7 @@ class FileWaker:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # Its length differs from time to time as well: the same inode may be given out again.
-            part.write_bytes(b"." * (1 + secrets.randbelow(255)))
+            part.write_bytes(b"." * (1 + os.urandom(1)[0]))
             part.replace(self._path)
         except OSError as flaw:
             raise Unwritable(f"{self._path}: {flaw.strerror or flaw}") from flaw

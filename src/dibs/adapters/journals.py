@@ -1,16 +1,14 @@
 """Journals: a file of one JSON object per line, a list in memory, or nowhere."""
 
-import json
-import logging
 import os
 import threading
 from pathlib import Path
 
+import msgspec
+
 from dibs.adapters.clocks import wall_clock
 from dibs.core.durations import format_instant
 from dibs.core.events import Event
-
-_log = logging.getLogger("dibs.journal")
 
 
 class NoJournal:
@@ -35,18 +33,23 @@ class FileJournal:
         self._warned = False
 
     def append(self, event: Event) -> None:
-        line = json.dumps(describe(event), ensure_ascii=False) + "\n"
+        # Within a line as json.dumps writes it, without importing json into every command.
+        line = msgspec.json.format(msgspec.json.encode(describe(event)), indent=0) + b"\n"
         try:
             with self._lock:
                 file = self._open()
                 try:
-                    os.write(file, line.encode(errors="replace"))
+                    os.write(file, line)
                 finally:
                     os.close(file)
         except OSError as failure:
             if not self._warned:
+                import logging
+
                 self._warned = True
-                _log.warning("the journal %s cannot be written: %s", self._path, failure)
+                logging.getLogger("dibs.journal").warning(
+                    "the journal %s cannot be written: %s", self._path, failure
+                )
 
     def _open(self) -> int:
         """Anew for each line, so that the file may be moved away at any time."""
@@ -72,4 +75,9 @@ def describe(event: Event) -> dict[str, object]:
         "pid": os.getpid(),
         **event.detail,
     }
-    return {key: value for key, value in known.items() if value is not None}
+    return {key: _writable(value) for key, value in known.items() if value is not None}
+
+
+def _writable(value: object) -> object:
+    """A name from the command line may hold bytes that are no UTF-8."""
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value

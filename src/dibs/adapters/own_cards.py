@@ -8,9 +8,11 @@ may be. Refuses to know who holds an issue: that is `core.fold`.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.card import Card, CardState, render_card, same_mark
 from dibs.core.errors import NoSuchComment, NotPermitted, RateLimited, Unavailable
@@ -34,8 +36,7 @@ class Fate(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(Struct, frozen=True):
     """An edit that took effect."""
 
     at: ServerTime
@@ -43,8 +44,7 @@ class Written:
     """The issue right after it, if the reply shows it."""
 
 
-@dataclass(slots=True)
-class _Memory:
+class _Memory(Struct):
     """What is known of one run beyond its card."""
 
     fate: Fate = Fate.NONE

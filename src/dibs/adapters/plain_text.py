@@ -5,7 +5,7 @@ not UTF-8. A name is found by again, so it is kept as it is or refused; what peo
 keep a lease from beginning or ending, so there the half letter is replaced. Decides nothing else.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dibs.core.errors import Misuse
 from dibs.core.ids import HolderId

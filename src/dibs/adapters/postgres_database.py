@@ -14,10 +14,10 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from secrets import token_hex
 
 import psycopg
+from msgspec import Struct
 
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.postgres_session import (
@@ -61,8 +61,7 @@ _NO_ENTRY = re.compile(
 _NO_DATABASE = re.compile(r'database ".*" does not exist')
 
 
-@dataclass(frozen=True, slots=True)
-class Ear:
+class Ear(Struct, frozen=True):
     """A session that hears what is said on its channel, and is used for nothing else."""
 
     session: Session

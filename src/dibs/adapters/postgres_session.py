@@ -12,10 +12,10 @@ deadline for a statement.
 import select
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+from msgspec import Struct
 from psycopg import pq
 
 from dibs.core.ids import LocalTime
@@ -33,8 +33,7 @@ _PROBATION = 5
 """So many statements before it is asked whether plans may be kept: a short life never pays."""
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     text: bytes
     name: bytes = b""
     """What the server may keep its plan under. Empty: it is planned every time."""

@@ -6,10 +6,11 @@ every linked working tree has its own. It proves nothing: the tracker says what 
 """
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+
+import msgspec
 
 from dibs.adapters.whole_files import replace_whole
 from dibs.core.ids import IssueRef, RunId
@@ -28,7 +29,7 @@ class RunFile:
         """The runs and the issues they are of; none if the file is not there, or is not ours."""
         try:
             with self.path.open("rb") as file:
-                told = json.loads(file.read(_LARGEST))
+                told = msgspec.json.decode(file.read(_LARGEST))
         except (OSError, ValueError, RecursionError):
             return {}
         noted = told.get("runs") if isinstance(told, dict) else None
@@ -47,7 +48,7 @@ class RunFile:
 
     def _write(self, runs: Mapping[RunId, str]) -> None:
         with contextlib.suppress(OSError):  # a push asks for DIBS_RUN then
-            replace_whole(self.path, json.dumps({"runs": runs}).encode())
+            replace_whole(self.path, msgspec.json.encode({"runs": runs}))
 
 
 def run_file(folder: Path, environment: Mapping[str, str] = os.environ) -> RunFile | None:

@@ -6,13 +6,13 @@ Knows no table but its clock.
 """
 
 import os
-import random
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dibs.adapters.clocks import BOOT, SystemClock, uptime_ms
 from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
@@ -54,8 +54,7 @@ _FORBIDDEN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(Struct, frozen=True):
     """An open transaction and the server time it runs at."""
 
     sql: sqlite3.Connection
@@ -185,6 +184,8 @@ class Database:
             except sqlite3.OperationalError as failure:
                 if failure.sqlite_errorcode & 0xFF not in _BUSY or clock.now() >= deadline:
                     raise
+                import random
+
                 clock.sleep(random.uniform(*_TURN_S))
 
     def _give_back(self, sql: sqlite3.Connection) -> None:

@@ -13,7 +13,6 @@ later ones. So a key must not come twice on an issue: a holder that has no firin
 run for one, and whoever brings ids of its own says so in the holder's name.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping
 from urllib.parse import unquote
@@ -33,10 +32,8 @@ _DIGEST = 12
 _ROOM = 64
 """Their readers skip white space before a line; nobody writes more of it than this."""
 _PAIRS = r"(?:[a-z][a-z0-9_]{0,31}=[!-~]*)"
-_THEIRS = re.compile(
-    rf"<!-- agent-(claim|release):({_PAIRS}(?: {_PAIRS})*) -->(?=[ \r\n]|$)", re.ASCII
-)
-_OURS = re.compile(rf"<!-- (claim|shown)((?: {_PAIRS})*) -->(?=[ \r\n]|$)", re.ASCII)
+_THEIRS = rf"<!-- agent-(claim|release):({_PAIRS}(?: {_PAIRS})*) -->(?=[ \r\n]|$)"
+_OURS = rf"<!-- (claim|shown)((?: {_PAIRS})*) -->(?=[ \r\n]|$)"
 _OUTCOMES = {
     "advanced": "success",
     "returned": "returned",
@@ -71,7 +68,9 @@ def _part(text: str) -> str:
     told = " ".join(text.split()) or "unnamed"
     if len(told) <= _LONGEST_PART:
         return told
-    digest = hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()[:_DIGEST]
+    from hashlib import sha256  # loads OpenSSL: not at every start
+
+    digest = sha256(told.encode("utf-8", "replace")).hexdigest()[:_DIGEST]
     return f"{told[: _LONGEST_PART - _DIGEST - 1].strip()}-{digest}"
 
 
@@ -84,7 +83,7 @@ def spell(body: str, ts: str) -> str:
     A conceded bid stays in our own words: to their readers it is over when it is no claim any more,
     and a release would also cancel another claim of the same key.
     """
-    match = _OURS.match(body)
+    match = re.match(_OURS, body)
     if match is None:
         return body
     pairs = _pairs(match[2])
@@ -103,7 +102,7 @@ def release_beside(body: str, ts: str) -> str | None:
     """What goes out beside a card that says that its ending is shown: their readers want a release
     of its own. No mark to us: the card has said it.
     """
-    match = _OURS.match(body)
+    match = re.match(_OURS, body)
     pairs = _pairs(match[2]) if match is not None and match[1] == "claim" else {}
     if pairs.get("state") != "released" or pairs.get("shown") != "1":
         return None
@@ -128,7 +127,7 @@ def their_release(
 
 def as_native(body: str) -> str | None:
     """Our own mark out of a line in this dialect; None if it is not one of ours."""
-    match = _THEIRS.match(body[: LONGEST_LINE + 1])
+    match = re.match(_THEIRS, body[: LONGEST_LINE + 1])
     if match is None:
         return None
     pairs = _pairs(match[2])
@@ -158,7 +157,7 @@ def key_of(holder: str, run: str) -> tuple[str, str]:
 
 def key_in(native: str) -> tuple[str, str]:
     """The same, out of a card in our own words."""
-    match = _OURS.match(native)
+    match = re.match(_OURS, native)
     key = _key(_pairs(match[2]) if match is not None else {})
     return key["codename"], key["firing_id"]
 

@@ -4,7 +4,7 @@ One catalogue: presets, label plans, the published constants and the making of l
 so that no two of them disagree. Decides nothing about moves: that is `presets`.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 IMPLEMENT = "agent:implement"
 IN_FLIGHT = "agent:in-flight"
@@ -22,8 +22,7 @@ NEEDS_INFO = "needs:info"
 DONE_ALREADY = "done-already"
 
 
-@dataclass(frozen=True, slots=True)
-class LabelDef:
+class LabelDef(Struct, frozen=True):
     name: str
     color: str
     """Six hexadecimal digits."""

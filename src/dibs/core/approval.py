@@ -7,7 +7,6 @@ as it always did.
 """
 
 from collections.abc import Iterable
-from hashlib import sha256
 
 from dibs.core.issue import Comment, Issue, Thread
 from dibs.core.mark_line import VERSION, plain, read_line, shortened, starts_as, write_line
@@ -19,6 +18,8 @@ _DIGITS = 32
 def text_of(issue: Issue) -> str:
     """A name for what the issue asks for."""
     asked = f"{len(issue.title)}:{issue.title}{issue.body}"
+    from hashlib import sha256  # loads OpenSSL: not at every start
+
     return sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 

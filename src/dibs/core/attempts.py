@@ -5,15 +5,15 @@ races are not failures; neither is a lease an operator took away.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dibs.core.ids import ServerTime, StageName, later
 from dibs.core.lease import Outcome, Try
 from dibs.core.pipeline import Stage
 
 
-@dataclass(frozen=True, slots=True)
-class Attempts:
+class Attempts(Struct, frozen=True):
     failed: int = 0
     last_failed_at: ServerTime | None = None
     spent: bool = False

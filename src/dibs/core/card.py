@@ -7,10 +7,12 @@ exactly a card is no card; a card of an unknown version is left alone.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.agent_dialect import OPENINGS as AGENT_OPENINGS
 from dibs.core.agent_dialect import as_native
@@ -51,7 +53,7 @@ __all__ = [
 _LONGEST_WHY = 200
 _LONGEST_KEPT = 2000
 _OPENINGS = ("<!-- claim ", "<!-- revoke ", "<!-- shown ")
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}", re.ASCII)
+_RUN = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}"
 
 
 class CardState(StrEnum):
@@ -61,8 +63,7 @@ class CardState(StrEnum):
     CONCEDED = "conceded"
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     run: RunId
     ttl: timedelta
     state: CardState = CardState.BID
@@ -82,22 +83,19 @@ class Card:
     """Keys this version does not know, kept as they came."""
 
 
-@dataclass(frozen=True, slots=True)
-class RevokeMark:
+class RevokeMark(Struct, frozen=True):
     revocation: Revocation
     extra: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ShownMark:
+class ShownMark(Struct, frozen=True):
     """Somebody painted the ending of a run that did not live to do it."""
 
     run: RunId
     extra: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownMark:
+class UnknownMark(Struct, frozen=True):
     """Looks like one of ours, but of another version or not well formed. Left alone."""
 
     why: str
@@ -143,7 +141,7 @@ _parse_known = lru_cache(maxsize=4096)(_parse)
 
 def _run(fields: Fields) -> RunId:
     run = fields.take("run") or ""
-    if not _RUN.fullmatch(run):
+    if not re.fullmatch(_RUN, run):
         raise ValueError(f"run {run[:40]!r} is not a run id")
     return RunId(run)
 

@@ -8,8 +8,9 @@ read or written on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import assert_never
+
+from msgspec import Struct, field
 
 from dibs.core.eligibility import Pause, PauseScope
 from dibs.core.granter import Appointed, Granter, Moving
@@ -35,22 +36,19 @@ CONTROL_BODY = (
 _LONGEST_STORE = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Appointment:
+class Appointment(Struct, frozen=True):
     granter: Granter
     over: int
     """The comment that it replaces; 0 for the first of all."""
 
 
-@dataclass(frozen=True, slots=True)
-class PauseWord:
+class PauseWord(Struct, frozen=True):
     scope: PauseScope
     by: str = ""
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ResumeWord:
+class ResumeWord(Struct, frozen=True):
     scope: PauseScope
     by: str = ""
     over: int = 0
@@ -60,8 +58,7 @@ class ResumeWord:
 Entry = Appointment | PauseWord | ResumeWord
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(Struct, frozen=True):
     """What stands after all entries."""
 
     granter: Granter | None = None

@@ -5,8 +5,9 @@ and left to a person.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dibs.core.card import UnknownMark, parse_mark
 from dibs.core.eligibility import abandoned_at
@@ -34,8 +35,7 @@ class FlawCode(StrEnum):
     UNREADABLE_CARD = "UNREADABLE_CARD"
 
 
-@dataclass(frozen=True, slots=True)
-class Flaw:
+class Flaw(Struct, frozen=True):
     issue: IssueRef
     code: FlawCode
     text: str

@@ -6,10 +6,12 @@ an issue away from somebody.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.approval import changed_since
 from dibs.core.attempts import count_attempts
@@ -54,8 +56,7 @@ class ReasonCode(StrEnum):
     FENCE_REGRESSED = "FENCE_REGRESSED"
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
+class Reason(Struct, frozen=True):
     code: ReasonCode
     text: str
     remedy: str
@@ -68,8 +69,7 @@ class PauseScope(StrEnum):
     FLEET = "fleet"
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """Hands off, said by a person about more than one issue."""
 
     scope: PauseScope
@@ -83,8 +83,7 @@ class Pause:
         return f"the {what} is paused by {self.by or 'somebody'}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """What decides besides the issue itself."""
 
     pauses: tuple[Pause, ...] = ()
@@ -97,8 +96,7 @@ class Surroundings:
     """The store is atomic and fenced, so that what cannot be undone may run on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """Whether an issue may be claimed, and in which stage."""
 
     stage: Stage | None

@@ -1,7 +1,8 @@
 """Past-tense facts that services append to the journal, for people who ask afterwards."""
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.lease import Bid, Lease
@@ -48,8 +49,7 @@ class EventKind(StrEnum):
     """A person lifted a pause."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     kind: EventKind
     issue: IssueRef | None = None
     run: RunId | None = None

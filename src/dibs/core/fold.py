@@ -6,8 +6,10 @@ and 8.)
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs.core.agent_dialect import key_of, others_release
 from dibs.core.card import Card, CardState, RevokeMark, ShownMark, parse_mark
@@ -16,8 +18,7 @@ from dibs.core.issue import Comment, Thread
 from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation, Standing, Try
 
 
-@dataclass(frozen=True, slots=True)
-class FoldRules:
+class FoldRules(Struct, frozen=True):
     """What every reader must agree on."""
 
     max_ttl: timedelta = timedelta(days=1)
@@ -25,22 +26,19 @@ class FoldRules:
     settle: timedelta = ZERO
 
 
-@dataclass(frozen=True, slots=True)
-class PostedCard:
+class PostedCard(Struct, frozen=True):
     card: Card
     id: int
     created_at: ServerTime
     updated_at: ServerTime
 
 
-@dataclass(frozen=True, slots=True)
-class PostedRevoke:
+class PostedRevoke(Struct, frozen=True):
     mark: RevokeMark
     created_at: ServerTime
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """The believable marks of a thread: cards in the server's order, revokes by run."""
 
     cards: tuple[PostedCard, ...]
@@ -172,8 +170,7 @@ def confirmed(card: Card) -> bool:
     return card.state in (CardState.HELD, CardState.RELEASED)
 
 
-@dataclass(frozen=True, slots=True)
-class Folded:
+class Folded(Struct, frozen=True):
     current: PostedCard | None
     expires_at: ServerTime | None
 

@@ -6,9 +6,10 @@ Refuses to know how a tracker tells which pull requests these are.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dibs.core.card import CardState
 from dibs.core.fold import (
@@ -31,8 +32,7 @@ class PullFate(StrEnum):
     """Closed, and nothing of it was merged."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkedPull:
+class LinkedPull(Struct, frozen=True):
     """A pull request that says it closes an issue, whatever became of it."""
 
     ref: IssueRef

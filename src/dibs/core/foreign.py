@@ -14,11 +14,11 @@ bid of ours.
                                 build-claim: build:S:U · T; taken back by deleting the comment
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from dibs.core.agent_dialect import is_ours
 from dibs.core.ids import ServerTime, later
@@ -28,15 +28,14 @@ _LONGEST_MARKER = 4000
 _LONGEST_NAME = 80
 _KAGAN_GRACE = timedelta(hours=2)  # how long kagan itself leaves an expired lease of its own alone
 
-_AGENT = re.compile(r"<!-- agent-(claim|release):([^>]{0,2000}?)-->")
-_AFK = re.compile(r"<!-- afk:claim v1 ([^>]{0,2000}?)-->")
-_TRIAGE = re.compile(r"<!-- fabrika-triage-claim (session=[^>]{0,2000}?)-->")
-_BUILD = re.compile(r"build-claim: (build:[!-~]{1,200}) · ")
-_KAGAN = re.compile(r"<!-- kagan:lease:v1 -->\s{0,20}```json\s{0,20}(\{[^`]{0,3000}\})\s{0,20}```")
+_AGENT = r"<!-- agent-(claim|release):([^>]{0,2000}?)-->"
+_AFK = r"<!-- afk:claim v1 ([^>]{0,2000}?)-->"
+_TRIAGE = r"<!-- fabrika-triage-claim (session=[^>]{0,2000}?)-->"
+_BUILD = r"build-claim: (build:[!-~]{1,200}) · "
+_KAGAN = r"<!-- kagan:lease:v1 -->\s{0,20}```json\s{0,20}(\{[^`]{0,3000}\})\s{0,20}```"
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignClaim:
+class ForeignClaim(Struct, frozen=True):
     """Another tool says that it is at work on an issue."""
 
     tool: str
@@ -47,8 +46,7 @@ class ForeignClaim:
     """When it stops counting, if nobody takes it back before."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Says:
+class _Says(Struct, frozen=True):
     """What one comment says: this key of this tool is claimed, or is not any more."""
 
     tool: str
@@ -96,7 +94,7 @@ def _read(body: str) -> _Says | None:
 
 
 def _agent(text: str) -> _Says | None:
-    match = _AGENT.match(text)
+    match = re.match(_AGENT, text)
     if match is None:
         return None
     fields = _fields(match[2])
@@ -108,7 +106,7 @@ def _agent(text: str) -> _Says | None:
 
 
 def _afk(text: str) -> _Says | None:
-    match = _AFK.match(text)
+    match = re.match(_AFK, text)
     fields = _fields(match[1]) if match else {}
     worker, kind = fields.get("worker", ""), fields.get("kind")
     if not worker or kind not in ("claim", "concede"):
@@ -117,7 +115,7 @@ def _afk(text: str) -> _Says | None:
 
 
 def _triage(text: str) -> _Says | None:
-    match = _TRIAGE.match(text)
+    match = re.match(_TRIAGE, text)
     if match is None:
         return None
     fields = _fields(match[1])
@@ -126,16 +124,18 @@ def _triage(text: str) -> _Says | None:
 
 
 def _build(text: str) -> _Says | None:
-    match = _BUILD.match(text)
+    match = re.match(_BUILD, text)
     return _Says("fabrika", match[1], _plain(match[1])) if match else None
 
 
 def _kagan(text: str) -> _Says | None:
     """Its last comment is the one that counts, whoever wrote those before."""
-    match = _KAGAN.match(text)
+    match = re.match(_KAGAN, text)
     if match is None:
         return None
     try:
+        import json
+
         told = json.loads(match[1])
     except (ValueError, RecursionError):
         return None

@@ -6,22 +6,20 @@ and before it shows that lease; whoever moves the leases writes first and looks 
 So of a worker and a mover, one at least sees the other.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.ids import Fence
 
 
-@dataclass(frozen=True, slots=True)
-class Appointed:
+class Appointed(Struct, frozen=True):
     """One store grants, and every fence it hands out is above the floor."""
 
     store: str
     floor: Fence = Fence(0)
 
 
-@dataclass(frozen=True, slots=True)
-class Moving:
+class Moving(Struct, frozen=True):
     """Nobody grants: what the origin has granted is waited for."""
 
     origin: str

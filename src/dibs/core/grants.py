@@ -6,7 +6,7 @@ with a language of its own (SQL, a script) says the same in that language, and t
 suite sees to it that it does.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dibs.core.ids import Fence, ServerTime, later
 from dibs.core.lease import (

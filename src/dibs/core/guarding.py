@@ -7,8 +7,9 @@ picking an issue (a label, an assignee, a gate) keeps nobody from pushing.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from dibs.core.agent_dialect import fields_of, firing_holder, firing_of
 from dibs.core.durations import format_instant
@@ -32,8 +33,7 @@ _IN_FLIGHT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Pusher:
+class Pusher(Struct, frozen=True):
     """Who pushes, as far as it can be told."""
 
     runs: frozenset[RunId] = frozenset()
@@ -50,8 +50,7 @@ class Pusher:
     """Where; empty if nobody can say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Objection:
+class Objection(Struct, frozen=True):
     """Why a push may not go out."""
 
     issue: IssueRef
@@ -60,8 +59,7 @@ class Objection:
     look: str
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     objections: tuple[Objection, ...] = ()
     remarks: tuple[str, ...] = ()
     """What the pusher should know, though it may push."""

@@ -5,9 +5,10 @@ and only decides when to stop trusting. The type checker keeps them apart; nothi
 into the other.
 """
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NewType
+
+from msgspec import Struct
 
 RunId = NewType("RunId", str)
 """Nonce of one attempt. A fleet shares one login, so this, not the author, is the identity."""
@@ -59,8 +60,7 @@ def local_after(moment: LocalTime, span: timedelta) -> LocalTime:
     return LocalTime(moment + span.total_seconds())
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class IssueRef:
+class IssueRef(Struct, frozen=True, order=True):
     """Which issue: a repository (empty for the embedded tracker's only one) and a key in it."""
 
     repo: str

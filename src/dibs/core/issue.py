@@ -1,12 +1,11 @@
 """The tracker's issue and comments, normalised. What a tracker calls them is its adapter's."""
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from dibs.core.ids import IssueRef, ServerTime
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
+class Person(Struct, frozen=True):
     """Somebody as the tracker knows them."""
 
     login: str
@@ -14,16 +13,14 @@ class Person:
     """The tracker does not say that it is a program's account."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pull:
+class Pull(Struct, frozen=True):
     """An open pull request that says it will close the issue."""
 
     ref: IssueRef
     author: Person
 
 
-@dataclass(frozen=True, slots=True)
-class Issue:
+class Issue(Struct, frozen=True):
     ref: IssueRef
     title: str
     open: bool
@@ -40,8 +37,7 @@ class Issue:
     """Empty too where a listing does not tell; a reading always does, if the tracker has them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Comment:
+class Comment(Struct, frozen=True):
     id: int
     """Handed out by the server; it only grows."""
     body: str
@@ -52,8 +48,7 @@ class Comment:
     """Whether the author may write to the repository. A stranger's card is not a card."""
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(Struct, frozen=True):
     """One reading of an issue: its fields, its comments, and the server's time of the reading."""
 
     issue: Issue
@@ -67,8 +62,7 @@ class Thread:
         return self.all_pages and len(self.comments) >= self.issue.comment_count
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """An issue that does not exist yet."""
 
     title: str

@@ -4,7 +4,8 @@ Decides by what the pipeline uses a label for. Whether it is there is the tracke
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dibs.core.agent_labels import EVERY
 from dibs.core.control import CONTROL_LABEL
@@ -12,8 +13,7 @@ from dibs.core.dialects import Dialect
 from dibs.core.pipeline import ApprovalGate, FollowsPull, Pipeline, Stage
 
 
-@dataclass(frozen=True, slots=True)
-class LabelLook:
+class LabelLook(Struct, frozen=True):
     colour: str = "ededed"
     """Six hexadecimal digits."""
     description: str = ""

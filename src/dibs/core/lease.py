@@ -5,9 +5,10 @@ cannot act on today's lease. A `Record` is the store's word about an issue. Whet
 still *trust* its lease is local time, and lives with the keeper.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dibs.core.ids import Fence, HolderId, IssueRef, LocalTime, RunId, ServerTime, StageName
 from dibs.core.issue import Thread
@@ -23,8 +24,7 @@ class Outcome(StrEnum):
     CONCEDED = "conceded"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """The decision at the end of a lease: the write-ahead record of the label change."""
 
     outcome: Outcome
@@ -40,8 +40,7 @@ def fit_note(text: str) -> str:
     return " ".join(text.encode("utf-8", "replace").decode().split())[:LONGEST_NOTE]
 
 
-@dataclass(frozen=True, slots=True)
-class Bid:
+class Bid(Struct, frozen=True):
     """A wish for a lease. The run is chosen by the caller, so a retry is recognised as the same."""
 
     issue: IssueRef
@@ -55,8 +54,7 @@ class Bid:
     """No fence up to here is granted again: what another store handed out before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """One grant, as its holder knows it."""
 
     issue: IssueRef
@@ -72,8 +70,7 @@ class Lease:
     """The comment that shows this lease on the tracker, once there is one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Revocation:
+class Revocation(Struct, frozen=True):
     """An operator's word on somebody's lease."""
 
     run: RunId
@@ -82,8 +79,7 @@ class Revocation:
     force: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """The latest lease on an issue, as the store tells it. Live or over, the fence stands."""
 
     lease: Lease
@@ -108,8 +104,7 @@ class Record:
         return self.lease.expires_at - self.as_of
 
 
-@dataclass(frozen=True, slots=True)
-class Try:
+class Try(Struct, frozen=True):
     """One confirmed lease in an issue's history, as attempts are counted from it."""
 
     run: RunId
@@ -122,8 +117,7 @@ class Try:
     """An operator took the lease away: not the issue's fault."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """Everything an issue's cards and store say, folded: who holds it, what came before."""
 
     record: Record | None
@@ -146,8 +140,7 @@ class Standing:
 # Outcomes of the store's operations: values, matched to the end.
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(Struct, frozen=True):
     lease: Lease
     thread: Thread | None = None
     """The reading the win was proved on, where the store had to make one."""
@@ -155,50 +148,43 @@ class Granted:
     """When that reading was asked for, our bid being there for all to see."""
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+class Busy(Struct, frozen=True):
     """Another run holds the issue, or its ending is not painted yet."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Full:
+class Full(Struct, frozen=True):
     """The issue is free, but its stage has as many live leases as the bid allows."""
 
     in_flight: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unproven:
+class Unproven(Struct, frozen=True):
     """The store could not prove a win. Never treated as one."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Renewed:
+class Renewed(Struct, frozen=True):
     lease: Lease
     thread: Thread | None = None
     """The issue as it was right after; None if the tracker could not be asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(Struct, frozen=True):
     """Still ours, but a person wants the work to stop: a revoke, a veto label, a closed issue."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """Not ours any more. Touch nothing."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """The ending counts."""
 
     record: Record

@@ -6,22 +6,20 @@ kinds there are and what their fields mean: that is `card` and `control`.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from urllib.parse import quote, unquote
+
+from msgspec import Struct, field
 
 VERSION = 1
 LONGEST_LINE = 16_000
-_LINE = re.compile(
-    r"<!-- ([a-z]{1,20})((?: [a-z][a-z0-9_]{0,31}=[!-~]*)*) -->(?=[ \r\n]|$)", re.ASCII
-)
-_END = re.compile(r"--!?>")  # Markdown ends a comment at the one, browsers at both
+_LINE = r"<!-- ([a-z]{1,20})((?: [a-z][a-z0-9_]{0,31}=[!-~]*)*) -->(?=[ \r\n]|$)"
+_END = r"--!?>"  # Markdown ends a comment at the one, browsers at both
 _EXACT = 2**53  # where Redis' scripts stop counting exactly
 # Everything that could end an HTML comment, split a field or ping a person is escaped.
 _SAFE = "-._~:/+"
 
 
-@dataclass(slots=True)
-class Fields:
+class Fields(Struct):
     """The key=value pairs of one line, taken out one by one; what is left over is kept."""
 
     pairs: dict[str, str] = field(default_factory=dict)
@@ -50,10 +48,10 @@ def starts_as(body: str, kinds: Iterable[str]) -> bool:
 
 def read_line(body: str) -> tuple[str, Fields]:
     """The kind and the fields of a comment's first line. Raises ValueError that says the flaw."""
-    match = _LINE.match(body[: LONGEST_LINE + 1])  # one more, to see what the line ends at
+    match = re.match(_LINE, body[: LONGEST_LINE + 1])  # one more, to see what the line ends at
     if match is None or match.end() > LONGEST_LINE:
         raise ValueError("the first line is not a well-formed mark")
-    if _END.search(match[2]):
+    if re.search(_END, match[2]):
         raise ValueError("the HTML comment ends inside a value")
     pairs = [pair.split("=", 1) for pair in match[2].split()]
     fields = Fields(dict(pairs))

@@ -6,8 +6,10 @@ knows nothing of them.
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.errors import BadName
 from dibs.core.ids import IssueRef, StageName
@@ -15,11 +17,10 @@ from dibs.core.pipeline import Command
 
 _HOLD, _LOOP = "~hold", "~loop"
 HOLD_STAGE, LOOP_STAGE = StageName("~hold"), StageName("~loop")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}", re.ASCII)
+_NAME = r"[A-Za-z][A-Za-z0-9._-]{0,63}"
 
 
-@dataclass(frozen=True, slots=True)
-class HoldSpec:
+class HoldSpec(Struct, frozen=True):
     """A hold as configured."""
 
     name: str
@@ -46,8 +47,7 @@ def chosen_hold(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LoopSpec:
+class LoopSpec(Struct, frozen=True):
     """A loop as configured."""
 
     name: str
@@ -56,7 +56,7 @@ class LoopSpec:
 
 
 def checked_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name):
         raise BadName(name)
     return name
 

@@ -7,9 +7,10 @@ beside the stage where the issue stands. A person may put that there as well, so
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+
+from msgspec import Struct
 
 from dibs.core.eligibility import abandoned_at
 from dibs.core.fold import cards_that_counted, said_shown_at, shows_ending
@@ -28,17 +29,14 @@ from dibs.core.plan import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Painting:
+class Painting(Struct, frozen=True):
     """What shows an ending, and what lets the issue go once the card says that it is shown."""
 
     showing: Effects = ()
     letting_go: Effects = ()
     shown: bool = False
     """Somebody has said already that it is shown."""
-    putting_right: Callable[[frozenset[str]], Effects] = field(
-        default=lambda _: (), compare=False, repr=False
-    )
+    putting_right: Callable[[frozenset[str]], Effects] = lambda _: ()
     """What a painter does that finds out only now, given the labels that it added."""
 
     @property

@@ -7,8 +7,9 @@ the same. A handler's output is no part of it: that may hold anything, and comme
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from dibs.core.attempts import failed_tries
 from dibs.core.card import Card
@@ -22,7 +23,7 @@ from dibs.core.mark_line import VERSION, plain, write_line
 from dibs.core.pipeline import Pipeline, Stage
 
 _MOST_LISTED = 10
-_LINK = re.compile(r"https?://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,300}")
+_LINK = r"https?://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,300}"
 
 
 def parking_comment(pipeline: Pipeline, record: Record, thread: Thread) -> str | None:
@@ -105,5 +106,5 @@ def _why(attempt: Try, card: Card | None) -> str:
     note = card.ending.note if card is not None and card.ending is not None else ""
     if not note:
         return "it failed and said nothing more"
-    links = " ".join(f"<{link}>" for link in _LINK.findall(note)[:2])
+    links = " ".join(f"<{link}>" for link in re.findall(_LINK, note)[:2])
     return f"`{note.replace('`', chr(39))}`{' ' if links else ''}{links}"

@@ -5,14 +5,15 @@ tells who they are, and which comments other tools leave: that is `foreign`.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from dibs.core.issue import Issue, Person, Pull
 
 
-@dataclass(frozen=True, slots=True)
-class People:
+class People(Struct, frozen=True):
     """What makes an issue somebody's, so that workers leave it alone."""
 
     assignees: bool = True
@@ -30,7 +31,7 @@ class People:
         if self.marker_ttl <= timedelta():
             raise ValueError("people.marker_ttl: must be longer than nothing")
         folded = frozenset(login.casefold() for login in self.fleet)  # as trackers compare logins
-        object.__setattr__(self, "fleet", folded)
+        force_setattr(self, "fleet", folded)
 
     def and_of_the_fleet(self, logins: Iterable[str]) -> "People":
         return replace(self, fleet=self.fleet.union(logins))

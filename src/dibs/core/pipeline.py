@@ -5,8 +5,10 @@ labels, but not how labels are written: that is `labels` and `plan`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs.core.dialects import Dialect
 from dibs.core.errors import IllegalMove, NoSuchStage
@@ -16,40 +18,34 @@ from dibs.core.terms import LeaseTerms, terms_for
 from dibs.core.worktrees import NoWorktree, Worktree
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """A handler that is a command line, run by the shell."""
 
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class PythonCallable:
+class PythonCallable(Struct, frozen=True):
     """A handler that is `module:function`, run in a process of its own."""
 
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class InProcess:
+class InProcess(Struct, frozen=True):
     """A handler registered on the Python API under the stage's name; run in a thread."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoHandler:
+class NoHandler(Struct, frozen=True):
     """Nothing runs here: the issue waits for a gate or a person."""
 
 
 Handler = Command | PythonCallable | InProcess | NoHandler
 
 
-@dataclass(frozen=True, slots=True)
-class NoGate:
+class NoGate(Struct, frozen=True):
     """The way on is open."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalGate:
+class ApprovalGate(Struct, frozen=True):
     """Shut until a person puts this label on the issue; the move takes it off again."""
 
     label: str
@@ -58,13 +54,11 @@ class ApprovalGate:
 Gate = NoGate | ApprovalGate
 
 
-@dataclass(frozen=True, slots=True)
-class FollowsNothing:
+class FollowsNothing(Struct, frozen=True):
     """An issue stays until a run or a person moves it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowsPull:
+class FollowsPull(Struct, frozen=True):
     """An issue goes where its pull request goes: on when that is merged, back when it is not."""
 
     back: StageName
@@ -75,8 +69,7 @@ class FollowsPull:
 Follows = FollowsNothing | FollowsPull
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """How long a failed issue rests before the next attempt: doubling, capped."""
 
     first: timedelta = timedelta(seconds=30)
@@ -93,8 +86,7 @@ class Backoff:
         return rest
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     name: StageName
     label: str
     next: tuple[StageName, ...] = ()
@@ -146,8 +138,7 @@ callers claim such issues as well. When it goes back, it goes back to nothing.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class LabelNames:
+class LabelNames(Struct, frozen=True):
     """The labels that are not stages."""
 
     claimed: str = "claimed"
@@ -155,8 +146,7 @@ class LabelNames:
     parked: str = "parked"
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(Struct, frozen=True):
     stages: tuple[Stage, ...]
     labels: LabelNames = LabelNames()
     blockers: frozenset[str] = frozenset()

@@ -2,9 +2,9 @@
 
 import re
 
-_OPTIONS = re.compile(r"[?][A-Za-z_.-]+=.*$", re.DOTALL)
-_USER = re.compile(r"(?<=//).*@", re.DOTALL)
-_REST = re.compile(r"[?#].*$", re.DOTALL)
+_OPTIONS = r"(?s)[?][A-Za-z_.-]+=.*$"
+_USER = r"(?s)(?<=//).*@"
+_REST = r"(?s)[?#].*$"
 
 
 def without_secrets(place: str) -> str:
@@ -13,4 +13,4 @@ def without_secrets(place: str) -> str:
     A password that should have been quoted and was not may contain anything: rather too much is
     left out than too little.
     """
-    return _REST.sub("", _USER.sub("", _OPTIONS.sub("", place)))
+    return re.sub(_REST, "", re.sub(_USER, "", re.sub(_OPTIONS, "", place)))

@@ -5,7 +5,7 @@ crash anywhere in between can be finished by the next reader. Nothing here write
 the effects to a tracker. The whole label set is never replaced: other bots' labels would be lost.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dibs.core.errors import IllegalMove, NoSuchStage
 from dibs.core.ids import StageName
@@ -13,29 +13,24 @@ from dibs.core.lease import Ending, Outcome, Record
 from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
 
 
-@dataclass(frozen=True, slots=True)
-class AddLabels:
+class AddLabels(Struct, frozen=True):
     labels: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveLabels:
+class RemoveLabels(Struct, frozen=True):
     labels: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PostComment:
+class PostComment(Struct, frozen=True):
     body: str
 
 
-@dataclass(frozen=True, slots=True)
-class EditComment:
+class EditComment(Struct, frozen=True):
     comment: int
     body: str
 
 
-@dataclass(frozen=True, slots=True)
-class CloseIssue:
+class CloseIssue(Struct, frozen=True):
     pass
 
 

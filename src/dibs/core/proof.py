@@ -1,6 +1,6 @@
 """Whether a bid has won: only on proof, never on doubt. (The protocol's section 4, step 4.)"""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dibs.core.fold import FoldRules, confirmed, fold, lease_of, read_marks, standing_on_comments
 from dibs.core.ids import RunId
@@ -8,20 +8,17 @@ from dibs.core.issue import Thread
 from dibs.core.lease import Lease, Record
 
 
-@dataclass(frozen=True, slots=True)
-class Won:
+class Won(Struct, frozen=True):
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class LostTo:
+class LostTo(Struct, frozen=True):
     """Another run was in force when we bid."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class NoProof:
+class NoProof(Struct, frozen=True):
     """The reading decides nothing; read again."""
 
     why: str

@@ -6,7 +6,8 @@ it. Refuses to know what is in the commits: git does.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dibs.core.ids import IssueRef
 
@@ -22,8 +23,7 @@ class NotGits(ValueError):
     """It is not what git writes to a pre-push hook."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefUpdate:
+class RefUpdate(Struct, frozen=True):
     """One line of what is pushed."""
 
     source: str

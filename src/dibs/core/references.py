@@ -12,18 +12,16 @@ from dibs.core.ids import IssueRef
 _SEGMENT = r"(?!\.{1,2}(?:[/#]|$))[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}"  # not a path that climbs
 _REPO = rf"{_SEGMENT}(?:/{_SEGMENT}){{1,5}}"
 _NUMBER = r"[1-9][0-9]{0,17}"
-_BARE = re.compile(rf"#?({_NUMBER})", re.ASCII)
-_QUALIFIED = re.compile(rf"({_REPO})#({_NUMBER})", re.ASCII)
-_KEY = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,19}-[1-9][0-9]{0,11})", re.ASCII)
-_URL = re.compile(
-    rf"https?://[^/\s]{{1,253}}/({_REPO}?)(?:/-)?/(?:issues|pull|pulls|merge_requests|work_items)/"
-    rf"({_NUMBER})(?:[/?#]\S*)?",
-    re.ASCII,
+_BARE = rf"#?({_NUMBER})"
+_QUALIFIED = rf"({_REPO})#({_NUMBER})"
+_KEY = r"([A-Za-z][A-Za-z0-9_]{0,19}-[1-9][0-9]{0,11})"
+_URL = (
+    rf"(?a)https?://[^/\s]{{1,253}}/({_REPO}?)(?:/-)?/(?:issues|pull|pulls|merge_requests|work_items)/"
+    rf"({_NUMBER})(?:[/?#]\S*)?"
 )
-_KEY_URL = re.compile(
-    r"https?://[^/\s]{1,253}/(?:\S*/)?(?:browse|issue)/([A-Za-z][A-Za-z0-9_]{0,19}-[1-9][0-9]{0,11})"
-    r"(?:[/?#]\S*)?",
-    re.ASCII,
+_KEY_URL = (
+    r"(?a)https?://[^/\s]{1,253}/(?:\S*/)?(?:browse|issue)/([A-Za-z][A-Za-z0-9_]{0,19}-[1-9][0-9]{0,11})"
+    r"(?:[/?#]\S*)?"
 )
 
 
@@ -44,10 +42,10 @@ def _parse(text: str, default_repo: str) -> IssueRef:
     wanted = text.strip()
     if len(wanted) > 2000:
         raise BadReference(wanted[:40] + "...")
-    if match := _BARE.fullmatch(wanted):
+    if match := re.fullmatch(_BARE, wanted):
         return IssueRef(default_repo, match[1])
-    if (match := _QUALIFIED.fullmatch(wanted)) or (match := _URL.fullmatch(wanted)):
+    if (match := re.fullmatch(_QUALIFIED, wanted)) or (match := re.fullmatch(_URL, wanted)):
         return IssueRef(match[1], match[2])
-    if (match := _KEY.fullmatch(wanted)) or (match := _KEY_URL.fullmatch(wanted)):
+    if (match := re.fullmatch(_KEY, wanted)) or (match := re.fullmatch(_KEY_URL, wanted)):
         return IssueRef(default_repo, match[1].upper())
     raise BadReference(wanted)

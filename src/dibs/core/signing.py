@@ -9,9 +9,11 @@ copied whole on its own issue still holds, so of several cards of one run only t
 import hmac
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from hashlib import sha256
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.agent_dialect import OPENINGS as AGENT_OPENINGS
 from dibs.core.agent_dialect import as_native, key_in, others_release
@@ -24,11 +26,9 @@ KINDS = ("claim", "revoke", "shown", "granter", "pause", "resume")
 
 SHORTEST_SECRET = 16
 LONGEST_ID = 32
-_LINE = re.compile(
-    rf"<!-- ({'|'.join(KINDS)})((?: [a-z][a-z0-9_]{{0,31}}=[!-~]*)*) -->(?=[ \r\n]|$)", re.ASCII
-)
-_ID = re.compile(r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*", re.ASCII)
-_SIGNATURE = re.compile(rf"({_ID.pattern}):([0-9a-f]{{64}})", re.ASCII)
+_LINE = rf"<!-- ({'|'.join(KINDS)})((?: [a-z][a-z0-9_]{{0,31}}=[!-~]*)*) -->(?=[ \r\n]|$)"
+_ID = r"[A-Za-z0-9]+(?:[._-][A-Za-z0-9]+)*"
+_SIGNATURE = rf"({_ID}):([0-9a-f]{{64}})"
 _DOMAIN = "dibs mark v1"
 _ID_DOMAIN = b"dibs key id v1"
 
@@ -37,10 +37,12 @@ class BadKey(ValueError):
     """The setting is not a list of keys. Its text never shows any of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     id: str
-    secret: bytes = field(repr=False)
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Key(id={self.id!r})"  # logs and tracebacks show no secret
 
 
 class Strictness(StrEnum):
@@ -50,8 +52,7 @@ class Strictness(StrEnum):
     """What carries no signature is believed as without a key: while a fleet is given one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Keyring:
+class Keyring(Struct, frozen=True):
     """The first key signs, all of them verify: so keys can be changed under a running fleet."""
 
     keys: tuple[Key, ...]
@@ -94,7 +95,7 @@ def parse_keyring(text: str, strictness: Strictness = Strictness.STRICT) -> Keyr
 
 def _key(text: str, place: int) -> Key:
     before, colon, after = text.partition(":")
-    named = bool(colon) and _ID.fullmatch(before) is not None
+    named = bool(colon) and re.fullmatch(_ID, before) is not None
     secret = (after if named else text).encode("utf-8", "surrogateescape")
     if len(secret) < SHORTEST_SECRET:
         raise BadKey(f"key {place} is shorter than {SHORTEST_SECRET} characters")
@@ -110,7 +111,7 @@ def _id_of(secret: bytes) -> str:
 
 def sign(body: str, issue: IssueRef, keyring: Keyring) -> str:
     """The same comment, its mark signed by the first key. What is no mark stays as it is."""
-    match = _LINE.match(body)
+    match = re.match(_LINE, body)
     if match is None:
         return body
     kind, pairs = match[1], [pair for pair in match[2].split() if not pair.startswith("sig=")]
@@ -123,14 +124,14 @@ def verify(body: str, issue: IssueRef, keyring: Keyring) -> Signed:
     body = _native(body)
     if not starts_as(body, KINDS):
         return Signed.NO_MARK
-    match = _LINE.match(body[: LONGEST_LINE + 1])
+    match = re.match(_LINE, body[: LONGEST_LINE + 1])
     if match is None or match.end() > LONGEST_LINE:
         return Signed.UNSIGNED  # and no mark that anybody reads
     pairs = match[2].split()
     signatures = [pair for pair in pairs if pair.startswith("sig=")]
     if not signatures:
         return Signed.UNSIGNED
-    spelt = _SIGNATURE.fullmatch(signatures[0].removeprefix("sig="))
+    spelt = re.fullmatch(_SIGNATURE, signatures[0].removeprefix("sig="))
     key = _key_called(spelt[1], keyring) if spelt else None
     if spelt is None or key is None or len(signatures) > 1:
         return Signed.INVALID
@@ -207,7 +208,7 @@ def _native(body: str) -> str:
 
 def _run_of(body: str) -> str | None:
     """Whose card it is; None if it is no card."""
-    match = _LINE.match(_native(body))
+    match = re.match(_LINE, _native(body))
     if match is None or match[1] != "claim":
         return None
     return next((pair for pair in match[2].split() if pair.startswith("run=")), None)

@@ -4,8 +4,10 @@ A `LeaseTerms` that exists is coherent; the incoherent one cannot be built and s
 disagrees.
 """
 
-from dataclasses import dataclass, replace
 from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.durations import format_duration
 from dibs.core.ids import ZERO, LocalTime, local_after
@@ -13,8 +15,7 @@ from dibs.core.ids import ZERO, LocalTime, local_after
 SHORTEST_TTL = timedelta(milliseconds=300)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTerms:
+class LeaseTerms(Struct, frozen=True):
     ttl: timedelta
     renew_every: timedelta
     margin: timedelta

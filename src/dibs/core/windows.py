@@ -1,7 +1,8 @@
 """The windows of a loop: equal stretches of the store's own time, counted from 1970."""
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
 
 from dibs.core.ids import ServerTime, later
 from dibs.core.terms import SHORTEST_TTL
@@ -11,8 +12,7 @@ SHORTEST_WINDOW = SHORTEST_TTL * 3
 _EPOCH = ServerTime(datetime(1970, 1, 1, tzinfo=UTC))
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     number: int
     starts_at: ServerTime
     ends_at: ServerTime

@@ -3,18 +3,16 @@
 Decides what may be asked for. How a working tree is made, kept and cleared is `dibs.worktrees`.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 BASE = "origin/main"
 
 
-@dataclass(frozen=True, slots=True)
-class NoWorktree:
+class NoWorktree(Struct, frozen=True):
     """In the folder of the configuration, like every run."""
 
 
-@dataclass(frozen=True, slots=True)
-class OneWorktree:
+class OneWorktree(Struct, frozen=True):
     """In a working tree of this repository, a new one for each run."""
 
     repository: str
@@ -23,8 +21,7 @@ class OneWorktree:
     """What the run's branch starts from."""
 
 
-@dataclass(frozen=True, slots=True)
-class BundleWorktree:
+class BundleWorktree(Struct, frozen=True):
     """In a working tree for each repository of the bundle that the issue is in, on one branch.
 
     Issues with the same bundle label are claimed and ended together.

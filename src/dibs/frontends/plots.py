@@ -7,10 +7,11 @@ Knows nothing of what is plotted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from math import ceil, floor, log10
+
+from msgspec import Struct
 
 _CHARACTER = 6.6
 """How wide a character of a label is, about, in a size of twelve."""
@@ -27,8 +28,7 @@ _STEPS_S = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     width: int
     height: int
 
@@ -37,16 +37,14 @@ WIDE = Size(560, 260)
 NARROW = Size(350, 230)
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """What is along one side. `seconds` axes have ticks that clocks have."""
 
     label: str
     seconds: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     name: str
     points: Sequence[tuple[float, float]]
     tone: int = 1
@@ -55,8 +53,7 @@ class Curve:
     dots: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """A straight line with a name: a limit along the height, or a moment along the width."""
 
     name: str
@@ -108,8 +105,7 @@ def ticks(most: float, *, seconds: bool, count: int) -> list[float]:
 # The frame
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
+class _Frame(Struct, frozen=True):
     """Where values are on the sheet."""
 
     size: Size

@@ -9,9 +9,11 @@ import atexit
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dibs import config
 from dibs.config import Settings

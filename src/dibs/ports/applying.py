@@ -7,9 +7,10 @@ may import the other.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from dibs.core.card import same_mark
 from dibs.core.errors import Unavailable

@@ -1,15 +1,15 @@
 """What is left of a tracker's patience, for people to see: trackers that count have one."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from dibs.core.errors import Outage
 from dibs.core.ids import ServerTime
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
+class Allowance(Struct, frozen=True):
     """What the server grants for a span of time, and counts itself, over all machines."""
 
     name: str
@@ -19,8 +19,7 @@ class Allowance:
     resets_at: ServerTime
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """A limit that the server does not count for us: kept to by the processes of this machine."""
 
     name: str
@@ -29,16 +28,14 @@ class Kept:
     """None: it is only counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shut:
+class Shut(Struct, frozen=True):
     """The server is left alone for now."""
 
     why: str
     wait_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetReport:
+class BudgetReport(Struct, frozen=True):
     """One token's."""
 
     place: str

@@ -4,13 +4,13 @@ The same call as the published `GitRunner`, so that what was written for that on
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class GitResult:
+
+class GitResult(Struct, frozen=True):
     """How a command ended, and what it said."""
 
     returncode: int

@@ -5,14 +5,14 @@ polling goes on beside it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from dibs.core.ids import IssueRef
 
 
-@dataclass(frozen=True, slots=True)
-class Happening:
+class Happening(Struct, frozen=True):
     """What a tracker says has happened, in its own words."""
 
     event: str

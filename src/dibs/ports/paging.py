@@ -1,7 +1,8 @@
 """Walking a query's answer page by page, however long it is."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dibs.core.issue import Issue
 from dibs.ports.tracker import IssueQuery, Tracker

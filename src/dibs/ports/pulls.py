@@ -5,9 +5,10 @@ before, and changes only what is theirs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 
 class PullState(StrEnum):
@@ -16,8 +17,7 @@ class PullState(StrEnum):
     MERGED = "merged"
 
 
-@dataclass(frozen=True, slots=True)
-class PullRequest:
+class PullRequest(Struct, frozen=True):
     repo: str
     """As `owner/repo`."""
     number: int

@@ -6,8 +6,9 @@ to judge. Issues that vanished since they were listed are left out.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import islice
+
+from msgspec.structs import replace
 
 from dibs.core.errors import NoSuchIssue
 from dibs.core.ids import IssueRef

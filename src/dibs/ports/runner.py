@@ -1,17 +1,17 @@
 """Running a stage's handler so that it can be stopped, whatever state the worker is in."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from dibs.core.ids import LocalTime, RunId
 from dibs.core.pipeline import Command, PythonCallable
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """One run of a handler."""
 
     run: RunId
@@ -32,13 +32,11 @@ class Assignment:
     """Open files to keep open until the whole group has ended, also if we die."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(Struct, frozen=True):
     code: int
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """We ended it: the lease was lost, the time limit was over, the worker is leaving."""
 
     why: str

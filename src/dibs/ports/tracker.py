@@ -6,17 +6,17 @@ not are both successes.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 from dibs.core.ids import ZERO, IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.plan import Effect
 
 
-@dataclass(frozen=True, slots=True)
-class TrackerTraits:
+class TrackerTraits(Struct, frozen=True):
     """What a tracker is like; the protocol's waits and margins follow from it."""
 
     name: str
@@ -39,8 +39,7 @@ class TrackerTraits:
         return self.settle + (self.in_flight or ZERO)
 
 
-@dataclass(frozen=True, slots=True)
-class IssueQuery:
+class IssueQuery(Struct, frozen=True):
     """Open issues that carry all of `labels` and none of `without`, oldest first."""
 
     labels: tuple[str, ...] = ()
@@ -53,15 +52,13 @@ class IssueQuery:
     closed_too: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     issues: tuple[Issue, ...]
     now: ServerTime
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FoundThreads:
+class FoundThreads(Struct, frozen=True):
     """One query's answer with the comments. A thread that is too long is not complete: read it."""
 
     threads: tuple[Thread, ...]

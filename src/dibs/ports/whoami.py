@@ -1,8 +1,10 @@
 """Which account a tracker is used with, where it can tell."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.issue import Issue
 from dibs.core.pipeline import Pipeline
@@ -18,8 +20,7 @@ class Whoami(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Standpoint:
+class Standpoint(Struct, frozen=True):
     """What our account is to the tracker, as far as it says."""
 
     believed: str

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from dibs.core.ids import RunId
 from dibs.core.worktrees import BundleWorktree, OneWorktree
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceWish:
+class PlaceWish(Struct, frozen=True):
     """What a run wants."""
 
     run: RunId
@@ -22,8 +22,7 @@ class PlaceWish:
     """For a bundle: the repositories of its issues, the one to start in first."""
 
 
-@dataclass(slots=True)
-class Workplace:
+class Workplace(Struct):
     folder: Path
     """Where the handler starts."""
     folders: Mapping[str, Path]

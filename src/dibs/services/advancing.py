@@ -4,8 +4,10 @@ The ending is decided first and painted after, so that a crash in between is fin
 comes next. A holder that has lost its lease is refused and touches nothing.
 """
 
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.errors import Outage
 from dibs.core.events import EventKind, about
@@ -19,8 +21,7 @@ from dibs.ports.leases import ShownLeases
 from dibs.services.keeping import Keeper
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The ending counts. If `painted` is false, the labels wait for the next reader."""
 
     record: Record
@@ -31,8 +32,7 @@ class Finished:
         return self.ending.outcome
 
 
-@dataclass(frozen=True, slots=True)
-class FinishRefused:
+class FinishRefused(Struct, frozen=True):
     """The lease was no longer ours, so nothing was written."""
 
     why: str

@@ -1,9 +1,11 @@
 """The one read model: what every frontend shows, so that they cannot disagree."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.card import CardState
 from dibs.core.eligibility import Pause, ReasonCode, judge_picture
@@ -37,24 +39,21 @@ class RowState(StrEnum):
     DONE = "done"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     issue: Issue
     stage: Stage | None
     state: RowState
     record: Record | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StageSummary:
+class StageSummary(Struct, frozen=True):
     stage: Stage
     issues: int
     """Open ones; in a final stage, all that ever got there."""
     in_flight: int
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(Struct, frozen=True):
     now: ServerTime
     stages: tuple[StageSummary, ...]
     in_flight: tuple[Record, ...]
@@ -64,8 +63,7 @@ class Overview:
     claimed: int
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(Struct, frozen=True):
     """One lease in an issue's history."""
 
     run: RunId

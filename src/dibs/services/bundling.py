@@ -6,8 +6,10 @@ cannot be had, those that were won are given back, the last one first.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.bundles import bundle_of, in_order
 from dibs.core.eligibility import Reason, ReasonCode, Verdict, over_limit
@@ -26,8 +28,7 @@ MOST = 50
 """More issues than anybody works at once: their leases would run out while they are claimed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """One of the issues may not be claimed now, and so none is."""
 
     member: Thread

@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dibs.core.diagnosis import Flaw, FlawCode, diagnose
 from dibs.core.ids import IssueRef
@@ -16,8 +17,7 @@ from dibs.services.claiming import Claiming
 from dibs.services.granting import Granting
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     flaw: Flaw
     repaired: bool
 

@@ -6,9 +6,11 @@ stage that somebody finished meanwhile.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.durations import format_duration
 from dibs.core.eligibility import (
@@ -66,8 +68,7 @@ from dibs.services.freeing import put_back
 from dibs.services.granting import Granting
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(Struct, frozen=True):
     """The lease is ours, shown, and trusted from the moment we asked."""
 
     lease: Lease
@@ -78,8 +79,7 @@ class Claimed:
     failed_attempts: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The issue may not be claimed, and why."""
 
     issue: IssueRef
@@ -88,16 +88,14 @@ class Refused:
     """Found out only when the lease was already ours; it was conceded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Beaten:
+class Beaten(Struct, frozen=True):
     """Another run holds it or won the race."""
 
     issue: IssueRef
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class Doubtful:
+class Doubtful(Struct, frozen=True):
     """No proof of a win could be had, so there was none."""
 
     issue: IssueRef
@@ -107,8 +105,7 @@ class Doubtful:
 ClaimResult = Claimed | Refused | Beaten | Doubtful
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimOptions:
+class ClaimOptions(Struct, frozen=True):
     holder: HolderId
     ttl: timedelta | None = None
     """Another length than the stage's, for people and scripts."""

@@ -5,10 +5,11 @@ and is not asked a second time. Refuses to know where settings come from and how
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import assert_never
+
+from msgspec import Struct
 
 from dibs.core.durations import describe_span, format_duration, format_instant
 from dibs.core.errors import DibsError
@@ -39,8 +40,7 @@ class Level(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     check: str
     level: Level
     text: str
@@ -56,8 +56,7 @@ def failed(check: str, error: DibsError) -> Finding:
     return Finding(check, Level.FAIL, str(error), error.hint)
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """What is examined."""
 
     tracker: Tracker

@@ -1,6 +1,6 @@
 """Why an issue is not being picked: every reason, in words and as codes, and what would help."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dibs.core.attempts import Attempts, count_attempts
 from dibs.core.eligibility import Reason, ReasonCode, Verdict
@@ -14,8 +14,7 @@ from dibs.services.bundling import Bundling
 from dibs.services.claiming import Claiming
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     thread: Thread
     stage: Stage | None
     standing: Standing

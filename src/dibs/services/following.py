@@ -6,9 +6,10 @@ two that see the same merge one makes it, nobody moves what somebody holds, and 
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import IssueLocked, NoSuchComment, NoSuchIssue, NotPermitted
@@ -30,7 +31,7 @@ from dibs.ports.whoami import Whoami
 from dibs.services.advancing import Advancing, Finished
 from dibs.services.claiming import Claimed, Claiming, ClaimOptions
 from dibs.services.granting import Granting
-from dibs.services.running import Running
+from dibs.services.keeping import Keeper
 
 _log = logging.getLogger("dibs.following")
 _MOST_REMEMBERED = 10_000
@@ -63,8 +64,7 @@ class Follow(StrEnum):
     """Somebody has it, or a person said hands off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Followed:
+class Followed(Struct, frozen=True):
     issue: IssueRef
     action: Follow
     text: str
@@ -74,8 +74,7 @@ class Followed:
         return self.action is not Follow.LEFT
 
 
-@dataclass(frozen=True, slots=True)
-class FollowReport:
+class FollowReport(Struct, frozen=True):
     looked_at: int = 0
     followed: tuple[Followed, ...] = ()
     resume_after: Mapping[str, IssueRef] | None = None
@@ -86,8 +85,7 @@ class FollowReport:
         return tuple(entry for entry in self.followed if entry.changed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Watch:
+class _Watch(Struct, frozen=True):
     """One stage, and on whose behalf it is looked at."""
 
     stage: Stage
@@ -106,7 +104,7 @@ class Following:
         tracker: Tracker,
         pipeline: Pipeline,
         claiming: Claiming,
-        running: Running,
+        keep: Callable[[Claimed], Keeper],
         advancing: Advancing,
         *,
         granting: Granting,
@@ -114,7 +112,7 @@ class Following:
         self._tracker = tracker
         self._pipeline = pipeline
         self._claiming = claiming
-        self._running = running
+        self._keep = keep
         self._advancing = advancing
         self._granting = granting
         self._not_ours: set[IssueRef] = set()
@@ -194,7 +192,7 @@ class Following:
         if not isinstance(claimed, Claimed):
             _log.info("%s: %s, and it is not free: %s", ref, note, claimed)
             return Followed(ref, Follow.LEFT, f"{note}, but it is not free to be moved")
-        done = self._advancing.advance(self._running.keep(claimed), target, note)
+        done = self._advancing.advance(self._keep(claimed), target, note)
         if not isinstance(done, Finished):
             return Followed(ref, Follow.LEFT, f"{note}, but the lease was lost: {done.why}")
         return Followed(ref, action, f"{note}; it went to {target}")

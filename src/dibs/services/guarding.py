@@ -6,9 +6,10 @@ said, and is neither a yes nor a no: whoever asks decides what a doubt is worth.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
+
+from msgspec import Struct
 
 from dibs.core.closing import closed_by_commit, closed_by_pull
 from dibs.core.errors import DibsError, Outage, Unavailable
@@ -31,8 +32,7 @@ _MOST_BRANCHES = 5
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+class Guarded(Struct, frozen=True):
     """What came of looking."""
 
     issues: tuple[IssueRef, ...] = ()

@@ -8,9 +8,10 @@ the slot can be checked where something is written.
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import assert_never
+
+from msgspec import Struct
 
 from dibs.core.durations import format_duration
 from dibs.core.eligibility import Reason
@@ -36,8 +37,7 @@ _log = logging.getLogger("dibs.holds")
 _DOUBT_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class HoldWish:
+class HoldWish(Struct, frozen=True):
     name: str
     holder: HolderId
     slots: int = 1
@@ -45,8 +45,7 @@ class HoldWish:
     wait_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class NotHeld:
+class NotHeld(Struct, frozen=True):
     """Others have all the slots."""
 
     name: str

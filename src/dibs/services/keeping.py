@@ -5,12 +5,12 @@ shell that calls it. Trust is counted on the local clock from before each reques
 is over, the lease object is dead for ever, even if a late reply says yes.
 """
 
-import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, assert_never
+from typing import TYPE_CHECKING, Protocol, assert_never
+
+from msgspec import Struct
 
 from dibs.core.durations import format_duration
 from dibs.core.eligibility import vetoed
@@ -31,17 +31,17 @@ from dibs.ports.tracker import Tracker
 from dibs.services.claiming import Claimed
 from dibs.services.freeing import put_back
 
-_log = logging.getLogger("dibs.keeping")
+if TYPE_CHECKING:
+    import logging
+
 _SHORTEST_PAUSE_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
+class Holding(Struct, frozen=True):
     """Ours, and trusted until the local clock says otherwise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
+class Overdue(Struct, frozen=True):
     """Still ours, but held longer than anybody may: the work is wedged, and that is a failure."""
 
     why: str
@@ -50,15 +50,13 @@ class Overdue:
 Condition = Holding | StopAsked | Overdue | Lost
 
 
-@dataclass(frozen=True, slots=True)
-class NotRenewed:
+class NotRenewed(Struct, frozen=True):
     """The store could not be asked; trust goes on until it ends by itself."""
 
     failure: Outage
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """A lease on something that is no issue: there is nothing to show and nothing to look at."""
 
     lease: Lease
@@ -195,7 +193,7 @@ class Keeper:
             try:
                 result = self._leases.renew(self.lease)
             except Outage as failure:
-                _log.warning("%s: renewal failed, will retry: %s", self.lease.issue, failure)
+                _log().warning("%s: renewal failed, will retry: %s", self.lease.issue, failure)
                 with self._lock:
                     self._renew_at = LocalTime(self._clock.now() + self._retry_s)
                 return NotRenewed(failure)
@@ -235,7 +233,7 @@ class Keeper:
                 if any(isinstance(effect, RemoveLabels) for effect in repaint):
                     put_back(self._tracker, self._clock, self._pipeline, self.stage, self.issue)
             except (Outage, NoSuchIssue) as failure:
-                _log.info("%s: labels not repainted: %s", thread.issue.ref, failure)
+                _log().info("%s: labels not repainted: %s", thread.issue.ref, failure)
 
     @property
     def _retry_s(self) -> float:
@@ -324,7 +322,7 @@ class Supervision:
                 if self._clock.wait(self._stop, pause_s):
                     return
         except Exception:  # noqa: BLE001 - whatever it is, the work must learn of it
-            _log.exception("%s: the keeper failed", self._keeper.issue)
+            _log().exception("%s: the keeper failed", self._keeper.issue)
             self._keeper.give_up("its keeper failed")
 
     def stop(self) -> None:
@@ -332,3 +330,9 @@ class Supervision:
         self._stop.set()
         for thread in self._threads:
             thread.join()
+
+
+def _log() -> "logging.Logger":
+    import logging  # when there is something to log: most commands have nothing
+
+    return logging.getLogger("dibs.keeping")

@@ -10,8 +10,9 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dibs.core.card import Card, parse_mark
 from dibs.core.errors import Unwritable
@@ -41,8 +42,7 @@ class Did(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(Struct, frozen=True):
     did: Did
     number: str = ""
     happening: Happening | None = None

@@ -10,9 +10,10 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import assert_never
+
+from msgspec import Struct
 
 from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration, BadTtl, Outage
@@ -40,8 +41,7 @@ _HITCH = timedelta(seconds=2)
 _EARLY = timedelta(seconds=5)
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """One turn of a loop, in the hands of the replica that has it."""
 
     loop: str
@@ -61,8 +61,7 @@ class Tick:
         self.keeper.check()
 
 
-@dataclass(frozen=True, slots=True)
-class Rhythm:
+class Rhythm(Struct, frozen=True):
     """What is done, and how often."""
 
     name: str

@@ -9,8 +9,9 @@ each grant and before it shows it, so a grant is either seen here or given back 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from dibs.core.errors import CannotMove, NoSuchIssue
 from dibs.core.granter import Appointed, Granter, Moving
@@ -25,20 +26,17 @@ from dibs.services.claiming import Claiming
 _LOOK_EVERY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Struct, frozen=True):
     """Nobody grants; so many issues of the origin are not over yet."""
 
     issues: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     granter: Appointed
 
 
-@dataclass(frozen=True, slots=True)
-class GaveUp:
+class GaveUp(Struct, frozen=True):
     """It took too long, and the origin grants again."""
 
     issues: tuple[str, ...]

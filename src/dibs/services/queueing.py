@@ -1,7 +1,7 @@
 """Claiming an issue that another holds: wait for its lease to end, then ask like anybody else."""
 
-import random
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from dibs.core.eligibility import ReasonCode
 from dibs.core.ids import IssueRef
@@ -9,6 +9,10 @@ from dibs.ports.clock import Clock
 from dibs.ports.leases import LeaseStore
 from dibs.services.claiming import Beaten, Claiming, ClaimOptions, ClaimResult, Doubtful, Refused
 from dibs.services.waiting import Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from random import Random
 
 _SOON = timedelta(seconds=1)
 _PASSING = {
@@ -25,20 +29,25 @@ _PASSING = {
 
 class Queueing:
     def __init__(
-        self, claiming: Claiming, store: LeaseStore | None, clock: Clock, dice: random.Random
+        self,
+        claiming: Claiming,
+        store: LeaseStore | None,
+        clock: Clock,
+        dice: "Callable[[], Random]",
     ) -> None:
         self._claiming, self._store, self._clock, self._dice = claiming, store, clock, dice
 
     def claim(self, issue: IssueRef, options: ClaimOptions, *, wait_s: float) -> ClaimResult:
         """As `Claiming.claim`, again and again while only another's lease is in the way."""
         until = self._clock.now() + wait_s
-        waiting = Waiting(self._store, self._clock, self._dice)
+        waiting: Waiting | None = None
         while True:
             result = self._claiming.claim(issue, None, options)
             left_s = until - self._clock.now()
             remaining = _in_the_way_for(result)
             if remaining is None or left_s <= 0:
                 return result
+            waiting = waiting or Waiting(self._store, self._clock, self._dice())
             waiting.pause(issue, remaining, left_s)
 
 

@@ -7,7 +7,8 @@ the rest may be long.
 
 import threading
 from collections import Counter
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime
@@ -38,8 +39,7 @@ _SAID = frozenset({ReasonCode.REPOSITORY_PAUSED, ReasonCode.FLEET_PAUSED})
 """Nor for these. But lifting them changes no issue, so that the rest is a short one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """How long a refused issue rests where its reasons do not say."""
 
     passing_s: float
@@ -53,8 +53,7 @@ LOOKING_COSTS = Patience(passing_s=30.0, lasting_s=300.0, until_changed=True)
 """Long, for a change ends it; not for ever, for a pull request that is closed changes no issue."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rest:
+class _Rest(Struct, frozen=True):
     until: LocalTime
     unless_changed_since: ServerTime | None = None
 

@@ -4,8 +4,9 @@
 Trust is rebuilt from what the store says is left, counted from before it was asked.
 """
 
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from dibs.core.attempts import count_attempts
 from dibs.core.errors import BadTtl
@@ -20,8 +21,7 @@ from dibs.ports.tracker import Tracker
 from dibs.services.claiming import Claimed
 
 
-@dataclass(frozen=True, slots=True)
-class NotHeld:
+class NotHeld(Struct, frozen=True):
     """That run does not hold the issue. Whoever does, or did, is in the record."""
 
     issue: IssueRef

@@ -10,10 +10,11 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, assert_never
+
+from msgspec import Struct, field
 
 from dibs.core.card import parse_mark
 from dibs.core.durations import format_instant
@@ -29,16 +30,13 @@ from dibs.core.errors import (
 from dibs.core.events import EventKind, about
 from dibs.core.ids import LocalTime, ServerTime, later, local_after
 from dibs.core.issue import Thread
-from dibs.core.pipeline import Command, InProcess, NoHandler, Pipeline, PythonCallable
-from dibs.core.steps import Reached, unwatched
+from dibs.core.pipeline import Command, InProcess, NoHandler, PythonCallable
 from dibs.core.worktrees import NoWorktree
 from dibs.ports.clock import Clock
 from dibs.ports.journal import Journal
-from dibs.ports.leases import ShownLeases
 from dibs.ports.runner import Assignment, Exited, Runner, Stopped
 from dibs.ports.runner import Running as RunningHandler
 from dibs.ports.threads import Threads
-from dibs.ports.tracker import Tracker
 from dibs.ports.workplaces import PlaceWish, Workplace, Workplaces
 from dibs.services.advancing import Advancing, FinishRefused, FinishResult
 from dibs.services.claiming import Claimed
@@ -55,8 +53,7 @@ class GiveBack(Exception):
     """Raised by a Python handler to return the issue without counting an attempt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """What a Python handler is handed."""
 
     issue: Mapping[str, Any]
@@ -85,19 +82,16 @@ class Work:
 PythonHandler = Callable[[Work], object]
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(Struct, frozen=True):
     to: str | None = None
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(Struct, frozen=True):
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     note: str = ""
 
 
@@ -165,8 +159,7 @@ class _Asking:
         self.stop("the worker is leaving")
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     """Issues that are worked as one, the leases on them, and the place where that is done."""
 
     claims: tuple[Claimed, ...]
@@ -181,9 +174,7 @@ class _Job:
 class Running:
     def __init__(
         self,
-        tracker: Tracker,
-        leases: ShownLeases,
-        pipeline: Pipeline,
+        keep: Callable[[Claimed], Keeper],
         advancing: Advancing,
         runner: Runner,
         clock: Clock,
@@ -192,11 +183,8 @@ class Running:
         threads: Threads,
         handlers: Mapping[str, PythonHandler],
         workplaces: Callable[[], Workplaces],
-        reached: Reached = unwatched,
     ) -> None:
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
+        self._keep = keep
         self._advancing = advancing
         self._runner = runner
         self._clock = clock
@@ -204,18 +192,6 @@ class Running:
         self._threads = threads
         self._handlers = handlers
         self._workplaces = workplaces
-        self._reached = reached
-
-    def keep(self, claimed: Claimed) -> Keeper:
-        return Keeper(
-            claimed,
-            self._leases,
-            self._tracker,
-            self._pipeline,
-            self._clock,
-            self._journal,
-            self._reached,
-        )
 
     def run(self, claimed: Claimed, leaving: StopSignal) -> FinishResult:
         """To the end, whatever it is. Raises Outage only if the ending could not be written."""
@@ -231,7 +207,7 @@ class Running:
 
         An error stands for an ending that could not be written.
         """
-        held = Together(tuple(self.keep(claimed) for claimed in claims))
+        held = Together(tuple(self._keep(claimed) for claimed in claims))
         kept = [Supervision(keeper, self._clock, self._threads) for keeper in held]
         with ExitStack() as stack:  # the place is cleared once the issues are free
             try:
@@ -247,7 +223,7 @@ class Running:
     def park(self, claimed: Claimed) -> FinishResult:
         """Set an issue with no attempt left aside for a person, under the lease like all else."""
         note = f"{claimed.failed_attempts} attempts failed"
-        return self._advancing.park(self.keep(claimed), note)
+        return self._advancing.park(self._keep(claimed), note)
 
     def _work(self, job: _Job, leaving: StopSignal) -> Verdict:
         stage = job.lead.stage

@@ -9,9 +9,10 @@ This is the scan of a tracker that is cheap to ask: one question for each claim.
 something, `services.shortlisting` does the same with fewer questions.
 """
 
-import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from dibs.core.ids import ServerTime
 from dibs.core.issue import Issue, Thread
@@ -20,14 +21,16 @@ from dibs.ports.clock import Clock
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.resting import Resting
 
+if TYPE_CHECKING:
+    from random import Random
+
 WIDEST_WINDOW = 512
 _NARROWING = 8
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     issue: Issue
     stage: Stage
     now: ServerTime
@@ -52,7 +55,7 @@ class Spread:
     """How far down the list to reach: the top while alone, anywhere in a crowd."""
 
     def __init__(
-        self, dice: random.Random, *, widest: int = WIDEST_WINDOW, narrowing: int = _NARROWING
+        self, dice: "Random", *, widest: int = WIDEST_WINDOW, narrowing: int = _NARROWING
     ) -> None:
         self._dice = dice
         self._widest = widest
@@ -106,7 +109,7 @@ class Scanning:
         self.resting = Resting(clock)
 
     @staticmethod
-    def new_spread(dice: random.Random) -> Spread:
+    def new_spread(dice: "Random") -> Spread:
         return Spread(dice)
 
     def next_candidate(self, stages: Iterable[Stage], spread: Spread) -> Candidate | None:

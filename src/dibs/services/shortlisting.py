@@ -14,7 +14,8 @@ measured: docs/internals/adr/0023-one-list-for-many-claims.md.
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dibs.core.errors import NoSuchIssue
 from dibs.core.ids import IssueRef, LocalTime, StageName
@@ -41,14 +42,12 @@ _LONGEST_MISSED_S = 300.0
 """How long an issue rests that no look shows as the list does: twice as long each time."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
+class _Listed(Struct, frozen=True):
     issue: Issue
     stage: Stage
 
 
-@dataclass(slots=True)
-class _Round:
+class _Round(Struct):
     """What is known since the lists were last made anew."""
 
     began_at: LocalTime

@@ -7,11 +7,12 @@ acknowledged only once every reader is sure to see it: the store grants from the
 granted judges by a reading.
 """
 
-import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from dibs.core.card import CardState, render_card, render_revoke
 from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage, Unavailable
@@ -50,7 +51,9 @@ from dibs.ports.guarantees import Guarantee
 from dibs.ports.leases import LeaseStore, Painter, acquire_patiently
 from dibs.ports.tracker import Tracker
 
-_log = logging.getLogger("dibs.showing")
+if TYPE_CHECKING:
+    import logging
+
 _PAINTINGS = 20
 _TRIES = 3
 _PAUSE_S = 0.5
@@ -115,14 +118,14 @@ class Showing:
             edit = EditComment(lease.card, _card(lease, CardState.HELD))
             return apply(self._tracker, lease.issue, (edit,))
         except (Outage, NoSuchComment, NoSuchIssue) as failure:
-            _log.warning("%s: renewed, but the card does not show it: %s", lease.issue, failure)
+            _log().warning("%s: renewed, but the card does not show it: %s", lease.issue, failure)
             return None
 
     def concede(self, lease: Lease) -> None:
         try:
             self._store.release(lease, Ending(Outcome.CONCEDED))
         except Outage as failure:
-            _log.warning("%s: the grant stays until it expires: %s", lease.issue, failure)
+            _log().warning("%s: the grant stays until it expires: %s", lease.issue, failure)
 
     def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
         self._reached(Step.FINISH_VERIFIED)
@@ -134,7 +137,7 @@ class Showing:
         try:
             self.roll_forward(record, painter)
         except Outage as failure:
-            _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
+            _log().warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
             return Released(record)
         return Released(replace(record, painted=True))
 
@@ -256,3 +259,9 @@ def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
             fence=lease.fence,
         )
     )
+
+
+def _log() -> "logging.Logger":
+    import logging  # when there is something to log: most commands have nothing
+
+    return logging.getLogger("dibs.showing")

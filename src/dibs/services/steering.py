@@ -1,6 +1,6 @@
 """A person's word: pause and resume, revoke, re-queue."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from dibs.core.approval import render_approval
 from dibs.core.eligibility import PauseScope
@@ -17,25 +17,21 @@ from dibs.ports.tracker import Tracker
 from dibs.ports.urgency import persons_word
 
 
-@dataclass(frozen=True, slots=True)
-class Revoked:
+class Revoked(Struct, frozen=True):
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class NothingToRevoke:
+class NothingToRevoke(Struct, frozen=True):
     """Nobody holds it, or another run does by now."""
 
     record: Record | None
 
 
-@dataclass(frozen=True, slots=True)
-class Approved:
+class Approved(Struct, frozen=True):
     stage: Stage
 
 
-@dataclass(frozen=True, slots=True)
-class NoGateHere:
+class NoGateHere(Struct, frozen=True):
     """The issue stands before no gate."""
 
 

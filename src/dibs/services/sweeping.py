@@ -14,10 +14,11 @@ for a moment, they are put back.
 import logging
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from itertools import chain, islice
+
+from msgspec import Struct
 
 from dibs.core.eligibility import abandoned_at
 from dibs.core.errors import IssueLocked, NoSuchComment, NoSuchIssue
@@ -51,8 +52,7 @@ class Sweep(StrEnum):
     FREED = "freed"
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
+class Swept(Struct, frozen=True):
     issue: IssueRef
     action: Sweep
     text: str
@@ -62,8 +62,7 @@ class Swept:
         return self.action in (Sweep.ROLLED_FORWARD, Sweep.FREED)
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """One worker's part: so many of those that are due, at random, and more while any was amiss.
 
     Due is what was not seen live, has changed since, or may have expired. A fleet that holds as
@@ -75,8 +74,7 @@ class Share:
     dice: random.Random
 
 
-@dataclass(frozen=True, slots=True)
-class SweepReport:
+class SweepReport(Struct, frozen=True):
     looked_at: int
     swept: tuple[Swept, ...]
     resume_after: IssueRef | None = None

@@ -1,12 +1,15 @@
 """Waiting for a lease to end: told by the store where it can, else a jittered, bounded poll."""
 
-import random
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from dibs.core.errors import Outage
 from dibs.core.ids import IssueRef
 from dibs.ports.clock import Clock
 from dibs.ports.leases import LeaseStore, Waking
+
+if TYPE_CHECKING:
+    from random import Random
 
 _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 2.0
@@ -19,7 +22,7 @@ class Waiting:
     that it waits for: an expiry makes no noise.
     """
 
-    def __init__(self, store: LeaseStore | None, clock: Clock, dice: random.Random) -> None:
+    def __init__(self, store: LeaseStore | None, clock: Clock, dice: "Random") -> None:
         able: object = store
         self._waking = able if isinstance(able, Waking) else None
         self._clock = clock

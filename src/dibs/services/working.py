@@ -9,10 +9,12 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import assert_never
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs.core.eligibility import Pause, PauseScope, Reason, ReasonCode
 from dibs.core.errors import (
@@ -65,8 +67,7 @@ class Until(StrEnum):
     DRAINED = "drained"
 
 
-@dataclass(frozen=True, slots=True)
-class WorkOptions:
+class WorkOptions(Struct, frozen=True):
     holder: HolderId
     stages: tuple[Stage, ...]
     jobs: int = 1
@@ -80,8 +81,7 @@ class WorkOptions:
     cheap_reads: bool = False
 
 
-@dataclass(slots=True)
-class WorkReport:
+class WorkReport(Struct):
     """What this worker did."""
 
     attempts: int = 0

@@ -5,9 +5,10 @@ others do comes between any two of them.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from msgspec.structs import replace
 
 from dibs.adapters.trackers.memory import MemoryTracker
 from dibs.core.errors import DibsError

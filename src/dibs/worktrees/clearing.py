@@ -7,9 +7,10 @@ same way. In doubt a working tree stays where it is, and the reason is told.
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from dibs.adapters.git_program import GitProgram
 from dibs.core.errors import DibsError

@@ -7,11 +7,11 @@ as soon as it is known, and how long a token lasts is counted on the local clock
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from dibs.adapters.clocks import wall_clock
 from dibs.adapters.github.replies import message_of, served_at
@@ -32,14 +32,16 @@ _SUCCESSES = (200, 201)
 Shape = TypeVar("Shape")
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """What the server said to a credential that asked for a token."""
 
     status: int
     headers: Mapping[str, str]
-    body: bytes = field(repr=False)  # it may be a token
+    body: bytes
     asked_at: LocalTime
+
+    def __repr__(self) -> str:
+        return f"Answered(status={self.status})"  # the body may be a token
 
 
 Ask = Callable[[str, str, str], Answered]
@@ -130,7 +132,7 @@ class AppInstallation:
         )
 
     def _signed(self, now: datetime) -> str:
-        import jwt  # noqa: PLC0415 - a plain token needs no library
+        import jwt
 
         at = int(now.timestamp())
         claims = {"iat": at - _JWT_BACK_S, "exp": at + _JWT_S, "iss": self._app}
@@ -142,11 +144,11 @@ class AppInstallation:
             ) from None  # what the library says may quote the key
 
 
-class _Installation(msgspec.Struct):
+class _Installation(Struct):
     id: int
 
 
-class _Given(msgspec.Struct):
+class _Given(Struct):
     token: str
     expires_at: datetime
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from dibs.adapters.github.app import APP_ID, INSTALLATION, KEY, KEY_FILE, AppInstallation, Ask
 from dibs.core.errors import BadConfiguration, NotPermitted
 from dibs.ports.clock import Clock
@@ -26,8 +28,7 @@ _GH_S = 10.0
 # The server
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(Struct, frozen=True):
     """Where GitHub's API is, or that of a GitHub Enterprise server."""
 
     rest: str

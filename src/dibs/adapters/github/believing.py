@@ -18,10 +18,11 @@ no mark of anybody's, and needs no verdict either.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 from urllib.parse import quote
+
+from msgspec.structs import replace
 
 from dibs.adapters.github.repository import RepositoryDoor
 from dibs.adapters.github.shapes import RestPermission, decode

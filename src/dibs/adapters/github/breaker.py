@@ -5,7 +5,8 @@ that grows with each failure. Then one request tries: the more it matters, the e
 that a heartbeat is the first to pass and a look for work the last. Pure.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.github.budget import HOUR_S, Purpose
 from dibs.core.ids import LocalTime
@@ -24,8 +25,7 @@ _PROBE_S = 20.0
 """A probe that was not heard of for so long is not waited for: its process may be gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Breaker:
+class Breaker(Struct, frozen=True):
     why: str = ""
     """Empty: closed. It stays open past `open_until`, until a request has passed."""
     opened_at: LocalTime = LocalTime(0.0)

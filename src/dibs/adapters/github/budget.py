@@ -6,8 +6,10 @@ when there is nothing left at all. Pure: knows no clock, no file and no request.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.ids import LocalTime
 
@@ -36,8 +38,7 @@ class Resource(StrEnum):
     GRAPHQL = "graphql"
 
 
-@dataclass(frozen=True, slots=True)
-class _Need:
+class _Need(Struct, frozen=True):
     """What must be left for a purpose to be served."""
 
     even: float
@@ -55,8 +56,7 @@ _NEEDS: Mapping[Purpose, _Need] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """One resource's window, as GitHub told it last."""
 
     limit: int

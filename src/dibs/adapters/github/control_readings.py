@@ -9,7 +9,8 @@ which one that is, every reading says anew.
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dibs.adapters.github.believing import Believing, Judging
 from dibs.adapters.github.replies import GraphqlReply
@@ -23,8 +24,7 @@ from dibs.core.issue import Comment
 from dibs.core.signing import Keyring, believed
 
 
-@dataclass(frozen=True, slots=True)
-class ControlReading:
+class ControlReading(Struct, frozen=True):
     asked_at: LocalTime
     control: Control
     comments: tuple[Comment, ...] = ()

@@ -8,8 +8,9 @@ was left; its cursors are positions, so that what has left the list since moves 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from dibs.adapters.github import documents
 from dibs.adapters.github.believing import Judging
@@ -29,8 +30,7 @@ _LISTS_AT_ONCE = 8
 _Place = tuple[str, bool, int]
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(Struct):
     """One query under way."""
 
     query: IssueQuery

@@ -8,8 +8,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from dibs.adapters.github.shapes import Label, Node, RestComment, RestIssue, RestLabel, WholeIssue
 from dibs.adapters.github.translating import folded, present, whole_second
@@ -24,14 +25,12 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class KnownIssue:
+class KnownIssue(Struct, frozen=True):
     node: str
     created_at: ServerTime
 
 
-@dataclass(frozen=True, slots=True)
-class KnownComment:
+class KnownComment(Struct, frozen=True):
     node: str
     number: int
     """Of the issue that it is on."""

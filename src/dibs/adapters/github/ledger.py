@@ -13,11 +13,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from dibs.adapters.clocks import BOOT
 from dibs.adapters.github.breaker import Breaker
@@ -87,8 +87,7 @@ class MemoryLedger:
         """Nothing is kept."""
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(Struct):
     """The file. A field that is not there, or of another kind, makes it an empty one."""
 
     v: int

@@ -8,7 +8,8 @@ would stand now, and begins near where it stood. Pull requests are listed too, a
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from dibs.adapters.github.known import Known
 from dibs.adapters.github.pages import PAGE, whole_page
@@ -31,8 +32,7 @@ Position = tuple[ServerTime, int]
 """When an issue was made, and its number: the order of every list."""
 
 
-@dataclass(slots=True)
-class _List:
+class _List(Struct):
     """One list as far as it was walked: where its pages begin, and what was handed out from which.
 
     The addresses are GitHub's own, and the first page has none.
@@ -47,8 +47,7 @@ class _List:
             self.addresses[page - 1 :] = [at]
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(Struct, frozen=True):
     number: int
     shapes: list[RestIssue]
     """In order, pull requests among them."""

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dibs.adapters.github.control import GithubControl
 from dibs.adapters.github.several import SeveralRepositories
@@ -19,8 +20,7 @@ _REPOSITORY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     tracker: GithubTracker | SeveralRepositories
     control: GithubControl
     transports: Transports

@@ -8,9 +8,10 @@ comment or a label is a write, but not content. Pure.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from math import floor
+
+from msgspec import Struct, field
 
 from dibs.adapters.github.budget import HOUR_S, Purpose
 from dibs.core.ids import LocalTime
@@ -61,8 +62,7 @@ class Kind(StrEnum):
         return 5 if self.writes else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """At most so many in any span of time, counted in slots: never too few, by a slot too long."""
 
     name: str
@@ -80,8 +80,7 @@ class Rule:
         return (slot + 1) * self.slot_s + self.span_s
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """The secondary limits that are kept to."""
 
     creations_a_minute: int = 80
@@ -128,8 +127,7 @@ class Limits:
         return Rule("GraphQL points a minute", self.graphql_points_a_minute, _MINUTE_S, 1.0)
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(Struct):
     """What was let through lately. One for all processes of a machine that use the token."""
 
     slots: dict[str, dict[int, int]] = field(default_factory=dict)

@@ -14,9 +14,9 @@ is therefore asked for anew.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from dibs.adapters.github.replies import Reply
 from dibs.adapters.github.transport import Transport
@@ -31,15 +31,13 @@ Ask = Callable[[str, Mapping[str, str] | None, bool], Reply]
 """A path or GitHub's own address, its parameters, and whether it must be sent anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
+class _Page(Struct, frozen=True):
     path: str
     params: Mapping[str, str] | None
     reply: Reply
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(Struct, frozen=True):
     bodies: tuple[bytes, ...]
     now: ServerTime
     """The server's time at which the list was this."""

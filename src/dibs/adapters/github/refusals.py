@@ -6,8 +6,9 @@ them is decided elsewhere.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
+
+from msgspec import Struct
 
 from dibs.adapters.github.replies import GraphqlError, Reply
 from dibs.core.errors import IssueLocked, NotPermitted, Outage, Unavailable
@@ -36,13 +37,11 @@ class NoGraphql(Unavailable):
     """The server has no GraphQL: what was asked can only be had over REST. Nothing was done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Exhausted:
+class Exhausted(Struct, frozen=True):
     """The budget of one resource is spent, until it starts anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlowDown:
+class SlowDown(Struct, frozen=True):
     """A rest is wanted from everybody who uses the token."""
 
     told_s: float | None

@@ -7,8 +7,9 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
+
+from msgspec import Struct
 
 from dibs.core.ids import LocalTime
 
@@ -18,8 +19,7 @@ _MOST_NAMES = 100
 _REPOSITORY = re.compile(r"(/repos/[^/]+/[^/]+|/repositories/\d+)(/.*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """A reply that the server will not send again while it is the same."""
 
     etag: str
@@ -57,8 +57,7 @@ class Replies:
         self._bytes -= len(gone.body) if gone else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """An address, split at the repository that it is about."""
 
     root: str

@@ -5,11 +5,11 @@ Knows the headers and the outer shape of a body, and nothing of issues or commen
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from dibs.core.ids import LocalTime, ServerTime, server_time
 
@@ -17,8 +17,7 @@ _NEXT = re.compile(r'<([^<>]+)>\s*;[^,<]*\brel="?next"?', re.IGNORECASE)
 _LONGEST_MESSAGE = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """One answer of the REST API."""
 
     status: int
@@ -48,8 +47,7 @@ class Reply:
         return found[1] if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class GraphqlError:
+class GraphqlError(Struct, frozen=True):
     """One thing that went wrong in a document; the other fields may have been done."""
 
     type: str
@@ -57,8 +55,7 @@ class GraphqlError:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class GraphqlReply:
+class GraphqlReply(Struct, frozen=True):
     data: Mapping[str, Any]
     """Empty if nothing was done at all."""
     errors: tuple[GraphqlError, ...]

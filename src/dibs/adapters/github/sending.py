@@ -5,11 +5,12 @@ every process that uses the token. A write is never sent twice: if its reply is 
 says that nobody knows. What changes nothing is asked once more when a connection was dropped.
 """
 
-from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import assert_never
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.github.app import Answered
 from dibs.adapters.github.auth import Api, Credential
@@ -31,8 +32,7 @@ _UNTOLD_RESET_S = 60.0
 _SHORTEST_WAIT_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     verb: str
     address: str
     kind: Kind

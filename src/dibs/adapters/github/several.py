@@ -6,7 +6,8 @@ first repository, which is also where the fleet's own log is kept.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.core.errors import BadReference, NoSuchIssue

@@ -4,8 +4,9 @@ A request asks to be let through and is told how long to wait if it is not; a re
 of. This is what the processes of a machine share. Pure: where it is kept is the ledger's business.
 """
 
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec import Struct, field
 
 from dibs.adapters.github.breaker import Breaker
 from dibs.adapters.github.budget import HOUR_S, Budget, Purpose, Resource
@@ -15,24 +16,21 @@ from dibs.core.ids import LocalTime
 _COUNTING = Rule("requests", most=0, span_s=HOUR_S, slot_s=60.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """Not let through, and why."""
 
     wait_s: float
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class LetThrough:
+class LetThrough(Struct, frozen=True):
     """A request that was counted elsewhere already."""
 
     kind: Kind
     at: LocalTime
 
 
-@dataclass(frozen=True, slots=True)
-class Passed:
+class Passed(Struct, frozen=True):
     """A reply came, whatever it says: the server is there."""
 
     asked_at: LocalTime
@@ -42,8 +40,7 @@ class Passed:
     """It was answered with 304, which costs nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limited:
+class Limited(Struct, frozen=True):
     """The server wants a rest from everybody who uses the token."""
 
     asked_at: LocalTime
@@ -52,8 +49,7 @@ class Limited:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """No reply, or one that says that the server is broken."""
 
     asked_at: LocalTime
@@ -64,8 +60,7 @@ class Failed:
 Outcome: TypeAlias = Passed | Limited | Failed
 
 
-@dataclass(slots=True)
-class Spending:
+class Spending(Struct):
     pace: Pace = field(default_factory=Pace)
     breaker: Breaker = field(default_factory=Breaker)
     budgets: dict[Resource, Budget] = field(default_factory=dict)

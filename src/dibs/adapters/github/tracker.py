@@ -7,9 +7,10 @@ of our own that would not count is an error and not a bid.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from dibs.adapters.github.believing import Believing, Judging, is_mark
 from dibs.adapters.github.control_readings import ControlReadings

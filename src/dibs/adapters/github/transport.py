@@ -9,12 +9,12 @@ import os
 import re
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec.structs import replace
 
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.github.auth import Api, Credential, Token, api_of, credential_of

@@ -8,8 +8,9 @@ waits, reads and edits, and touches no card but its own.
 import logging
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from dibs.adapters.card_endings import CardEndings, shown_by_another
 from dibs.adapters.own_cards import Fate, OwnCards

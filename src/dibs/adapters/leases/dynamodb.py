@@ -27,11 +27,13 @@ that grant can be seen.
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Self
 from urllib.parse import quote, unquote
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.clocks import SystemClock, wall_clock
 from dibs.adapters.dynamodb_table import Change, Item, Table, Value, parse_place
@@ -84,8 +86,7 @@ _STAGES = "stage:"
 _MINE = "#run = :mine AND #state = :held"
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """What came of a conditional write."""
 
     done: bool

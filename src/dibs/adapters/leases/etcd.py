@@ -11,9 +11,11 @@ import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.etcd_gateway import Gateway, Json, LeaseGone, Transacted, Watching
@@ -70,8 +72,7 @@ V = TypeVar("V")
 Told = TypeVar("Told")
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
+class _View(Struct, frozen=True):
     """What a bid knows, or guesses, when it is made."""
 
     reading: Reading = Reading()
@@ -508,8 +509,7 @@ class EtcdLeases:
             self._spreads.put(issue, min(_MOST_SPREAD_S, spread * 2))
 
 
-@dataclass(frozen=True, slots=True)
-class _Floor:
+class _Floor(Struct, frozen=True):
     number: int
     same: Json
     """The comparison that it is still the one we know."""

@@ -22,10 +22,11 @@ last commit only.
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import NoReturn, Self, TypeVar
+
+from msgspec.structs import replace
 
 from dibs.adapters.clocks import SystemClock, wall_clock
 from dibs.adapters.git_messages import Kept, Slot, new_nonce

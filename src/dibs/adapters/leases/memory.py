@@ -2,7 +2,8 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dibs.core import grants
 from dibs.core.ids import Fence, IssueRef, ServerTime

@@ -12,10 +12,11 @@ import random
 import threading
 import zlib
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Any
+
+from msgspec.structs import replace
 
 from dibs.adapters.clocks import SystemClock
 from dibs.adapters.postgres_database import Database

@@ -7,9 +7,10 @@ so that it does not go back with the data.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from msgspec.structs import replace
 
 from dibs.adapters import redis_scripts as scripts
 from dibs.adapters.clocks import SystemClock

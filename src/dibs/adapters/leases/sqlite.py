@@ -5,9 +5,10 @@ database's clock. An ending stays `painted = 0` until somebody has shown it on t
 nothing is granted over it: that row is the write-ahead record.
 """
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from msgspec.structs import replace
 
 from dibs.adapters.sqlite_database import Database, Transaction
 from dibs.core import grants

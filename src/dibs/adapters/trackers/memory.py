@@ -8,9 +8,10 @@ of any size can be simulated.
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from msgspec.structs import replace
 
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.following import LinkedPull

@@ -5,8 +5,9 @@ every rule that asks who wrote it applies to it as well.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import cast
+
+from msgspec.structs import replace
 
 from dibs.adapters.wrapping import Parts, WrappedTracker, wrapper
 from dibs.core.ids import IssueRef

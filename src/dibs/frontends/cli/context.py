@@ -3,11 +3,11 @@
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct, field
 
 from dibs import config
 from dibs.config import Settings
@@ -22,8 +22,7 @@ if TYPE_CHECKING:  # imported late, so that the program starts fast
     from dibs.wiring import Services
 
 
-@dataclass(slots=True)
-class Context:
+class Context(Struct):
     directory: Path
     config_file: Path | None
     as_json: bool

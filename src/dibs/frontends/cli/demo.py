@@ -15,11 +15,11 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct, field
 
 from dibs import config
 from dibs.core.durations import parse_instant
@@ -97,8 +97,7 @@ def demo_command(context: Context, workers: int, issues: int, keep: bool) -> Ans
 Draw = Callable[["Overview", list[str]], None]
 
 
-@dataclass(slots=True)
-class Story:
+class Story(Struct):
     """What the demo did to the fleet."""
 
     killed: str = ""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span
 from dibs.core.ids import StageName
@@ -12,7 +13,7 @@ from dibs.core.issue import Draft
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference, stage_option
 from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.output import Answer, ago, issue_data, record_data, table
-from dibs.services.board import Row
+from dibs.services.board import Row, RunRow
 
 
 @click.command("add")
@@ -161,7 +162,5 @@ def show_command(context: Context, issue: str) -> Answer:
     return Answer(data, lines)
 
 
-def run_data(entry: object) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(entry)  # type: ignore[call-overload, no-any-return]
+def run_data(entry: RunRow) -> dict[str, object]:
+    return asdict(entry)

@@ -1,6 +1,7 @@
 """Leases by hand, for scripts and agents: claim, heartbeat, release."""
 
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +13,10 @@ from dibs.core.lease import Lease
 from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
 from dibs.frontends.cli.exits import Exit, for_reasons
 from dibs.frontends.cli.output import Answer, lease_data, reason_data, reason_lines, record_data
-from dibs.services.advancing import FinishRefused
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
-from dibs.services.resuming import NotHeld
+
+if TYPE_CHECKING:
+    from dibs.services.resuming import NotHeld
 
 run_option = click.option(
     "--run", required=True, envvar="DIBS_RUN", help="The run that `dibs claim` gave [$DIBS_RUN]."
@@ -137,7 +139,7 @@ def claimed_lines(lease: Lease) -> list[str]:
 def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> Answer:
     """Renew a lease that `dibs claim` gave you. Exit 5 if it is lost."""
     claimed = resume(context, context.ref(issue), run)
-    keeper = context.services.running.keep(claimed)
+    keeper = context.services.keep(claimed)
     if not dry_run:
         if (hitch := keeper.renew_now()) is not None:
             raise hitch.failure
@@ -149,6 +151,8 @@ def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> 
 
 
 def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
+    from dibs.services.resuming import NotHeld
+
     context.services.granting.insist()
     result = context.services.resuming.resume(ref, RunId(run))
     if isinstance(result, NotHeld):
@@ -157,7 +161,7 @@ def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
     return found
 
 
-def lost(result: NotHeld, run: str) -> LeaseLost:
+def lost(result: "NotHeld", run: str) -> LeaseLost:
     record = result.record
     if record is None:
         return LeaseLost(result.issue, fence=Fence(0), why=f"run {run} never held it")
@@ -196,6 +200,8 @@ def release_command(
 def finish(
     context: Context, claimed: Claimed, outcome: str, to: str | None, note: str, *, dry_run: bool
 ) -> Answer:
+    from dibs.services.advancing import FinishRefused
+
     if to is not None and outcome != "advanced":
         raise click.UsageError("--to goes with --outcome advanced")
     services = context.services
@@ -204,7 +210,7 @@ def finish(
     if dry_run:
         plan = {"issue": str(claimed.lease.issue), "outcome": outcome, "next": to}
         return Answer(plan, [f"{claimed.lease.issue} would be {outcome}"])
-    keeper = services.running.keep(claimed)
+    keeper = services.keep(claimed)
     advancing = services.advancing
     if outcome == "advanced":
         result = advancing.advance(keeper, to, note)

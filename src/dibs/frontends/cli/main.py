@@ -1,58 +1,93 @@
 """The program's entry: the list of commands, loaded one by one when asked for."""
 
 import importlib
-import logging
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
 from dibs._version import __version__
-from dibs.core.errors import DibsError
-from dibs.frontends.cli import output
-from dibs.frontends.cli.context import Context, json_asked
-from dibs.frontends.cli.exits import Exit, for_error
 
+# Each command, the module it is in, and what `dibs --help` says of it without importing that.
 COMMANDS = {
-    "init": "setup",
-    "config": "setup",
-    "completion": "setup",
-    "add": "issues",
-    "list": "issues",
-    "ready": "issues",
-    "show": "issues",
-    "claim": "leasing",
-    "heartbeat": "leasing",
-    "release": "leasing",
-    "fence": "fencing",
-    "work": "work",
-    "listen": "listen",
-    "hold": "named",
-    "loop": "named",
-    "take": "people",
-    "give-back": "people",
-    "approve": "people",
-    "label": "people",
-    "pause": "people",
-    "resume": "people",
-    "revoke": "people",
-    "why": "operating",
-    "status": "operating",
-    "runs": "operating",
-    "sweep": "operating",
-    "follow": "follow",
-    "fsck": "operating",
-    "budget": "budget",
-    "doctor": "doctor",
-    "hook": "hook",
-    "leases": "stores",
-    "migrate": "migrate",
-    "stores": "stores",
-    "demo": "demo",
-    "simulate": "simulate",
+    "init": ("setup", "Write a dibs.toml and make the backlog ready."),
+    "config": ("setup", "Look at the configuration: show, validate, schema."),
+    "completion": (
+        "setup",
+        "Print the completion script for a shell; evaluate it in the shell's start-up file.",
+    ),
+    "add": (
+        "issues",
+        "Add issues to the backlog, one per TITLE; `-` reads titles from standard input.",
+    ),
+    "list": ("issues", "List issues with their stage and who holds them, the oldest first."),
+    "ready": ("issues", "List what could be claimed now, the most urgent first."),
+    "show": ("issues", "Show one issue: its stage, its lease, its history, its text."),
+    "claim": ("leasing", "Claim an issue and print its run and fence."),
+    "heartbeat": ("leasing", "Renew a lease that `dibs claim` gave you."),
+    "release": (
+        "leasing",
+        "End a lease: advance the issue, give it back, or count a failed attempt.",
+    ),
+    "fence": ("fencing", "Ask whether a fence still counts: check."),
+    "work": ("work", "Serve stages: claim, run the handler, advance; over and over."),
+    "listen": (
+        "listen",
+        "Wake the workers of this folder when the tracker says that something changed.",
+    ),
+    "hold": ("named", "Run a command while holding NAME, alone or as one of --slots."),
+    "loop": (
+        "named",
+        "Run configured loops, all or the named ones: each ticks once per window across replicas.",
+    ),
+    "take": ("people", "Take an issue yourself."),
+    "give-back": ("people", "Give back an issue you took: to its own stage, or on to another."),
+    "approve": (
+        "people",
+        "Open the gate that an issue stands before; the next worker moves it on.",
+    ),
+    "label": ("people", "Change an issue's labels by hand, as you would in a tracker's own pages."),
+    "pause": ("people", "Hands off."),
+    "resume": ("people", "Lift a pause, or re-queue a parked issue with all its attempts."),
+    "revoke": ("people", "Take a lease away."),
+    "why": (
+        "operating",
+        "Say why an issue is not being picked: every reason, and what would have to change.",
+    ),
+    "status": ("operating", "Show the stages, what is in flight and who holds it."),
+    "runs": ("operating", "Show an issue's runs, or this machine's latest; or one run's output."),
+    "sweep": ("operating", "Free what expired and finish what a crash left half shown."),
+    "follow": (
+        "follow",
+        "Move issues where their pull requests went: on if merged, back if closed unmerged.",
+    ),
+    "fsck": ("operating", "Compare every issue's labels with its cards and leases."),
+    "budget": (
+        "budget",
+        "Show what is left of the tracker's request limits, and what is spent an hour.",
+    ),
+    "doctor": ("doctor", "Check settings, tracker, store, keys and handlers; say what to look at."),
+    "hook": (
+        "hook",
+        "Refuse pushes that would do work twice: the issue is another's, or has a pull request.",
+    ),
+    "leases": ("stores", "Which store grants leases, and moving them to another."),
+    "migrate": ("migrate", "Take over a repository that another system has worked."),
+    "stores": ("stores", "Show what each lease store promises, and which one is configured."),
+    "demo": (
+        "demo",
+        "Drain a fresh backlog with several workers; kill one, freeze another; show what happened.",
+    ),
+    "simulate": (
+        "simulate",
+        "Simulate a fleet: throughput, takeovers, duplicate starts, API requests.",
+    ),
 }
+
+
+# Commands that go on for long: what they log is stamped with its time. The others say it plainly.
+_GO_ON = {"work", "listen", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"}
 
 
 class LazyGroup(click.Group):
@@ -64,9 +99,19 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"dibs.frontends.cli.{COMMANDS[cmd_name]}")
+        module = importlib.import_module(f"dibs.frontends.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_") + "_command")
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        width = formatter.width - 6 - max(map(len, COMMANDS))
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, click.Command(name, help=about).get_short_help_str(width))
+                    for name, (_, about) in COMMANDS.items()
+                ]
+            )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -86,13 +131,11 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dibs", message="%(prog)s %(version)s")
-@click.option(
-    "-C", "--directory", type=click.Path(path_type=Path), help="Work as if started there."
-)
+@click.option("-C", "--directory", type=click.Path(), help="Work as if started there.")
 @click.option(
     "--config",
     "config_file",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     envvar="DIBS_CONFIG",
     help="The configuration file [$DIBS_CONFIG].",
 )
@@ -101,47 +144,61 @@ class LazyGroup(click.Group):
 @click.pass_context
 def cli(
     ctx: click.Context,
-    directory: Path | None,
-    config_file: Path | None,
+    directory: str | None,
+    config_file: str | None,
     as_json: bool,
     verbose: int,
 ) -> None:
     """Many agents, many people, one backlog: nobody works the same issue twice."""
-    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
-    logging.basicConfig(
-        level=level, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
-    )
-    if directory is not None and not directory.is_dir():
+    from pathlib import Path
+
+    from dibs.frontends.cli.context import Context, json_asked
+
+    if verbose or ctx.invoked_subcommand in _GO_ON:
+        import logging
+
+        level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+        logging.basicConfig(
+            level=level, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
+        )
+    if directory is not None and not os.path.isdir(directory):  # noqa: PTH112
         raise click.BadParameter(f"{directory} is not a folder", param_hint="--directory")
     if directory is not None:
         os.chdir(directory)
-    ctx.obj = Context(Path.cwd(), config_file, json_asked(as_json))
+    ctx.obj = Context(Path.cwd(), Path(config_file) if config_file else None, json_asked(as_json))
 
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code. Never a traceback for what can be said."""
-    as_json = "--json" in arguments or json_asked(False)
     try:
         result: Any = cli.main(args=arguments, prog_name="dibs", standalone_mode=False)
-    except click.exceptions.Abort:
-        return int(Exit.INTERRUPTED)
-    except click.ClickException as error:
-        return _usage(error, as_json=as_json)
-    except DibsError as error:
-        return output.emit_error(error, for_error(error), as_json=as_json)
-    except KeyboardInterrupt:
-        return int(Exit.INTERRUPTED)
-    except BrokenPipeError:
-        return output.unheard()
     except SystemExit as asked:
-        return int(asked.code or 0) if isinstance(asked.code, int | None) else int(Exit.ERROR)
-    return result if isinstance(result, int) else int(Exit.DONE)
+        return int(asked.code or 0) if isinstance(asked.code, int | None) else 1
+    except BaseException as error:  # noqa: BLE001 - raised again there unless it can be said
+        return _said(error, arguments)
+    return result if isinstance(result, int) else 0
 
 
-def _usage(error: click.ClickException, *, as_json: bool) -> int:
-    if as_json:
-        said = {"code": "USAGE", "message": error.format_message(), "hint": "see dibs --help"}
-        output.write_json({"ok": False, "exit": int(Exit.USAGE), "error": said})
-    else:
-        error.show(sys.stderr)
-    return int(Exit.USAGE)
+def _said(error: BaseException, arguments: list[str]) -> int:
+    """Tell what stopped a command; the exit code for it. Anything unforeseen is raised again."""
+    from dibs.core.errors import DibsError
+    from dibs.frontends.cli import output
+    from dibs.frontends.cli.context import json_asked
+    from dibs.frontends.cli.exits import Exit, for_error
+
+    as_json = json_asked("--json" in arguments)
+    match error:
+        case click.exceptions.Abort() | KeyboardInterrupt():
+            return int(Exit.INTERRUPTED)
+        case click.ClickException() if as_json:
+            said = {"code": "USAGE", "message": error.format_message(), "hint": "see dibs --help"}
+            output.write_json({"ok": False, "exit": int(Exit.USAGE), "error": said})
+            return int(Exit.USAGE)
+        case click.ClickException():
+            error.show(sys.stderr)
+            return int(Exit.USAGE)
+        case DibsError():
+            return output.emit_error(error, for_error(error), as_json=as_json)
+        case BrokenPipeError():
+            return output.unheard()
+    raise error

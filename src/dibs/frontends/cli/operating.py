@@ -1,12 +1,12 @@
 """Operations: why, status, runs, sweep, fsck."""
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
+from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span, format_instant
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference
@@ -179,7 +179,7 @@ def _latest(folder: Path, limit: int) -> Answer:
 
 def _local_run(folder: Path) -> dict[str, Any]:
     try:
-        given = json.loads((folder / "issue.json").read_bytes())
+        given = msgspec.json.decode((folder / "issue.json").read_bytes())
     except (OSError, ValueError):
         given = {}
     wanted = ("issue", "stage", "attempt", "title")

@@ -1,12 +1,12 @@
 """How answers look: text for people, one JSON object for programs. stdout is the answer only."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
+
+from msgspec import Struct, field
 
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.eligibility import Reason
@@ -16,8 +16,7 @@ from dibs.core.lease import Lease, Record
 from dibs.frontends.cli.exits import Exit
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What a command found out or did."""
 
     data: Any
@@ -71,6 +70,8 @@ def write(text: str) -> None:
 
 
 def write_json(document: Any) -> None:
+    import json
+
     sys.stdout.write(json.dumps(document, ensure_ascii=False, default=_plain) + "\n")
 
 

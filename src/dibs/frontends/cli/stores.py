@@ -1,11 +1,11 @@
 """Where leases are kept: what each store promises, who grants, and moving from one to another."""
 
 import os
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import replace
 
 from dibs.core.errors import Misuse
 from dibs.core.granter import Appointed, Granter, Moving

@@ -4,12 +4,12 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from dibs.config import Settings
 from dibs.core.ids import holder_name

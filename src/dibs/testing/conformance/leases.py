@@ -8,8 +8,9 @@ import itertools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from dibs.core.errors import Outage
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName

@@ -7,9 +7,10 @@ that failed, and so is a check that had to be made and was not.
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from dibs.core.errors import Outage
 from dibs.ports.guarantees import Guarantee
@@ -29,8 +30,7 @@ class NotApplicable(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Check(Generic[Harness]):
+class Check(Struct, Generic[Harness], frozen=True):
     """One behaviour, with the guarantee it proves. NONE: every adapter must have it."""
 
     run: Callable[[Harness], None]
@@ -61,8 +61,7 @@ class Result(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """How one check went."""
 
     check: str
@@ -71,8 +70,7 @@ class Finding:
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """How an adapter did."""
 
     subject: str

@@ -8,8 +8,9 @@ life. The dice are seeded, so that a sequence which fails once fails again.
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec import Struct
 
 from dibs.core.ids import Fence
 from dibs.core.lease import (
@@ -47,8 +48,7 @@ class _State(Enum):
     OVER = auto()
 
 
-@dataclass(slots=True)
-class _Term:
+class _Term(Struct):
     """One grant, as its holder and the model know it."""
 
     lease: Lease

@@ -8,7 +8,8 @@ import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dibs.core.card import UnknownMark, parse_mark
 from dibs.core.errors import NoSuchComment, NoSuchIssue

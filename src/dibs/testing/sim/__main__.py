@@ -7,8 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from dibs import __version__
 from dibs.adapters.clocks import SystemClock
@@ -68,8 +70,7 @@ def _replay(text: str, *, steps: bool) -> int:
     return 1 if found else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     scenario: Scenario
     who: Who
     count: Count

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, zip_longest
 from multiprocessing import get_context
+
+from msgspec import Struct, field
 
 from dibs.testing.sim.checkers import (
     RULES,
@@ -48,8 +49,7 @@ CASTS: Mapping[Who, Cast] = {
 }
 
 
-@dataclass(slots=True)
-class Count:
+class Count(Struct):
     """What many runs came to."""
 
     schedules: int = 0
@@ -100,8 +100,7 @@ class Count:
             self.first[rule] = min(seed, self.first.get(rule, seed))
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """So many schedules of one scenario, with one kind of worker."""
 
     scenario: Scenario
@@ -175,8 +174,7 @@ def _chunks(number: int, order: Order) -> Iterator[tuple[int, Order, range]]:
         yield number, order, range(start, min(start + _CHUNK, order.seeds.stop))
 
 
-@dataclass(frozen=True, slots=True)
-class Catch:
+class Catch(Struct, frozen=True):
     """How a mutant was found out."""
 
     where: str

@@ -7,8 +7,10 @@ shared the fold with the services would share its mistakes.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import pairwise
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.card import Card, CardState, RevokeMark, parse_mark
 from dibs.core.events import Event, EventKind
@@ -36,8 +38,7 @@ from dibs.testing.sim.world import Scenario
 _FOR_EVER = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """A time in which somebody acted as the holder of an issue."""
 
     issue: IssueRef
@@ -48,8 +49,7 @@ class Hold:
     until_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     rule: str
     at_us: int
     issue: IssueRef | None
@@ -127,8 +127,7 @@ class _Book:
         return sorted(kept, key=lambda hold: (hold.since_us, hold.fence))
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """A run, and what follows from its history: worked out once for all rules."""
 
     run: Run

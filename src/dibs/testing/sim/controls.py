@@ -8,10 +8,11 @@ example of labels as locks; `state_machine` is the published issue-claim state m
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Protocol, cast
+
+from msgspec import Struct
 
 from dibs.core.errors import DibsError
 from dibs.core.ids import Fence, IssueRef, RunId, ServerTime
@@ -173,8 +174,7 @@ Firing = Callable[[Control], None]
 # In the random world
 
 
-@dataclass(slots=True)
-class _Simulated:
+class _Simulated(Struct):
     world: World
     process: Process
     wire: Wire
@@ -260,8 +260,7 @@ def start_control(
 # In every interleaving
 
 
-@dataclass(slots=True)
-class _Stepped:
+class _Stepped(Struct):
     actor: Actor
     _runs: int = 0
 

@@ -7,8 +7,9 @@ takeover are; what they mean for a fleet is said elsewhere.
 
 from array import array
 from collections import Counter
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dibs.core.events import Event, EventKind
 from dibs.core.ids import IssueRef, RunId
@@ -87,8 +88,7 @@ class Busiest:
         self.most = max(self.most, self._count)
 
 
-@dataclass(slots=True)
-class _Start:
+class _Start(Struct):
     """A handler that is at work."""
 
     process: Process

@@ -12,9 +12,10 @@ comes back for the issue, which must then come to rest.
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct, field
 
 from dibs.adapters.pauses import MemoryPauses
 from dibs.adapters.trackers.memory import MemoryTracker
@@ -368,7 +369,7 @@ def _claim(actor: Actor, *, look_first: bool) -> None:
     result = actor.services.claiming.claim(actor.table.issue, stage, options)
     actor.trail = hash(result)  # all that is left of it
     if isinstance(result, Claimed):
-        actor.keeper = actor.services.running.keep(result)
+        actor.keeper = actor.services.keep(result)
 
 
 def finish(actor: Actor) -> None:
@@ -418,8 +419,7 @@ def _check_own_card_only(actor: Actor) -> None:
             raise Broken(f"{actor.name} lost and wrote {op} {arguments}")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     name: str
     role: Role
     mortal: bool = True
@@ -427,8 +427,7 @@ class Part:
     """It comes only when so much time has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     name: str
     parts: tuple[Part, ...]
     prelude: tuple[Part, ...] = ()
@@ -499,8 +498,7 @@ CASES: tuple[Case, ...] = (
 )
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """How much was looked at."""
 
     schedules: int = 0
@@ -515,8 +513,7 @@ def explore(
     return _Explorer(case, merge=merge, progress=progress).explore()
 
 
-@dataclass(slots=True)
-class _Explorer:
+class _Explorer(Struct):
     case: Case
     merge: bool
     progress: Callable[[int], None]
@@ -573,8 +570,7 @@ class _Explorer:
 # Protocols that break
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """How many schedules of a case there are, and in how many two hold at once."""
 
     schedules: int

@@ -5,9 +5,10 @@ are what the tracker is like, and stay.
 """
 
 import random
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NoReturn
+
+from msgspec import Struct
 
 from dibs.core.errors import RateLimited, Unavailable
 from dibs.core.steps import Step
@@ -21,8 +22,7 @@ _GIVING_UP_S = 10.0
 _HALF = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
+class Faults(Struct, frozen=True):
     delay_s: float = 0.3
     """Request and reply each take up to this long, so requests overtake each other."""
     slow: float = 0.0

@@ -4,7 +4,8 @@ Each acts once, at a moment of the storm that the dice choose, over a wire like 
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dibs.core.card import Card, CardState, parse_mark, render_card, render_revoke, render_shown
 from dibs.core.errors import DibsError

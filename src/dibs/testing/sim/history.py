@@ -1,16 +1,16 @@
 """What happened in a run, in the order in which it happened: the only thing checkers look at."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from dibs.core.events import Event
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.steps import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Called:
+class Called(Struct, frozen=True):
     """A port call took effect at the server, or was answered by it."""
 
     op: str
@@ -20,16 +20,14 @@ class Called:
     writes: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """The world went wrong, or somebody interfered."""
 
     kind: str
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Holds:
+class Holds(Struct, frozen=True):
     """Somebody began to act as the holder: said by a control, which keeps no journal."""
 
     issue: IssueRef
@@ -37,20 +35,17 @@ class Holds:
     fence: Fence
 
 
-@dataclass(frozen=True, slots=True)
-class Acts:
+class Acts(Struct, frozen=True):
     """A handler asked whether the lease is still its own, was told yes, and went on."""
 
     run: RunId
 
 
-@dataclass(frozen=True, slots=True)
-class LetsGo:
+class LetsGo(Struct, frozen=True):
     run: RunId
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(Struct, frozen=True):
     """A handler's side effect arrived, with the fence it was done under."""
 
     issue: IssueRef
@@ -59,16 +54,14 @@ class Effect:
     accepted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Advances:
+class Advances(Struct, frozen=True):
     """A control moved the issue on."""
 
     issue: IssueRef
     run: RunId
 
 
-@dataclass(frozen=True, slots=True)
-class Meddled:
+class Meddled(Struct, frozen=True):
     """A hand other than a worker's changed the labels: what the stages say now is its word."""
 
     issue: IssueRef

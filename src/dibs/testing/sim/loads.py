@@ -7,9 +7,10 @@ are handed in. Knows nothing of who does the work.
 import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import cycle, repeat
+
+from msgspec import Struct
 
 from dibs.core.durations import describe_span, format_duration, parse_duration
 
@@ -20,8 +21,7 @@ _PER_HOUR = {"m": 60.0, "h": 1.0, "d": 1 / 24}
 # How long work takes
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Struct, frozen=True):
     span: timedelta
 
     def draw_s(self, _: random.Random) -> float:
@@ -35,8 +35,7 @@ class Fixed:
         return format_duration(self.span)
 
 
-@dataclass(frozen=True, slots=True)
-class Between:
+class Between(Struct, frozen=True):
     """Any length from one to the other is as likely."""
 
     shortest: timedelta
@@ -53,8 +52,7 @@ class Between:
         return f"{format_duration(self.shortest)}..{format_duration(self.longest)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Exponential:
+class Exponential(Struct, frozen=True):
     """Many short, few long: what is known is the mean alone."""
 
     mean: timedelta
@@ -70,8 +68,7 @@ class Exponential:
         return f"~{format_duration(self.mean)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(Struct, frozen=True):
     """As it was: each length is one that was seen."""
 
     lengths_s: tuple[float, ...]
@@ -108,8 +105,7 @@ def parse_work(text: str) -> Work:
 # When issues come
 
 
-@dataclass(frozen=True, slots=True)
-class AtOnce:
+class AtOnce(Struct, frozen=True):
     """All of them are there when the fleet starts."""
 
     def gaps_s(self, _: random.Random) -> Iterator[float]:
@@ -121,8 +117,7 @@ class AtOnce:
         return "all"
 
 
-@dataclass(frozen=True, slots=True)
-class Evenly:
+class Evenly(Struct, frozen=True):
     every: timedelta
 
     def gaps_s(self, _: random.Random) -> Iterator[float]:
@@ -136,8 +131,7 @@ class Evenly:
         return format_duration(self.every)
 
 
-@dataclass(frozen=True, slots=True)
-class AtRandom:
+class AtRandom(Struct, frozen=True):
     """Independently of each other, so many an hour on average."""
 
     per_hour: float
@@ -154,8 +148,7 @@ class AtRandom:
         return format_rate(self.per_hour)
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class Recorded(Struct, frozen=True):
     """As they came once; over again if more are wanted."""
 
     seen_s: tuple[float, ...]

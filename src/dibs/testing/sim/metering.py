@@ -6,9 +6,10 @@ Which worker asked, and why, is not known here.
 """
 
 import re
-from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from dibs.core.errors import RateLimited
 from dibs.core.issue import Thread
@@ -30,8 +31,7 @@ class Price(NamedTuple):
     """How many of them create content, which is limited more tightly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(Struct, frozen=True):
     """What one call costs.
 
     | call | requests |
@@ -66,8 +66,7 @@ class Costs:
                 return Price()
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How much an API allows. None: as much as anybody wants."""
 
     requests_an_hour: int | None = None

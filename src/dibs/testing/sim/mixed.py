@@ -7,9 +7,11 @@ theirs, one of each, two of ours.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.trackers.memory import MemoryTracker
 from dibs.adapters.trackers.spoken import spoken
@@ -41,8 +43,7 @@ class Pair(StrEnum):
     OURS = "two of ours"
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     theirs: int
     ours: int
 
@@ -137,7 +138,7 @@ _LIKE_GITHUB = Scenario(settle_s=2.5, work_s=_SHORT)
 
 
 def _world(name: str, faults: Faults, **changed: object) -> Scenario:
-    return replace(_LIKE_GITHUB, name=name, faults=faults, **changed)  # type: ignore[arg-type]
+    return replace(_LIKE_GITHUB, name=name, faults=faults, **changed)
 
 
 WORLDS: tuple[Scenario, ...] = (

@@ -6,9 +6,11 @@ drafts that failed on the way to the protocol, and the rules people leave out wh
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters import card_endings, own_cards
 from dibs.adapters.leases import comments
@@ -38,8 +40,7 @@ from dibs.services import claiming, keeping, showing, sweeping
 Place = ModuleType | type
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
+class Mutant(Struct, frozen=True):
     name: str
     shown_by: str
     """The name of a scenario, or of an exhaustive case, that shows it."""

@@ -8,9 +8,10 @@ is for people, and somebody may have edited it.
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
+
+from msgspec import Struct, field
 
 from dibs.core.durations import parse_instant
 from dibs.core.events import EventKind
@@ -30,8 +31,7 @@ _LAST_WORDS = frozenset(
 _OF_RUNS = _LAST_WORDS | {EventKind.CLAIMED, EventKind.HANDLER_STARTED, EventKind.RENEWED}
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
+class Past(Struct, frozen=True):
     """What can be learned from a journal."""
 
     work_s: tuple[float, ...]
@@ -55,16 +55,14 @@ class Past:
         return self.vanished / self.held_s * 3600 if self.held_s else 0.0
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     began_at: datetime
     seen_at: datetime
     started_at: datetime | None = None
     over: bool = False
 
 
-@dataclass(slots=True)
-class _Reading:
+class _Reading(Struct):
     runs: dict[str, _Run] = field(default_factory=dict)
     first_starts: dict[tuple[str, str], datetime] = field(default_factory=dict)
     holders: set[str] = field(default_factory=set)

@@ -1,7 +1,8 @@
 """One seed, played to its end: what a run leaves behind for checkers and for people to read."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from dibs import __version__
 from dibs.core.ids import IssueRef
@@ -15,8 +16,7 @@ Cast = Callable[[World], None]
 """Who takes part: starts the processes of a world."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """A finished run. Seed, scenario and version are all it takes to play it again."""
 
     scenario: Scenario

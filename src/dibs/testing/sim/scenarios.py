@@ -1,6 +1,6 @@
 """The worlds that are tried: the protocol's section 10, and everything it leaves out."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dibs.testing.sim.faults import Faults
 from dibs.testing.sim.world import MEMORY, Scenario
@@ -10,7 +10,7 @@ _STALLED = Faults(freeze=0.1, freeze_s=40.0, crash=0.15)
 
 def _model(name: str, *, settle_s: float = 0.0, **faults: float) -> Scenario:
     """One issue, 3 workers, ttl 20 s; a tenth of all steps stalled for up to two ttls."""
-    return Scenario(name=name, settle_s=settle_s, faults=replace(_STALLED, **faults))  # type: ignore[arg-type]
+    return Scenario(name=name, settle_s=settle_s, faults=replace(_STALLED, **faults))
 
 
 MODEL: tuple[Scenario, ...] = (
@@ -99,7 +99,7 @@ ATOMIC: tuple[Scenario, ...] = tuple(on_a_store(scenario) for scenario in (MODEL
 
 def in_one_trip(scenario: Scenario, **faults: float) -> Scenario:
     """The same world where a tracker takes several effects in one request, one after the other."""
-    changed = replace(scenario.faults, in_flight_s=4.0, **faults)  # type: ignore[arg-type]
+    changed = replace(scenario.faults, in_flight_s=4.0, **faults)
     return replace(scenario, name=f"{scenario.name} (one trip)", one_trip=True, faults=changed)
 
 
@@ -169,7 +169,7 @@ def _crowd(name: str, *, settle_s: float = 0.0, **faults: float) -> Scenario:
         issues=6,
         settle_s=settle_s,
         work_s=(0.0, 5.0),
-        faults=replace(Faults(torn_s=1.0), **faults),  # type: ignore[arg-type]
+        faults=replace(Faults(torn_s=1.0), **faults),
     )
 
 

@@ -9,8 +9,10 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.trackers.memory import MemoryTracker, matches
 from dibs.core.ids import IssueRef, ServerTime
@@ -19,45 +21,38 @@ from dibs.ports.tracker import Found, IssueQuery
 from dibs.testing.sim.fibres import Simulation, microseconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Posted:
+class _Posted(Struct, frozen=True):
     comment: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Counted:
+class _Counted(Struct, frozen=True):
     """The issue's own count of comments; it lags by itself, as a column of another table does."""
 
     number: int
     delta: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Edited:
+class _Edited(Struct, frozen=True):
     before: Comment
 
 
-@dataclass(frozen=True, slots=True)
-class _Deleted:
+class _Deleted(Struct, frozen=True):
     before: Comment
 
 
-@dataclass(frozen=True, slots=True)
-class _Labelled:
+class _Labelled(Struct, frozen=True):
     label: str
     was_there: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Closed:
+class _Closed(Struct, frozen=True):
     pass
 
 
 _What = _Posted | _Counted | _Edited | _Deleted | _Labelled | _Closed
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
+class _Change(Struct, frozen=True):
     what: _What
     seen_from_us: int
     updated_before: ServerTime

@@ -11,11 +11,13 @@ fleet and seed give the same answer. Which settings are good is for the reader t
 import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs import config
 from dibs.adapters.leases.memory import MemoryLeases
@@ -55,8 +57,7 @@ _STORE_CALLS = frozenset(
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """What is simulated. A fleet that exists makes sense; one that does not says why."""
 
     workers: int = 10
@@ -134,8 +135,7 @@ def _between(name: str, value: int, least: int, most: int) -> None:
         raise ValueError(f"{name} {value} is not between {least} and {most}")
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """Many lengths of time, in short. All zero where there were none."""
 
     count: int = 0
@@ -165,8 +165,7 @@ class Distribution:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
+class Requests(Struct, frozen=True):
     """What the fleet asked of the tracker's API, priced by `Costs`."""
 
     total: int
@@ -187,8 +186,7 @@ class Requests:
     """Calls of an atomic lease store, which is another server."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Counts over time, in stretches of equal length."""
 
     width_s: float
@@ -200,8 +198,7 @@ class Timeline:
     creating: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sizing:
+class Sizing(Struct, frozen=True):
     """What came of it."""
 
     fleet: Fleet
@@ -238,7 +235,7 @@ class Sizing:
     wasted_s: float
     """How much of that was cut off by a crash or a lost lease."""
     requests: Requests
-    timeline: Timeline = field(repr=False)
+    timeline: Timeline
     switches: int = 0
     """How many steps the simulator made."""
 
@@ -254,8 +251,7 @@ class Sizing:
         return self.busy_s / whole_s if whole_s else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     rested: int
     issues: int
     passed_s: float

@@ -12,7 +12,9 @@ torn like one issue, and which issues it finds is a query of its own, as it alwa
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.issue import Thread
 
@@ -20,8 +22,7 @@ Look = Callable[[], tuple[Thread, ...]]
 """Some issues, all at one moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tear:
+class Tear(Struct, frozen=True):
     """How one reading comes apart."""
 
     gap_us: int = 0

@@ -6,8 +6,9 @@ that its sender has given up on may take effect later, within the time that the 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import assert_never
+
+from msgspec import Struct
 
 from dibs.core.errors import DibsError, NoSuchComment, NoSuchIssue, Unavailable
 from dibs.core.ids import IssueRef
@@ -42,8 +43,7 @@ class Network:
         self.process.simulation.pause(duration_us)
 
 
-@dataclass(frozen=True, slots=True)
-class Course:
+class Course(Struct, frozen=True):
     """What the dice have in store for one trip."""
 
     gaps_us: tuple[int, ...]
@@ -63,8 +63,7 @@ class Course:
         return self.late_us + sum(self.gaps_us) + reading_us
 
 
-@dataclass(slots=True)
-class Trip:
+class Trip(Struct):
     """One request with several effects, and what came of it."""
 
     server: Server

@@ -6,9 +6,10 @@ Nothing else in the simulated world waits, so these are the points at which proc
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import NoReturn, TypeVar
+
+from msgspec.structs import replace
 
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.events import Event

@@ -8,10 +8,12 @@ time in which that must have happened is over.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs import config
 from dibs.adapters.leases.memory import MemoryLeases
@@ -38,8 +40,7 @@ COMMENTS = "comments"
 MEMORY = "memory"
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """Everything a run is made from, but the seed."""
 
     name: str = "unnamed"

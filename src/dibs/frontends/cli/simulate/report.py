@@ -4,10 +4,12 @@ Decides which figures matter and what they are called. Simulates nothing and dra
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from math import ceil
 from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
 
 from dibs._version import __version__
 from dibs.core.durations import format_duration
@@ -246,10 +248,9 @@ def data(key: str | None, values: Sequence[str], found: Sequence[Sizing]) -> dic
 
 
 def sizing_data(sizing: Sizing) -> dict[str, Any]:
-    known = asdict(sizing)
+    figures = {name: value for name, value in asdict(sizing).items() if name != "switches"}
     return {
-        **{key: value for key, value in known.items() if key != "switches"},
-        "fleet": fleet_data(sizing.fleet),
+        **msgspec.to_builtins({**figures, "fleet": fleet_data(sizing.fleet)}),
         "an_hour": sizing.an_hour,
         "utilisation": sizing.utilisation,
         "github_tokens": tokens(sizing),
