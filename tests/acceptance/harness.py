@@ -22,8 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tests.in_process import run_in_process
+
 from dibs.adapters.clocks import SystemClock
 from dibs.core.card import Card, parse_mark
+from dibs.frontends.cli.main import run
 
 CLOCK = SystemClock()
 LEASES = ("auto", "comments")
@@ -242,8 +245,17 @@ class Project:
         before: Sequence[str] = (),
         limit: Callable[[], None] | None = None,
         cwd: Path | None = None,
+        alone: bool = False,
     ) -> Reply:
-        """Run one command to its end. `limit` runs in the child before the program."""
+        """Run one command to its end, in this process where nothing speaks against it.
+
+        In one of its own if it is to be `alone`, for what is put `before` it, for a `limit` that
+        is set in the child before the program, and beside other threads of the test.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        if main and not (alone or before or limit or self.inside):
+            where, env = cwd or self.root, self.environment(env)
+            return Reply(*run_in_process(run, arguments, cwd=where, env=env, given=given))
         done = subprocess.run(
             [*before, *self.argv(*arguments)],
             cwd=cwd or self.root,

@@ -51,8 +51,13 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def codes(text: str) -> list[str]:
-    return _CODE.findall(text.replace("\\|", "|"))
+@cache
+def text(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+def codes(cell: str) -> list[str]:
+    return _CODE.findall(cell.replace("\\|", "|"))
 
 
 @cache
@@ -60,7 +65,7 @@ def blocks(path: Path) -> tuple[Block, ...]:
     found: list[Block] = []
     opened: tuple[int, list[str]] | None = None
     lines: list[str] = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(text(path).splitlines(), 1):
         fence = _FENCE.match(line)
         if fence is None:
             lines.append(line)
@@ -69,8 +74,8 @@ def blocks(path: Path) -> tuple[Block, ...]:
         else:
             start, words = opened
             language = words[0] if words else ""
-            text = "\n".join(lines) + "\n"
-            found.append(Block(language, tuple(words[1:]), text, start))
+            inside = "\n".join(lines) + "\n"
+            found.append(Block(language, tuple(words[1:]), inside, start))
             opened = None
     assert opened is None, f"{name_of(path)}: the block at line {opened} is not closed"
     return tuple(found)
@@ -80,7 +85,7 @@ def blocks(path: Path) -> tuple[Block, ...]:
 def prose(path: Path) -> tuple[tuple[int, str], ...]:
     """The lines outside code blocks, with their numbers."""
     found, inside = [], False
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(text(path).splitlines(), 1):
         if _FENCE.match(line):
             inside = not inside
         elif not inside:
@@ -89,16 +94,22 @@ def prose(path: Path) -> tuple[tuple[int, str], ...]:
 
 
 @cache
+def numbered_headings(path: Path) -> tuple[tuple[int, int, str], ...]:
+    """Line, level and text of each heading."""
+    matches = ((number, _HEADING.match(line)) for number, line in prose(path))
+    return tuple((number, len(match[1]), match[2]) for number, match in matches if match)
+
+
+@cache
 def headings(path: Path) -> tuple[tuple[int, str], ...]:
     """Level and text of each heading."""
-    matches = (_HEADING.match(line) for _, line in prose(path))
-    return tuple((len(match[1]), match[2]) for match in matches if match)
+    return tuple((level, heading) for _, level, heading in numbered_headings(path))
 
 
 @cache
 def anchors(path: Path) -> frozenset[str]:
-    made = {_slug(text) for _, text in headings(path)}
-    return frozenset(made | set(re.findall(r'<a id="([^"]+)">', path.read_text("utf-8"))))
+    made = {_slug(heading) for _, heading in headings(path)}
+    return frozenset(made | set(re.findall(r'<a id="([^"]+)">', text(path))))
 
 
 def _slug(heading: str) -> str:
@@ -109,7 +120,7 @@ def _slug(heading: str) -> str:
 @cache
 def section(path: Path, heading: str) -> str:
     """The text under a heading, up to the next one of its level or above."""
-    lines = path.read_text("utf-8").splitlines()
+    lines = text(path).splitlines()
     level, start = 0, None
     for place, line in enumerate(lines):
         match = _HEADING.match(line)
@@ -160,10 +171,15 @@ def absent(references: Iterable[str]) -> list[str]:
 
 def _is_there(reference: str) -> bool:
     place, _, name = reference.partition("::")
-    path = ROOT / place
-    return path.is_file() and bool(
-        re.search(rf"^def {re.escape(name)}\(", path.read_text("utf-8"), re.MULTILINE)
-    )
+    return name in _functions(ROOT / place)
+
+
+@cache
+def _functions(path: Path) -> frozenset[str]:
+    """The functions of a file that begin a line; none if there is no such file."""
+    if not path.is_file():
+        return frozenset()
+    return frozenset(re.findall(r"^def (\w+)\(", text(path), re.MULTILINE))
 
 
 def links(path: Path) -> Iterator[tuple[int, str]]:

@@ -5,12 +5,23 @@ import shlex
 from collections.abc import Iterator
 
 import click
-import pytest
 
 from dibs.frontends.cli.main import COMMANDS, cli
 from dibs.services.board import RowState
 
-from .pages import REFERENCE, ROOT, blocks, codes, headings, name_of, pages, section, table, tables
+from .pages import (
+    REFERENCE,
+    ROOT,
+    blocks,
+    codes,
+    headings,
+    name_of,
+    pages,
+    section,
+    table,
+    tables,
+    text,
+)
 
 PAGE = REFERENCE / "cli.md"
 COMMON = {"-h", "--help"}
@@ -51,42 +62,57 @@ def _documented(path: str) -> dict[str, tuple[str, ...]]:
 
 
 def test_every_command_has_a_section_and_every_section_a_command():
-    documented = [text for level, text in headings(PAGE) if level == 2]
+    documented = [heading for level, heading in headings(PAGE) if level == 2]
     assert sorted(documented) == sorted(PROGRAM)
 
 
-@pytest.mark.parametrize("path", PROGRAM)
-def test_every_option_is_documented_and_nothing_else(path):
-    known = set(_options(PROGRAM[path]))
-    if path == "dibs":
-        known |= COMMON
-    assert set(_documented(path)) == known
+def test_every_option_is_documented_and_nothing_else():
+    wrong = []
+    for path, command in PROGRAM.items():
+        known = set(_options(command)) | (COMMON if path == "dibs" else set())
+        documented = set(_documented(path))
+        wrong += [f"{path} {name}: is not documented" for name in sorted(known - documented)]
+        wrong += [f"{path} {name}: does not exist" for name in sorted(documented - known)]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", PROGRAM)
-def test_the_usage_line_is_the_programs(path):
-    command = PROGRAM[path]
-    pieces = command.collect_usage_pieces(click.Context(command, info_name=path))
-    assert " ".join([path, *pieces]) in section(PAGE, path).splitlines()
+def test_the_usage_line_is_the_programs():
+    wrong = []
+    for path, command in PROGRAM.items():
+        pieces = command.collect_usage_pieces(click.Context(command, info_name=path))
+        usage = " ".join([path, *pieces])
+        if (2, path) not in headings(PAGE) or usage not in section(PAGE, path).splitlines():
+            wrong.append(f"{name_of(PAGE)}: {path}: does not show {usage!r}")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", PROGRAM)
-def test_shown_defaults_are_the_documented_ones(path):
-    documented = _documented(path)
-    for name, option in _options(PROGRAM[path]).items():
+def test_shown_defaults_are_the_documented_ones():
+    wrong = []
+    for place, option, said in _options_with_what_is_said():
         if option.show_default and not option.is_flag:
             default = f"{option.default:g}" if isinstance(option.default, float) else option.default
-            assert str(default) in documented[name][1], f"{path} {name}"
+            if str(default) not in said:
+                wrong.append(f"{place}: does not say {default}")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("path", PROGRAM)
-def test_required_options_and_variables_are_documented(path):
-    documented = _documented(path)
-    for name, option in _options(PROGRAM[path]).items():
-        if option.required:
-            assert "required" in documented[name][1], f"{path} {name}"
-        if option.envvar:
-            assert f"${option.envvar}" in documented[name][1], f"{path} {name}"
+def test_required_options_and_variables_are_documented():
+    wrong = []
+    for place, option, said in _options_with_what_is_said():
+        if option.required and "required" not in said:
+            wrong.append(f"{place}: does not say that it is required")
+        if option.envvar and f"${option.envvar}" not in said:
+            wrong.append(f"{place}: does not say ${option.envvar}")
+    assert not wrong, "\n".join(wrong)
+
+
+def _options_with_what_is_said() -> Iterator[tuple[str, click.Option, str]]:
+    """Every option of every command, and what its row says of it: nothing if it has none."""
+    for path, command in PROGRAM.items():
+        documented = _documented(path)
+        for name, option in _options(command).items():
+            said = documented[name][1] if name in documented else ""
+            yield f"{name_of(PAGE)}: {path} {name}", option, said
 
 
 def test_every_command_says_in_a_line_what_it_does():
@@ -115,9 +141,13 @@ def _mentions() -> Iterator[tuple[str, str]]:
             if block.language == "sh":
                 for line in block.text.replace("\\\n", " ").splitlines():
                     yield from ((f"{name_of(page)}:{block.line}", one) for one in _calls(line))
-        text = page.read_text("utf-8")
-        for span in re.findall(r"(?<!`)`(dibs [^`\n]+)`(?!`)", text):
-            yield name_of(page), span
+        written = text(page)
+        for span in re.finditer(r"(?<!`)`(dibs [^`\n]+)`(?!`)", written):
+            yield f"{name_of(page)}:{_line(written, span)}", span[1]
+
+
+def _line(written: str, found: re.Match[str]) -> int:
+    return written.count("\n", 0, found.start()) + 1
 
 
 def _calls(line: str) -> Iterator[str]:
@@ -127,8 +157,19 @@ def _calls(line: str) -> Iterator[str]:
             yield words
 
 
-@pytest.mark.parametrize(("place", "line"), sorted(set(_mentions())))
-def test_every_command_line_in_the_documentation_exists(place, line):
+def test_every_command_line_in_the_documentation_exists():
+    mentions = list(_mentions())
+    assert mentions
+    wrong = [
+        f"{place}: {line}: there is no {unknown}"
+        for place, line in mentions
+        for unknown in _unknown(line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _unknown(line: str) -> list[str]:
+    """The command of a line if it does not exist, or those of its options that do not."""
     try:
         words = shlex.split(line.rstrip(")\"'"))
     except ValueError:
@@ -136,22 +177,24 @@ def test_every_command_line_in_the_documentation_exists(place, line):
     words = [word for word in words[1:] if word not in ("...", "COMMAND", "[ARGS]...")]
     if not words or words[0].startswith("-"):
         known, rest = set(_options(cli)) | COMMON, words
+    elif words[0] not in COMMANDS:
+        return [f"dibs {words[0]}"]
     else:
-        assert words[0] in COMMANDS, f"{place}: dibs {words[0]}"
         path = f"dibs {words[0]}"
         if len(words) > 1 and f"{path} {words[1]}" in PROGRAM:
             path = f"{path} {words[1]}"
         known, rest = set(_options(PROGRAM[path])) | COMMON, words[1:]
     rest = rest[: rest.index("--")] if "--" in rest else rest  # what follows is another program's
-    unknown = [word for word in rest if word.startswith("-") and len(word) > 1]
-    assert [word for word in unknown if word.split("=")[0] not in known] == [], f"{place}: {line}"
+    options = [word for word in rest if word.startswith("-") and len(word) > 1]
+    return [word for word in options if word.split("=")[0] not in known]
 
 
 def test_every_make_target_that_is_mentioned_exists():
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    for page in pages():
-        text = page.read_text("utf-8")
-        spans = re.findall(r"`make ([a-z]+)", text) + re.findall(
-            r"^make ([a-z]+)", text, re.MULTILINE
-        )
-        assert set(spans) <= targets, name_of(page)
+    targets = set(re.findall(r"^([a-z]+):", text(ROOT / "Makefile"), re.MULTILINE))
+    wrong = [
+        f"{name_of(page)}: make {target}"
+        for page in pages()
+        for target in re.findall(r"(?:`|^)make ([a-z]+)", text(page), re.MULTILINE)
+        if target not in targets
+    ]
+    assert not wrong, "\n".join(wrong)

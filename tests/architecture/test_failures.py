@@ -2,8 +2,6 @@
 
 import re
 
-import pytest
-
 from dibs.testing.conformance import LEASE_CHECKS, TRACKER_CHECKS
 
 from .pages import DOCS, absent, codes, table
@@ -17,34 +15,45 @@ CHECKS = {
 _NOT_YET = re.compile(r"not yet: belongs to ([A-Za-z ]+)")
 
 
-def _rows():
+def _rows() -> list[tuple[str, tuple[str, ...]]]:
+    """Each row with a name for it."""
     return [
-        pytest.param(*row, id=f"{heading.split()[1]}-{row[0]}")
+        (f"{PAGE.name}: {heading}, {row[0]}", row)
         for heading in LISTS
         for row in table(PAGE, heading).rows
     ]
 
 
-@pytest.mark.parametrize("heading", LISTS)
-def test_every_number_is_there_once_and_in_order(heading):
-    numbers = [int(row[0]) for row in table(PAGE, heading).rows]
-    assert numbers == list(range(1, LISTS[heading] + 1))
+def test_every_number_is_there_once_and_in_order():
+    numbers = {heading: [int(row[0]) for row in table(PAGE, heading).rows] for heading in LISTS}
+    assert numbers == {heading: list(range(1, last + 1)) for heading, last in LISTS.items()}
 
 
-@pytest.mark.parametrize(("number", "what", "holds", "shown"), _rows())
-def test_what_is_said_to_be_shown_is_shown_by_tests_that_exist(number, what, holds, shown):
-    named = codes(shown)
-    assert absent(named) == []
-    assert len(set(named)) == len(named)
-    if not named:
-        assert _NOT_YET.fullmatch(holds), "a row without a test says to what it belongs"
+def test_what_is_said_to_be_shown_is_shown_by_tests_that_exist():
+    wrong = []
+    for place, (_, _, holds, shown) in _rows():
+        named = codes(shown)
+        wrong += [f"{place}: there is no {test}" for test in absent(named)]
+        if len(set(named)) < len(named):
+            wrong.append(f"{place}: names a test twice")
+        if not named and not _NOT_YET.fullmatch(holds):
+            wrong.append(f"{place}: has no test, and does not say to what it belongs")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(("number", "what", "holds", "shown"), _rows())
-def test_a_check_that_is_named_is_one_that_adapters_are_put_through(number, what, holds, shown):
-    for reference in codes(shown):
-        place, _, name = reference.partition("::")
-        assert place.startswith("tests/") or name in CHECKS[place], reference
+def test_a_check_that_is_named_is_one_that_adapters_are_put_through():
+    wrong = [
+        f"{place}: {reference}"
+        for place, row in _rows()
+        for reference in codes(row[3])
+        if not reference.startswith("tests/") and not _is_check(reference)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def _is_check(reference: str) -> bool:
+    place, _, name = reference.partition("::")
+    return name in CHECKS.get(place, ())
 
 
 def test_what_is_not_yet_there_is_explained_and_nothing_else_is():
@@ -59,6 +68,11 @@ def test_what_is_not_yet_there_is_explained_and_nothing_else_is():
 
 
 def test_tests_are_named_nowhere_but_in_the_last_column():
-    for heading in LISTS:
-        for row in table(PAGE, heading).rows:
-            assert not [name for cell in row[:3] for name in codes(cell) if "::" in name]
+    wrong = [
+        f"{place}: {name}"
+        for place, row in _rows()
+        for cell in row[:3]
+        for name in codes(cell)
+        if "::" in name
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 import pytest
+from tests.in_process import run_in_process
 
+from dibs.frontends.cli.main import run
 from dibs.testing.fakehub import FakeHub, Limits, Permission, Standing
 
 
@@ -26,15 +26,7 @@ def dibs(hub, tmp_path, *words):
         "GITHUB_TOKEN": "worker-token",
         "DIBS_STATE": str(tmp_path / "state"),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "dibs", *words],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_in_process(run, words, cwd=tmp_path, env=environment)
     assert "worker-token" not in done.stdout + done.stderr
     return done
 
@@ -99,13 +91,6 @@ def test_a_token_that_is_no_good_says_so(hub, tmp_path):
 
 def test_a_tracker_that_counts_nothing_has_none(tmp_path):
     (tmp_path / "dibs.toml").write_text('tracker = "sqlite:backlog.db"\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "dibs", "budget"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = run_in_process(run, ["budget"], cwd=tmp_path, env=dict(os.environ))
     assert done.returncode == 3
     assert "no budget" in done.stderr

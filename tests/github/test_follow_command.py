@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+from tests.in_process import run_in_process
 
+from dibs.frontends.cli.main import run
 from dibs.testing.fakehub import FakeHub, Limits, Permission
 
 SETTINGS = """
@@ -31,15 +31,8 @@ class Folder:
         assert self.dibs("init")["ok"]
 
     def dibs(self, *words):
-        ran = subprocess.run(
-            [sys.executable, "-m", "dibs", "--json", *words],
-            cwd=self.path,
-            env={**os.environ, "GITHUB_TOKEN": "fleet-token", "DIBS_ACTOR": "ann"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        env = {**os.environ, "GITHUB_TOKEN": "fleet-token", "DIBS_ACTOR": "ann"}
+        ran = run_in_process(run, ["--json", *words], cwd=self.path, env=env)
         assert ran.stdout, ran.stderr
         return json.loads(ran.stdout)
 
@@ -73,13 +66,6 @@ def test_it_tells_first_and_moves_then_and_has_nothing_left_to_do(folder):
 
 
 def test_where_nothing_follows_it_says_so(tmp_path):
-    ran = subprocess.run(
-        [sys.executable, "-m", "dibs", "follow"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ran = run_in_process(run, ["follow"], cwd=tmp_path, env=dict(os.environ))
     assert ran.returncode == 3
     assert "no stage follows pull requests" in ran.stderr

@@ -2,8 +2,11 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.in_process import run_in_process
+
+from dibs.frontends.cli.main import run
 
 _OURS = ("DIBS_", "GITHUB_", "GH_", "GIT_", "LABEL_STATE_")
 
@@ -11,10 +14,8 @@ _OURS = ("DIBS_", "GITHUB_", "GH_", "GIT_", "LABEL_STATE_")
 class Pushed:
     """How a git command ended, and what was said on the way."""
 
-    def __init__(self, ran):
-        self.code = ran.returncode
-        self.out = ran.stdout.decode("utf-8", "replace")
-        self.err = ran.stderr.decode("utf-8", "replace")
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
 
     @property
     def went_out(self):
@@ -74,18 +75,18 @@ class Clone:
         return Clone(folder, self.home, **{**_told(self.environment), **environment})
 
     def run(self, *words, cwd=None, given=None, **environment):
-        return Pushed(
-            subprocess.run(
-                [str(word) for word in words],
-                cwd=cwd or self.folder,
-                env={**self.environment, **environment},
-                input=given,
-                stdin=subprocess.DEVNULL if given is None else None,
-                capture_output=True,
-                timeout=60,
-                check=False,
-            )
+        ran = subprocess.run(
+            [str(word) for word in words],
+            cwd=cwd or self.folder,
+            env={**self.environment, **environment},
+            input=given,
+            stdin=subprocess.DEVNULL if given is None else None,
+            capture_output=True,
+            timeout=60,
+            check=False,
         )
+        out, err = (told.decode("utf-8", "replace") for told in (ran.stdout, ran.stderr))
+        return Pushed(ran.returncode, out, err)
 
     def git(self, *words, cwd=None, **environment):
         done = self.run("git", *words, cwd=cwd, **environment)
@@ -93,7 +94,9 @@ class Clone:
         return done.out.strip()
 
     def dibs(self, *words, given=None, **environment):
-        return self.run(sys.executable, "-P", "-m", "dibs", *words, given=given, **environment)
+        words = [str(word) for word in words]
+        env = {**self.environment, **environment}
+        return Pushed(*run_in_process(run, words, cwd=self.folder, env=env, given=given or b""))
 
     def commit(self, message, *options):
         """An empty commit. A message of bytes is written as it is."""

@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tests.in_process import run_in_process
 
 import dibs.label_state as ls
 from dibs.core.eligibility import PauseScope
+from dibs.frontends.cli.main import run
 from dibs.label_state.adopting import tidying
 
 from .conftest import configure
@@ -17,14 +20,8 @@ from .test_claims import LUCIUS, ROBIN, another_process
 
 
 def migrate(*words):
-    ran = subprocess.run(
-        [sys.executable, "-m", "dibs", "migrate", "alfred", *words, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=dict(os.environ),
-        check=False,
-    )
+    told = ["migrate", "alfred", *words, "--json"]
+    ran = run_in_process(run, told, cwd=Path.cwd(), env=dict(os.environ))
     assert ran.stdout, ran.stderr
     answer = json.loads(ran.stdout)
     return ran.returncode, answer.get("data", answer)
