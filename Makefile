@@ -2,8 +2,12 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+BASE   := $(VENV)/.installed-base
 STAMP  := $(VENV)/.installed
 TESTS  ?= tests
+# Two workers keep two cores busy, and each worker collects all tests for itself.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20000
 
@@ -11,26 +15,39 @@ SCHEDULES ?= 20000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github build clean
+.PHONY: help venv dev demo quick test test-all check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github build clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml
+$(BASE): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing dibs and its tools into $(VENV) ..." >&2
+	@echo "installing dibs into $(VENV): 41 MB, some seconds ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(STAMP): $(BASE)
+	@echo "installing what the tests and checks need into $(VENV): 850 MB more, a minute or two ..." >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-venv: $(STAMP) ## create the virtual environment
+venv: $(BASE) ## a virtual environment with dibs in it
 
-demo: $(STAMP) ## the main job: four workers, one killed, one frozen, nothing lost
+dev: $(STAMP) ## the same, with everything that tests and checks need
+
+demo: $(BASE) ## the main job: four workers, one killed, one frozen, nothing lost
 	@$(BIN)/dibs demo
 
-test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(TESTS)
+quick: format lint imports types ## a minute and a half: style, layers, types, the core, the documentation
+	$(PYTEST) tests/core tests/architecture
 
-check: format lint imports types test ## everything CI runs
+test: $(STAMP) ## the tests: at most eight minutes
+	$(PYTEST) -m "not long" $(TESTS)
+
+test-all: test ## and the long tier: every crash step, storms, servers killed, foreign clients
+	$(PYTEST) -m long $(TESTS)
+
+check: format lint imports types test ## before every commit that is shared
 
 format: $(STAMP) ## fail if a file is not formatted
 	$(BIN)/ruff format --check .

@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from tests.in_process import run_in_process
 
 from dibs.adapters.clocks import SystemClock
@@ -30,10 +31,12 @@ from dibs.frontends.cli.main import run
 
 CLOCK = SystemClock()
 LEASES = ("auto", "comments")
+# The same for tests that start processes: services and simulation have tried the second before.
+EITHER_LEASES = ("auto", pytest.param("comments", marks=pytest.mark.long))
 PROC = Path("/proc")
 PATIENCE_S = 40.0
 _NEVER = threading.Event()
-_TEMPLATES: dict[tuple[bool, int, bool], bytes] = {}
+_TEMPLATES: dict[tuple[str, int, bool], bytes] = {}
 _T = TypeVar("_T")
 _COMPILED = str(Path(tempfile.gettempdir()) / f"dibs-acceptance-{os.getuid()}")
 
@@ -193,7 +196,8 @@ class Project:
         The program makes each kind of database once; after that its file is copied.
         """
         self.configure(text)
-        made = _TEMPLATES.get(kind := ("'comments'" in text, titles, history))
+        leases = text.partition("leases = '")[2].partition("'")[0]  # where its tables are, if any
+        made = _TEMPLATES.get(kind := (leases, titles, history))
         if made is not None and not self.inside:
             self.file.parent.mkdir(exist_ok=True)
             self.file.write_bytes(made)
@@ -249,11 +253,12 @@ class Project:
     ) -> Reply:
         """Run one command to its end, in this process where nothing speaks against it.
 
-        In one of its own if it is to be `alone`, for what is put `before` it, for a `limit` that
-        is set in the child before the program, and beside other threads of the test.
+        In one of its own if it is to be `alone` or hands its streams to a command, for what is put
+        `before` it, for a `limit` that is set in the child before the program, and in a thread.
         """
-        main = threading.current_thread() is threading.main_thread()
-        if main and not (alone or before or limit or self.inside):
+        here = threading.current_thread() is threading.main_thread()
+        alone = alone or arguments[:1] in (("hold",), ("loop",))
+        if here and not (alone or before or limit or self.inside):
             where, env = cwd or self.root, self.environment(env)
             return Reply(*run_in_process(run, arguments, cwd=where, env=env, given=given))
         done = subprocess.run(

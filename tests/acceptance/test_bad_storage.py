@@ -294,6 +294,7 @@ def test_a_file_that_may_not_grow_refuses_the_issue_and_keeps_the_others(backlog
     backlog.assert_drained(ISSUES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", range(132_000, 240_000, 16_000))
 def test_a_worker_that_cannot_write_any_more_leaves_and_loses_nothing(
     project: Project, size: int
@@ -307,6 +308,7 @@ def test_a_worker_that_cannot_write_any_more_leaves_and_loses_nothing(
     project.assert_drained(12)
 
 
+@pytest.mark.long
 def test_a_full_disk(project: Project, namespace: Callable[..., Namespace]) -> None:
     inside = namespace('mount -t tmpfs -o size=600k none "$1"')
     folder = project.root

@@ -10,6 +10,8 @@ import dibs
 
 from .harness import CLOCK, LEASES, Project, pipeline, until
 
+pytestmark = pytest.mark.long
+
 TTL = "1s"
 TTL_S = 1.0
 

@@ -8,6 +8,8 @@ import pytest
 from .harness import LEASES, Child, Project, pipeline, until
 from .test_kill_at_every_step import MODES, REACHED_IN
 
+pytestmark = pytest.mark.long
+
 ISSUES = 8
 LIVES = 14
 AT_ONCE = 3

@@ -30,6 +30,7 @@ def test_as_json_nothing_is_lost_and_nothing_advanced_twice(project: Project) ->
     _assert_clean(project)
 
 
+@pytest.mark.long
 def test_as_text_it_says_so(project: Project) -> None:
     child = project.start("demo", "demo", "--workers", "3", "--issues", "8", env=_env(project))
     reply = child.wait(150).quiet()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .harness import LEASES, LEDGER, Child, Project, alive, frozen, pipeline, until
+from .harness import EITHER_LEASES, LEDGER, Child, Project, alive, frozen, pipeline, until
 
 BEATER = f"exec '{sys.executable}' -S '{Path(__file__).with_name('beater.py')}'"
 # Says that it is there, waits to be let go on, and then completes its step.
@@ -34,7 +34,7 @@ def _beats(project: Project, name: str, run: str) -> list[int]:
     return [int(line) for line in project.lines(f"{name}.{run}.beats")]
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_sleeper_that_wakes_after_its_lease_is_refused(project: Project, leases: str) -> None:
     project.begin(pipeline(leases, one=WAITING), 1)
     sleeper = project.worker("sleeper")
@@ -59,7 +59,7 @@ def test_a_sleeper_that_wakes_after_its_lease_is_refused(project: Project, lease
     assert len(project.events("finish_refused")) == 1
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_frozen_workers_handler_is_gone_before_its_lease_is(
     project: Project, leases: str
 ) -> None:
@@ -99,7 +99,7 @@ def _expiry_ms(project: Project, leases: str) -> int:
     return int(updated_ms) + round(card.ttl.total_seconds() * 1000)
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_killed_workers_handler_dies_with_its_whole_group(project: Project, leases: str) -> None:
     project.begin(pipeline(leases, one=f"{BEATER} mine children", ttl="10m", extra=SOON), 1)
     worker = project.worker("doomed")

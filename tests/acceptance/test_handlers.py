@@ -9,7 +9,7 @@ import pytest
 
 from dibs.adapters.runners.process import SECRET_NAMES
 
-from .harness import LEASES, LEDGER, Project, alive, pipeline
+from .harness import EITHER_LEASES, LEDGER, Project, alive, pipeline
 
 REPORTER = """\
 import json, os, sys
@@ -244,7 +244,7 @@ def test_a_python_handler_runs_in_a_process_of_its_own(project: Project) -> None
     assert "steps.py" in log
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_failures_back_off_then_park_and_resume_starts_afresh(
     project: Project, leases: str
 ) -> None:
@@ -279,7 +279,7 @@ def test_failures_back_off_then_park_and_resume_starts_afresh(
     assert project.labels() == {"stage:done"}
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_the_wip_limit_holds_for_four_processes(project: Project, leases: str) -> None:
     """Impatient workers with hands to spare: every free place is wanted by several at once."""
     step = f"echo + >> flight; sleep 0.05; echo - >> flight; {LEDGER}"

@@ -67,9 +67,21 @@ def test_the_table_has_every_step_and_every_step_is_passed_in_some_mode() -> Non
     assert [step for step, modes in REACHED_IN.items() if not modes] == []
 
 
+# In `make test`: before and after the grant, in a renewal, on either side of the decision.
+SHORT_STEPS = {
+    *(Step.CLAIM_BID, Step.CLAIM_GRANTED, Step.RENEW_STORED),
+    *(Step.FINISH_VERIFIED, Step.FINISH_DECIDED),
+}
+
+
 def _cases(*, reached: bool) -> list[object]:
     return [
-        pytest.param(step, mode, id=f"{step}-{mode}")
+        pytest.param(
+            step,
+            mode,
+            id=f"{step}-{mode}",
+            marks=[] if reached and step in SHORT_STEPS and mode == MODES[0] else pytest.mark.long,
+        )
         for step in Step
         for mode in MODES
         if (mode in REACHED_IN.get(step, ())) is reached
@@ -103,6 +115,7 @@ def test_a_step_that_a_mode_does_not_pass_kills_nobody_there(
     project.assert_drained(ISSUES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leases", LEASES)
 @pytest.mark.parametrize("nth", [2, 3, 4, 5])
 def test_killed_after_any_label_came_off(project: Project, nth: int, leases: str) -> None:
@@ -117,6 +130,7 @@ def test_killed_after_any_label_came_off(project: Project, nth: int, leases: str
     assert project.ledger() == {("#1", "one"): 1, ("#1", "two"): 1}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leases", LEASES)
 @pytest.mark.parametrize("step", [Step.CLAIM_PAINTED, Step.FINISH_DECIDED, Step.FINISH_PAINTED])
 def test_crash_upon_crash_at_the_same_step_does_no_harm_either(
@@ -134,6 +148,7 @@ def test_crash_upon_crash_at_the_same_step_does_no_harm_either(
     project.assert_drained(ISSUES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leases", LEASES)
 @pytest.mark.parametrize("step", [Step.FINISH_DECIDED, Step.FINISH_PAINTED])
 def test_killed_while_parking_the_issue_still_comes_back_with_all_its_attempts(

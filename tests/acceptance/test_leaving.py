@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .harness import CLOCK, LEASES, LEDGER, Child, Project, alive, pipeline, until
+from .harness import CLOCK, EITHER_LEASES, LEDGER, Child, Project, alive, pipeline, until
 
 BEATER = f"exec '{sys.executable}' -S '{Path(__file__).with_name('beater.py')}' mine children"
 WAITING = f'touch "started.$DIBS_STAGE"; until test -e go; do sleep 0.02; done; {LEDGER}'
@@ -43,7 +43,7 @@ def _assert_given_back(project: Project) -> None:
     assert project.dibs("fsck").code == 0
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_long_handler_is_ended_after_the_grace_and_its_issue_given_back(
     project: Project, leases: str
 ) -> None:
@@ -61,7 +61,7 @@ def test_a_long_handler_is_ended_after_the_grace_and_its_issue_given_back(
     _assert_given_back(project)
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_short_handler_is_finished_first_and_nothing_more_is_claimed(
     project: Project, leases: str
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_short_handler_is_finished_first_and_nothing_more_is_claimed(
     assert project.ledger() == {("#1", "one"): 1}
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_second_sigterm_stops_at_once(project: Project, leases: str) -> None:
     project.begin(pipeline(leases, one=BEATER), 1)
     worker = project.worker("leaver", "--grace", "1h")

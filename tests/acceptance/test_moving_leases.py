@@ -7,6 +7,8 @@ import pytest
 
 from .harness import Child, Project, until
 
+pytestmark = pytest.mark.long
+
 ISSUES = 30
 STORES = ("comments", "sqlite:leases.db", "auto")
 # One line when it begins and one when it ends, with the machine's uptime: one clock for all.

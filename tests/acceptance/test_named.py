@@ -89,6 +89,7 @@ def test_as_many_as_there_are_slots(named: Project) -> None:
     assert named.dibs("hold", "gpu", "--slots", "3", "--", "true").code == 0
 
 
+@pytest.mark.long
 def test_a_killed_holders_command_is_gone_before_another_gets_in(named: Project) -> None:
     script = "echo $$ > pid; while :; do cut -d' ' -f1 /proc/uptime > seen; done"
     holder = _hold(named, "deploy", "--", "sh", "-c", script)
@@ -100,6 +101,7 @@ def test_a_killed_holders_command_is_gone_before_another_gets_in(named: Project)
     assert last <= float(done.out), "the old command was still at work"
 
 
+@pytest.mark.long
 def test_a_frozen_holders_command_is_ended_and_it_is_told_so(named: Project) -> None:
     script = "echo > in; while :; do cut -d' ' -f1 /proc/uptime > seen; done"
     holder = _hold(named, "deploy", "--", "sh", "-c", script)
@@ -113,6 +115,7 @@ def test_a_frozen_holders_command_is_ended_and_it_is_told_so(named: Project) -> 
     assert holder.wait().code == 5
 
 
+@pytest.mark.long
 def test_replicas_of_a_loop_tick_once_in_every_window_and_miss_none(named: Project) -> None:
     replicas = [named.start(f"loop-{number}", "loop", "--json") for number in range(3)]
     until(lambda: len(named.lines("ticks")) >= 4, "some ticks")

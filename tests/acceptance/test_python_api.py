@@ -10,7 +10,7 @@ import pytest
 import dibs
 from dibs import aio
 
-from .harness import CLOCK, LEASES, Project, pipeline, until
+from .harness import CLOCK, EITHER_LEASES, Project, pipeline, until
 
 TTL = "900ms"
 
@@ -30,7 +30,7 @@ def _outcomes(project: Project) -> list[str]:
     return [outcome for *_, outcome in project.endings()]
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_lease_is_kept_for_the_length_of_the_body_and_then_given_back(
     project: Project, leases: str
 ) -> None:
@@ -60,7 +60,7 @@ def test_a_lease_is_kept_for_the_length_of_the_body_and_then_given_back(
     assert project.failed_attempts() == 0
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_advancing_ends_the_lease_once(project: Project, leases: str) -> None:
     project.begin(pipeline(leases), 1)
     with dibs.open(project.root) as backlog:
@@ -75,7 +75,7 @@ def test_advancing_ends_the_lease_once(project: Project, leases: str) -> None:
     project.assert_drained(1)
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_an_exception_in_the_body_is_a_failed_attempt(project: Project, leases: str) -> None:
     project.begin(pipeline(leases), 1)
     with dibs.open(project.root) as backlog:
@@ -92,7 +92,7 @@ def test_an_exception_in_the_body_is_a_failed_attempt(project: Project, leases: 
     assert project.failed_attempts() == 1
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_forced_revoke_is_told_once_and_raises_at_the_next_check(
     project: Project, leases: str
 ) -> None:
@@ -121,7 +121,7 @@ def test_a_forced_revoke_is_told_once_and_raises_at_the_next_check(
     project.assert_drained(1)
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_graceful_revoke_stops_the_body_and_blames_nobody(project: Project, leases: str) -> None:
     project.begin(pipeline(leases, ttl=TTL), 1)
     told: list[str] = []
@@ -142,7 +142,7 @@ def test_a_graceful_revoke_stops_the_body_and_blames_nobody(project: Project, le
     project.assert_drained(1)
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_trust_ends_in_time_when_no_renewal_gets_through(project: Project, leases: str) -> None:
     project.begin(pipeline(leases, ttl=TTL), 1)
     with dibs.open(project.root) as backlog:
@@ -157,7 +157,7 @@ def test_trust_ends_in_time_when_no_renewal_gets_through(project: Project, lease
     assert project.endings() == []
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_the_callback_comes_in_time_when_no_renewal_gets_through(
     project: Project, leases: str
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_missing_issue_and_a_bad_reference_are_misuse(project: Project) -> Non
 # Asynchronous
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_blocked_event_loop_does_not_lose_the_lease(project: Project, leases: str) -> None:
     project.begin(pipeline(leases, ttl=TTL), 1)
 

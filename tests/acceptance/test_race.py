@@ -13,6 +13,8 @@ from dibs.core.card import CardState
 
 from .harness import LEASES, PATIENCE_S, Project, pipeline
 
+pytestmark = pytest.mark.long
+
 ROUNDS = 200
 WIP_ROUNDS = 100
 FRESH_ROUNDS = 10

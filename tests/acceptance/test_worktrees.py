@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.servers.git_repository import ALONE, bare_repository, git
 
-from .harness import LEASES, Project, alive, pipeline, until
+from .harness import EITHER_LEASES, Project, alive, pipeline, until
 
 PUSH = """
 set -e
@@ -53,7 +53,7 @@ def files(repo: Path, commit: str) -> set[str]:
     return set(git(repo, "ls-tree", "--name-only", commit).splitlines())
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_every_run_works_in_a_worktree_of_its_own(
     project: Project, shop: Path, env: dict[str, str], leases: str
 ) -> None:
@@ -92,7 +92,7 @@ def test_a_python_handler_is_found_beside_the_configuration_and_starts_in_the_wo
     assert branch.startswith("dibs/1-")
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_kill_9_of_a_worker_loses_no_work_and_the_next_one_heals(
     project: Project, shop: Path, env: dict[str, str], leases: str
 ) -> None:
@@ -192,7 +192,8 @@ def whole(bundles: int) -> list[str]:
     return sorted(f"#{3 * n + 1} #{3 * n + 2} #{3 * n + 3}" for n in range(bundles))
 
 
-@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.long
+@pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_workers_that_race_for_bundles_work_each_once_and_whole(
     project: Project, shop: Path, env: dict[str, str], leases: str
 ) -> None:
@@ -211,6 +212,7 @@ def test_workers_that_race_for_bundles_work_each_once_and_whole(
     assert (fsck.code, fsck.data) == (0, {"storage": [], "flaws": []})
 
 
+@pytest.mark.long
 def test_kill_9_in_the_middle_of_a_bundle_loses_no_work_and_the_next_worker_heals(
     project: Project, shop: Path, env: dict[str, str]
 ) -> None:
@@ -235,6 +237,7 @@ def test_kill_9_in_the_middle_of_a_bundle_loses_no_work_and_the_next_worker_heal
     assert all(project.labels(n) == {"stage:done", "agent:bundle:b0"} for n in (1, 2, 3))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["claim.painted", "finish.decided", "finish.painted"])
 def test_kill_9_between_two_issues_of_a_bundle_is_healed(
     project: Project, shop: Path, env: dict[str, str], step: str

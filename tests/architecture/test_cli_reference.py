@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 
 import click
@@ -62,8 +63,13 @@ def _documented(path: str) -> dict[str, tuple[str, ...]]:
 
 
 def test_every_command_has_a_section_and_every_section_a_command():
-    documented = [heading for level, heading in headings(PAGE) if level == 2]
-    assert sorted(documented) == sorted(PROGRAM)
+    documented = Counter(heading for level, heading in headings(PAGE) if level == 2)
+    commands = Counter(list(PROGRAM))
+    wrong = [f"{name_of(PAGE)}: has no section {path!r}" for path in commands - documented]
+    wrong += [
+        f"{name_of(PAGE)}: {path!r} is no command, or twice" for path in documented - commands
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_option_is_documented_and_nothing_else():
@@ -71,8 +77,9 @@ def test_every_option_is_documented_and_nothing_else():
     for path, command in PROGRAM.items():
         known = set(_options(command)) | (COMMON if path == "dibs" else set())
         documented = set(_documented(path))
-        wrong += [f"{path} {name}: is not documented" for name in sorted(known - documented)]
-        wrong += [f"{path} {name}: does not exist" for name in sorted(documented - known)]
+        place = f"{name_of(PAGE)}: {path}"
+        wrong += [f"{place} {name}: is not documented" for name in sorted(known - documented)]
+        wrong += [f"{place} {name}: does not exist" for name in sorted(documented - known)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -190,11 +197,11 @@ def _unknown(line: str) -> list[str]:
 
 
 def test_every_make_target_that_is_mentioned_exists():
-    targets = set(re.findall(r"^([a-z]+):", text(ROOT / "Makefile"), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z][a-z-]*):", text(ROOT / "Makefile"), re.MULTILINE))
     wrong = [
-        f"{name_of(page)}: make {target}"
+        f"{name_of(page)}:{_line(text(page), mention)}: make {mention[1]}"
         for page in pages()
-        for target in re.findall(r"(?:`|^)make ([a-z]+)", text(page), re.MULTILINE)
-        if target not in targets
+        for mention in re.finditer(r"(?:`|^)make ([a-z][a-z-]*)", text(page), re.MULTILINE)
+        if mention[1] not in targets
     ]
     assert not wrong, "\n".join(wrong)

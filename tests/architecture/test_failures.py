@@ -4,7 +4,7 @@ import re
 
 from dibs.testing.conformance import LEASE_CHECKS, TRACKER_CHECKS
 
-from .pages import DOCS, absent, codes, table
+from .pages import DOCS, absent, codes, name_of, table
 
 PAGE = DOCS / "internals" / "failures.md"
 LISTS = {"What went wrong elsewhere": 24, "What a lease must mean": 42}
@@ -18,15 +18,19 @@ _NOT_YET = re.compile(r"not yet: belongs to ([A-Za-z ]+)")
 def _rows() -> list[tuple[str, tuple[str, ...]]]:
     """Each row with a name for it."""
     return [
-        (f"{PAGE.name}: {heading}, {row[0]}", row)
+        (f"{name_of(PAGE)}: {heading}, {row[0]}", row)
         for heading in LISTS
         for row in table(PAGE, heading).rows
     ]
 
 
 def test_every_number_is_there_once_and_in_order():
-    numbers = {heading: [int(row[0]) for row in table(PAGE, heading).rows] for heading in LISTS}
-    assert numbers == {heading: list(range(1, last + 1)) for heading, last in LISTS.items()}
+    wrong = []
+    for heading, last in LISTS.items():
+        numbers = [int(row[0]) for row in table(PAGE, heading).rows]
+        if numbers != list(range(1, last + 1)):
+            wrong.append(f"{name_of(PAGE)}: {heading}: {numbers}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_what_is_said_to_be_shown_is_shown_by_tests_that_exist():

@@ -2,10 +2,21 @@
 
 import itertools
 import re
+from collections import Counter
+from pathlib import Path
 
-import pytest
-
-from .pages import DOCS, ROOT, anchors, headings, links, name_of, pages, prose
+from .pages import (
+    DOCS,
+    ROOT,
+    anchors,
+    headings,
+    links,
+    name_of,
+    numbered_headings,
+    pages,
+    prose,
+    text,
+)
 
 PROFILE = [
     "Scope",
@@ -17,71 +28,95 @@ PROFILE = [
     "What a pause longer than the ttl does",
 ]
 INDEX = DOCS / "llms.txt"
+_FOREIGN = re.compile(r"^[^#]*://")
 
 
-@pytest.mark.parametrize("page", [*pages(), INDEX], ids=name_of)
-def test_every_link_resolves(page):
-    broken = []
-    for number, target in links(page):
-        place, _, anchor = target.partition("#")
-        if "://" in place:
-            continue
-        found = (page.parent / place).resolve() if place else page
-        if not found.exists() or (anchor and anchor not in anchors(found)):
-            broken.append(f"{name_of(page)}:{number}: {target}")
-    assert broken == []
+def test_every_link_resolves():
+    broken = [
+        f"{name_of(page)}:{number}: {target}"
+        for page in (*pages(), INDEX)
+        for number, target in links(page)
+        if not _FOREIGN.match(target) and not _leads_somewhere(page, target)
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def _leads_somewhere(page: Path, target: str) -> bool:
+    place, _, anchor = target.partition("#")
+    found = (page.parent / place).resolve() if place else page
+    return found.exists() and (not anchor or anchor in anchors(found))
 
 
 def test_every_page_is_listed_in_the_index_once():
-    listed = [target for _, target in links(INDEX)]
-    there = [page.relative_to(DOCS).as_posix() for page in sorted(DOCS.rglob("*.md"))]
-    assert sorted(listed) == there
+    listed = Counter(target for _, target in links(INDEX))
+    there = Counter(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+    wrong = [f"{name_of(INDEX)}: lacks {page}" for page in sorted(there - listed)]
+    wrong += [f"{name_of(INDEX)}: {page} is no page, or there twice" for page in listed - there]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_the_entrances_lead_to_the_index():
-    for name in ("README.md", "AGENTS.md"):
-        assert "docs/llms.txt" in [target for _, target in links(ROOT / name)], name
+    lost = [
+        name
+        for name in ("README.md", "AGENTS.md")
+        if "docs/llms.txt" not in [target for _, target in links(ROOT / name)]
+    ]
+    assert lost == []
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_a_page_has_one_title_and_skips_no_level(page):
-    levels = [level for level, _ in headings(page)]
-    assert levels[0] == 1
-    assert levels.count(1) == 1
-    steps = itertools.pairwise(levels)
-    assert all(below <= above + 1 for above, below in steps)
+def test_a_page_has_one_title_and_skips_no_level():
+    wrong = []
+    for page in pages():
+        levels = [level for level, _ in headings(page)]
+        if levels[:1] != [1] or levels.count(1) != 1:
+            wrong.append(f"{name_of(page)}: does not begin with its one title")
+        wrong += [
+            f"{name_of(page)}:{number}: {heading}: skips a level"
+            for (_, above, _), (number, below, heading) in itertools.pairwise(
+                numbered_headings(page)
+            )
+            if below > above + 1
+        ]
+    assert not wrong, "\n".join(wrong)
 
 
-# Every release in the changelog has the same headings.
-@pytest.mark.parametrize("page", [p for p in pages() if p.name != "CHANGELOG.md"], ids=name_of)
-def test_no_two_headings_of_a_page_share_an_anchor(page):
-    texts = [text for _, text in headings(page)]
-    assert len(texts) == len(set(texts))
+def test_no_two_headings_of_a_page_share_an_anchor():
+    shared = [
+        f"{name_of(page)}: {heading}"
+        for page in pages()
+        if page.name != "CHANGELOG.md"  # every release has the same headings
+        for heading, times in Counter(heading for _, heading in headings(page)).items()
+        if times > 1
+    ]
+    assert not shared, "\n".join(shared)
 
 
-@pytest.mark.parametrize(
-    "page",
-    [*sorted((DOCS / "trackers").glob("*.md")), *sorted((DOCS / "stores").glob("*.md"))],
-    ids=name_of,
-)
-def test_every_profile_has_the_same_headings(page):
-    assert [text for level, text in headings(page) if level == 2] == PROFILE
+def test_every_profile_has_the_same_headings():
+    profiles = [page for kind in ("trackers", "stores") for page in (DOCS / kind).glob("*.md")]
+    assert profiles
+    others = {name_of(page): _parts(page) for page in profiles if _parts(page) != PROFILE}
+    wrong = [f"{name}: {parts}" for name, parts in sorted(others.items())]
+    assert not wrong, "\n".join(wrong)
+
+
+def _parts(page: Path) -> list[str]:
+    return [heading for level, heading in headings(page) if level == 2]
 
 
 # A full stop, a space and a capital: a second sentence on the line. Enumerations like "1. Stop"
 # begin a line and do not count.
 _SECOND = re.compile(r"(?<=[a-z0-9)`*])[.?!] (?=[A-Z`*])")
+_NO_PARAGRAPH = ("|", "#", "-", " ", "1", "2", "3", "4", "5", "6", "7", "8", "9")
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_a_paragraph_has_one_sentence_a_line(page):
+def test_a_paragraph_has_one_sentence_a_line():
     crowded = [
         f"{name_of(page)}:{number}: {line}"
+        for page in pages()
         for number, line in prose(page)
-        if not line.startswith(("|", "#", "-", " ", "1", "2", "3", "4", "5", "6", "7", "8", "9"))
-        and _SECOND.search(line)
+        if not line.startswith(_NO_PARAGRAPH) and _SECOND.search(line)
     ]
-    assert crowded == []
+    assert not crowded, "\n".join(crowded)
 
 
 _BANNED = re.compile(
@@ -90,16 +125,15 @@ _BANNED = re.compile(
 _NAMING = ("vocabulary.md", "AGENTS.md")
 
 
-@pytest.mark.parametrize(
-    "page", [p for p in (*pages(), INDEX) if p.name not in _NAMING], ids=name_of
-)
-def test_the_words_are_those_of_the_vocabulary(page):
+def test_the_words_are_those_of_the_vocabulary():
     found = [
         f"{name_of(page)}:{number}: {match[0]}"
+        for page in (*pages(), INDEX)
+        if page.name not in _NAMING
         for number, line in prose(page)
         for match in _BANNED.finditer(line)
     ]
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 _HOSTS = re.compile(
@@ -107,6 +141,11 @@ _HOSTS = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", [*pages(), INDEX], ids=name_of)
-def test_no_page_names_a_registry(page):
-    assert _HOSTS.findall(page.read_text("utf-8")) == []
+def test_no_page_names_a_registry():
+    named = [
+        f"{name_of(page)}:{number}: {host}"
+        for page in (*pages(), INDEX)
+        for number, line in enumerate(text(page).splitlines(), 1)
+        for host in _HOSTS.findall(line)
+    ]
+    assert not named, "\n".join(named)

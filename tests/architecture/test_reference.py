@@ -4,6 +4,7 @@ import ast
 import re
 import typing
 from datetime import timedelta
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -29,9 +30,11 @@ from dibs.ports.guarantees import Guarantee
 from dibs.services.running import issue_document
 from dibs.testing.clock import EPOCH
 
-from .pages import DOCS, REFERENCE, SRC, blocks, codes, section, table
+from .pages import DOCS, REFERENCE, ROOT, SRC, blocks, codes, name_of, section, table, text
+from .sources import RUNTIME, name_in_source, nodes
 
 PAGES = {"postgresql": "postgres"}
+PROCESS_RUNNER = SRC / "adapters" / "runners" / "process.py"
 CONFIGURATION = REFERENCE / "configuration.md"
 TABLES = {
     "Top level": config.ConfigFile,
@@ -62,19 +65,28 @@ def _reachable(shape: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
     return found
 
 
-@pytest.mark.parametrize(("heading", "shape"), TABLES.items(), ids=TABLES)
-def test_every_key_is_documented_and_nothing_else(heading, shape):
-    known = {field.encode_name for field in msgspec.structs.fields(shape)}
-    assert table(CONFIGURATION, heading).names() == known
+def test_every_key_is_documented_and_nothing_else():
+    wrong = []
+    for heading, shape in TABLES.items():
+        documented = table(CONFIGURATION, heading).names()
+        known = {field.encode_name for field in msgspec.structs.fields(shape)}
+        place = f"{name_of(CONFIGURATION)}: {heading}"
+        wrong += [f"{place}: {key} is not documented" for key in sorted(known - documented)]
+        wrong += [f"{place}: {key} does not exist" for key in sorted(documented - known)]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(("heading", "shape"), TABLES.items(), ids=TABLES)
-def test_defaults_are_the_documented_ones(heading, shape):
-    documented = table(CONFIGURATION, heading).by_name()
-    for field in msgspec.structs.fields(shape):
-        if isinstance(field.default, str | int) and field.default is not msgspec.NODEFAULT:
-            default = msgspec.json.encode(field.default).decode().strip('"')  # true, not True
-            assert codes(documented[field.encode_name][1])[0] == default, field.name
+def test_defaults_are_the_documented_ones():
+    wrong = []
+    for heading, shape in TABLES.items():
+        documented = table(CONFIGURATION, heading).by_name()
+        for field in msgspec.structs.fields(shape):
+            if isinstance(field.default, str | int) and field.default is not msgspec.NODEFAULT:
+                default = msgspec.json.encode(field.default).decode().strip('"')  # true, not True
+                _, said, *_ = documented.get(field.encode_name, ("", ""))
+                if codes(said)[:1] != [default]:
+                    wrong.append(f"{name_of(CONFIGURATION)}: {heading}: {field.name} is {default}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_defaults_that_the_core_knows_are_the_documented_ones():
@@ -140,31 +152,23 @@ def test_every_exit_code_is_documented():
 _OURS = re.compile(r"_?DIBS_[A-Z*][A-Z_*]*")
 
 
-def _sources() -> dict[str, str]:
-    """The source by its name, without the suites for testers."""
-    texts = {
-        path.relative_to(SRC).as_posix(): path.read_text("utf-8") for path in SRC.rglob("*.py")
-    }
-    return {name: text for name, text in texts.items() if not name.startswith("testing/")}
-
-
 def test_every_variable_of_ours_is_documented_and_no_other():
-    page = (REFERENCE / "environment.md").read_text("utf-8")
-    used = {name for text in _sources().values() for name in _OURS.findall(text)}
+    page = text(REFERENCE / "environment.md")
+    used = {name for module in RUNTIME for name in _OURS.findall(text(module))}
     assert set(_OURS.findall(page)) == used
 
 
 def test_every_other_variable_that_is_read_is_documented():
     documented = table(REFERENCE / "environment.md", "Read by dibs").names()
-    read = {name for text in _sources().values() for name in _read_names(text)}
+    read = {name for module in RUNTIME for name in _read_names(module)}
     given = table(REFERENCE / "environment.md", "Given to handlers").names()
     assert read - given <= documented
 
 
-def _read_names(text: str) -> set[str]:
+def _read_names(module: Path) -> set[str]:
     """Names looked up in an environment: environ["X"], environ.get("X"), envvar="X"."""
     found = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(module):
         match node:
             case (
                 ast.Call(
@@ -182,10 +186,10 @@ def _read_names(text: str) -> set[str]:
 
 def test_the_variables_of_a_handler_are_those_it_is_given():
     given = set()
-    for text in (_sources()["services/running.py"], _sources()["adapters/runners/process.py"]):
+    for module in (SRC / "services" / "running.py", PROCESS_RUNNER):
         given |= {
             key.value
-            for node in ast.walk(ast.parse(text))
+            for node in nodes(module)
             if isinstance(node, ast.Dict)
             for key in node.keys
             if isinstance(key, ast.Constant) and str(key.value).startswith("DIBS_")
@@ -206,20 +210,19 @@ def test_every_failpoint_is_documented_in_order():
 
 
 def test_the_files_of_the_default_are_documented():
-    page = (REFERENCE / "files.md").read_text("utf-8")
+    page = text(REFERENCE / "files.md")
     default = config.ConfigFile()
     backlog = default.tracker.partition(":")[2]
     for path in (config.FILE_NAME, backlog, default.journal, default.runs):
         assert path in page
-    runner = _sources()["adapters/runners/process.py"]
-    for name in set(re.findall(r'/ "([a-z]+\.[a-z]+)"', runner)):
+    for name in set(re.findall(r'/ "([a-z]+\.[a-z]+)"', text(PROCESS_RUNNER))):
         assert f"{default.runs}/RUN/{name}" in page
 
 
 def test_every_table_of_the_database_is_documented():
     made = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)")
-    embedded = {place: text for place, text in _sources().items() if "sqlite_database" in text}
-    used = {name for text in embedded.values() for name in made.findall(text)} | {"clock"}
+    embedded = [text(module) for module in RUNTIME if "sqlite_database" in text(module)]
+    used = {name for source in embedded for name in made.findall(source)} | {"clock"}
     assert table(REFERENCE / "files.md", "The database").names() == used
 
 
@@ -267,14 +270,14 @@ def test_every_guarantee_is_explained_and_every_store_declares_what_the_page_say
     assert said == {PAGES.get(kind.scheme, kind.scheme): set(kind.promises.names) for kind in KINDS}
 
 
-OWN_PAGE = [kind for kind in KINDS if kind.scheme != "git+github"]
-
-
-@pytest.mark.parametrize("kind", OWN_PAGE, ids=[kind.scheme for kind in OWN_PAGE])
-def test_a_stores_own_page_names_its_guarantees_first(kind):
-    page = DOCS / "stores" / f"{PAGES.get(kind.scheme, kind.scheme)}.md"
-    text = section(page, "Guarantees").strip().splitlines()[0]
-    assert set(codes(text)) == set(kind.promises.names)
+def test_a_stores_own_page_names_its_guarantees_first():
+    wrong = []
+    for kind in (kind for kind in KINDS if kind.scheme != "git+github"):
+        page = DOCS / "stores" / f"{PAGES.get(kind.scheme, kind.scheme)}.md"
+        named = set(codes(section(page, "Guarantees").strip().splitlines()[0]))
+        if named != set(kind.promises.names):
+            wrong.append(f"{name_of(page)}: names {sorted(named)}, not {kind.promises.names}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_every_field_of_a_card_is_explained():
@@ -339,26 +342,34 @@ def test_the_issue_in_the_handlers_page_has_the_keys_a_handler_gets():
 
 
 def test_sections_of_the_protocol_that_the_code_cites_exist():
-    page = (DOCS / "concepts" / "protocol.md").read_text("utf-8")
+    page = text(DOCS / "concepts" / "protocol.md")
     numbers = set(re.findall(r"^## (\d+) ", page, re.MULTILINE))
     assert numbers == {str(number) for number in range(1, 11)}
     cited = {
         number
-        for text in _sources().values()
-        for listed in re.findall(r"sections? (\d+(?:(?:, | and |\nand )\d+)*)", text)
+        for module in RUNTIME
+        for listed in re.findall(r"sections? (\d+(?:(?:, | and |\nand )\d+)*)", text(module))
         for number in re.findall(r"\d+", listed)
     }
     assert cited
     assert cited <= numbers
 
 
-@pytest.mark.parametrize(("heading", "folder"), [("Core", "core"), ("Services", "services")])
-def test_every_module_is_introduced(heading, folder):
-    there = {path.stem for path in (SRC / folder).glob("*.py")} - {"__init__"}
-    assert table(DOCS / "internals" / "architecture.md", heading).names() == there
+def test_every_module_is_introduced():
+    page, wrong = DOCS / "internals" / "architecture.md", []
+    for heading, folder in (("Core", "core"), ("Services", "services")):
+        there = {path.stem for path in (SRC / folder).glob("*.py")} - {"__init__"}
+        introduced = table(page, heading).names()
+        wrong += [f"{name_of(page)}: {heading}: lacks {name}" for name in there - introduced]
+        wrong += [f"{name_of(page)}: {heading}: {name} is gone" for name in introduced - there]
+    assert not wrong, "\n".join(sorted(wrong))
 
 
 def test_paths_of_pages_that_the_code_cites_exist():
-    for place, text in _sources().items():
-        for cited in re.findall(r"\bdocs/[\w/.-]+\.md", text):
-            assert (DOCS.parent / cited).is_file(), f"{place}: {cited}"
+    lost = [
+        f"{name_in_source(module)}: {cited}"
+        for module in RUNTIME
+        for cited in re.findall(r"\bdocs/[\w/.-]+\.md", text(module))
+        if not (ROOT / cited).is_file()
+    ]
+    assert not lost, "\n".join(lost)

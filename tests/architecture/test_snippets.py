@@ -7,12 +7,14 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import dibs
 from dibs import config
+from dibs.core.errors import DibsError
 
 from .pages import DOCS, ROOT, Block, blocks, name_of, pages
 
@@ -20,83 +22,125 @@ QUICKSTART = DOCS / "start" / "quickstart.md"
 _PATIENCE_S = 60
 
 
-def _shown(language: str, *words: str) -> list:
-    return [
-        pytest.param(block, id=f"{name_of(page)}:{block.line}")
+def _shown(language: str) -> list[tuple[str, Block]]:
+    """Every block of a language, with its place. There is at least one, or the rule is idle."""
+    found = [
+        (f"{name_of(page)}:{block.line}", block)
         for page in pages()
         for block in blocks(page)
-        if block.language == language and set(words) <= set(block.words)
+        if block.language == language
     ]
+    assert found, f"no page shows {language}"
+    return found
 
 
 def test_every_block_says_its_language():
     silent = [
         f"{name_of(page)}:{b.line}" for page in pages() for b in blocks(page) if not b.language
     ]
-    assert silent == []
+    assert not silent, "\n".join(silent)
 
 
-@pytest.mark.parametrize("block", _shown("toml"))
-def test_toml_is_a_valid_configuration(block, tmp_path):
-    settings = config.from_mapping(tomllib.loads(block.text), source="the page", root=tmp_path)
-    assert settings.pipeline.stages
+def test_toml_is_a_valid_configuration(tmp_path):
+    wrong = []
+    for place, block in _shown("toml"):
+        try:
+            given = tomllib.loads(block.text)
+            settings = config.from_mapping(given, source="the page", root=tmp_path)
+        except (DibsError, ValueError) as flaw:
+            wrong.append(f"{place}: {flaw}")
+        else:
+            wrong += [] if settings.pipeline.stages else [f"{place}: has no stage"]
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("block", _shown("toml"))
-def test_toml_uses_only_what_the_schema_knows(block):
+def test_toml_uses_only_what_the_schema_knows():
     """By the published schema, as an editor would: keys of each table, and required ones."""
     defs = config.schema()["$defs"]
-    _fits(tomllib.loads(block.text), defs["ConfigFile"], defs)
+    wrong = [
+        f"{place}: {misfit}"
+        for place, block in _shown("toml")
+        for misfit in _misfits(block.text, defs)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-def _fits(value: object, shape: dict, defs: dict) -> None:
+def _misfits(written: str, defs: dict) -> list[str]:
+    try:
+        return list(_unfit(tomllib.loads(written), defs["ConfigFile"], defs))
+    except tomllib.TOMLDecodeError as flaw:
+        return [str(flaw)]
+
+
+def _unfit(value: object, shape: dict, defs: dict) -> Iterator[str]:
     if "$ref" in shape:
-        return _fits(value, defs[shape["$ref"].rsplit("/", 1)[1]], defs)
+        yield from _unfit(value, defs[shape["$ref"].rsplit("/", 1)[1]], defs)
+        return
     if "anyOf" in shape:
-        return None  # a value or nothing: the program's own validation looks at those
+        return  # a value or nothing: the program's own validation looks at those
     match value:
         case dict() if "properties" not in shape:  # its keys are the user's
             for inner in value.values():
-                _fits(inner, shape["additionalProperties"], defs)
+                yield from _unfit(inner, shape["additionalProperties"], defs)
         case dict():
-            assert set(value) <= set(shape["properties"])
-            assert set(shape.get("required", ())) <= set(value)
-            for key, inner in value.items():
-                _fits(inner, shape["properties"][key], defs)
+            yield from _unfit_table(value, shape, defs)
         case list():
             for inner in value:
-                _fits(inner, shape.get("items", {}), defs)
+                yield from _unfit(inner, shape.get("items", {}), defs)
         case str():
-            assert shape["type"] == "string"
-            assert re.search(shape.get("pattern", ""), value)
-    return None
+            if shape["type"] != "string" or not re.search(shape.get("pattern", ""), value):
+                yield f"{value!r} is no {shape['type']} {shape.get('pattern', '')}"
 
 
-@pytest.mark.parametrize("block", _shown("json"))
-def test_json_is_json(block):
-    json.loads(block.text)
+def _unfit_table(value: dict, shape: dict, defs: dict) -> Iterator[str]:
+    known = shape["properties"]
+    yield from (f"{key!r} is not known" for key in value if key not in known)
+    yield from (f"{key!r} is missing" for key in shape.get("required", ()) if key not in value)
+    for key, inner in value.items():
+        yield from _unfit(inner, known[key], defs) if key in known else ()
 
 
-@pytest.mark.parametrize("block", _shown("python"))
-def test_python_compiles_and_uses_public_names(block):
-    tree = ast.parse(block.text)
-    used = {
-        node.attr
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "dibs"
-    }
-    used |= {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "dibs"
-        for alias in node.names
-    }
-    assert used <= {*dibs.__all__, "aio"}
+def test_json_is_json():
+    wrong = []
+    for place, block in _shown("json"):
+        try:
+            json.loads(block.text)
+        except ValueError as flaw:
+            wrong.append(f"{place}: {flaw}")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("block", _shown("python", "run"))
+def test_python_compiles_and_uses_public_names():
+    wrong = []
+    for place, block in _shown("python"):
+        try:
+            used = _used_of_dibs(ast.parse(block.text))
+        except SyntaxError as flaw:
+            wrong.append(f"{place}: {flaw}")
+        else:
+            unknown = used - {*dibs.__all__, "aio"}
+            wrong += [f"{place}: dibs.{name} is not public" for name in sorted(unknown)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _used_of_dibs(tree: ast.Module) -> set[str]:
+    """What is written as `dibs.name`, or imported from `dibs`."""
+    used = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="dibs"), attr=name):
+                used.add(name)
+            case ast.ImportFrom(module="dibs", names=names):
+                used |= {alias.name for alias in names}
+    return used
+
+
+RUNNABLE = [
+    pytest.param(block, id=place) for place, block in _shown("python") if "run" in block.words
+]
+
+
+@pytest.mark.parametrize("block", RUNNABLE)
 def test_python_that_can_be_run_runs(block, tmp_path):
     """In a folder whose backlog has twelve issues, so that number 12 is there."""
     with dibs.open(tmp_path) as backlog:
@@ -114,12 +158,15 @@ def test_python_that_can_be_run_runs(block, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("block", _shown("sh"))
-def test_shell_parses(block):
-    done = subprocess.run(
-        ["sh", "-n", "-c", block.text], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def test_shell_parses():
+    wrong = []
+    for place, block in _shown("sh"):
+        done = subprocess.run(
+            ["sh", "-n", "-c", block.text], capture_output=True, text=True, timeout=30, check=False
+        )
+        if done.returncode:
+            wrong.append(f"{place}: {done.stderr.strip()}")
+    assert not wrong, "\n".join(wrong)
 
 
 # Followed to the letter

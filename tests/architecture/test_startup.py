@@ -5,24 +5,72 @@ import subprocess
 import sys
 import tomllib
 
+import click
 import pytest
 
 import dibs
+from dibs.frontends.cli.main import COMMANDS, cli
 
 from .pages import ROOT
 
+# What every command on the embedded backlog loads.
+BACKLOG = {
+    "dibs": "_version config wiring",
+    "dibs.adapters": "clocks granters journals pauses sqlite_database threads",
+    "dibs.adapters.leases": "sqlite",
+    "dibs.adapters.trackers": "sqlite",
+    "dibs.core": """
+        agent_dialect agent_labels approval attempts card dialects durations eligibility errors
+        events fold foreign granter grants ids issue lease mark_line named painting parking people
+        pipeline places plan presets references steps terms windows worktrees""",
+    "dibs.frontends": "",
+    "dibs.frontends.cli": "context exits main output",
+    "dibs.ports": "applying clock guarantees leases paging pauses reading tracker whoami",
+    "dibs.services": "showing",
+}
+BOARD = "board resting scanning"
+GRANTS = {"dibs.ports": "granters journal", "dibs.services": "claiming freeing granting"}
+# What each of these loads besides; a module more makes every call of the command slower.
+ALSO = {
+    "list": [{"dibs.frontends.cli": "issues", "dibs.services": BOARD}],
+    "status": [
+        {"dibs.frontends.cli": "operating", "dibs.ports": "granters"},
+        {"dibs.services": f"{BOARD} granting"},
+    ],
+    "claim 2": [
+        *({"dibs.frontends.cli": "leasing", "dibs.services": "queueing waiting"}, GRANTS),
+        {"dibs.adapters": "run_files whole_files"},
+    ],
+    "claim --next": [
+        *({"dibs.frontends.cli": "leasing", "dibs.services": f"{BOARD} queueing waiting"}, GRANTS),
+        {"dibs.adapters": "run_files whole_files"},
+    ],
+    "heartbeat 1": [
+        *({"dibs.frontends.cli": "leasing", "dibs.services": "keeping resuming"}, GRANTS),
+        {"dibs.ports": "threads"},
+    ],
+}
+# Of the standard library and of others: what costs a millisecond or more and is not needed here.
+COSTLY = {
+    *("asyncio", "dataclasses", "difflib", "getpass", "hashlib", "importlib.metadata", "json"),
+    *("logging", "random", "rich", "secrets", "shutil", "socket", "subprocess", "tempfile"),
+}
 HEAVY = {"asyncio", "click", "dibs.api", "dibs.config", "dibs.wiring", "msgspec", "rich", "sqlite3"}
-_TELL = "import json, sys; sys.stderr.write(json.dumps(sorted(sys.modules)))"
+_TELL = "sys.stderr.write('\\n'.join(sys.modules))"
 
 
 def _modules_after(arguments: list[str], folder) -> tuple[str, set[str]]:
     """Run the program in a fresh interpreter; what it printed, and what it had imported then."""
     code = (
-        f"import sys; sys.argv = ['dibs', *{arguments!r}]\n"
-        "from dibs.__main__ import main\n"
-        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
-        f"finally:\n    {_TELL}\n"
+        "import sys\n"
+        "from dibs.frontends.cli.main import run\n"
+        f"assert run({arguments!r}) == 0\n"
+        f"{_TELL}\n"
     )
+    return _after(code, folder)
+
+
+def _after(code: str, folder) -> tuple[str, set[str]]:
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
@@ -31,11 +79,51 @@ def _modules_after(arguments: list[str], folder) -> tuple[str, set[str]]:
         timeout=60,
         check=True,
     )
-    return done.stdout, set(json.loads(done.stderr))
+    return done.stdout, set(done.stderr.splitlines())
+
+
+def _names(packages: dict[str, str]) -> set[str]:
+    return {
+        name
+        for package, modules in packages.items()
+        for name in (package, *(f"{package}.{module}" for module in modules.split()))
+    }
+
+
+@pytest.mark.parametrize("command", ALSO)
+def test_commands_import_only_what_they_need(command, tmp_path):
+    _modules_after(["init"], tmp_path)
+    _modules_after(["add", "one", "two"], tmp_path)
+    arguments = command.split()
+    if arguments[0] == "heartbeat":
+        claimed, _ = _modules_after(["claim", "1", "--json"], tmp_path)
+        arguments += ["--run", json.loads(claimed)["data"]["run"]]
+    _, modules = _modules_after(arguments, tmp_path)
+    allowed = _names(BACKLOG).union(*map(_names, ALSO[command]))
+    assert {name for name in modules if name.split(".")[0] == "dibs"} - allowed == set()
+    assert modules & COSTLY == set()
+
+
+def test_help_imports_no_command(tmp_path):
+    _, modules = _modules_after(["--help"], tmp_path)
+    assert {name for name in modules if name.split(".")[0] == "dibs"} == {
+        *("dibs", "dibs._version", "dibs.frontends", "dibs.frontends.cli"),
+        "dibs.frontends.cli.main",
+    }
+    assert modules & {"msgspec", "pathlib", "logging"} == set()
+
+
+def test_what_help_says_of_a_command_is_what_the_command_says():
+    context = click.Context(cli)
+    for name, (_, about) in COMMANDS.items():
+        command = cli.get_command(context, name)
+        assert command.get_short_help_str(200) == about, name
 
 
 def test_the_version_is_printed_without_importing_anything(tmp_path):
-    said, modules = _modules_after(["--version"], tmp_path)
+    asked = "import sys; sys.argv = ['dibs', '--version']\nfrom dibs.__main__ import main"
+    code = f"{asked}\nmain()\n{_TELL}"
+    said, modules = _after(code, tmp_path)
     assert said == f"dibs {dibs.__version__}\n"
     assert modules & HEAVY == set()
     assert {name for name in modules if name.startswith("dibs")} <= {
@@ -46,17 +134,13 @@ def test_the_version_is_printed_without_importing_anything(tmp_path):
 
 
 def test_both_ways_to_print_the_version_agree(tmp_path):
-    fast, _ = _modules_after(["--version"], tmp_path)
     slow, _ = _modules_after(["-v", "--version"], tmp_path)
-    assert fast == slow
+    assert slow == f"dibs {dibs.__version__}\n"
 
 
-def test_importing_the_package_imports_nothing_of_it():
-    code = f"import dibs; {_TELL}"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert set(json.loads(done.stderr)) & HEAVY == set()
+def test_importing_the_package_imports_nothing_of_it(tmp_path):
+    _, modules = _after(f"import sys, dibs; {_TELL}", tmp_path)
+    assert modules & HEAVY == set()
 
 
 @pytest.mark.parametrize(
@@ -73,6 +157,41 @@ def test_help_touches_nothing(tmp_path):
     for arguments in (["--help"], ["work", "--help"], ["config", "show"], ["config", "schema"]):
         _modules_after(arguments, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+# How it ends
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_process_ends_with_the_answer_written_and_its_exit_functions_run(code, tmp_path):
+    program = (
+        "import atexit, sys\n"
+        "from dibs.__main__ import leave\n"
+        "atexit.register(print, 'at exit')\n"
+        f"sys.stdout.write('answer\\n')\nleave({code})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "answer\nat exit\n", "")
+
+
+def test_a_thread_that_is_left_is_waited_for(tmp_path):
+    code = (
+        "import threading\n"
+        "from dibs.__main__ import leave\n"
+        "go = threading.Event()\n"
+        "def late():\n    go.wait(30)\n    print('late')\n"
+        "threading.Thread(target=late).start()\n"
+        "go.set()\nleave(0)"
+    )
+    said, _ = _after(code, tmp_path)
+    assert said == "late\n"
 
 
 def test_the_base_install_stays_small():

@@ -269,6 +269,7 @@ def test_a_graceful_revoke_gives_no_time(harness, watcher):
     assert isinstance(holder.store.renew(lease), Lost)
 
 
+@pytest.mark.long
 def test_one_winner_in_every_race_for_an_expired_record(harness, watcher):
     holder, clients = watcher(), [watcher() for _ in range(6)]
     for round_ in range(50):
@@ -401,6 +402,7 @@ def test_a_time_of_day_that_is_off_by_an_hour_changes_nothing(harness, skew):
 # Forks
 
 
+@pytest.mark.long
 def test_a_parent_and_its_child_are_never_both_granted_an_issue(harness):
     place = harness.url(timeout=2)
     program = [sys.executable, "-m", "tests.conformance.fork_racer", "dynamodb", place, "25"]
@@ -995,6 +997,7 @@ def test_without_credentials_nothing_is_permitted(harness, monkeypatch):
 # What the emulator does, so that nobody reads more into these tests than there is
 
 
+@pytest.mark.long
 def test_a_killed_emulator_forgets():
     """It comes back as it last ended in good order, so nothing here shows what DynamoDB keeps."""
     server = DynamoServer()

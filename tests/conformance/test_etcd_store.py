@@ -514,6 +514,7 @@ def test_a_lost_reply_to_a_forced_revoke_is_told_as_done(relayed, store):
     assert client.revoke(ISSUE, revocation("a", force=True)) is None
 
 
+@pytest.mark.long
 def test_a_silent_server_is_unavailable_in_bounded_time(relayed):
     relay, client = relayed
     lease = granted(client)
@@ -588,6 +589,7 @@ def test_a_lease_outlives_its_leader(cluster, prefix, opening):
         leader.restart()
 
 
+@pytest.mark.long
 def test_without_a_majority_nothing_is_granted(cluster, prefix, opening):
     leader = cluster.leader
     dead = [member for member in cluster.members if member is not leader]
@@ -618,6 +620,7 @@ def test_without_a_majority_nothing_is_granted(cluster, prefix, opening):
     assert isinstance(when_it_answers(lambda: store.acquire(bid(ISSUE, "b", LONG))), Granted)
 
 
+@pytest.mark.long
 def test_a_leader_that_hung_takes_no_lease_along(cluster, prefix, opening):
     """It wakes up believing that it leads, and ends what it thinks is over (etcd issue 15247)."""
     leader = cluster.leader

@@ -305,6 +305,7 @@ class Racer:
         self._process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shared", [False, True], ids=["own-folders", "one-folder"])
 def test_of_eight_processes_one_wins_every_time(harness, shared):
     place = f"git:{harness.remote}"

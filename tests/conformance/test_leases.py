@@ -11,8 +11,17 @@ from .adapters import STORES
 from .broken_stores import opening
 from .harnesses import MemoryHarness
 
+SLOW = {"a_crowd_never_exceeds_a_limit": ("git",), "nobody_sees_half_a_grant": ("git",)} | {
+    "restarts_change_no_answer": ("redis-cluster", "etcd", "dynamodb", "git")
+}
+"""Checks that need many processes or a server's restart, and the stores where that takes long."""
 ASKED = [
-    pytest.param(name, check, id=f"{name}-{check}")
+    pytest.param(
+        name,
+        check,
+        id=f"{name}-{check}",
+        marks=[pytest.mark.long] if name in SLOW.get(check.name, ()) else [],
+    )
     for name, (_, declares) in STORES.items()
     for check in LEASE_CHECKS
     if check.proves in declares

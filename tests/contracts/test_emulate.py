@@ -3,8 +3,11 @@
 import signal
 from pathlib import Path
 
+import pytest
 from tests.servers.emulate import OWNER, Emulate, single
 from tests.servers.process import answers
+
+pytestmark = pytest.mark.long
 
 
 def test_it_serves_issues_labels_and_comments():

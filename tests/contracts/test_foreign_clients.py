@@ -7,6 +7,8 @@ from tests.servers.gh import Gh
 
 from dibs.testing.fakehub import FakeHub, Limits, Permission
 
+pytestmark = pytest.mark.long
+
 REPOSITORY = "acme/shop"
 
 

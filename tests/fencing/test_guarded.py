@@ -232,6 +232,7 @@ def test_a_connection_of_sqlalchemys_that_commits_each_statement_is_refused(tmp_
 # Several processes
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CROWDED)
 def test_eight_processes_count_without_losing_one(kind, tmp_path):
     counter = make_counter(kind, tmp_path)

@@ -19,6 +19,8 @@ from dibs.core.references import parse_reference
 
 from .properties import assert_contained, check_body, check_document, check_file, check_reference
 
+pytestmark = pytest.mark.long
+
 MEGABYTE = 1_000_000
 TIMES = 16
 SLACK = 5  # a large input also leaves the processor's caches

@@ -13,6 +13,8 @@ import pytest
 from .__main__ import Code
 from .kept import HERE, NAMES
 
+pytestmark = pytest.mark.long
+
 ROOT = HERE.parent.parent
 RUNS = 3000
 

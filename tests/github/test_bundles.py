@@ -11,6 +11,8 @@ from dibs.testing.fakehub.seeding import seed
 
 from .projects import FLEET, HubProject, project_on_a_hub
 
+pytestmark = pytest.mark.long
+
 BACKEND, FRONTEND = "acme/backend", "acme/frontend"
 HANDLER = """
 set -e

@@ -1,9 +1,9 @@
 """A cheap reading that fails is never replaced by a dear one: counted at the server."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
 
 from dibs.core.errors import RateLimited, Unavailable
 from dibs.core.issue import Draft

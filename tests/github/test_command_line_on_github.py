@@ -47,6 +47,7 @@ def test_the_embedded_default_is_what_it_was(project):
     assert project.dibs("init", "--json").data["made"] == []
 
 
+@pytest.mark.long
 def test_several_repositories_are_one_backlog(project):
     project.hub.repository("acme/store")
     project.hub.state.grant("acme/store", FLEET, Permission.WRITE)
@@ -69,6 +70,7 @@ def test_several_repositories_are_one_backlog(project):
     }
 
 
+@pytest.mark.long
 def test_draining_several_repositories_does_not_wait_for_one_that_is_paused(project):
     """The others' issues are worked; then it goes home and says whose are left, and why."""
     project.hub.repository("acme/store")
@@ -89,6 +91,7 @@ def test_draining_several_repositories_does_not_wait_for_one_that_is_paused(proj
     assert "acme/store is paused by" in nothing.out + nothing.err
 
 
+@pytest.mark.long
 def test_leases_may_be_kept_elsewhere_and_moved_there(project):
     project.begin_with(QUICK)
     numbers = project.backlog(1)

@@ -26,8 +26,11 @@ PAGE = "GET /repos/{owner}/{repo}/issues/{number}/comments"
 ANOTHER_TOOL = "<!-- agent-claim:codename=mallory firing_id=f1 ts=2026-05-01T12:00:00Z -->"
 FORGERS = pytest.mark.parametrize(
     ("login", "secret"),
-    [(STRANGER, {}), (STRANGER, KEY), (COLLEAGUE, KEY)],
-    ids=["stranger", "stranger-with-keys", "writer-without-the-key"],
+    [
+        pytest.param(STRANGER, {}, id="stranger"),
+        pytest.param(STRANGER, KEY, id="stranger-with-keys", marks=pytest.mark.long),
+        pytest.param(COLLEAGUE, KEY, id="writer-without-the-key", marks=pytest.mark.long),
+    ],
 )
 
 
@@ -178,6 +181,7 @@ def test_forged_marks_cost_one_question_about_who_wrote_them(project, login, sec
     assert sum(without.values()) <= 12, "five of the issue's own, and a worker's start and end"
 
 
+@pytest.mark.long
 def test_a_crowd_of_strangers_costs_a_question_for_each_and_keeps_nobody_off(project):
     project.begin_with(QUICK, ttl_s=60)
     (first,) = project.backlog(1)
@@ -231,6 +235,7 @@ def flood(project, number, count, login=STRANGER):
         acts.create_comment(issue, forged[at % len(forged)] if at % 50 == 0 else f"junk {at}")
 
 
+@pytest.mark.long
 def test_five_thousand_junk_comments_cost_their_pages_and_nothing_else(project):
     """More than GitHub takes on one issue: its limit is lifted for this."""
     project.hub.state.most_comments = None
@@ -256,6 +261,7 @@ def test_five_thousand_junk_comments_cost_their_pages_and_nothing_else(project):
     assert sum(told["points"].values()) <= 80
 
 
+@pytest.mark.long
 def test_a_flood_over_an_issue_that_is_held_ends_nothing(project):
     """It is full then, so that not even a comment of the fleet's is taken; edits are."""
     project.begin_with(GATED, ttl_s=30)
@@ -274,6 +280,7 @@ def test_a_flood_over_an_issue_that_is_held_ends_nothing(project):
     project.assert_worked_once(number)
 
 
+@pytest.mark.long
 def test_an_issue_that_is_full_is_left_alone_and_the_others_are_worked(project):
     project.begin_with(QUICK, ttl_s=120)
     full, other = project.backlog(2)
@@ -293,6 +300,7 @@ def test_an_issue_that_is_full_is_left_alone_and_the_others_are_worked(project):
     project.assert_worked_once(full)
 
 
+@pytest.mark.long
 def test_a_flood_over_the_control_issue_costs_its_pages_and_pauses_nobody(project):
     project.begin_with(QUICK, ttl_s=120)
     (first,) = project.backlog(1)

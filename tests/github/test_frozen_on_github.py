@@ -7,6 +7,8 @@ from tests.acceptance.harness import frozen, until
 
 from .projects import GATED, project_on_a_hub
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def project(tmp_path):

@@ -18,6 +18,8 @@ from tests.architecture.pages import DOCS, Block, blocks, table
 
 from .projects import QUICK, project_on_a_hub
 
+pytestmark = pytest.mark.long
+
 GUIDE = DOCS / "guides" / "run-on-github.md"
 PAGES_ADDRESS = "http://127.0.0.1:8017"
 MARK = "=== block at line"

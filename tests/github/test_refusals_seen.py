@@ -5,8 +5,9 @@ issue leaves the others to be worked; one of the repository ends the worker with
 is lifted, the issue is worked to its end, and advanced once.
 """
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 from tests.acceptance.harness import until
 
 from dibs.testing.fakehub import Fault, Limits, Permission, Standing, Wrong
@@ -21,6 +22,8 @@ from .projects import (
     HubProject,
     project_on_a_hub,
 )
+
+pytestmark = pytest.mark.long
 
 TOKEN = f"{FLEET}-token"
 FORBIDDEN = 9

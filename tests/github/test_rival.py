@@ -17,6 +17,8 @@ from dibs.testing.fakehub import Permission
 
 from .projects import REPOSITORY, project_on_a_hub
 
+pytestmark = pytest.mark.long
+
 RIVAL, RIVALS, WORKERS, ISSUES = "rival", 3, 3, 14
 SCRIPT_TTL_S = 600
 WORK = """#!/bin/sh

@@ -4,6 +4,8 @@ import pytest
 
 from .storm import Weather, ride_out
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.timeout(300)
 def test_a_fleet_in_bad_weather_does_everything_once() -> None:

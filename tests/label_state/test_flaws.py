@@ -303,7 +303,13 @@ def test_14_a_claim_whose_reply_was_lost_is_found_and_not_repeated(hub, wrong):
     assert hub.labels(number) == {"agent:in-flight"}
 
 
-@pytest.mark.parametrize("wrong", [Wrong.ERROR_BEFORE, Wrong.ERROR_AFTER, Wrong.DROP_AFTER])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(Wrong.ERROR_BEFORE, marks=pytest.mark.long),  # it is tried again for a while
+        *(Wrong.ERROR_AFTER, Wrong.DROP_AFTER),
+    ],
+)
 def test_14_a_release_whose_reply_was_lost_is_one_release(hub, wrong):
     number = hub.issue("agent:implement")
     assert ls.claim_issue("shop", number, **LUCIUS)

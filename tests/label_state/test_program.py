@@ -2,12 +2,12 @@
 
 import json
 import os
+import subprocess
+import sys
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.in_process import run_in_process
 
 import dibs.label_state as ls
 from dibs.core.agent_dialect import firing_holder
@@ -21,7 +21,14 @@ from .test_claims import LUCIUS
 
 
 def label_state(*words, **environment):
-    return run_in_process(run, words, cwd=Path.cwd(), env={**os.environ, **environment})
+    return subprocess.run(
+        [sys.executable, "-m", "dibs.label_state", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **environment},
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("spelling", ["{slug}#{number}", "{owner}/{slug}#{number}"])

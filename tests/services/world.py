@@ -30,9 +30,10 @@ from dibs.core.steps import Step, unwatched
 from dibs.core.terms import terms_for
 from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult, Refused
 from dibs.services.keeping import Keeper
-from dibs.testing.clock import FakeClock
 from dibs.testing.one_trip import OneTripMemory
 from dibs.wiring import Adapters, Services
+
+from .clock import WatchedClock
 
 TTL = timedelta(seconds=60)
 TTL_S = 60.0
@@ -154,7 +155,7 @@ class World:
         patience_s: float = 0.0,
     ) -> None:
         self.kind = kind
-        self.clock = FakeClock(patience_s=patience_s)
+        self.clock = WatchedClock(patience_s=patience_s)
         tracker = OneTripMemory if kind in ("trips", STORE_ON_TRIPS) else MemoryTracker
         self.tracker = tracker(self.clock.server_now, author="fleet", settle=settle)
         stored = kind in ("store", STORE_ON_TRIPS)

@@ -7,8 +7,9 @@ host whatever became of who asked.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
+
+from msgspec.structs import asdict, replace
 
 from dibs.core.errors import Unavailable
 from dibs.worktrees import PullRequest, PullState

@@ -5,6 +5,7 @@ import dataclasses
 import json
 
 import pytest
+from msgspec.structs import replace
 from tests.servers.git_repository import git
 
 from dibs.core.errors import Damaged, LeaseLost, Unavailable
@@ -79,7 +80,7 @@ def test_a_chain_that_the_published_system_began_goes_on(chain, host, place):
     first = planned(chain, targets(place, ["backend"]))
     chain.execute(first)
     body = "Part 1 of 2: as they write it\n\n## Sibling PRs\n\n- Part 2 (frontend): pending\n"
-    host.write(dataclasses.replace(host.pulls()[0], body=body))
+    host.write(replace(host.pulls()[0], body=body))
     old = {
         "feature_id": "42",
         "parent_repo": "backend",
@@ -138,7 +139,7 @@ def test_what_people_wrote_into_earlier_texts_stays(chain, host, place):
     chain.execute(planned(chain, targets(place, NAMES[:2])))
     pull = host.pulls()[0]
     edited = f"Reviewed by me.\r\n\r\n{pull.body}\n- [x] tried it\n".replace("\n", "\r\n")
-    host.write(dataclasses.replace(pull, body=edited))
+    host.write(replace(pull, body=edited))
     chain.execute(planned(chain, targets(place)))
     body = host.pulls()[0].body
     assert body.startswith("Reviewed by me.")
@@ -167,7 +168,7 @@ def test_one_into_another_base_is_somebody_elses(chain, host, place):
 def test_one_of_the_chain_that_somebody_closed_is_not_opened_again(chain, host, place):
     plan = planned(chain, targets(place))
     chain.execute(plan)
-    host.write(dataclasses.replace(host.pulls()[0], state=PullState.CLOSED))
+    host.write(replace(host.pulls()[0], state=PullState.CLOSED))
     plan.state_file.unlink()
     assert chain.execute(plan).ok
     assert len(host.pulls()) == 3
@@ -175,7 +176,7 @@ def test_one_of_the_chain_that_somebody_closed_is_not_opened_again(chain, host, 
 
 def test_an_old_one_from_the_same_branch_is_not_taken_for_it(chain, host, place):
     made = host.create("acme/backend", title="t", body="old", head=BRANCH, base="")
-    host.write(dataclasses.replace(made, state=PullState.MERGED))
+    host.write(replace(made, state=PullState.MERGED))
     assert chain.execute(planned(chain, targets(place))).ok
     assert len(host.pulls("acme/backend")) == 2
     assert host.pulls()[0].body == "old"

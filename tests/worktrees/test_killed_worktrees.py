@@ -74,6 +74,7 @@ def test_killed_there_the_next_one_clears_and_keeps(where, root, backend, fronte
     nothing_is_lost(worked, backend, frontend)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_killed_instead_of_every_command_of_git(shard, root, backend):
     """One after the other in the same repository, each with a process and work of its own."""
@@ -94,6 +95,7 @@ def test_killed_instead_of_every_command_of_git(shard, root, backend):
     pytest.fail("it never got through")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("calls", [(1, 2, 3), (8, 4), (12, 12), (15, 10, 5), (20, 18)])
 def test_crash_upon_crash_while_clearing_keeps_the_work_once(root, backend, frontend, calls):
     assert died("body", root, backend, frontend)

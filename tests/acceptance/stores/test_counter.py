@@ -16,6 +16,8 @@ from .places import Place
 from .processes import Company, Process
 from .writing import address_of
 
+pytestmark = pytest.mark.long
+
 PROCESSES, TIMES = 16, 1000
 PLAIN_BATCH, HELD_BATCH = 10, 25
 """Counts under one lease, so that two busy cores are done in time: 1,600 and 640 are fought for."""

@@ -18,6 +18,8 @@ from .contending import get_it, try_once
 from .places import CUT_OFF, Place
 from .processes import Company
 
+pytestmark = pytest.mark.long
+
 TTL = "2s"
 REF = hold_ref("resource", 1)
 FAULTS = {"reset": Proxy.cut, "black-hole": Proxy.swallow, "held-up": Proxy.hold_up}

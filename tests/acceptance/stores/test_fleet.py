@@ -11,6 +11,8 @@ from acceptance.harness import LEDGER, Project
 from .places import Place
 from .processes import freeze_between_writes
 
+pytestmark = pytest.mark.long
+
 ISSUES = 20
 # Those who are to come to grief say that they are at work, and wait to be let go on.
 STEP = f'test -z "$WHO" || {{ touch "$WHO"; until test -e go; do sleep 0.02; done; }}; {LEDGER}'

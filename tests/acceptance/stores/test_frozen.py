@@ -15,6 +15,8 @@ from .places import Place
 from .processes import Company, Process
 from .writing import address_of
 
+pytestmark = pytest.mark.long
+
 TTL = "1500ms"
 TTL_S = 1.5
 

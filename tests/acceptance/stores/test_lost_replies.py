@@ -23,6 +23,8 @@ from dibs.ports.leases import LeaseStore
 from .contending import bid_for
 from .places import CUT_OFF, KILLED, Place
 
+pytestmark = pytest.mark.long
+
 _G = TypeVar("_G")
 MOST_REPLIES = 12
 EXPERIENCE = (0, 1, 4)

@@ -18,6 +18,8 @@ from dibs.ports.guarantees import Guarantee
 from . import data
 from .contending import bid_for
 
+pytestmark = pytest.mark.long
+
 GIVEN_BACK = Ending(Outcome.CONCEDED)
 ISSUE, NEW = IssueRef("faults", "1"), IssueRef("faults", "2")
 

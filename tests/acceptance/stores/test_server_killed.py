@@ -11,6 +11,8 @@ from .contending import get_it, try_once
 from .places import KILLED, Place
 from .processes import Company
 
+pytestmark = pytest.mark.long
+
 REF = hold_ref("resource", 1)
 LONG = "12s"
 """Longer than any of the servers takes to come back."""

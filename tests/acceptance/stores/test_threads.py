@@ -8,6 +8,8 @@ import pytest
 from .places import KINDS, Place
 from .processes import Company
 
+pytestmark = pytest.mark.long
+
 THREADS, TIMES = 50, 2
 
 

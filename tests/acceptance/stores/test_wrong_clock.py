@@ -17,6 +17,8 @@ from .contending import bid_for, get_it, try_once
 from .places import CLOCKED, Place
 from .processes import Company, faked_clock, kill
 
+pytestmark = pytest.mark.long
+
 HOUR_S = 3600
 CLOSE_S = 60
 """How far apart two readings of one clock may be on a machine that is busy."""
