@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 BASE   := $(VENV)/.installed-base
 STAMP  := $(VENV)/.installed
 TESTS  ?= tests
-# Two workers keep two cores busy, and each worker collects all tests for itself.
-WORKERS ?= 2
+# More than cores: many tests wait for a lease to run out.
+WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 FUZZ_SECONDS ?= 60
 SCHEDULES ?= 20000

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from .harness import EITHER_LEASES, LEDGER, Child, Project, alive, frozen, pipeline, until
+from .terms import AMPLE, BRISK, time_passes
 
 BEATER = f"exec '{sys.executable}' -S '{Path(__file__).with_name('beater.py')}'"
 # Says that it is there, waits to be let go on, and then completes its step.
 WAITING = f'touch "started.$DIBS_STAGE"; until test -e go; do sleep 0.02; done; {LEDGER}'
 # With a lease that ends far away: from SIGTERM to SIGKILL in less than a second.
 SOON = "margin = '1s'"
+# SIGKILL comes after four fifths of the margin: a busy machine has more than half a second for it.
+REAL_TTL, REAL_MARGIN = "9s", "margin = '2900ms'"
 
 
 def _freeze(project: Project, worker: Child) -> None:
@@ -36,7 +39,7 @@ def _beats(project: Project, name: str, run: str) -> list[int]:
 
 @pytest.mark.parametrize("leases", EITHER_LEASES)
 def test_a_sleeper_that_wakes_after_its_lease_is_refused(project: Project, leases: str) -> None:
-    project.begin(pipeline(leases, one=WAITING), 1)
+    project.begin(pipeline(leases, one=WAITING, ttl=AMPLE, extra=BRISK), 1)
     sleeper = project.worker("sleeper")
     project.appears("started.one")
     [first] = project.seen("handler_started")
@@ -44,6 +47,7 @@ def test_a_sleeper_that_wakes_after_its_lease_is_refused(project: Project, lease
     (project.root / "go").touch()
     until(project.lines, "the sleeper's handler completes while the worker is frozen")
 
+    time_passes(project)
     project.drain()
     [second] = project.events("claimed", stage="one", holder="healthy")
     assert project.events("advanced", stage="one", run=second["run"]) != []
@@ -64,7 +68,7 @@ def test_a_frozen_workers_handler_is_gone_before_its_lease_is(
     project: Project, leases: str
 ) -> None:
     first_beats = f"if mkdir taken 2>/dev/null; then {BEATER} old children; fi; {BEATER} new"
-    project.begin(pipeline(leases, one=first_beats), 1)
+    project.begin(pipeline(leases, one=first_beats, ttl=REAL_TTL, extra=REAL_MARGIN), 1)
     sleeper = project.worker("sleeper")
     project.pid("old-child.pids")
     project.pid("old.pids")
@@ -134,7 +138,7 @@ def _parent(pid: int) -> int:
 def test_what_a_finished_handler_left_running_is_ended(project: Project) -> None:
     """A step is over when its lease is: no background process goes on without one."""
     left = f"({BEATER} left) & until test -e left.pids; do sleep 0.02; done; {LEDGER}"
-    project.begin(pipeline(one=left), 1)
+    project.begin(pipeline(one=left, ttl=AMPLE), 1)
     project.drain()
     project.assert_drained(1)
     assert not alive(project.pid("left.pids"))

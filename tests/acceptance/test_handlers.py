@@ -10,6 +10,7 @@ import pytest
 from dibs.adapters.runners.process import SECRET_NAMES
 
 from .harness import EITHER_LEASES, LEDGER, Project, alive, pipeline
+from .terms import AMPLE, BRISK
 
 REPORTER = """\
 import json, os, sys
@@ -170,7 +171,8 @@ _ENDS = {
 @pytest.mark.parametrize("command", _ENDS)
 def test_exit_code_and_result_decide(project: Project, command: str) -> None:
     outcome, target, note = _ENDS[command]
-    project.configure(pipeline(one=command).replace("next = 'two'", "next = ['two', 'done']"))
+    text = pipeline(one=command, ttl=AMPLE)
+    project.configure(text.replace("next = 'two'", "next = ['two', 'done']"))
     project.dibs("init")
     project.keep_history()
     project.add(1)
@@ -187,7 +189,8 @@ def test_exit_code_and_result_decide(project: Project, command: str) -> None:
 
 def test_over_its_time_limit_a_handler_is_ended_and_the_attempt_failed(project: Project) -> None:
     command = "trap '' TERM; echo $$ > pid; sleep 60 & echo $! > child; wait; wait; sleep 60"
-    project.begin(pipeline(one=command, extra="timeout = '400ms'"), 1)
+    limit = "timeout = '4s'"  # long enough for it to begin
+    project.begin(pipeline(one=command, ttl=AMPLE, extra=f"{limit}\n{BRISK}"), 1)
     reply = project.worker("worker", "--once").wait().quiet()
     assert reply.data["outcomes"] == {"failed": 1}
     [entry] = project.dibs("runs", "1", "--json").data
@@ -216,7 +219,9 @@ def test_a_python_handler_runs_in_a_process_of_its_own(project: Project) -> None
         "            case 'issue 5': return {'other': 1}\n"
         "            case _: raise GiveBack('later')\n",
     )
-    text = pipeline(backoff="10m").replace(f"run = '''{LEDGER}'''", "python = 'steps:Kind.step'", 1)
+    text = pipeline(backoff="10m", ttl=AMPLE).replace(
+        f"run = '''{LEDGER}'''", "python = 'steps:Kind.step'", 1
+    )
     project.begin(text.replace("next = 'two'", "next = ['two', 'done']"), 6)
     workers = []
     for _ in range(6):
@@ -248,7 +253,8 @@ def test_a_python_handler_runs_in_a_process_of_its_own(project: Project) -> None
 def test_failures_back_off_then_park_and_resume_starts_afresh(
     project: Project, leases: str
 ) -> None:
-    text = pipeline(leases, one=f"{LEDGER}; test -e mended", attempts=3, backoff="250ms")
+    mended = f"{LEDGER}; test -e mended"
+    text = pipeline(leases, one=mended, attempts=3, backoff="250ms", ttl=AMPLE)
     project.begin(text.replace("backoff_max = '250ms'", "backoff_max = '10s'"), 1)
     reply = project.drain()
     assert reply.data["outcomes"] == {"failed": 2, "parked": 1}
@@ -299,7 +305,7 @@ def test_the_wip_limit_holds_for_four_processes(project: Project, leases: str) -
 
 def test_minus_c_works_as_if_started_there(project: Project) -> None:
     project.script("step.sh", f"#!/bin/sh\n{LEDGER}\n")
-    project.begin(pipeline(one="./step.sh"), 1)
+    project.begin(pipeline(one="./step.sh", ttl=AMPLE), 1)
     reply = project.dibs(
         "-C", str(project.root), "work", "--drain", "--json", cwd=project.root.parent
     )

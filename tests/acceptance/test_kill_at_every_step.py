@@ -12,6 +12,7 @@ import pytest
 from dibs.core.steps import Step
 
 from .harness import LEASES, LEDGER, Project, pipeline
+from .terms import AMPLE, BRISK, time_passes
 
 ISSUES = 2
 
@@ -58,8 +59,8 @@ REACHED_IN = {
 # Killed between the handler's end and the decision: the work is done once more. Nowhere else.
 RUN_AGAIN = {Step.FINISH_STARTED, Step.FINISH_VERIFIED}
 
-# The first handler goes on until its warden ends it, so that a renewal is sure to come.
-LONG_AT_FIRST = f"if mkdir first 2>/dev/null; then exec sleep 60; fi; {LEDGER}"
+# The doomed worker's handler goes on until its warden ends it, so that a renewal is sure to come.
+LONG_IF_DOOMED = f'test -z "$DOOMED" || exec sleep 60; {LEDGER}'
 
 
 def test_the_table_has_every_step_and_every_step_is_passed_in_some_mode() -> None:
@@ -92,11 +93,15 @@ def _cases(*, reached: bool) -> list[object]:
 def test_killed_there_a_healthy_worker_finishes_everything_once(
     project: Project, step: Step, mode: Mode
 ) -> None:
-    renewing = step.value.startswith("renew.")
-    project.begin(pipeline(mode.leases, one=LONG_AT_FIRST if renewing else LEDGER), ISSUES)
+    project.begin(pipeline(mode.leases, one=LONG_IF_DOOMED, ttl=AMPLE, extra=BRISK), ISSUES)
+    fate = {"DIBS_FAILPOINT": step.value}
+    if step.value.startswith("renew."):
+        fate["DOOMED"] = "yes"
 
-    doomed = project.worker("doomed", "--drain", env={**mode.env, "DIBS_FAILPOINT": step.value})
+    doomed = project.worker("doomed", "--drain", env={**mode.env, **fate})
     assert doomed.wait().code == -signal.SIGKILL, doomed.err
+    project.nobody_left()
+    time_passes(project)
     project.drain(env=mode.env)
 
     project.assert_drained(ISSUES)
@@ -110,7 +115,7 @@ def test_killed_there_a_healthy_worker_finishes_everything_once(
 def test_a_step_that_a_mode_does_not_pass_kills_nobody_there(
     project: Project, step: Step, mode: Mode
 ) -> None:
-    project.begin(pipeline(mode.leases), ISSUES)
+    project.begin(pipeline(mode.leases, ttl=AMPLE), ISSUES)
     project.drain(env={**mode.env, "DIBS_FAILPOINT": step.value})
     project.assert_drained(ISSUES)
 
@@ -120,9 +125,10 @@ def test_a_step_that_a_mode_does_not_pass_kills_nobody_there(
 @pytest.mark.parametrize("nth", [2, 3, 4, 5])
 def test_killed_after_any_label_came_off(project: Project, nth: int, leases: str) -> None:
     """Stage, working label, `claimed`; then the second stage's; each in a call of its own."""
-    project.begin(pipeline(leases), 1)
+    project.begin(pipeline(leases, ttl=AMPLE), 1)
     env = {"DIBS_BATCH": "0", "DIBS_FAILPOINT": f"{Step.FINISH_LABEL_REMOVED}:{nth}"}
     assert project.worker("doomed", "--drain", env=env).wait().code == -signal.SIGKILL
+    time_passes(project)
     healthy = project.worker("healthy", "--drain", env={"DIBS_BATCH": "0"}).wait()
     # The last label of the last stage leaves nothing to do.
     assert healthy.quiet().code in ((0, 3) if nth == 5 else (0,))
@@ -136,14 +142,11 @@ def test_killed_after_any_label_came_off(project: Project, nth: int, leases: str
 def test_crash_upon_crash_at_the_same_step_does_no_harm_either(
     project: Project, step: Step, leases: str
 ) -> None:
-    project.begin(pipeline(leases), ISSUES)
-    deaths = [
-        project.worker(f"doomed-{number}", "--drain", env={"DIBS_FAILPOINT": step.value})
-        .wait()
-        .code
-        for number in range(3)
-    ]
-    assert deaths == [-signal.SIGKILL] * 3
+    project.begin(pipeline(leases, ttl=AMPLE), ISSUES)
+    for number in range(3):
+        doomed = project.worker(f"doomed-{number}", "--drain", env={"DIBS_FAILPOINT": step.value})
+        assert doomed.wait().code == -signal.SIGKILL, doomed.err
+        time_passes(project)
     project.drain()
     project.assert_drained(ISSUES)
 
@@ -154,9 +157,8 @@ def test_crash_upon_crash_at_the_same_step_does_no_harm_either(
 def test_killed_while_parking_the_issue_still_comes_back_with_all_its_attempts(
     project: Project, step: Step, leases: str
 ) -> None:
-    project.begin(
-        pipeline(leases, one=f"test -e mended || exit 1; {LEDGER}", attempts=2, backoff="50ms"), 1
-    )
+    mended = f"test -e mended || exit 1; {LEDGER}"
+    project.begin(pipeline(leases, one=mended, attempts=2, backoff="50ms", ttl=AMPLE), 1)
     project.worker("first", "--once").wait()
     assert [outcome for *_, outcome in project.endings()] == ["failed"]
     doomed = project.worker("doomed", "--drain", env={"DIBS_FAILPOINT": step.value})

@@ -21,7 +21,7 @@ echo "end $(now) $DIBS_ISSUE $DIBS_RUN $DIBS_FENCE" >> visits
 CONFIG = """
 preset = "none"
 leases = "comments"
-ttl = "4s"
+ttl = "30s"
 
 [worker]
 poll = "100ms"
@@ -98,7 +98,7 @@ def test_a_fleet_is_moved_back_and_forth_and_nobody_notices(project: Project) ->
     for worker in fleet:
         worker.signal(15)
     for worker in fleet:
-        worker.wait(30).quiet()
+        worker.wait().quiet()
     for issue, visits in _visits(project).items():
         assert len(visits) == 6, f"{issue}: each of three stages ran once: {visits}"
         kinds = [kind for _, kind, *_ in visits]

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from .harness import CLOCK, Project, until
+from .stores.processes import freeze_between_writes
 
 CONFIG = """
 [[hold]]
@@ -14,11 +15,14 @@ slots = 2
 
 [[hold]]
 name = "deploy"
-ttl = "1s"
+
+[[hold]]
+name = "brief"
+ttl = "6s"
 
 [[loop]]
 name = "beat"
-every = "1s"
+every = "2s"
 run = "echo $DIBS_WINDOW $DIBS_FENCE >> ticks"
 """
 
@@ -92,10 +96,10 @@ def test_as_many_as_there_are_slots(named: Project) -> None:
 @pytest.mark.long
 def test_a_killed_holders_command_is_gone_before_another_gets_in(named: Project) -> None:
     script = "echo $$ > pid; while :; do cut -d' ' -f1 /proc/uptime > seen; done"
-    holder = _hold(named, "deploy", "--", "sh", "-c", script)
+    holder = _hold(named, "brief", "--", "sh", "-c", script)
     named.appears("seen")
     holder.signal(signal.SIGKILL)
-    done = named.dibs("hold", "deploy", "--wait", "30s", "--", "cut", "-d ", "-f1", "/proc/uptime")
+    done = named.dibs("hold", "brief", "--wait", "30s", "--", "cut", "-d ", "-f1", "/proc/uptime")
     assert done.code == 0
     last = float((named.root / "seen").read_text() or 0)
     assert last <= float(done.out), "the old command was still at work"
@@ -104,10 +108,10 @@ def test_a_killed_holders_command_is_gone_before_another_gets_in(named: Project)
 @pytest.mark.long
 def test_a_frozen_holders_command_is_ended_and_it_is_told_so(named: Project) -> None:
     script = "echo > in; while :; do cut -d' ' -f1 /proc/uptime > seen; done"
-    holder = _hold(named, "deploy", "--", "sh", "-c", script)
+    holder = _hold(named, "brief", "--", "sh", "-c", script)
     named.appears("in")
-    holder.signal(signal.SIGSTOP)
-    done = named.dibs("hold", "deploy", "--wait", "30s", "--", "cut", "-d ", "-f1", "/proc/uptime")
+    freeze_between_writes(named, holder)
+    done = named.dibs("hold", "brief", "--wait", "30s", "--", "cut", "-d ", "-f1", "/proc/uptime")
     assert done.code == 0
     last = float((named.root / "seen").read_text() or 0)
     assert last <= float(done.out), "the frozen holder's command was still at work"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from .harness import EITHER_LEASES, LEDGER, Project, alive, pipeline, until
+from .terms import AMPLE, BRISK
 
 BEATER = f"exec '{sys.executable}' -S '{Path(__file__).with_name('beater.py')}' mine"
 WAITING = f'touch "started.$DIBS_ISSUE"; until test -e go; do sleep 0.02; done; {LEDGER}'
@@ -15,7 +16,7 @@ WAITING = f'touch "started.$DIBS_ISSUE"; until test -e go; do sleep 0.02; done; 
 def test_a_paused_issues_work_stops_at_the_next_renewal_and_is_nobodys_failure(
     project: Project, leases: str
 ) -> None:
-    project.begin(pipeline(leases, one=BEATER), 1)
+    project.begin(pipeline(leases, one=BEATER, ttl=AMPLE, extra=BRISK), 1)
     worker = project.worker("worker", "--drain")
     handler = project.pid("mine.pids")
     assert project.dibs("pause", "#1", "--reason", "not now").code == 0
@@ -29,7 +30,7 @@ def test_a_paused_issues_work_stops_at_the_next_renewal_and_is_nobodys_failure(
     assert why["failed_attempts"] == 0
     assert project.dibs("claim", "1").code == 6
 
-    project.configure(pipeline(leases))
+    project.configure(pipeline(leases, ttl=AMPLE))
     assert project.dibs("resume", "1").code == 0
     assert project.dibs("resume", "1").code == 3
     project.drain()
@@ -40,7 +41,7 @@ def test_a_paused_issues_work_stops_at_the_next_renewal_and_is_nobodys_failure(
 def test_a_paused_fleet_finishes_what_it_has_and_claims_nothing(
     project: Project, scope: str
 ) -> None:
-    project.begin(pipeline(one=WAITING), 2)
+    project.begin(pipeline(one=WAITING, ttl=AMPLE), 2)
     worker = project.worker("worker", "--drain")
     project.appears("started.#1")
     assert project.dibs("pause", scope, "--reason", "a freeze").code == 0
@@ -66,7 +67,7 @@ def test_a_paused_fleet_finishes_what_it_has_and_claims_nothing(
 def test_a_graceful_revoke_stops_the_holder_and_nobody_overlaps(
     project: Project, leases: str
 ) -> None:
-    project.begin(pipeline(leases, one=BEATER), 1)
+    project.begin(pipeline(leases, one=BEATER, ttl=AMPLE, extra=BRISK), 1)
     workers = [project.worker(name) for name in ("first", "second")]
     [first] = project.seen("handler_started")
     until(lambda: _beats(project, first["run"]), "the first handler beats")
@@ -100,7 +101,7 @@ def test_a_revoke_hits_only_the_run_it_names_and_force_must_be_meant(project: Pr
 
 
 def test_a_person_takes_an_issue_and_workers_keep_off(project: Project) -> None:
-    project.begin(pipeline(), 2)
+    project.begin(pipeline(ttl=AMPLE), 2)
     assert project.dibs("take", "1", "--as", "ann").code == 0
     reply = project.worker("worker", "--once").wait()
     assert reply.data["outcomes"] == {"advanced": 1}
@@ -114,7 +115,7 @@ def test_a_person_takes_an_issue_and_workers_keep_off(project: Project) -> None:
 
 
 def test_a_person_waits_for_the_present_holder(project: Project) -> None:
-    project.begin(pipeline(one=WAITING), 1)
+    project.begin(pipeline(one=WAITING, ttl=AMPLE), 1)
     worker = project.worker("worker", "--once")
     project.appears("started.#1")
     person = project.start("person", "take", "1", "--as", "ann", "--wait", "60s", "--json")
@@ -129,7 +130,7 @@ def test_a_person_waits_for_the_present_holder(project: Project) -> None:
 def test_a_gate_is_shut_until_a_person_approves_and_opens_once(
     project: Project, leases: str
 ) -> None:
-    text = pipeline(leases, two="exit 1")
+    text = pipeline(leases, two="exit 1", ttl=AMPLE)
     gate = "gate = 'approval'\nnext = 'done'\n"
     text = text.replace("name = 'two'\nnext = 'done'\n", f"name = 'two'\n{gate}", 1)
     project.begin(text.replace("run = '''exit 1'''", ""), 2)

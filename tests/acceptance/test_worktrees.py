@@ -8,6 +8,7 @@ import pytest
 from tests.servers.git_repository import ALONE, bare_repository, git
 
 from .harness import EITHER_LEASES, Project, alive, pipeline, until
+from .terms import AMPLE, time_passes
 
 PUSH = """
 set -e
@@ -102,14 +103,16 @@ def test_kill_9_of_a_worker_loses_no_work_and_the_next_one_heals(
     echo one > committed; git add .; git commit --quiet -m one; echo two > uncommitted
     echo $$ > "$DIBS_ROOT/begun"; exec sleep 600
     """
-    project.begin(pipeline(leases, one=hold, extra=WORKTREE, ttl="3s"), titles=1)
+    project.begin(pipeline(leases, one=hold, extra=WORKTREE, ttl=AMPLE), titles=1)
     worker = project.worker("doomed", env=env)
     handler = project.pid("begun")
     worker.signal(signal.SIGKILL)
     assert worker.wait().code == -signal.SIGKILL
     until(lambda: not alive(handler), "the warden ends the handler")
+    project.nobody_left()
     assert worktrees(shop) == 1
     (project.root / "go").touch()
+    time_passes(project)
     reply = project.drain(env=env)
     assert worktrees(shop) == 0
     [kept] = [commit for commit in recovered(shop) if "uncommitted" in files(shop, commit)]
@@ -128,7 +131,7 @@ def test_a_handler_that_takes_its_time_to_end_still_has_its_worktree(
     trap 'touch "$DIBS_ROOT/asked"; sleep 1; echo late > late; exit 1' TERM
     touch "$DIBS_ROOT/begun"; while :; do sleep 0.05; done
     """
-    project.begin(pipeline(one=slow, extra=WORKTREE, ttl="20s"), titles=1)
+    project.begin(pipeline(one=slow, extra=WORKTREE, ttl=AMPLE), titles=1)
     worker = project.worker("doomed", env=env)
     project.appears("begun")
     worker.signal(signal.SIGKILL)
@@ -222,14 +225,16 @@ def test_kill_9_in_the_middle_of_a_bundle_loses_no_work_and_the_next_worker_heal
     fi
     {TOGETHER}
     """
-    bundled(project, "auto", hold, 1, ttl="3s")
+    bundled(project, "auto", hold, 1, ttl=AMPLE)
     worker = project.worker("doomed", env=env)
     project.pid("begun")
     why = project.dibs("why", "2", "--json")
     assert [reason["code"] for reason in why.data["reasons"]] == ["HELD"]
     worker.signal(signal.SIGKILL)
     worker.wait()
+    project.nobody_left()
     (project.root / "go").touch()
+    time_passes(project)
     project.drain(env=env)
     assert project.lines("bundles") == whole(1)
     assert worktrees(shop) == 0
@@ -243,9 +248,11 @@ def test_kill_9_between_two_issues_of_a_bundle_is_healed(
     project: Project, shop: Path, env: dict[str, str], step: str
 ) -> None:
     """Each claim and each ending stands by itself: what was not ended is worked again."""
-    bundled(project, "auto", TOGETHER, 1, ttl="2s")
+    bundled(project, "auto", TOGETHER, 1, ttl=AMPLE)
     doomed = project.worker("doomed", env={**env, "DIBS_FAILPOINT": step})
     assert doomed.wait().code == -signal.SIGKILL
+    project.nobody_left()
+    time_passes(project)
     project.drain(env=env)
     again = {"claim.painted": whole(1), "finish.decided": [*whole(1), "#2 #3"]}
     assert project.lines("bundles") == again.get(step, [*whole(1), "#2 #3"])

@@ -15,12 +15,14 @@ SLOW = {"a_crowd_never_exceeds_a_limit": ("git",), "nobody_sees_half_a_grant": (
     "restarts_change_no_answer": ("redis-cluster", "etcd", "dynamodb", "git")
 }
 """Checks that need many processes or a server's restart, and the stores where that takes long."""
+PATIENT = [pytest.mark.long, pytest.mark.timeout(300)]
+"""Some take a minute by themselves, and several beside other load."""
 ASKED = [
     pytest.param(
         name,
         check,
         id=f"{name}-{check}",
-        marks=[pytest.mark.long] if name in SLOW.get(check.name, ()) else [],
+        marks=PATIENT if name in SLOW.get(check.name, ()) else [],
     )
     for name, (_, declares) in STORES.items()
     for check in LEASE_CHECKS

@@ -114,7 +114,8 @@ def test_a_run_that_never_held_it_is_told_so(project):
 
 
 def test_a_store_that_cannot_be_asked_proves_nothing(project):
-    project.begin(pipeline(f"redis://127.0.0.1:{free_port()}?timeout=1"), 1, history=False)
+    project.begin(pipeline(), 1, history=False)
+    project.configure(pipeline(f"redis://127.0.0.1:{free_port()}?timeout=1"))
     said = project.dibs("fence", "check", "1", "--run", "deadbeef", "--json")
     assert said.code == 8
     assert said.data["issue"] == "1"

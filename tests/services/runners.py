@@ -1,16 +1,16 @@
 """A runner of handlers that takes virtual time and ends as it was told to."""
 
-import threading
 from dataclasses import dataclass, field
 
 from dibs.core.errors import HandlerUnusable
 from dibs.ports.runner import Assignment, Exited, Stopped
-from dibs.testing.clock import FakeClock
+
+from .clock import WatchedClock
 
 
 @dataclass(eq=False)
 class ScriptedRun:
-    clock: FakeClock
+    clock: WatchedClock
     assignment: Assignment
     exits: int
     after_s: float
@@ -32,8 +32,7 @@ class ScriptedRun:
         if self.polled_s >= self.after_s:
             return Exited(self.exits)
         self.polled_s += seconds
-        self.clock.advance(seconds)
-        threading.Event().wait(0.002)  # the keeper's thread needs a little real time
+        self.clock.pass_on(seconds)  # so that the keeper's threads do what it was time for
         return None
 
     def stop(self, why):
@@ -50,7 +49,7 @@ class ScriptedRun:
 class ScriptedRunner:
     """Every handler exits with `exits` after `after_s` virtual seconds and leaves `left`."""
 
-    clock: FakeClock
+    clock: WatchedClock
     exits: int = 0
     after_s: float = 0.0
     left: bytes = b""

@@ -11,8 +11,9 @@ from dibs.core.errors import Unwritable
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.ports.hints import Happening, Rubbish
 from dibs.services.listening import Did, Listening, may_free_an_issue
-from dibs.testing.clock import EPOCH, FakeClock
+from dibs.testing.clock import EPOCH
 
+from .clock import WatchedClock
 from .world import TTL, pipeline_of
 
 PIPELINE = replace(pipeline_of(), priorities=("urgent",))
@@ -52,7 +53,7 @@ class Counted:
 
 class Listener:
     def __init__(self, *repos):
-        self.told, self.waker, self.clock = Told(), Counted(), FakeClock()
+        self.told, self.waker, self.clock = Told(), Counted(), WatchedClock()
         self.listening = Listening(
             self.told, self.waker, PIPELINE, self.clock, repos=repos or ("Acme/Shop",)
         )
@@ -69,11 +70,11 @@ class Listener:
         """How often workers are woken by what happens until the listener ends."""
         thread = threading.Thread(target=self.listening.wake_workers)
         thread.start()
+        self.clock.let_others()
         action()
-        self.clock.advance(1)
+        self.clock.pass_on(1)
         self.listening.end()
-        self.clock.advance(3600)
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
         return self.waker.wakes
 
@@ -267,14 +268,10 @@ def test_what_happens_later_is_another_hint():
     listener = Listener()
 
     def twice():
-        listener.hear(issues("opened"))
-        while listener.waker.wakes == 0:
-            listener.clock.advance(0.1)
-            threading.Event().wait(0.002)
-        listener.hear(issues("opened"))
-        while listener.waker.wakes == 1:
-            listener.clock.advance(0.1)
-            threading.Event().wait(0.002)
+        for wakes in (1, 2):
+            listener.hear(issues("opened"))
+            listener.clock.pass_on(1)
+            assert listener.waker.wakes == wakes
 
     assert listener.wakes_after(twice) == 2
 

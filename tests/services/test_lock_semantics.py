@@ -13,7 +13,7 @@ from dibs.core.steps import Step
 from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Claimed, Refused
 
-from .test_working import PATIENCE_S, Handler, make_worker
+from .test_working import PATIENCE_S, WAIT_S, Handler, make_worker
 from .world import (
     BEAT_S,
     TTL_S,
@@ -152,7 +152,7 @@ def test_a_renewal_that_is_under_way_when_the_work_ends_is_waited_for_and_harms_
     def before(call):
         if call.name == "renew":
             renewing.set()
-            assert go_on.wait(20)
+            assert go_on.wait(WAIT_S)
         elif call.name == "finish":
             order.append("finishing")
 
@@ -164,13 +164,13 @@ def test_a_renewal_that_is_under_way_when_the_work_ends_is_waited_for_and_harms_
         target=lambda: results.append(process.services.advancing.advance(keeper))
     )
     keeping.start()
-    assert renewing.wait(20)
+    assert renewing.wait(WAIT_S)
     ending.start()
     ending.join(0.05)  # a chance to go wrong
     assert order == []
     go_on.set()
     for thread in (keeping, ending):
-        thread.join(20)
+        thread.join(WAIT_S)
     (finished,) = results
     assert isinstance(finished, Finished)
     assert order == ["renewed", "finishing"]

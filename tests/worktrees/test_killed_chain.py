@@ -66,6 +66,7 @@ def test_every_step_is_passed_as_often_as_the_table_says(undisturbed):
     assert undisturbed[1] == PASSED
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("step", "nth"), CASES, ids=str)
 def test_killed_there_another_one_gets_to_the_same_result(place, undisturbed, step, nth):
     repos = clones(place)

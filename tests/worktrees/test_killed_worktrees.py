@@ -65,7 +65,9 @@ def test_every_step_is_in_the_table():
     assert set(PASSED) == set(WorktreeStep)
 
 
-@pytest.mark.parametrize("where", [*CASES, "body"])
+@pytest.mark.parametrize(
+    "where", [*(pytest.param(w, marks=pytest.mark.long) for w in CASES), "body"]
+)
 def test_killed_there_the_next_one_clears_and_keeps(where, root, backend, frontend):
     worked = died(where, root, backend, frontend)
     with MultiWorktree([backend.request, frontend.request], "robin", "43", root):

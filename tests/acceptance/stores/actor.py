@@ -46,8 +46,9 @@ class Watch:
     def _work(self) -> None:
         while not self.over.is_set():
             try:
+                asked_at = CLOCK.now()
                 self._hold.check()
-                self.passed_at = CLOCK.now()
+                self.passed_at = asked_at
             except dibs.LeaseLost as lost:
                 self.stopped_at, self.why = CLOCK.now(), str(lost)
                 self.over.set()

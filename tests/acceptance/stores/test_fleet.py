@@ -24,7 +24,7 @@ sweep = '200ms'
 [[stage]]
 name = 'one'
 next = 'done'
-ttl = '3s'
+ttl = '6s'
 backoff = '100ms'
 run = '''{STEP}'''
 [[stage]]

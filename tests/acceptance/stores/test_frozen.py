@@ -17,8 +17,8 @@ from .writing import address_of
 
 pytestmark = pytest.mark.long
 
-TTL = "1500ms"
-TTL_S = 1.5
+TTL = "4s"
+TTL_S = 4.0
 
 # Where the leases are, and where what they protect is.
 PAIRS = [

@@ -28,7 +28,8 @@ pytestmark = pytest.mark.long
 _G = TypeVar("_G")
 MOST_REPLIES = 12
 EXPERIENCE = (0, 1, 4)
-SOON_S = 1
+SOON_S = 3
+"""How long a client waits for a reply that hangs: longer than any that was not lost takes."""
 GIVEN_BACK = Ending(Outcome.CONCEDED)
 DONE = Ending(Outcome.ADVANCED, StageName("next"), "the first word")
 OTHERWISE = Ending(Outcome.FAILED, None, "a second word")

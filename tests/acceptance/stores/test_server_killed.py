@@ -14,9 +14,9 @@ from .processes import Company
 pytestmark = pytest.mark.long
 
 REF = hold_ref("resource", 1)
-LONG = "12s"
-"""Longer than any of the servers takes to come back."""
-SHORT = "2s"
+LONG = "24s"
+"""Longer than any of the servers takes to come back, on however busy a machine."""
+SHORT = "4s"
 # Says that it is there, waits to be let go on, and then completes its step.
 WAITING = f'touch "started.$DIBS_STAGE"; until test -e go; do sleep 0.02; done; {LEDGER}'
 

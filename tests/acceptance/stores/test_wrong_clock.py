@@ -75,7 +75,7 @@ def test_its_lease_is_kept_and_runs_out_and_it_waits_like_any_other(
     store = place.open()
     get_it(store, ISSUE)
     wrong = company.actor("wrong", place.url(), env=faked_clock(hours))
-    held = wrong.ask("hold", name="resource", ttl="2s")
+    held = wrong.ask("hold", name="resource", ttl="4s")
     until(lambda: wrong.ask("condition")["beats"] >= 4, "it is renewed past its first end")
     assert not wrong.ask("condition")["lost"]
     assert try_once(store, HELD) is None
