@@ -86,8 +86,8 @@ COMMANDS = {
 }
 
 
-# Commands that go on for long: what they log is stamped with its time. The others say it plainly.
-_GO_ON = {"work", "listen", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"}
+# Commands whose log lines carry a time. The others end at once and print a warning as it is.
+_LONG_RUNNING = {"work", "listen", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"}
 
 
 class LazyGroup(click.Group):
@@ -154,7 +154,7 @@ def cli(
 
     from dibs.frontends.cli.context import Context, json_asked
 
-    if verbose or ctx.invoked_subcommand in _GO_ON:
+    if verbose or ctx.invoked_subcommand in _LONG_RUNNING:
         import logging
 
         level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
@@ -169,18 +169,18 @@ def cli(
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code. Never a traceback for what can be said."""
+    """Run one command line and return its exit code. Only a bug in dibs raises."""
     try:
         result: Any = cli.main(args=arguments, prog_name="dibs", standalone_mode=False)
     except SystemExit as asked:
         return int(asked.code or 0) if isinstance(asked.code, int | None) else 1
-    except BaseException as error:  # noqa: BLE001 - raised again there unless it can be said
-        return _said(error, arguments)
+    except BaseException as error:  # noqa: BLE001 - raised again unless it is one of ours
+        return _report(error, arguments)
     return result if isinstance(result, int) else 0
 
 
-def _said(error: BaseException, arguments: list[str]) -> int:
-    """Tell what stopped a command; the exit code for it. Anything unforeseen is raised again."""
+def _report(error: BaseException, arguments: list[str]) -> int:
+    """Print why the command stopped and return its exit code. Raises the error if it is a bug."""
     from dibs.core.errors import DibsError
     from dibs.frontends.cli import output
     from dibs.frontends.cli.context import json_asked
@@ -191,8 +191,12 @@ def _said(error: BaseException, arguments: list[str]) -> int:
         case click.exceptions.Abort() | KeyboardInterrupt():
             return int(Exit.INTERRUPTED)
         case click.ClickException() if as_json:
-            said = {"code": "USAGE", "message": error.format_message(), "hint": "see dibs --help"}
-            output.write_json({"ok": False, "exit": int(Exit.USAGE), "error": said})
+            problem = {
+                "code": "USAGE",
+                "message": error.format_message(),
+                "hint": "see dibs --help",
+            }
+            output.write_json({"ok": False, "exit": int(Exit.USAGE), "error": problem})
             return int(Exit.USAGE)
         case click.ClickException():
             error.show(sys.stderr)
