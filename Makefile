@@ -45,7 +45,7 @@ test: $(STAMP) ## the tests: at most eight minutes
 	$(PYTEST) -m "not long" $(TESTS)
 
 test-all: test ## and the long tier: every crash step, storms, servers killed, foreign clients
-	$(PYTEST) -m long $(TESTS)
+	$(PYTEST) -m long $(TESTS) || test $$? -eq 5  # 5: none of TESTS is long
 
 check: format lint imports types test ## before every commit that is shared
 

@@ -10,6 +10,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -89,7 +90,10 @@ def _time(command: list[str], place: Path) -> tuple[float, float]:
     with subprocess.Popen(
         command, cwd=place, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
     ) as child:
+        patience = threading.Timer(60, child.kill)
+        patience.start()
         _, status, used = os.wait4(child.pid, 0)
+        patience.cancel()
         child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}")

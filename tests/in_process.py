@@ -32,7 +32,7 @@ def run_in_process(
     given: str | bytes = "",
 ) -> Ran:
     """One command to its end, in that folder and with that environment alone."""
-    told, out, err = _stream(given), _stream(), _stream()
+    told, out, err = _stream(given), _stream(), _stream(errors="backslashreplace")
     with _elsewhere(cwd, env, told, out, err):
         code = program(list(arguments))
         out.flush()
@@ -40,9 +40,9 @@ def run_in_process(
     return Ran(code, _written(out), _written(err))
 
 
-def _stream(given: str | bytes = "") -> io.TextIOWrapper:
+def _stream(given: str | bytes = "", errors: str = "strict") -> io.TextIOWrapper:
     written = given.encode() if isinstance(given, str) else given
-    return io.TextIOWrapper(io.BytesIO(written), "utf-8", write_through=True)
+    return io.TextIOWrapper(io.BytesIO(written), "utf-8", errors, write_through=True)
 
 
 def _written(stream: io.TextIOWrapper) -> str:
@@ -58,12 +58,12 @@ def _elsewhere(cwd: Path, env: Mapping[str, str], *streams: io.TextIOWrapper) ->
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     hooked = {number: signal.getsignal(number) for number in _SIGNALS}
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.stdin, sys.stdout, sys.stderr = streams
-    root.handlers[:] = []  # as in a new process: pytest's own would keep ours from being set
     try:
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        sys.stdin, sys.stdout, sys.stderr = streams
+        root.handlers[:] = []  # as in a new process: pytest's own would keep ours from being set
         yield
     finally:
         sys.stdin, sys.stdout, sys.stderr = ours

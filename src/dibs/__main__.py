@@ -11,7 +11,7 @@ def main() -> None:
         return
     import gc
 
-    gc.set_threshold(50_000, 20, 20)  # imports make no garbage, and collecting takes a tenth
+    gc.disable()  # imports make no garbage; Context.connect and commands that go on enable it
     from dibs.frontends.cli.main import run
 
     leave(run(sys.argv[1:]))
@@ -30,8 +30,9 @@ def leave(code: int) -> None:
     if threading.active_count() == 1:
         atexit._run_exitfuncs()  # noqa: SLF001 - as the interpreter does at its end
         try:
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:  # as it is where the caller closed the descriptor
+                    stream.flush()
         except (OSError, ValueError):
             sys.exit(code)
         os._exit(code)

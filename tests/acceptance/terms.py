@@ -1,4 +1,8 @@
-"""Terms that no machine is too slow for, and time that passes when a test says so."""
+"""Terms that no machine is too slow for, and time that passes when a test says so.
+
+Only the store's clock is put on. That a holder stops by its own clock, too, is shown with a clock
+that is turned by hand in tests/services/test_keeping.py, and in real time in the long tier.
+"""
 
 from .harness import Project
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from .harness import Project, bare_root, pipeline
+from .terms import AMPLE, time_passes
 
 ISSUES = 4
 COMMANDS = (
@@ -37,7 +38,7 @@ def _refused(
 
 @pytest.fixture
 def backlog(project: Project) -> Project:
-    return project.begin(pipeline(), ISSUES)
+    return project.begin(pipeline(ttl=AMPLE), ISSUES)
 
 
 @contextlib.contextmanager
@@ -300,10 +301,11 @@ def test_a_worker_that_cannot_write_any_more_leaves_and_loses_nothing(
     project: Project, size: int
 ) -> None:
     """Cut off at one size after another: in a claim, in an ending, in what paints it."""
-    project.begin(pipeline(), 12)
+    project.begin(pipeline(ttl=AMPLE), 12)
     reply = project.dibs("work", "--drain", limit=_file_limit(size)).quiet()
     assert reply.code == 1, reply
     assert "backlog.db" in reply.err
+    time_passes(project)
     project.drain()
     project.assert_drained(12)
 
@@ -314,23 +316,25 @@ def test_a_full_disk(project: Project, namespace: Callable[..., Namespace]) -> N
     folder = project.root
     project.root = inside.see(project.root)
     project.inside = inside.enter
-    project.begin(pipeline())
-    added = 0
-    while added < 500:
-        reply = project.dibs(
-            "add", *(f"issue {added + n}" for n in range(1, 6)), "--body", "x" * 4000
-        )
-        if reply.code:
-            break
-        added += 5
-    reply.told(1, "backlog.db")
-    before = project.sql("SELECT COUNT(*) FROM issues")[0][0]
-    assert added <= before < added + 5
+    project.begin(pipeline(ttl=AMPLE))
+    before = 0
+    for length in (30_000, 4000):  # few issues, as all are worked below, and little room left
+        added = before
+        while added < 500:
+            titles = (f"issue {added + n}" for n in range(1, 6))
+            reply = project.dibs("add", *titles, "--body", "x" * length)
+            if reply.code:
+                break
+            added += 5
+        reply.told(1, "backlog.db")
+        before = project.sql("SELECT COUNT(*) FROM issues")[0][0]
+        assert added <= before < added + 5
     worker = project.dibs("work", "--drain").quiet()
     assert worker.code == 1, worker
 
     inside.run("mount", "-o", "remount,size=200m", str(folder))
     assert project.sql("PRAGMA integrity_check") == [("ok",)]
     assert project.sql("SELECT COUNT(*) FROM issues") == [(before,)]
+    time_passes(project)
     project.drain()
     project.assert_drained(before)

@@ -545,3 +545,10 @@ def test_a_script_can_hold_a_lease_by_hand(project: Project) -> None:
     assert (again.code, again.error["code"]) == (5, "LEASE_LOST")
     assert project.advances() == {("#1", "one"): 1}
     assert project.labels() == {"stage:two"}
+
+
+def test_an_empty_file_name_is_a_file_that_cannot_be_read(project: Project) -> None:
+    """A script whose variable is not set must not work on another backlog."""
+    project.begin(pipeline(), 1)
+    project.dibs("--config", "", "list").told(1, "cannot be read")
+    assert project.dibs("-C", "", "list").code == 0

@@ -9,7 +9,7 @@ import click
 import pytest
 
 import dibs
-from dibs.frontends.cli.main import COMMANDS, cli
+from dibs.frontends.cli.main import COMMANDS, LONG_RUNNING, cli
 
 from .pages import ROOT
 
@@ -120,6 +120,10 @@ def test_what_help_says_of_a_command_is_what_the_command_says():
         assert command.get_short_help_str(200) == about, name
 
 
+def test_commands_that_run_long_are_commands():
+    assert COMMANDS.keys() >= LONG_RUNNING
+
+
 def test_the_version_is_printed_without_importing_anything(tmp_path):
     asked = "import sys; sys.argv = ['dibs', '--version']\nfrom dibs.__main__ import main"
     code = f"{asked}\nmain()\n{_TELL}"
@@ -179,6 +183,32 @@ def test_the_process_ends_with_the_answer_written_and_its_exit_functions_run(cod
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, "answer\nat exit\n", "")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-"])
+def test_a_stream_that_the_caller_closed_is_no_failure(closed, tmp_path):
+    done = subprocess.run(
+        f"{sys.executable} -m dibs --help {closed}",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0
+
+
+def test_garbage_is_collected_again_once_a_backlog_is_open(tmp_path):
+    code = (
+        "import gc, sys\n"
+        "gc.disable()\n"
+        "from dibs.frontends.cli.main import run\n"
+        "assert run(['--help']) == 0\n"
+        "assert not gc.isenabled()\n"
+        "assert run(['list']) == 0\n"
+        "assert gc.isenabled()\n"
+    )
+    _after(code, tmp_path)
 
 
 def test_a_thread_that_is_left_is_waited_for(tmp_path):

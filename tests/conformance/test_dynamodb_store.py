@@ -513,7 +513,8 @@ def test_a_silent_service_is_an_outage_in_time(harness, operation):
             harness.url(endpoint=f"http://127.0.0.1:{relay.port}", timeout=0.5)
         )
         issue = harness.issue()
-        lease = store.acquire(bid(issue, "a", TTL)).lease
+        lease = harness.store.acquire(bid(issue, "a", TTL)).lease
+        wait_until(lambda: store.read(issue) is not None, "the store is connected")
         relay.go_silent()
         calls = {
             "acquire": lambda: store.acquire(bid(issue, "b", TTL)),

@@ -625,7 +625,7 @@ def test_a_leader_that_hung_takes_no_lease_along(cluster, prefix, opening):
     """It wakes up believing that it leads, and ends what it thinks is over (etcd issue 15247)."""
     leader = cluster.leader
     store = opening(cluster.url(leader, prefix, "?timeout=3"))
-    ttl = timedelta(seconds=4)
+    ttl = timedelta(seconds=9)
     lease = granted(store, ttl=ttl)
     leader.freeze()
     try:

@@ -631,7 +631,7 @@ def test_a_frozen_server_is_told_as_one_in_time_and_asked_again_later(server, st
             began = clock.now()
             with pytest.raises(Unavailable):
                 store.acquire(bid("a"))
-            assert clock.now() - began < 10, "far more than the timeout and a connection's"
+            assert clock.now() - began < 30, "far more than the timeout and a connection's"
         idle.await_end(ISSUE, 5)
     finally:
         server.thaw()
@@ -853,6 +853,13 @@ def test_it_wakes_who_waits(store):
     assert isinstance(store, Waking)
 
 
+@pytest.fixture
+def all_ears(monkeypatch):
+    """Nobody looks by itself before its time is over: who goes on earlier was told."""
+    monkeypatch.setattr("dibs.adapters.leases.postgres._EAR_S", (60.0, 60.0))
+
+
+@pytest.mark.usefixtures("all_ears")
 @pytest.mark.parametrize("way", ["release", "acknowledge", "force"])
 def test_whoever_waits_is_told_of_the_end(store, stores, admin, name, threads, way):
     waiter = stores()
@@ -870,13 +877,14 @@ def test_whoever_waits_is_told_of_the_end(store, stores, admin, name, threads, w
             case "force":
                 by = Revocation(lease.run, "ada", "why", force=True)
                 assert store.revoke(ISSUE, by) is not None
-        assert waiting.result(30) < 5, "nobody told; the wait ended by itself"
+        assert waiting.result(60) < 50, "nobody told; the wait ended by itself"
 
 
+@pytest.mark.usefixtures("all_ears")
 def test_an_issue_that_is_free_is_not_waited_for(store):
-    assert _seconds(store.await_end, ISSUE, 60) < 5
+    assert _seconds(store.await_end, ISSUE, 60) < 50
     store.release(hold(store, "a"), CONCEDED)
-    assert _seconds(store.await_end, ISSUE, 60) < 5
+    assert _seconds(store.await_end, ISSUE, 60) < 50
 
 
 def test_who_stops_waiting_leaves_no_name_behind(store, admin, name):
@@ -885,6 +893,7 @@ def test_who_stops_waiting_leaves_no_name_behind(store, admin, name):
     assert _awaiting(admin, name) == []
 
 
+@pytest.mark.usefixtures("all_ears")
 def test_a_queue_is_woken_one_by_one_in_its_order(store, stores, admin, name, threads):
     lease = hold(store, "first")
     order, asked = [], []
@@ -905,7 +914,7 @@ def test_a_queue_is_woken_one_by_one_in_its_order(store, stores, admin, name, th
         queued.append(threads.submit(queue, number, stores()))
         wait_until(lambda: len(_awaiting(admin, name)) == len(queued), "the next one waits")
     took_s = _seconds(lambda: (store.release(lease, CONCEDED), [one.result(60) for one in queued]))
-    assert took_s < 5, "somebody was not told, and looked by itself"
+    assert took_s < 50, "somebody was not told, and looked by itself"
     assert order == list(range(8))
     assert asked == order, "somebody asked who was not meant"
 

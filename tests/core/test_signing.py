@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from rich.pretty import pretty_repr
 
 from dibs.core import card, control, signing
 from dibs.core.agent_dialect import key_of, their_release
@@ -273,7 +274,7 @@ def test_what_is_no_list_of_keys_is_refused_without_showing_any(text):
 
 
 def test_a_secret_is_never_shown():
-    for shown in (repr(BOTH), str(BOTH), repr(BOTH.keys[0]), f"{BOTH!r}"):
+    for shown in (repr(BOTH), str(BOTH), repr(BOTH.keys[0]), f"{BOTH!r}", pretty_repr(BOTH)):
         assert SECRET not in shown
         assert OTHER not in shown
         assert "one" in shown or "two" in shown

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
+from rich.pretty import pretty_repr
 
 from dibs.adapters.clocks import wall_clock
 from dibs.adapters.github.app import Answered, AppInstallation, _Given
@@ -505,7 +506,8 @@ def test_a_token_of_an_app_is_in_no_repr():
     given = msgspec.json.decode(
         b'{"token": "ghs_secret", "expires_at": "2030-01-01T00:00:00Z"}', type=_Given
     )
-    assert "ghs_secret" not in repr(answered) + repr(given)
+    for shown in (repr, pretty_repr):
+        assert "ghs_secret" not in shown(answered) + shown(given)
 
 
 # In the clear

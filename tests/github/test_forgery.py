@@ -29,7 +29,7 @@ FORGERS = pytest.mark.parametrize(
     [
         pytest.param(STRANGER, {}, id="stranger"),
         pytest.param(STRANGER, KEY, id="stranger-with-keys", marks=pytest.mark.long),
-        pytest.param(COLLEAGUE, KEY, id="writer-without-the-key", marks=pytest.mark.long),
+        pytest.param(COLLEAGUE, KEY, id="writer-without-the-key"),
     ],
 )
 

@@ -33,7 +33,7 @@ class FileJournal:
         self._warned = False
 
     def append(self, event: Event) -> None:
-        # Within a line as json.dumps writes it, without importing json into every command.
+        # Texts and whole numbers, spaced as json.dumps does it, without importing json at a start.
         line = msgspec.json.format(msgspec.json.encode(describe(event)), indent=0) + b"\n"
         try:
             with self._lock:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from enum import Enum, StrEnum
 from hashlib import sha256
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -43,6 +44,9 @@ class Key(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Key(id={self.id!r})"  # logs and tracebacks show no secret
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("id", self.id)]
 
 
 class Strictness(StrEnum):

@@ -322,8 +322,8 @@ class Supervision:
                 if self._clock.wait(self._stop, pause_s):
                     return
         except Exception:  # noqa: BLE001 - whatever it is, the work must learn of it
-            _log().exception("%s: the keeper failed", self._keeper.issue)
             self._keeper.give_up("its keeper failed")
+            _log().exception("%s: the keeper failed", self._keeper.issue)
 
     def stop(self) -> None:
         """No renewal is under way when this returns: a card has one writer at a time."""

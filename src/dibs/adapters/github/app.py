@@ -8,7 +8,7 @@ as soon as it is known, and how long a token lasts is counted on the local clock
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -42,6 +42,9 @@ class Answered(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Answered(status={self.status})"  # the body may be a token
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("status", self.status)]
 
 
 Ask = Callable[[str, str, str], Answered]
@@ -154,3 +157,6 @@ class _Given(Struct):
 
     def __repr__(self) -> str:
         return f"_Given(expires_at={self.expires_at})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("expires_at", self.expires_at)]

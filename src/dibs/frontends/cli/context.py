@@ -1,6 +1,7 @@
 """What every command shares: where the backlog is, who is asking, how to answer."""
 
 import functools
+import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,9 @@ class Context(Struct):
     def connect(self, settings: Settings | None) -> "Services":
         from dibs.wiring import connect
 
+        if not gc.isenabled():  # the program's start is over: see dibs.__main__
+            gc.freeze()
+            gc.enable()
         if self._services is None:
             self._services = connect(
                 settings or self.settings, author=config.actor(), create=self.creates

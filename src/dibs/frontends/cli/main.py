@@ -1,5 +1,6 @@
 """The program's entry: the list of commands, loaded one by one when asked for."""
 
+import gc
 import importlib
 import os
 import sys
@@ -86,8 +87,8 @@ COMMANDS = {
 }
 
 
-# Commands whose log lines carry a time. The others end at once and print a warning as it is.
-_LONG_RUNNING = {"work", "listen", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"}
+# Commands whose log lines carry their time and origin. The others print a warning as it is.
+LONG_RUNNING = {"work", "listen", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"}
 
 
 class LazyGroup(click.Group):
@@ -154,18 +155,22 @@ def cli(
 
     from dibs.frontends.cli.context import Context, json_asked
 
-    if verbose or ctx.invoked_subcommand in _LONG_RUNNING:
+    if ctx.invoked_subcommand in LONG_RUNNING:
+        gc.enable()
+    if verbose or ctx.invoked_subcommand in LONG_RUNNING:
         import logging
 
         level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
         logging.basicConfig(
             level=level, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
         )
-    if directory is not None and not os.path.isdir(directory):  # noqa: PTH112
-        raise click.BadParameter(f"{directory} is not a folder", param_hint="--directory")
     if directory is not None:
-        os.chdir(directory)
-    ctx.obj = Context(Path.cwd(), Path(config_file) if config_file else None, json_asked(as_json))
+        folder = Path(directory)
+        if not folder.is_dir():
+            raise click.BadParameter(f"{folder} is not a folder", param_hint="--directory")
+        os.chdir(folder)
+    file = Path(config_file) if config_file is not None else None
+    ctx.obj = Context(Path.cwd(), file, json_asked(as_json))
 
 
 def run(arguments: list[str]) -> int:
