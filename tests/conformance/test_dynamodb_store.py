@@ -18,6 +18,7 @@ import pytest
 from botocore.exceptions import ClientError
 from msgspec.structs import replace
 from tests.servers.dynamodb import REGION, DynamoServer
+from tests.servers.process import wait_until
 from tests.servers.relay import Relay
 
 from dibs.adapters.clocks import SystemClock, wall_clock

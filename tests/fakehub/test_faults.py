@@ -1,5 +1,7 @@
 """What goes wrong on demand, over real HTTP."""
 
+import threading
+
 import httpx
 import pytest
 
@@ -122,8 +124,12 @@ def test_a_connection_that_drops_before_or_after_the_write(shop, writer, wrong, 
 def test_a_slow_reply_is_slow_after_its_work_is_done(shop, writer):
     opened(writer)
     shop.hub.faults.add(Fault(Wrong.SLOW, seconds=(60, 60), kind=POST_COMMENT))
+    made = threading.Event()
+    shop.hub.state.listeners.append(lambda _: made.set())
+    hurry = httpx.Timeout(30, read=0.3)
     with shop.client("alice-token") as hasty, pytest.raises(httpx.ReadTimeout):
-        hasty.post(COMMENTS, json={"body": "x"}, timeout=0.3)
+        hasty.post(COMMENTS, json={"body": "x"}, timeout=hurry)
+    assert made.wait(timeout=50), "the work is done long before the reply comes"
     assert bodies(writer) == ["x"]
 
 

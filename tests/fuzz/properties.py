@@ -233,6 +233,8 @@ def _events(body: str) -> list[tuple[str, str]]:
 def check_reference(text: str, home: str = "acme/shop") -> IssueRef | None:
     """What a person typed: an issue that can be written and read again, or the declared refusal."""
     meant = spelled(text, home)
+    if meant is not None and meant.repo.casefold() == home.casefold():
+        meant = IssueRef(home, meant.key)  # one repository has one name, whatever its capitals
     try:
         ref = parse_reference(text, default_repo=home)
     except BadReference as refusal:

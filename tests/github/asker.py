@@ -1,7 +1,7 @@
 """A process that asks a ledger for leave again and again, and says what it was told.
 
 `python -m tests.github.asker FILE MOST SECONDS`: asks once, waits for a line, and then asks for so
-long; prints when it was let through, by the uptime.
+long, and until it was refused many times in a row; prints when it was let through, by the uptime.
 """
 
 import sys
@@ -12,6 +12,8 @@ from dibs.adapters.github.budget import Purpose
 from dibs.adapters.github.ledger import FileLedger
 from dibs.adapters.github.pace import Kind, Limits
 
+_MANY = 20
+
 
 def main(place: str, most: int, seconds: float) -> None:
     clock = SystemClock()
@@ -21,11 +23,13 @@ def main(place: str, most: int, seconds: float) -> None:
     first = ledger.admit(Kind.REST_CREATE, Purpose.HOLD)
     print("ready" if first is None else "refused", flush=True)
     sys.stdin.readline()
-    until = clock.now() + seconds
-    while clock.now() < until:
+    until, in_a_row = clock.now() + seconds, 0
+    while clock.now() < until or in_a_row < _MANY:
         if ledger.admit(Kind.REST_CREATE, Purpose.HOLD) is None:
+            in_a_row = 0
             print(repr(clock.now()), flush=True)
         else:
+            in_a_row += 1
             clock.sleep(0.005)
 
 

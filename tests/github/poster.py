@@ -1,7 +1,8 @@
 """A worker of sorts: a process that writes comments as fast as it is let, over its environment.
 
-`python -m tests.github.poster MOST SECONDS`: keeps to MOST creations a minute; prints what became
-of each attempt, one word a line, and the seconds to wait beside a refusal.
+`python -m tests.github.poster MOST SECONDS`: keeps to MOST creations a minute, for so long and
+until it was refused many times in a row; prints what became of each attempt, one word a line, and
+the seconds to wait beside a refusal.
 """
 
 import sys
@@ -10,13 +11,15 @@ from dibs.adapters.clocks import SystemClock
 from dibs.adapters.github.transport import Limits, Purpose, Transports
 from dibs.core.errors import Outage, RateLimited
 
+_MANY = 20
+
 
 def main(most: int, seconds: float) -> None:
     clock = SystemClock()
     transports = Transports.from_environment(limits=Limits(creations_a_minute=most))
     transport = transports.for_repository("acme/shop")
-    until = clock.now() + seconds
-    while clock.now() < until:
+    until, in_a_row = clock.now() + seconds, 0
+    while clock.now() < until or in_a_row < _MANY:
         try:
             transport.rest(
                 "POST",
@@ -26,10 +29,12 @@ def main(most: int, seconds: float) -> None:
             )
         except RateLimited as limit:
             print(f"refused {limit.retry_after_s:.3f}", flush=True)
+            in_a_row += 1
             clock.sleep(0.02)
         except Outage as failure:
             print(f"{failure.code.lower()} {failure}", flush=True)
         else:
+            in_a_row = 0
             print("posted", flush=True)
     transports.close()
 

@@ -90,7 +90,7 @@ def test_who_is_told_to_stop_may_release_there_and_then(hub):
     won.lease.on_lost(stop)
     hub.edit(number, add=["do-not-pickup"])
     threading.Thread(target=won.lease._keeper.renew_now, daemon=True).start()
-    assert told.wait(20), "it waits for itself"
+    assert told.wait(60), "it waits for itself"
     assert answers == [True]
     assert hub.labels(number) == {"agent:implement", "do-not-pickup"}
 

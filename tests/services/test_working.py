@@ -511,6 +511,7 @@ def test_an_ending_that_cannot_be_written_does_not_take_the_worker_down(world):
     report = worker.run()
     watcher.join(WAIT_S)
     assert report.outcomes["broken"] >= 1
+    assert any(line.startswith(f"{bad} was not finished: ") for line in process.told)
     assert world.labels(good) == {"stage:review"}
 
 
