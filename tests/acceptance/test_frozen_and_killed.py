@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from dibs.adapters.clocks import SystemClock
+from dibs.adapters.runners import warden
 
 from .harness import EITHER_LEASES, LEDGER, Child, Project, alive, frozen, pipeline, until
 from .terms import AMPLE, BRISK, time_passes
@@ -143,3 +147,23 @@ def test_what_a_finished_handler_left_running_is_ended(project: Project) -> None
     project.assert_drained(1)
     assert not alive(project.pid("left.pids"))
     project.nobody_left()
+
+
+def test_a_handler_whose_worker_is_dead_before_it_starts_is_ended_all_the_same() -> None:
+    """Its warden ends a group: it waits until the handler has one."""
+    for _ in range(30):
+        (orders, worker), (heard, told) = os.pipe(), os.pipe()
+        os.close(worker)
+        until_s = str(SystemClock().now() + 600)
+        words = [str(orders), str(told), "0.05", until_s, "--", "sleep", "600"]
+        started = subprocess.Popen(
+            [sys.executable, "-I", "-S", warden.__file__, *words],
+            pass_fds=(orders, told),
+            start_new_session=True,
+        )
+        os.close(orders)
+        os.close(told)
+        try:
+            started.wait(60)
+        finally:
+            os.close(heard)

@@ -57,11 +57,17 @@ class Warden:
             self._say(f"stopped {why.removeprefix('kill ')}")
 
     def _spawn(self, argv: list[str]) -> int:
+        """Start the handler, and return once it has a group of its own: only that can be ended."""
+        grouped, alone = os.pipe()
         child = os.fork()
         if child:
+            os.close(alone)
+            os.read(grouped, 1)  # the end of the pipe: the child has closed it, or is gone
+            os.close(grouped)
             return child
         try:
             os.setsid()
+            os.close(alone)
             for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
                 signal.signal(default, signal.SIG_DFL)
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
