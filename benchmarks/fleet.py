@@ -12,10 +12,10 @@ from pathlib import Path
 
 import dibs
 from benchmarks.crew import Crew, Start
-from dibs.adapters.leases.sqlite import SqliteLeases
-from dibs.adapters.pauses import SqlitePauses
-from dibs.adapters.sqlite_database import Database, Transaction
-from dibs.adapters.trackers.sqlite import SqliteTracker
+from dibs.adapters.sqlite.control import SqlitePauses
+from dibs.adapters.sqlite.database import Database, Transaction
+from dibs.adapters.sqlite.leases import SqliteLeases
+from dibs.adapters.sqlite.tracker import SqliteTracker
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.lease import Outcome
 from dibs.core.presets import STAGES

@@ -18,9 +18,14 @@ from datetime import timedelta
 from pathlib import Path
 
 from benchmarks.tables import Check, Column, Result, Table, render
-from dibs.core.agent_labels import EVERY, IMPLEMENT, IN_FLIGHT
-from dibs.core.control import CONTROL_BODY, CONTROL_LABEL, CONTROL_TITLE, render_appointment
-from dibs.core.granter import Appointed
+from dibs.core.granter import (
+    CONTROL_BODY,
+    CONTROL_LABEL,
+    CONTROL_TITLE,
+    Appointed,
+    render_appointment,
+)
+from dibs.core.presets import EVERY, IMPLEMENT, IN_FLIGHT
 from dibs.testing.clock import FakeClock
 from dibs.testing.fakehub import FakeHub, Limits, Permission
 from dibs.testing.fakehub.records import Repository

@@ -24,11 +24,11 @@ from benchmarks.fleet import (
     folder,
 )
 from benchmarks.tables import Check, Column, Result, Say, Table, paired_ratio
-from dibs import config
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.sqlite_database import Database
-from dibs.adapters.trackers.sqlite import SqliteTracker
+from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.tracker import SqliteTracker
+from dibs.adapters.system import SystemClock
 from dibs.services.scanning import Scanning, Spread
+from dibs.settings import load as config
 
 QUESTION = "scan: the worker's scan against the size of the backlog"
 MOST_RATIO = 2.0

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.github.hub import REPOSITORY, Hub
-from dibs import config
 from dibs.core.ids import HolderId
 from dibs.services.working import Until, Worker, WorkReport
-from dibs.wiring import Services, connect
+from dibs.settings import load as config
+from dibs.wiring.services import Services, connect
 
 _PATIENCE_S = 900.0
 

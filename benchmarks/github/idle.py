@@ -10,7 +10,7 @@ from benchmarks.github.hub import Asked, Hub, backlog, serving
 from benchmarks.tables import Check, Column, Result, Table
 from dibs.core.ids import HolderId
 from dibs.services.working import Until
-from dibs.wiring import connect
+from dibs.wiring.services import connect
 
 POLLS = 100
 _LOOK_S = 0.05

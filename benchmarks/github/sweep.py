@@ -11,7 +11,7 @@ from benchmarks.tables import Check, Column, Result, Table
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.pipeline import Stage
 from dibs.services.claiming import Claimed, ClaimOptions
-from dibs.wiring import Services, connect
+from dibs.wiring.services import Services, connect
 
 IN_FLIGHT, EXPIRED, QUEUED = 20, 3, 80
 MOST = 4

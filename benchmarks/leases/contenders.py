@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.leases import ours
-from dibs.adapters.clocks import SystemClock
+from dibs.adapters.system import SystemClock
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Bid, Busy, Granted, Lease, Released, Unproven
 from dibs.ports.leases import LeaseStore
-from dibs.services.waiting import Waiting
+from dibs.services.resuming import Waiting
 
 _PATIENCE_S = 60.0
 
@@ -96,7 +96,7 @@ class Plain:
 
 @contextmanager
 def redis_ours(url: str) -> Iterator[Contender]:
-    from dibs.adapters.leases.redis import RedisLeases
+    from dibs.adapters.redis.leases import RedisLeases
 
     with closing(RedisLeases.connect(url)) as store:
         yield Store(store)
@@ -124,9 +124,8 @@ def python_redis_lock(url: str) -> Iterator[Contender]:
 
 @contextmanager
 def postgres_ours(url: str) -> Iterator[Contender]:
-    from dibs.adapters.leases.postgres import PostgresLeases
-    from dibs.adapters.postgres_database import Database
-    from dibs.adapters.postgres_url import parse_postgres_url
+    from dibs.adapters.postgres.database import Database, parse_postgres_url
+    from dibs.adapters.postgres.leases import PostgresLeases
 
     # The server's own count of transactions will not do: for each NOTIFY every listener begins one.
     class Counted(Database):
@@ -164,7 +163,7 @@ def advisory(url: str) -> Iterator[Contender]:
 
 @contextmanager
 def etcd_ours(url: str) -> Iterator[Contender]:
-    from dibs.adapters.leases.etcd import EtcdLeases
+    from dibs.adapters.etcd.leases import EtcdLeases
 
     with closing(EtcdLeases(url)) as store:
         yield Store(store)
@@ -190,8 +189,8 @@ def tooz_etcd(url: str) -> Iterator[Contender]:
 
 @contextmanager
 def sqlite_ours(url: str) -> Iterator[Contender]:
-    from dibs.adapters.leases.sqlite import SqliteLeases
-    from dibs.adapters.sqlite_database import Database
+    from dibs.adapters.sqlite.database import Database
+    from dibs.adapters.sqlite.leases import SqliteLeases
 
     with closing(Database(Path(url) / "ours.db")) as database:
         contender = Store(SqliteLeases(database))

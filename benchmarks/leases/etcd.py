@@ -18,7 +18,7 @@ from tests.servers.etcd import Etcd
 from benchmarks.leases import ours, paired
 from benchmarks.leases.paired import Contestant, Role, cycles_of
 from benchmarks.tables import Result, Say
-from dibs.adapters.leases.etcd import EtcdLeases
+from dibs.adapters.etcd.leases import EtcdLeases
 
 QUESTION = "etcd: acquire + release on one key, one thread"
 CYCLES = 10

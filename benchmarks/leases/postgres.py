@@ -21,7 +21,7 @@ from tests.servers.postgres import Postgres
 from benchmarks.leases import ours, paired
 from benchmarks.leases.paired import Batch, Contestant, Role, cycles_of
 from benchmarks.tables import Result, Say
-from dibs.adapters.leases.postgres import PostgresLeases
+from dibs.adapters.postgres.leases import PostgresLeases
 
 QUESTION = "postgres: acquire + release on one key, one thread"
 CYCLES = 10

@@ -19,7 +19,7 @@ from tests.servers.valkey import Valkey
 from benchmarks.leases import ours, paired
 from benchmarks.leases.paired import Contestant, Role, cycles_of
 from benchmarks.tables import Result, Say
-from dibs.adapters.leases.redis import RedisLeases
+from dibs.adapters.redis.leases import RedisLeases
 
 QUESTION = "redis: acquire + release on one key, one thread"
 CYCLES = 20

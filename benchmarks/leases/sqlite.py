@@ -17,8 +17,8 @@ from secrets import token_hex
 from benchmarks.leases import ours, paired
 from benchmarks.leases.paired import Contestant, Role, cycles_of
 from benchmarks.tables import Result, Say
-from dibs.adapters.leases.sqlite import SqliteLeases
-from dibs.adapters.sqlite_database import Database
+from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.leases import SqliteLeases
 
 QUESTION = "sqlite: acquire + release on one key, one thread"
 CYCLES = 20

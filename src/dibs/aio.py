@@ -16,8 +16,8 @@ from typing import Self
 from dibs import api
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.issue import Issue
+from dibs.services.board import Explanation
 from dibs.services.claiming import Beaten, Doubtful, Refused
-from dibs.services.explaining import Explanation
 from dibs.services.following import FollowReport
 from dibs.services.sweeping import SweepReport
 

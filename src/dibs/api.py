@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from dibs import config
 from dibs.core.durations import parse_duration
 from dibs.core.errors import LeaseLost, NotGranted, Outage
 from dibs.core.ids import HolderId, IssueRef, holder_name
@@ -20,18 +19,18 @@ from dibs.core.issue import Draft, Issue
 from dibs.core.named import chosen_hold, hold_ref
 from dibs.core.pipeline import Stage
 from dibs.core.references import parse_reference
-from dibs.services.advancing import FinishRefused, FinishResult
-from dibs.services.board import Board
+from dibs.named.holds import Hold, Holds, HoldWish, NotHeld
+from dibs.named.loops import Loop, Rhythm, Tick
+from dibs.services.board import Board, Explanation
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
-from dibs.services.explaining import Explanation
+from dibs.services.ending import FinishRefused, FinishResult
 from dibs.services.following import FollowReport
-from dibs.services.holds import Hold, Holds, HoldWish, NotHeld
-from dibs.services.in_hand import InHand
-from dibs.services.looping import Loop, Rhythm, Tick
+from dibs.services.keeping import InHand
 from dibs.services.running import PythonHandler
 from dibs.services.sweeping import SweepReport
 from dibs.services.working import Until, Worker, WorkReport
-from dibs.wiring import Services, connect, worker_name
+from dibs.settings import load as config
+from dibs.wiring.services import Services, connect, worker_name
 
 _Handler = TypeVar("_Handler", bound=PythonHandler)
 IssueLike = IssueRef | Issue | str | int

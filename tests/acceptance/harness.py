@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.in_process import run_in_process
 
-from dibs.adapters.clocks import SystemClock
+from dibs.adapters.system import SystemClock
 from dibs.core.card import Card, parse_mark
 from dibs.frontends.cli.main import run
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.main import COMMANDS
+from dibs.frontends.cli.output import Exit
 
 from .harness import LEDGER, Project, pipeline, until
 

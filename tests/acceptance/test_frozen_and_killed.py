@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dibs.adapters.clocks import SystemClock
 from dibs.adapters.runners import warden
+from dibs.adapters.system import SystemClock
 
 from .harness import EITHER_LEASES, LEDGER, Child, Project, alive, frozen, pipeline, until
 from .terms import AMPLE, BRISK, time_passes

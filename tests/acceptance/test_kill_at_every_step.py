@@ -1,4 +1,4 @@
-"""kill -9 at every step of `dibs.core.steps.Step`, in every mode: nothing lost, nothing twice.
+"""kill -9 at every step of `dibs.core.events.Step`, in every mode: nothing lost, nothing twice.
 
 The table says which mode passes which step, and both directions are checked: a worker told to die
 at a step it passes is dead there, one told to die at a step it does not pass drains the backlog.
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from dibs.core.steps import Step
+from dibs.core.events import Step
 
 from .harness import LEASES, LEDGER, Project, pipeline
 from .terms import AMPLE, BRISK, time_passes

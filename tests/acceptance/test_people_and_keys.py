@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dibs.adapters.sqlite_database import Database
-from dibs.adapters.trackers.sqlite import SqliteTracker
+from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.tracker import SqliteTracker
 from dibs.core.ids import IssueRef
 from dibs.core.signing import Signed, parse_keyring, verify
 

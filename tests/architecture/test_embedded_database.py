@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from dibs.adapters.sqlite_database import Database
+from dibs.adapters.sqlite.database import Database
 from dibs.core.errors import Damaged
 from dibs.core.ids import moment
 

@@ -10,25 +10,24 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dibs import config
 from dibs.adapters.runners.process import SECRET_NAMES
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
-from dibs.core.diagnosis import FlawCode
 from dibs.core.durations import format_duration
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import DibsError
-from dibs.core.events import EventKind
+from dibs.core.events import EventKind, Step
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Issue, Thread
+from dibs.core.labels import FlawCode
 from dibs.core.lease import Ending, Outcome, Revocation
 from dibs.core.pipeline import ApprovalGate, LabelNames, Stage
 from dibs.core.presets import PRESETS
-from dibs.core.steps import Step
-from dibs.frontends.cli.exits import Exit, for_error, for_reasons
-from dibs.opening import KINDS
-from dibs.ports.guarantees import Guarantee
+from dibs.frontends.cli.output import Exit, for_error, for_reasons
+from dibs.ports.leases import Guarantee
 from dibs.services.running import issue_document
+from dibs.settings import load as config
 from dibs.testing.clock import EPOCH
+from dibs.wiring.stores import KINDS
 
 from .pages import DOCS, REFERENCE, ROOT, SRC, blocks, codes, name_of, section, table, text
 from .sources import RUNTIME, name_in_source, nodes
@@ -221,7 +220,7 @@ def test_the_files_of_the_default_are_documented():
 
 def test_every_table_of_the_database_is_documented():
     made = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)")
-    embedded = [text(module) for module in RUNTIME if "sqlite_database" in text(module)]
+    embedded = [text(module) for module in RUNTIME if "sqlite.database" in text(module)]
     used = {name for source in embedded for name in made.findall(source)} | {"clock"}
     assert table(REFERENCE / "files.md", "The database").names() == used
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import dibs
-from dibs import config
 from dibs.core.errors import DibsError
+from dibs.settings import load as config
 
 from .pages import DOCS, ROOT, Block, blocks, name_of, pages
 

@@ -15,47 +15,46 @@ from .pages import ROOT
 
 # What every command on the embedded backlog loads.
 BACKLOG = {
-    "dibs": "_version config wiring",
-    "dibs.adapters": "clocks granters journals pauses sqlite_database threads",
-    "dibs.adapters.leases": "sqlite",
-    "dibs.adapters.trackers": "sqlite",
+    "dibs": "_version",
+    "dibs.adapters": "files system",
+    "dibs.adapters.memory": "control",
+    "dibs.adapters.sqlite": "control database leases tracker",
     "dibs.core": """
-        agent_dialect agent_labels approval attempts card dialects durations eligibility errors
-        events fold foreign granter grants ids issue lease mark_line named painting parking people
-        pipeline places plan presets references steps terms windows worktrees""",
+        agent_dialect card durations eligibility errors events fold following foreign granter grants
+        ids issue labels lease marker named pipeline presets references""",
     "dibs.frontends": "",
-    "dibs.frontends.cli": "context exits main output",
-    "dibs.ports": "applying clock guarantees leases paging pauses reading tracker whoami",
-    "dibs.services": "showing",
+    "dibs.frontends.cli": "context main output",
+    "dibs.ports": "leases system tracker",
+    "dibs.services": "effects shown_leases",
+    "dibs.settings": "load",
+    "dibs.wiring": "services",
 }
-BOARD = "board resting scanning"
-GRANTS = {"dibs.ports": "granters journal", "dibs.services": "claiming freeing granting"}
+BOARD = {"dibs.services": "board scanning"}
+GRANTS = {"dibs.frontends.cli": "leasing", "dibs.services": "claiming resuming"}
+NOTES = {"dibs.hook": "run_files"}
 # What each of these loads besides; a module more makes every call of the command slower.
 ALSO = {
-    "list": [{"dibs.frontends.cli": "issues", "dibs.services": BOARD}],
-    "status": [
-        {"dibs.frontends.cli": "operating", "dibs.ports": "granters"},
-        {"dibs.services": f"{BOARD} granting"},
-    ],
-    "claim 2": [
-        *({"dibs.frontends.cli": "leasing", "dibs.services": "queueing waiting"}, GRANTS),
-        {"dibs.adapters": "run_files whole_files"},
-    ],
-    "claim --next": [
-        *({"dibs.frontends.cli": "leasing", "dibs.services": f"{BOARD} queueing waiting"}, GRANTS),
-        {"dibs.adapters": "run_files whole_files"},
-    ],
-    "heartbeat 1": [
-        *({"dibs.frontends.cli": "leasing", "dibs.services": "keeping resuming"}, GRANTS),
-        {"dibs.ports": "threads"},
-    ],
+    "list": [BOARD, {"dibs.frontends.cli": "issues"}],
+    "status": [BOARD, {"dibs.frontends.cli": "operating", "dibs.services": "claiming"}],
+    "claim 2": [GRANTS, NOTES],
+    "claim --next": [GRANTS, NOTES, BOARD],
+    "heartbeat 1": [GRANTS, {"dibs.services": "keeping"}],
 }
 # Of the standard library and of others: what costs a millisecond or more and is not needed here.
 COSTLY = {
     *("asyncio", "dataclasses", "difflib", "getpass", "hashlib", "importlib.metadata", "json"),
     *("logging", "random", "rich", "secrets", "shutil", "socket", "subprocess", "tempfile"),
 }
-HEAVY = {"asyncio", "click", "dibs.api", "dibs.config", "dibs.wiring", "msgspec", "rich", "sqlite3"}
+HEAVY = {
+    "asyncio",
+    "click",
+    "dibs.api",
+    "dibs.settings.load",
+    "dibs.wiring.services",
+    "msgspec",
+    "rich",
+    "sqlite3",
+}
 _TELL = "sys.stderr.write('\\n'.join(sys.modules))"
 
 

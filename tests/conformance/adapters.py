@@ -4,7 +4,7 @@ Whoever changes a guarantee here changes what users may rely on. `make conforman
 came of each line.
 """
 
-from dibs.ports.guarantees import Guarantee
+from dibs.ports.leases import Guarantee
 from dibs.ports.tracker import Batching, OneTrip, ReadsMany, SelfChecking
 
 from . import harnesses

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from dibs.adapters.leases.memory import MemoryLeases
+from dibs.adapters.memory.leases import MemoryLeases
 from dibs.core.errors import Unavailable
 from dibs.core.ids import Fence, later
 from dibs.core.lease import (
@@ -21,7 +21,7 @@ from dibs.core.lease import (
     Released,
     Renewed,
 )
-from dibs.ports.guarantees import Guarantee
+from dibs.ports.leases import Guarantee
 from dibs.testing.clock import FakeClock
 from dibs.testing.conformance import LeaseHarness, NotApplicable
 

@@ -8,12 +8,12 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from dibs.adapters.trackers.memory import MemoryTracker
-from dibs.adapters.trackers.plain import PlainTracker
+from dibs.adapters.memory.tracker import MemoryTracker
+from dibs.adapters.wrappers.trackers import PlainTracker
 from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted, Unavailable
 from dibs.core.issue import Thread
-from dibs.ports.applying import apply
 from dibs.ports.tracker import FoundThreads
+from dibs.services.effects import apply
 from dibs.testing.clock import FakeClock
 from dibs.testing.conformance import NotApplicable
 

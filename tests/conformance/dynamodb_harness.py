@@ -13,8 +13,8 @@ from datetime import timedelta
 from tests.servers.dynamodb import DynamoServer, dynamodb
 from tests.servers.process import free_port
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.leases.dynamodb import DynamoLeases
+from dibs.adapters.dynamodb.leases import DynamoLeases
+from dibs.adapters.system import SystemClock
 from dibs.testing.conformance import LeaseHarness
 
 TABLE = "leases"

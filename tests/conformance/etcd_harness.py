@@ -7,8 +7,8 @@ from datetime import timedelta
 from tests.servers.etcd import single
 from tests.servers.process import free_port, wait_until
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.leases.etcd import EtcdLeases
+from dibs.adapters.etcd.leases import EtcdLeases
+from dibs.adapters.system import SystemClock
 from dibs.testing.conformance import LeaseHarness
 
 _prefixes = (f"t{number}" for number in itertools.count())

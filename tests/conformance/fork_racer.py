@@ -18,7 +18,7 @@ _TTL = timedelta(minutes=10)
 
 
 def _open(kind: str, place: str):
-    module = import_module(f"dibs.adapters.leases.{kind}")
+    module = import_module(f"dibs.adapters.{kind}.leases")
     return module.EtcdLeases(place) if kind == "etcd" else module.DynamoLeases.connect(place)
 
 

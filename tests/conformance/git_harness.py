@@ -17,10 +17,10 @@ from tests.servers.git_repository import bare_repository
 from tests.servers.github_git import TOKEN, GithubServer
 from tests.servers.process import free_port
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.github_refs import GithubRefs
-from dibs.adapters.leases.gitrefs import GitLeases
-from dibs.adapters.observing import MemoryObservations
+from dibs.adapters.git.leases import GitLeases
+from dibs.adapters.github.refs import GithubRefs
+from dibs.adapters.system import SystemClock
+from dibs.adapters.wrappers.leases import MemoryObservations
 from dibs.testing.conformance import LeaseHarness
 
 

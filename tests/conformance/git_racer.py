@@ -4,7 +4,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from dibs.adapters.leases.gitrefs import GitLeases
+from dibs.adapters.git.leases import GitLeases
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Busy, Granted
 from dibs.testing.conformance.lease_harness import CONCEDED, bid

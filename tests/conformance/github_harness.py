@@ -11,9 +11,9 @@ from math import ceil
 from tests.github.hubs import Hub, transport_to
 from tests.servers import emulate
 
-from dibs.adapters.clocks import SystemClock
+from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.tracker import GithubTracker
-from dibs.adapters.github.transport import Purpose, Transport
+from dibs.adapters.system import SystemClock
 from dibs.testing.clock import FakeClock
 from dibs.testing.conformance import NotApplicable, TrackerHarness
 

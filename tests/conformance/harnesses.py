@@ -9,21 +9,19 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from dibs.adapters.leases.comments import CommentLeases
-from dibs.adapters.leases.memory import MemoryLeases
-from dibs.adapters.leases.sqlite import SqliteLeases
-from dibs.adapters.sqlite_database import Database
-from dibs.adapters.trackers.memory import MemoryTracker
-from dibs.adapters.trackers.plain import PlainTracker
-from dibs.adapters.trackers.signed import signed
-from dibs.adapters.trackers.spoken import spoken
-from dibs.adapters.trackers.sqlite import SqliteTracker
+from dibs.adapters.memory.leases import MemoryLeases
+from dibs.adapters.memory.tracker import MemoryTracker
+from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.leases import SqliteLeases
+from dibs.adapters.sqlite.tracker import SqliteTracker
+from dibs.adapters.wrappers.trackers import PlainTracker, signed, spoken
 from dibs.core.agent_dialect import as_native
 from dibs.core.errors import Unavailable
 from dibs.core.fold import FoldRules
 from dibs.core.issue import Draft
-from dibs.core.plan import AddLabels
+from dibs.core.labels import AddLabels
 from dibs.core.signing import parse_keyring
+from dibs.services.comment_leases import CommentLeases
 from dibs.testing.clock import EPOCH, FakeClock
 from dibs.testing.conformance import LeaseHarness, TrackerHarness
 from dibs.testing.one_trip import OneTripMemory

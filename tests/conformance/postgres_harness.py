@@ -10,7 +10,7 @@ import psycopg
 from tests.servers.postgres import Postgres, postgres
 from tests.servers.process import free_port
 
-from dibs.adapters.leases.postgres import PostgresLeases
+from dibs.adapters.postgres.leases import PostgresLeases
 from dibs.testing.conformance import LeaseHarness
 
 _names = (f"conformance_{os.getpid()}_{number}" for number in itertools.count(1))

@@ -9,7 +9,7 @@ from datetime import timedelta
 from tests.servers.relay import Relay
 from tests.servers.valkey import Valkey, cluster_node, valkey
 
-from dibs.adapters.leases.redis import RedisLeases
+from dibs.adapters.redis.leases import RedisLeases
 from dibs.testing.conformance import LeaseHarness
 
 _namespaces = (f"conformance-{os.getpid()}-{number}" for number in itertools.count(1))

@@ -21,10 +21,10 @@ from tests.servers.dynamodb import REGION, DynamoServer
 from tests.servers.process import wait_until
 from tests.servers.relay import Relay
 
-from dibs.adapters.clocks import SystemClock, wall_clock
-from dibs.adapters.dynamodb_table import Place, Table, definition, parse_place
-from dibs.adapters.leases.dynamodb import DynamoLeases
-from dibs.adapters.observing import FileObservations
+from dibs.adapters.dynamodb.leases import DynamoLeases
+from dibs.adapters.dynamodb.table import Place, Table, definition, parse_place
+from dibs.adapters.sqlite.observations import FileObservations
+from dibs.adapters.system import SystemClock, wall_clock
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,
@@ -318,9 +318,9 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from dibs.adapters.leases.dynamodb import DynamoLeases
-from dibs.adapters.observing import FileObservations
-from dibs.adapters.sqlite_database import Database
+from dibs.adapters.dynamodb.leases import DynamoLeases
+from dibs.adapters.sqlite.observations import FileObservations
+from dibs.adapters.sqlite.database import Database
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Granted
 from dibs.testing.conformance.lease_harness import bid

@@ -17,9 +17,9 @@ from tests.servers.etcd import Certificates, Cluster, Etcd, single
 from tests.servers.process import free_port, wait_until
 from tests.servers.relay import Relay
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.etcd_url import etcd_place
-from dibs.adapters.leases.etcd import EtcdLeases
+from dibs.adapters.etcd.gateway import etcd_place
+from dibs.adapters.etcd.leases import EtcdLeases
+from dibs.adapters.system import SystemClock
 from dibs.core.errors import (
     BadConfiguration,
     BadTtl,

@@ -8,15 +8,16 @@ import pytest
 from tests.servers.git_repository import ALONE, git
 from tests.servers.github_git import HASTY, READER, TOKEN
 
-from dibs.adapters.git_refs import EMPTY_TREE, Move
-from dibs.adapters.github_refs import GithubRefs
-from dibs.adapters.leases.gitrefs import GitLeases
-from dibs.adapters.observing import MemoryObservations
+from dibs.adapters.git.leases import GitLeases
+from dibs.adapters.github.refs import GithubRefs
+from dibs.adapters.wrappers.leases import MemoryObservations
 from dibs.core.errors import BadConfiguration, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Busy, Granted, Released, Renewed
+from dibs.ports.refs import EMPTY_TREE, Move
 from dibs.testing.clock import FakeClock
 from dibs.testing.conformance.lease_harness import ADVANCED, CONCEDED, bid, record_of
+from dibs.wiring.stores import Surroundings, open_store
 
 from .git_harness import git_leases_over_github
 
@@ -290,11 +291,11 @@ def test_the_token_and_the_server_come_from_the_environment(harness, monkeypatch
     for name in ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(BadConfiguration, match="GH_TOKEN"):
-        GitLeases.connect(place, tmp_path)
+        open_store(place, Surroundings(tmp_path))
     monkeypatch.setenv("GITHUB_API_URL", harness.server.url)
     monkeypatch.setenv("GITHUB_TOKEN", "another")
     monkeypatch.setenv("DIBS_GITHUB_TOKEN", TOKEN)
-    store = GitLeases.connect(place, tmp_path)
+    store = open_store(place, Surroundings(tmp_path))
     assert store.name == place
     held_by(store, "a")
     assert record_of(harness.store, ISSUE).live

@@ -24,12 +24,11 @@ from tests.servers.git_http import GitHttpServer
 from tests.servers.git_repository import ALONE, bare_repository, git
 from tests.servers.process import wait_until
 
-from dibs.adapters.clocks import wall_clock
-from dibs.adapters.git_messages import Kept, Slot, read_record, write_record, write_slots
-from dibs.adapters.git_refs import EMPTY_TREE, Names, quoted
-from dibs.adapters.git_remote import GitRemote
-from dibs.adapters.leases.gitrefs import GitLeases
-from dibs.adapters.observing import FileObservations
+from dibs.adapters.git.leases import GitLeases
+from dibs.adapters.git.records import Kept, Slot, read_record, write_record, write_slots
+from dibs.adapters.git.refs import GitRemote, Names, quoted
+from dibs.adapters.sqlite.observations import FileObservations
+from dibs.adapters.system import wall_clock
 from dibs.core import grants
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Unavailable
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime
@@ -45,6 +44,7 @@ from dibs.core.lease import (
     Renewed,
     Revocation,
 )
+from dibs.ports.refs import EMPTY_TREE
 from dibs.testing.clock import EPOCH, FakeClock
 from dibs.testing.conformance.lease_harness import ADVANCED, CONCEDED, bid, record_of, revocation
 

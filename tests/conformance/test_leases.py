@@ -2,8 +2,8 @@
 
 import pytest
 
-from dibs.adapters.leases.memory import MemoryLeases
-from dibs.ports.guarantees import Guarantee
+from dibs.adapters.memory.leases import MemoryLeases
+from dibs.ports.leases import Guarantee
 from dibs.testing.conformance import LEASE_CHECKS, NotApplicable, Result, prove_leases
 
 from . import broken_stores as broken

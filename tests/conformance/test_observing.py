@@ -8,9 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from dibs.adapters.clocks import BOOT, SystemClock, uptime_ms
-from dibs.adapters.observing import FileObservations, MemoryObservations
-from dibs.adapters.sqlite_database import Database
+from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.observations import FileObservations
+from dibs.adapters.system import BOOT, SystemClock, uptime_ms
+from dibs.adapters.wrappers.leases import MemoryObservations
 from dibs.testing.clock import FakeClock
 
 from .harnesses import files
@@ -149,7 +150,7 @@ def test_the_first_of_two_processes_that_saw_it_counts(opened):
     row(first, "r", "v1", uptime_ms() - 60_000)
     earlier = rows(first)["r"]
     with second.writing() as tx:  # what the slower one does after its own reading found nothing
-        from dibs.adapters.observing import _WRITE_IF_NEW
+        from dibs.adapters.sqlite.observations import _WRITE_IF_NEW
 
         tx.sql.execute(_WRITE_IF_NEW, ("r", "v1", uptime_ms(), BOOT))
     assert rows(first)["r"] == earlier
@@ -181,8 +182,8 @@ def test_a_sighting_of_a_container_with_an_uptime_of_its_own_is_none(opened):
     seen.note("r", "v1", MINUTE)
     look = (
         "import sys, pathlib\n"
-        "from dibs.adapters.observing import FileObservations\n"
-        "from dibs.adapters.sqlite_database import Database\n"
+        "from dibs.adapters.sqlite.observations import FileObservations\n"
+        "from dibs.adapters.sqlite.database import Database\n"
         "seen = FileObservations(Database(pathlib.Path(sys.argv[1]), busy_s=30))\n"
         "print(seen.age('r', 'v1').total_seconds())"
     )

@@ -18,9 +18,9 @@ from tests.servers.postgres import Postgres, postgres
 from tests.servers.process import wait_until
 from tests.servers.relay import Relay
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.leases.postgres import PostgresLeases, _lock_number
-from dibs.adapters.postgres_session import Statement
+from dibs.adapters.postgres.database import Statement
+from dibs.adapters.postgres.leases import PostgresLeases, _lock_number
+from dibs.adapters.system import SystemClock
 from dibs.core.errors import Damaged, Misuse, NotPermitted, Unavailable
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
 from dibs.core.lease import (
@@ -36,8 +36,7 @@ from dibs.core.lease import (
     Revocation,
     StopAsked,
 )
-from dibs.ports.guarantees import Guarantee
-from dibs.ports.leases import Waking
+from dibs.ports.leases import Guarantee, Waking
 from dibs.testing.conformance import LEASE_CHECKS, NotApplicable
 from dibs.testing.conformance.leases import (
     a_crowd_never_exceeds_a_limit,
@@ -856,7 +855,7 @@ def test_it_wakes_who_waits(store):
 @pytest.fixture
 def all_ears(monkeypatch):
     """Nobody looks by itself before its time is over: who goes on earlier was told."""
-    monkeypatch.setattr("dibs.adapters.leases.postgres._EAR_S", (60.0, 60.0))
+    monkeypatch.setattr("dibs.adapters.postgres.leases._EAR_S", (60.0, 60.0))
 
 
 @pytest.mark.usefixtures("all_ears")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dibs.adapters.postgres_url import parse_postgres_url
+from dibs.adapters.postgres.database import parse_postgres_url
 from dibs.core.errors import BadConfiguration
 
 SECRET = "s3cr3t"

@@ -15,16 +15,15 @@ from tests.servers.process import free_port, wait_until
 from tests.servers.relay import Relay, TlsRelay
 from tests.servers.valkey import ClusterNode, Valkey, Watched
 
-from dibs.adapters import redis_scripts as scripts
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.leases.redis import RedisLeases
-from dibs.adapters.redis_scripts import FIELDS, issue_spelt, spelt
-from dibs.adapters.redis_url import parse_redis_url
+from dibs.adapters.redis import scripts
+from dibs.adapters.redis.leases import RedisLeases
+from dibs.adapters.redis.links import parse_redis_url
+from dibs.adapters.redis.scripts import FIELDS, issue_spelt, spelt
+from dibs.adapters.system import SystemClock
 from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Unavailable
 from dibs.core.ids import Fence, IssueRef
 from dibs.core.lease import Busy, Ending, Full, Granted, Lost, Outcome, Released, Renewed
-from dibs.ports.guarantees import Guarantee
-from dibs.ports.leases import Waking
+from dibs.ports.leases import Guarantee, Waking
 from dibs.testing.conformance.lease_harness import ADVANCED, CONCEDED, bid, revocation
 
 ISSUE = IssueRef("acme/shop", "42")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dibs.adapters.server_seconds import ServerSeconds, http_date
+from dibs.adapters.etcd.gateway import ServerSeconds, http_date
 from dibs.core.ids import LocalTime, ServerTime
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.ports.tracker import Batching, OneTrip, ReadsMany, SelfChecking
 from dibs.testing.conformance import TRACKER_CHECKS, NotApplicable, Result, prove_tracker
 

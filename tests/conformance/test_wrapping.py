@@ -4,11 +4,11 @@ import inspect
 
 import pytest
 
-from dibs.adapters.trackers.plain import PlainTracker
-from dibs.adapters.trackers.signed import signed
-from dibs.adapters.trackers.spoken import spoken
+from dibs.adapters.wrappers.trackers import PlainTracker, signed, spoken
 from dibs.core.signing import parse_keyring
-from dibs.ports import following, tracker, whoami
+from dibs.ports import tracker
+from dibs.ports import tracker as following
+from dibs.ports import tracker as whoami
 from dibs.testing.clock import EPOCH
 
 RING = parse_keyring("k:a key that is long enough")

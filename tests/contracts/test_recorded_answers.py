@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from dibs.adapters.github import shapes
-from dibs.adapters.github.translating import Translator
+from dibs.adapters.github.shapes import Translator
 from dibs.adapters.github.webhooks import READ, GithubDeliveries
 from dibs.core.ids import IssueRef
 from dibs.testing.fakehub.hooks import signature

@@ -91,6 +91,11 @@ def test_a_card_says_the_same_in_both_dialects(card):
     assert same_mark(spelt, native)
 
 
+def test_a_holder_whose_firing_id_is_its_run_keeps_its_name():
+    card = Card(run="0", ttl=timedelta(seconds=1), state=CardState.BID, holder="alfred firing 0")
+    assert parse_mark(spell(render_card(card), TS)).holder == "alfred firing 0"
+
+
 @given(cards())
 def test_their_readers_see_a_card_as_a_claim_until_it_is_conceded(card):
     seen = their_reader(spell(render_card(card), TS))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dibs.core.attempts import Attempts, count_attempts
+from dibs.core.eligibility import Attempts, count_attempts
 from dibs.core.pipeline import Backoff
 from dibs.core.presets import STAGES
 

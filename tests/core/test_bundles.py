@@ -2,9 +2,9 @@
 
 import random
 
-from dibs.core.bundles import PREFIX, bundle_of, in_order
 from dibs.core.ids import IssueRef
 from dibs.label_state.labels import BUNDLE_LABEL_PREFIX, bundle_label
+from dibs.services.bundling import PREFIX, bundle_of, in_order
 
 
 def test_a_bundle_is_a_label():

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.core.closing import LONGEST_TEXT, closed_by_commit, closed_by_pull
 from dibs.core.ids import IssueRef
+from dibs.hook.rules import LONGEST_TEXT, closed_by_commit, closed_by_pull
 
 KEYWORDS = ["close", "closes", "closed", "fix", "fixes", "fixed", "resolve", "resolves", "resolved"]
 HERE = IssueRef("", "12")

@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.core.card import parse_mark
-from dibs.core.control import (
+from dibs.core.eligibility import PauseScope
+from dibs.core.granter import (
+    Appointed,
     Appointment,
     Control,
+    Moving,
     PauseWord,
     ResumeWord,
     fold_control,
@@ -19,8 +22,6 @@ from dibs.core.control import (
     render_pause,
     render_resume,
 )
-from dibs.core.eligibility import PauseScope
-from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import Fence, server_time
 from dibs.core.issue import Comment
 

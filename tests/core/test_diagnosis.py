@@ -5,9 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dibs.core.diagnosis import Flaw, FlawCode, diagnose
+from dibs.core.labels import (
+    AddLabels,
+    CloseIssue,
+    Flaw,
+    FlawCode,
+    RemoveLabels,
+    diagnose,
+    labels_after,
+)
 from dibs.core.lease import Standing
-from dibs.core.plan import AddLabels, CloseIssue, RemoveLabels, labels_after
 from dibs.core.presets import STAGES
 
 from .builders import REF, at, bid, edited, make_comment, make_record, make_thread

@@ -22,8 +22,7 @@ from dibs.core.granter import Appointed, objection
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Person, Pull, Thread
 from dibs.core.lease import Standing
-from dibs.core.people import People
-from dibs.core.pipeline import Pipeline
+from dibs.core.pipeline import People, Pipeline
 from dibs.core.presets import AGENT, STAGES
 
 from .builders import at, bid, make_comment, make_issue, make_record, make_thread, make_try, s

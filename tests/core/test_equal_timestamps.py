@@ -5,9 +5,8 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.core.fold import FoldRules, fold, read_marks
+from dibs.core.fold import FoldRules, LostTo, Won, fold, prove, read_marks
 from dibs.core.ids import RunId
-from dibs.core.proof import LostTo, Won, prove
 
 from .builders import bid, edited, make_thread
 

@@ -7,19 +7,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dibs.core.attempts import count_attempts
 from dibs.core.card import Card, CardState, RevokeMark, parse_mark, render_card
+from dibs.core.eligibility import count_attempts
 from dibs.core.fold import (
     Folded,
     FoldRules,
     Marks,
     PostedCard,
     PostedRevoke,
+    Won,
     confirmed,
     counted_in_time,
     expiry,
     fold,
     lease_of,
+    prove,
     read_marks,
     shows_ending,
     standing_on_comments,
@@ -31,7 +33,6 @@ from dibs.core.ids import RunId, StageName, later
 from dibs.core.issue import Comment
 from dibs.core.lease import Ending, Outcome, Record, Revocation, Try
 from dibs.core.presets import STAGES
-from dibs.core.proof import Won, prove
 
 from .builders import (
     REF,

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from dibs.core.granter import Appointed, Moving, keeps_house, objection
-from dibs.core.places import without_secrets
-from dibs.core.windows import window_at
+from dibs.core.named import window_at
+from dibs.core.references import without_secrets
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from dibs.core.agent_dialect import firing_holder
 from dibs.core.fold import standing_on_comments
 from dibs.core.following import LinkedPull, PullFate
-from dibs.core.guarding import Pusher, judge_push
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId
 from dibs.core.issue import Person, Thread
-from dibs.core.people import People
+from dibs.core.pipeline import People
 from dibs.core.presets import STAGES
+from dibs.hook.rules import Pusher, judge_push
 
 from .builders import REF, RULES, at, bid, edited, make_comment, make_issue, revoke
 

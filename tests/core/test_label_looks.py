@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from dibs.core.agent_labels import EVERY
-from dibs.core.control import CONTROL_LABEL
-from dibs.core.label_looks import label_looks
-from dibs.core.presets import PRESETS
+from dibs.core.granter import CONTROL_LABEL
+from dibs.core.labels import label_looks
+from dibs.core.presets import EVERY, PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS)

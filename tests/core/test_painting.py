@@ -4,8 +4,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dibs.core.painting import Painting, ending_paint, leftovers
-from dibs.core.plan import AddLabels, CloseIssue, RemoveLabels, ending_effects, labels_after
+from dibs.core.labels import (
+    AddLabels,
+    CloseIssue,
+    Painting,
+    RemoveLabels,
+    ending_effects,
+    ending_paint,
+    labels_after,
+    leftovers,
+)
 from dibs.core.presets import STAGES
 
 from .builders import edited, make_record, make_thread, shown_by_another

@@ -5,9 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dibs.core.lease import Ending, Outcome
-from dibs.core.pipeline import ApprovalGate
-from dibs.core.plan import (
+from dibs.core.labels import (
     AddLabels,
     CloseIssue,
     EditComment,
@@ -18,6 +16,8 @@ from dibs.core.plan import (
     freeing_effects,
     labels_after,
 )
+from dibs.core.lease import Ending, Outcome
+from dibs.core.pipeline import ApprovalGate
 from dibs.core.presets import AGENT, PRESETS, STAGES
 
 from .builders import make_record

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dibs.core.fold import FoldRules
+from dibs.core.fold import FoldRules, LostTo, NoProof, Won, prove
 from dibs.core.ids import RunId
-from dibs.core.proof import LostTo, NoProof, Won, prove
 
 from .builders import RULES, at, bid, edited, make_thread, revoke, s, shown_by_another
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.core.ids import IssueRef
-from dibs.core.pushing import (
+from dibs.hook.rules import (
     NotGits,
     RefUpdate,
     firing_in,

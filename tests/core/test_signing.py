@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.pretty import pretty_repr
 
-from dibs.core import card, control, signing
+from dibs.core import card, signing
+from dibs.core import granter as control
 from dibs.core.agent_dialect import key_of, their_release
 from dibs.core.card import (
     LONGEST_LINE,
@@ -21,10 +22,9 @@ from dibs.core.card import (
     render_revoke,
     render_shown,
 )
-from dibs.core.control import PauseWord, ResumeWord, parse_entry
 from dibs.core.eligibility import PauseScope
 from dibs.core.fold import FoldRules, standing_on_comments
-from dibs.core.granter import Appointed, Moving
+from dibs.core.granter import Appointed, Moving, PauseWord, ResumeWord, parse_entry
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.lease import Revocation
 from dibs.core.signing import (

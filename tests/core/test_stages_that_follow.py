@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dibs import config
 from dibs.core.errors import BadConfiguration
 from dibs.core.ids import StageName
-from dibs.core.label_looks import label_looks
+from dibs.core.labels import label_looks
 from dibs.core.pipeline import ApprovalGate, FollowsNothing, FollowsPull
 from dibs.core.presets import AGENT, AUTHORED, STAGES
+from dibs.settings import load as config
 
 PR_OPEN = AGENT.stage("pr-open")
 PLAIN = [

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from dibs import config
 from dibs.core.errors import BadConfiguration
-from dibs.core.worktrees import BundleWorktree, NoWorktree, OneWorktree
+from dibs.core.pipeline import BundleWorktree, NoWorktree, OneWorktree
+from dibs.settings import load as config
 
 ROOT = Path("/project")
 REPOS = {"acme/backend": "../backend", "acme/frontend": "/src/frontend"}

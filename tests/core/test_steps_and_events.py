@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from dibs.core.events import Event, EventKind
+from dibs.core.events import Event, EventKind, Reached, Step, unwatched
 from dibs.core.ids import Fence, HolderId, RunId, StageName
-from dibs.core.steps import Reached, Step, unwatched
 
 from .builders import REF, at
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dibs.core.durations import SHORTEST_TTL, LeaseTerms, terms_for
 from dibs.core.ids import LocalTime
-from dibs.core.terms import SHORTEST_TTL, LeaseTerms, terms_for
 
 from .builders import s
 

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from dibs.adapters.github_refs import GithubRefs
-from dibs.adapters.leases.gitrefs import GitLeases
-from dibs.adapters.observing import MemoryObservations
+from dibs.adapters.git.leases import GitLeases
+from dibs.adapters.github.refs import GithubRefs
+from dibs.adapters.wrappers.leases import MemoryObservations
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Busy, Granted, Released
 from dibs.testing.clock import FakeClock

@@ -21,7 +21,7 @@ from dibs.fencing import (
     key_for,
 )
 from dibs.fencing.connections import counted, may_pass, spell
-from dibs.fencing.marks import HIGHEST, Mark, check
+from dibs.fencing.values import HIGHEST, Mark, check
 
 WRITES = st.lists(st.tuples(st.integers(1, 5), st.none() | st.integers(1, 4)), max_size=30)
 

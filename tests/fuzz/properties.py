@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from dibs import config
-from dibs.config import Settings
 from dibs.core.card import (
     LONGEST_LINE,
     Card,
@@ -33,6 +31,8 @@ from dibs.core.lease import Revocation
 from dibs.core.pipeline import Command, PythonCallable
 from dibs.core.references import parse_reference
 from dibs.core.signing import Signed, parse_keyring, sign, verify
+from dibs.settings import load as config
+from dibs.settings.load import Settings
 
 from .grammar import spelled
 

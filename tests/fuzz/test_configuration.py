@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dibs import config
 from dibs.core.errors import BadConfiguration
+from dibs.settings import load as config
 
 from .properties import check_document, check_file
 from .strategies import BROKEN, DOCUMENTS, VALUES, WORDS, damaged, fuzzed

@@ -4,8 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.builders import WILD, at
 
-from dibs.core.control import (
+from dibs.core.eligibility import PauseScope
+from dibs.core.granter import (
+    Appointed,
     Appointment,
+    Moving,
     PauseWord,
     ResumeWord,
     fold_control,
@@ -14,8 +17,6 @@ from dibs.core.control import (
     render_pause,
     render_resume,
 )
-from dibs.core.eligibility import PauseScope
-from dibs.core.granter import Appointed, Moving
 from dibs.core.issue import Comment
 
 from .properties import assert_contained

@@ -7,10 +7,9 @@ long, and until it was refused many times in a row; prints when it was let throu
 import sys
 from pathlib import Path
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.github.budget import Purpose
 from dibs.adapters.github.ledger import FileLedger
-from dibs.adapters.github.pace import Kind, Limits
+from dibs.adapters.github.limits import Kind, Limits, Purpose
+from dibs.adapters.system import SystemClock
 
 _MANY = 20
 

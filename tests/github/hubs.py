@@ -7,12 +7,12 @@ moves when it is told to, so no test waits.
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 
-from dibs.adapters.clocks import SystemClock
 from dibs.adapters.github.auth import Token, api_at
+from dibs.adapters.github.client import Transport
 from dibs.adapters.github.ledger import MemoryLedger
-from dibs.adapters.github.pace import Limits as Paces
+from dibs.adapters.github.limits import Limits as Paces
 from dibs.adapters.github.tracker import GithubTracker
-from dibs.adapters.github.transport import Transport
+from dibs.adapters.system import SystemClock
 from dibs.testing.clock import FakeClock
 from dibs.testing.fakehub import FakeHub, Limits, Permission
 

@@ -7,8 +7,8 @@ the seconds to wait beside a refusal.
 
 import sys
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.github.transport import Limits, Purpose, Transports
+from dibs.adapters.github.client import Limits, Purpose, Transports
+from dibs.adapters.system import SystemClock
 from dibs.core.errors import Outage, RateLimited
 
 _MANY = 20

@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from dibs.adapters.clocks import SystemClock
+from dibs.adapters.system import SystemClock
 from dibs.core.card import CardState
 from dibs.core.fold import FoldRules, PostedCard, counted_in_time, read_marks
 from dibs.core.ids import ServerTime, server_time

@@ -13,13 +13,19 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from rich.pretty import pretty_repr
 
-from dibs.adapters.clocks import wall_clock
-from dibs.adapters.github.app import Answered, AppInstallation, _Given
-from dibs.adapters.github.auth import Api, Token, api_of, credential_of, token_of
-from dibs.adapters.github.budget import Budget, Purpose, Resource
+from dibs.adapters.github.auth import (
+    Answered,
+    Api,
+    AppInstallation,
+    Token,
+    _Given,
+    api_of,
+    credential_of,
+    token_of,
+)
 from dibs.adapters.github.ledger import MemoryLedger
-from dibs.adapters.github.pace import Kind, Limits
-from dibs.adapters.github.spending import Limited, Passed
+from dibs.adapters.github.limits import Budget, Kind, Limited, Limits, Passed, Purpose, Resource
+from dibs.adapters.system import wall_clock
 from dibs.core.errors import BadConfiguration, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import LocalTime
 from dibs.testing.clock import FakeClock

@@ -6,17 +6,17 @@ from datetime import timedelta
 import pytest
 
 from dibs.adapters.github.control import GithubControl
-from dibs.adapters.leases.comments import CommentLeases
-from dibs.adapters.trackers.signed import signed
+from dibs.adapters.wrappers.trackers import signed
 from dibs.core.card import Card, CardState, render_card, render_revoke
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import NotPermitted
 from dibs.core.fold import FoldRules
 from dibs.core.ids import Fence, HolderId, RunId, StageName
 from dibs.core.issue import Draft
+from dibs.core.labels import EditComment
 from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome, Renewed, Revocation
-from dibs.core.plan import EditComment
 from dibs.core.signing import parse_keyring
+from dibs.services.comment_leases import CommentLeases
 from dibs.testing.clock import EPOCH, FakeClock
 from dibs.testing.fakehub import Fault, Permission, Wrong
 

@@ -4,10 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.adapters.github.breaker import Breaker
-from dibs.adapters.github.budget import Budget, Purpose, Resource, budget_told
-from dibs.adapters.github.pace import Kind, Limits, Pace
-from dibs.adapters.github.spending import Failed, Limited, Passed, Spending
+from dibs.adapters.github.limits import (
+    Breaker,
+    Budget,
+    Failed,
+    Kind,
+    Limited,
+    Limits,
+    Pace,
+    Passed,
+    Purpose,
+    Resource,
+    Spending,
+    budget_told,
+)
 from dibs.core.ids import LocalTime
 
 HOUR = 3600.0

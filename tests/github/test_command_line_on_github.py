@@ -2,10 +2,10 @@
 
 import pytest
 
-from dibs.core.control import CONTROL_LABEL
-from dibs.core.label_looks import label_looks
+from dibs.core.granter import CONTROL_LABEL
+from dibs.core.labels import label_looks
 from dibs.core.presets import STAGES
-from dibs.frontends.cli.exits import Exit
+from dibs.frontends.cli.output import Exit
 from dibs.testing.fakehub import Permission
 
 from .projects import FLEET, QUICK, REPOSITORY, project_on_a_hub

@@ -5,23 +5,23 @@ from contextlib import ExitStack
 
 import pytest
 
-from dibs.adapters.github.budget import Budget, Resource
 from dibs.adapters.github.control import GithubControl
-from dibs.core.control import (
+from dibs.adapters.github.limits import Budget, Resource
+from dibs.core.eligibility import PauseScope
+from dibs.core.errors import Misuse, NotPermitted, RateLimited, Unavailable
+from dibs.core.granter import (
     CONTROL_LABEL,
     CONTROL_TITLE,
+    Appointed,
+    Moving,
     PauseWord,
     parse_entry,
     render_appointment,
     render_pause,
 )
-from dibs.core.eligibility import PauseScope
-from dibs.core.errors import Misuse, NotPermitted, RateLimited, Unavailable
-from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Draft
-from dibs.ports.tracker import IssueQuery
-from dibs.ports.urgency import persons_word
+from dibs.ports.tracker import IssueQuery, persons_word
 from dibs.testing.fakehub import Fault, Permission, Wrong
 
 from .hubs import REPOSITORY, Hub

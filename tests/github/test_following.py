@@ -6,21 +6,21 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dibs import config
+from dibs.adapters.files import MemoryJournal
 from dibs.adapters.github.control import GithubControl
-from dibs.adapters.github.several import SeveralRepositories
+from dibs.adapters.github.multi_repository import SeveralRepositories
 from dibs.adapters.github.tracker import GithubTracker
-from dibs.adapters.journals import MemoryJournal
 from dibs.core.following import PullFate
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Draft
-from dibs.core.label_looks import label_looks
+from dibs.core.labels import label_looks
 from dibs.core.presets import AGENT, AUTHORED
-from dibs.ports.following import follows_pulls
+from dibs.ports.tracker import follows_pulls
 from dibs.services.claiming import Claimed, ClaimOptions
 from dibs.services.following import Follow
+from dibs.settings import load as config
 from dibs.testing.fakehub import Fault, Wrong
-from dibs.wiring import Adapters, Services
+from dibs.wiring.services import Adapters, Services
 
 from .hubs import REPOSITORY, Hub, transport_to
 

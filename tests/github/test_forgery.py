@@ -12,9 +12,8 @@ import pytest
 from tests.acceptance.harness import until
 
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
-from dibs.core.control import PauseWord, render_appointment, render_pause
 from dibs.core.eligibility import PauseScope
-from dibs.core.granter import Appointed
+from dibs.core.granter import Appointed, PauseWord, render_appointment, render_pause
 from dibs.core.ids import HolderId, RunId, StageName, server_time
 from dibs.core.lease import Ending, Outcome, Revocation
 

@@ -12,12 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.github.budget import Budget, Purpose, Resource
 from dibs.adapters.github.ledger import FileLedger, MemoryLedger, ledger_path
-from dibs.adapters.github.pace import Kind, Limits
-from dibs.adapters.github.spending import Failed, Limited, Passed
-from dibs.adapters.homes import state_folder
+from dibs.adapters.github.limits import (
+    Budget,
+    Failed,
+    Kind,
+    Limited,
+    Limits,
+    Passed,
+    Purpose,
+    Resource,
+)
+from dibs.adapters.system import SystemClock, state_folder
 from dibs.core.ids import LocalTime
 from dibs.testing.clock import FakeClock
 
@@ -157,7 +163,7 @@ def test_a_file_that_was_cut_or_spoilt_never_fails_a_request(tmp_path_factory, c
 def test_of_another_start_of_the_machine_nothing_counts(place, clock):
     ledger = FileLedger(place, clock)
     ledger.note(Limited(clock.now(), clock.now(), 600.0, "asked"))
-    from dibs.adapters.clocks import BOOT
+    from dibs.adapters.system import BOOT
 
     before = place.read_text()
     assert BOOT in before

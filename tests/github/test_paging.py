@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from dibs.adapters.github.transport import Purpose
+from dibs.adapters.github.client import Purpose
 from dibs.core.issue import Draft
 from dibs.ports.tracker import IssueQuery
 

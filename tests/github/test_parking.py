@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from dibs.core.ids import HolderId
-from dibs.core.label_looks import label_looks
+from dibs.core.labels import label_looks
 from dibs.core.presets import AGENT
 from dibs.services.claiming import Claimed, ClaimOptions
 from dibs.testing.fakehub import Fault, Wrong

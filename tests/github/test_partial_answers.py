@@ -5,15 +5,14 @@ from contextlib import ExitStack
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.github.budget import Budget, Purpose, Resource
-from dibs.adapters.github.transport import GraphqlError
+from dibs.adapters.github.client import GraphqlError
+from dibs.adapters.github.limits import Budget, Purpose, Resource
 from dibs.core.card import CardState
 from dibs.core.errors import IssueMoved, NoSuchIssue, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Draft
-from dibs.core.plan import AddLabels, EditComment, PostComment
-from dibs.ports.reading import walk_threads
-from dibs.ports.tracker import IssueQuery
+from dibs.core.labels import AddLabels, EditComment, PostComment
+from dibs.ports.tracker import IssueQuery, walk_threads
 
 from .hubs import REPOSITORY, Hub
 from .test_believing import card

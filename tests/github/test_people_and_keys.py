@@ -6,23 +6,22 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dibs import config
+from dibs.adapters.files import MemoryJournal
 from dibs.adapters.github.control import GithubControl
 from dibs.adapters.github.tracker import GithubTracker
-from dibs.adapters.journals import MemoryJournal
-from dibs.adapters.trackers.signed import signed
+from dibs.adapters.wrappers.trackers import signed
 from dibs.core.card import Card, CardState, render_card
-from dibs.core.control import PauseWord, render_appointment, render_pause
 from dibs.core.eligibility import PauseScope
-from dibs.core.granter import Appointed
+from dibs.core.granter import Appointed, PauseWord, render_appointment, render_pause
 from dibs.core.ids import HolderId, RunId, StageName
 from dibs.core.issue import Draft
-from dibs.core.label_looks import label_looks
+from dibs.core.labels import label_looks
 from dibs.core.presets import STAGES
 from dibs.core.signing import parse_keyring
 from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Claimed, ClaimOptions
 from dibs.services.diagnosing import Level
-from dibs.wiring import Adapters, Services
+from dibs.settings import load as config
+from dibs.wiring.services import Adapters, Services
 
 from .hubs import REPOSITORY, Hub, transport_to
 

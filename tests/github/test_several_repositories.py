@@ -5,18 +5,17 @@ from contextlib import ExitStack
 import pytest
 
 from dibs.adapters.github.control import GithubControl
+from dibs.adapters.github.multi_repository import SeveralRepositories
 from dibs.adapters.github.opening import repositories
-from dibs.adapters.github.several import SeveralRepositories
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import BadConfiguration, BadReference, NoSuchIssue
 from dibs.core.granter import Appointed
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Draft
-from dibs.core.plan import AddLabels, EditComment
+from dibs.core.labels import AddLabels, EditComment
 from dibs.core.references import parse_reference
-from dibs.ports.paging import walk
-from dibs.ports.tracker import IssueQuery
+from dibs.ports.tracker import IssueQuery, walk
 
 from .hubs import Hub
 from .test_control_issue import Clock

@@ -14,8 +14,7 @@ from dibs.core.errors import (
 )
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Draft
-from dibs.core.label_looks import label_looks
-from dibs.core.plan import AddLabels, EditComment, PostComment, RemoveLabels
+from dibs.core.labels import AddLabels, EditComment, PostComment, RemoveLabels, label_looks
 from dibs.core.presets import STAGES
 from dibs.ports.tracker import IssueQuery
 from dibs.testing.fakehub import Fault, Permission, Standing, Wrong

@@ -5,16 +5,20 @@ from contextlib import ExitStack
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.github.refusals import NoGraphql
-from dibs.adapters.github.replies import GraphqlError, GraphqlReply
+from dibs.adapters.github.replies import GraphqlError, GraphqlReply, NoGraphql
 from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
 from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Draft
-from dibs.core.label_looks import label_looks
-from dibs.core.plan import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
+from dibs.core.labels import (
+    AddLabels,
+    CloseIssue,
+    EditComment,
+    PostComment,
+    RemoveLabels,
+    label_looks,
+)
 from dibs.core.presets import STAGES
-from dibs.ports.paging import walk
-from dibs.ports.tracker import IssueQuery
+from dibs.ports.tracker import IssueQuery, walk
 
 from .hubs import REPOSITORY, Hub
 

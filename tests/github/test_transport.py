@@ -12,12 +12,12 @@ import httpx
 import pytest
 
 from dibs.adapters.github.auth import Api, Token
+from dibs.adapters.github.cache import Kept, Replies
+from dibs.adapters.github.client import Purpose, Transport, Transports
 from dibs.adapters.github.connections import _MOST, Deadline, _Stream
 from dibs.adapters.github.ledger import FileLedger, MemoryLedger
-from dibs.adapters.github.pace import Kind, Limits
-from dibs.adapters.github.refusals import NoGraphql
-from dibs.adapters.github.remembering import Kept, Replies
-from dibs.adapters.github.transport import Purpose, Transport, Transports
+from dibs.adapters.github.limits import Kind, Limits
+from dibs.adapters.github.replies import NoGraphql
 from dibs.core.errors import BadConfiguration, NotPermitted, Outage, RateLimited, Unavailable
 from dibs.core.ids import LocalTime
 from dibs.testing.clock import EPOCH, FakeClock

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from dibs.adapters.clocks import SystemClock
 from dibs.adapters.github.auth import Api, Token
+from dibs.adapters.github.client import Purpose, Transport, Transports
 from dibs.adapters.github.ledger import MemoryLedger
-from dibs.adapters.github.pace import Limits as Kept
-from dibs.adapters.github.transport import Purpose, Transport, Transports
+from dibs.adapters.github.limits import Limits as Kept
+from dibs.adapters.system import SystemClock
 from dibs.core.errors import NotPermitted, RateLimited, Unavailable
 from dibs.testing.clock import FakeClock
 from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Standing, Wrong

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dibs.adapters.github.webhooks import READ, GithubDeliveries, parse, payload, verified
 from dibs.core.ids import IssueRef
-from dibs.ports.hints import Happening, Rubbish
+from dibs.ports.system import Happening, Rubbish
 
 REPOSITORY = {"full_name": "acme/shop", "id": 7, "private": False}
 

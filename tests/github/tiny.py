@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from dibs.adapters.github.auth import Api, Credential, Token
+from dibs.adapters.github.client import Transport
 from dibs.adapters.github.ledger import Ledger, MemoryLedger
-from dibs.adapters.github.pace import Limits
-from dibs.adapters.github.transport import Transport
+from dibs.adapters.github.limits import Limits
 from dibs.testing.clock import FakeClock
 
 SECRET = "ghp_never-to-be-seen-0123456789"

@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 import dibs
-from dibs.core.pushing import parse_updates
+from dibs.hook.rules import parse_updates
 
 from .repositories import Clone
 

@@ -7,8 +7,13 @@ import pytest
 from tests.github.hubs import Hub
 from tests.servers import emulate
 
-from dibs.core.control import CONTROL_BODY, CONTROL_LABEL, CONTROL_TITLE, render_appointment
-from dibs.core.granter import Appointed
+from dibs.core.granter import (
+    CONTROL_BODY,
+    CONTROL_LABEL,
+    CONTROL_TITLE,
+    Appointed,
+    render_appointment,
+)
 from dibs.core.issue import Draft
 from dibs.label_state import pauses
 from dibs.label_state.backlogs import close_all

@@ -160,7 +160,7 @@ def test_another_pipeline_is_not_migrated(embedded):
 KILLED = """
 import os, sys
 from dibs.frontends.cli.main import run
-import dibs.adapters.trackers.sqlite as sqlite
+import dibs.adapters.sqlite.tracker as sqlite
 left = int(sys.argv[1])
 def counting(name):
     plain = getattr(sqlite.SqliteTracker, name)

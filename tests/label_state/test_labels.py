@@ -5,11 +5,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dibs.core.agent_labels import EVERY
-from dibs.core.label_looks import LabelLook, label_looks
-from dibs.core.presets import AGENT
+from dibs.core.labels import LabelLook, label_looks
+from dibs.core.presets import AGENT, EVERY
 from dibs.label_state import LIFECYCLE_LABELS, ensure_labels, labels
-from dibs.label_state.bootstrap import bootstrap_labels
+from dibs.label_state.backlogs import bootstrap_labels
 
 STATES = {
     *(labels.NO_STATE, labels.IMPLEMENT, labels.IN_FLIGHT, labels.PLAN_PENDING_APPROVAL),

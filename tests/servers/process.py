@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dibs.adapters.clocks import SystemClock
+from dibs.adapters.system import SystemClock
 
 _PATIENCE_S = 60
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG: a test process that is killed takes its servers along

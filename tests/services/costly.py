@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.issue import Thread
-from dibs.core.plan import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
+from dibs.core.labels import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
 from dibs.ports.tracker import FoundThreads, TrackerTraits
 
 from .world import Wire, World

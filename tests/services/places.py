@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dibs.ports.workplaces import Workplace
+from dibs.ports.system import Workplace
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from dibs.core.errors import HandlerUnusable
-from dibs.ports.runner import Assignment, Exited, Stopped
+from dibs.ports.system import Assignment, Exited, Stopped
 
 from .clock import WatchedClock
 

@@ -7,10 +7,10 @@ import pytest
 
 from dibs.core.card import ShownMark, parse_mark
 from dibs.core.errors import IllegalMove, Unavailable
+from dibs.core.events import Step
 from dibs.core.lease import Outcome
-from dibs.core.steps import Step
-from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Claimed, Refused
+from dibs.services.ending import Finished, FinishRefused
 from dibs.services.keeping import Holding
 
 from .world import (

@@ -2,11 +2,10 @@
 
 import pytest
 
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.issue import Draft
-from dibs.core.painting import Painting
-from dibs.core.plan import AddLabels, EditComment, PostComment, RemoveLabels
-from dibs.ports.applying import paint_ending
+from dibs.core.labels import AddLabels, EditComment, Painting, PostComment, RemoveLabels
+from dibs.services.effects import paint_ending
 from dibs.testing.clock import FakeClock
 
 from .world import Wire

@@ -6,10 +6,9 @@ import pytest
 
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import HandlerUnusable, NoSuchIssue, WorktreeUnavailable
-from dibs.core.pipeline import Command
+from dibs.core.events import Step
+from dibs.core.pipeline import BundleWorktree, Command
 from dibs.core.presets import AGENT
-from dibs.core.steps import Step
-from dibs.core.worktrees import BundleWorktree
 from dibs.services.bundling import MOST, Waits
 from dibs.services.claiming import Beaten, ClaimOptions, Doubtful
 from dibs.services.running import StopSignal

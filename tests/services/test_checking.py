@@ -2,7 +2,7 @@
 
 import pytest
 
-from dibs.core.steps import Step
+from dibs.core.events import Step
 
 from .world import TTL_S, Crash, crashing
 

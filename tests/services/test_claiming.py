@@ -6,9 +6,9 @@ import pytest
 
 from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.errors import Unavailable
+from dibs.core.events import Step
 from dibs.core.issue import Thread
 from dibs.core.presets import AGENT
-from dibs.core.steps import Step
 from dibs.services.claiming import Beaten, Claimed, Doubtful, Refused
 
 from .world import TTL, TTL_S, Crash, World, at, codes, crashing, outage, pipeline_of

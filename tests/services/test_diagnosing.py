@@ -5,17 +5,14 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import HandlerUnusable, RateLimited, Unavailable
 from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import Fence, later
-from dibs.core.pipeline import Command, PythonCallable
+from dibs.core.pipeline import Command, OneWorktree, PythonCallable
 from dibs.core.signing import Strictness, parse_keyring
-from dibs.core.worktrees import OneWorktree
-from dibs.ports.budget import Allowance, BudgetReport, Shut
-from dibs.ports.tracker import TrackerTraits
-from dibs.ports.whoami import Standpoint
+from dibs.ports.tracker import Allowance, BudgetReport, Shut, Standpoint, TrackerTraits
 from dibs.services.diagnosing import (
     Diagnosing,
     Level,

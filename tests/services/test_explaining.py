@@ -4,9 +4,9 @@ import pytest
 
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import NoSuchIssue
+from dibs.core.events import Step
 from dibs.core.ids import IssueRef
 from dibs.core.pipeline import Command
-from dibs.core.steps import Step
 from dibs.services.claiming import Claimed
 
 from .world import TTL_S, Crash, World, codes, crashing, pipeline_of

@@ -6,14 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.core.errors import NoSuchIssue, NotPermitted
+from dibs.core.events import Step
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Person, Pull
 from dibs.core.lease import Outcome
-from dibs.core.people import People
-from dibs.core.pipeline import Command, FollowsNothing
+from dibs.core.pipeline import Command, FollowsNothing, People
 from dibs.core.presets import AGENT, AUTHORED
-from dibs.core.steps import Step
 from dibs.services.following import Follow
 from dibs.services.steering import Steering
 from dibs.services.working import Until

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dibs import config
-from dibs.wiring import granter_name, place_of
+from dibs.settings import load as config
+from dibs.wiring.services import granter_name, place_of
 
 ROOT = Path("/srv/project")
 

@@ -5,15 +5,14 @@ from datetime import timedelta
 
 import pytest
 
-from dibs.adapters.clocks import SystemClock, wall_clock
-from dibs.adapters.leases.memory import MemoryLeases
+from dibs.adapters.memory.leases import MemoryLeases
+from dibs.adapters.system import SystemClock, wall_clock
 from dibs.core.errors import BadName, BadTtl, LeaseLost, Misuse, Unavailable
 from dibs.core.granter import Appointed
 from dibs.core.ids import Fence, HolderId
 from dibs.core.lease import Unproven
 from dibs.core.named import hold_ref
-from dibs.services.holds import Hold, HoldWish, NotHeld
-from dibs.services.turns import Turns
+from dibs.named.holds import Hold, HoldWish, NotHeld, Turns
 
 from .world import World, outage
 

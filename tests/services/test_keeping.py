@@ -6,11 +6,11 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.threads import SystemThreads
+from dibs.adapters.system import SystemThreads
+from dibs.core.durations import terms_for
 from dibs.core.errors import LeaseLost, Unavailable
 from dibs.core.issue import Thread
 from dibs.core.lease import Lost, StopAsked
-from dibs.core.terms import terms_for
 from dibs.services.keeping import Holding, Overdue, Supervision
 
 from .world import BEAT_S, TERMS, TRUST_S, TTL_S, World, outage, pipeline_of

@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.core.card import render_shown
+from dibs.core.durations import terms_for
 from dibs.core.errors import Unavailable
+from dibs.core.events import Step
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import NoGate
-from dibs.core.steps import Step
-from dibs.core.terms import terms_for
-from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Beaten, Claimed, Refused
+from dibs.services.ending import Finished, FinishRefused
 from dibs.services.running import StopSignal
 from dibs.services.sweeping import Sweep
 

@@ -5,11 +5,11 @@ import threading
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.hints import FileHints, FileWaker
+from dibs.adapters.files import FileHints, FileWaker
 from dibs.core.card import Card, CardState, render_card
 from dibs.core.errors import Unwritable
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
-from dibs.ports.hints import Happening, Rubbish
+from dibs.ports.system import Happening, Rubbish
 from dibs.services.listening import Did, Listening, may_free_an_issue
 from dibs.testing.clock import EPOCH
 

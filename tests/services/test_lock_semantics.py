@@ -8,10 +8,10 @@ import pytest
 
 import dibs
 from dibs.core.errors import Damaged, LeaseLost, Outage, Unavailable
+from dibs.core.events import Step
 from dibs.core.lease import Lost
-from dibs.core.steps import Step
-from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Claimed, Refused
+from dibs.services.ending import Finished, FinishRefused
 
 from .test_working import PATIENCE_S, WAIT_S, Handler, make_worker
 from .world import (

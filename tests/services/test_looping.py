@@ -11,9 +11,8 @@ from msgspec.structs import force_setattr
 from dibs.core.errors import BadConfiguration, BadTtl, LeaseLost
 from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import HolderId
-from dibs.core.named import loop_ref
-from dibs.core.windows import window_at
-from dibs.services.looping import Rhythm
+from dibs.core.named import loop_ref, window_at
+from dibs.named.loops import Rhythm
 
 from .world import World
 

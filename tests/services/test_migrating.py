@@ -4,11 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.core.errors import CannotMove, GrantedElsewhere
+from dibs.core.events import Step
 from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import Fence, HolderId
-from dibs.core.steps import Step
+from dibs.named.holds import HoldWish
 from dibs.services.claiming import Claimed, Refused
-from dibs.services.holds import HoldWish
 from dibs.services.migrating import GaveUp, Moved, Waiting
 
 from .world import STEPWISE, TTL_S, Crash, World, at, crashing

@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from dibs.core.card import ShownMark, parse_mark
 from dibs.core.errors import LeaseLost, RateLimited, Unavailable
+from dibs.core.events import Step
 from dibs.core.ids import later
 from dibs.core.issue import Thread
+from dibs.core.labels import AddLabels, CloseIssue, EditComment, RemoveLabels
 from dibs.core.lease import Ending, Outcome, Released
 from dibs.core.pipeline import NoGate
-from dibs.core.plan import AddLabels, CloseIssue, EditComment, RemoveLabels
-from dibs.core.steps import Step
 from dibs.ports.tracker import IssueQuery
-from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Beaten, Claimed, Doubtful
+from dibs.services.ending import Finished, FinishRefused
 from dibs.services.keeping import Lost, NotRenewed
 from dibs.services.sweeping import Sweep
 

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from dibs.core.errors import Unavailable
+from dibs.core.events import Step
 from dibs.core.pipeline import Command
 from dibs.core.presets import AGENT
-from dibs.core.steps import Step
 from dibs.services.claiming import Beaten, Claimed
 from dibs.services.running import StopSignal
 from dibs.services.working import Until

@@ -7,12 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.core.card import Card, CardState, render_card, render_revoke
+from dibs.core.events import Step
 from dibs.core.ids import HolderId, RunId, StageName
 from dibs.core.issue import Thread
 from dibs.core.lease import Lost, Revocation
-from dibs.core.steps import Step
-from dibs.services.advancing import Finished, FinishRefused
 from dibs.services.claiming import Beaten, Claimed, Doubtful, Refused
+from dibs.services.ending import Finished, FinishRefused
 from dibs.services.sweeping import Sweep
 
 from .test_late_wakers import three_worked_stages

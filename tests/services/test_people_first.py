@@ -3,11 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Person, Pull
-from dibs.core.people import People
-from dibs.core.pipeline import Command
+from dibs.core.pipeline import Command, People
 from dibs.services.board import RowState
 from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Claimed, ClaimOptions
 from dibs.services.keeping import Keeper

@@ -7,8 +7,7 @@ import pytest
 
 from dibs.core.errors import HandlerUnusable, WorktreeUnavailable
 from dibs.core.lease import Outcome
-from dibs.core.pipeline import Command, NoHandler
-from dibs.core.worktrees import NoWorktree, OneWorktree
+from dibs.core.pipeline import Command, NoHandler, NoWorktree, OneWorktree
 from dibs.services.running import StopSignal
 from dibs.services.working import Until
 

@@ -2,9 +2,7 @@
 
 import pytest
 
-from dibs.ports.paging import walk
-from dibs.ports.reading import looks_ahead, read_each, reads_many, walk_threads
-from dibs.ports.tracker import IssueQuery
+from dibs.ports.tracker import IssueQuery, looks_ahead, read_each, reads_many, walk, walk_threads
 
 from .costly import CostlyWire, CostlyWorld
 from .world import World

@@ -2,8 +2,8 @@
 
 import pytest
 
-from dibs.services.advancing import Finished
 from dibs.services.claiming import Claimed
+from dibs.services.ending import Finished
 from dibs.services.resuming import NotHeld
 
 from .world import TTL_S

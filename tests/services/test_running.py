@@ -8,7 +8,7 @@ import pytest
 from dibs.core.errors import HandlerUnusable, LeaseLost, RateLimited
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command
-from dibs.services.advancing import Finished, FinishRefused
+from dibs.services.ending import Finished, FinishRefused
 from dibs.services.running import (
     Advance,
     Fail,

@@ -9,12 +9,11 @@ from msgspec.structs import replace
 from dibs.core.card import parse_mark
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import IssueLocked, IssueMoved, NotPermitted, RateLimited
+from dibs.core.events import Step
 from dibs.core.ids import later
 from dibs.core.issue import Person, Pull
-from dibs.core.steps import Step
-from dibs.ports.reading import looks_ahead
-from dibs.services.scanning import Spread
-from dibs.services.shortlisting import Shortlisting
+from dibs.ports.tracker import looks_ahead
+from dibs.services.scanning import Shortlisting, Spread
 from dibs.services.working import Until
 
 from .costly import CostlyWorld

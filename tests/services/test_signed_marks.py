@@ -5,30 +5,31 @@ import copy
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.sqlite_database import Database
-from dibs.adapters.trackers.memory import MemoryTracker
-from dibs.adapters.trackers.plain import PlainTracker
-from dibs.adapters.trackers.signed import signed
-from dibs.adapters.trackers.sqlite import SqliteTracker
+from dibs.adapters.memory.tracker import MemoryTracker
+from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.tracker import SqliteTracker
+from dibs.adapters.wrappers.trackers import PlainTracker, signed
 from dibs.core.card import Card, CardState, parse_mark, render_card, render_revoke, render_shown
+from dibs.core.events import Step
 from dibs.core.ids import HolderId, RunId, StageName
 from dibs.core.issue import Draft
+from dibs.core.labels import AddLabels, EditComment, PostComment
 from dibs.core.lease import Revocation
-from dibs.core.plan import AddLabels, EditComment, PostComment
 from dibs.core.signing import Signed, Strictness, parse_keyring, verify
-from dibs.core.steps import Step
-from dibs.ports.applying import apply
 from dibs.ports.tracker import (
     Batching,
     FoundThreads,
+    Inspectable,
     IssueQuery,
     OneTrip,
     ReadsFewer,
     ReadsMany,
     SelfChecking,
+    Standpoint,
+    Whoami,
 )
-from dibs.ports.whoami import Inspectable, Standpoint, Whoami
 from dibs.services.claiming import Claimed
+from dibs.services.effects import apply
 
 from .world import BEAT_S, TTL, TTL_S, Crash, World, codes, crashing
 

@@ -2,7 +2,7 @@
 
 from dibs.core.eligibility import PauseScope
 from dibs.core.lease import Lost, StopAsked
-from dibs.ports.urgency import is_persons_word
+from dibs.ports.tracker import is_persons_word
 from dibs.services.claiming import Claimed
 from dibs.services.steering import NothingToRevoke, Revoked
 

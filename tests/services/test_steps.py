@@ -5,7 +5,7 @@ tests/acceptance/test_kill_at_every_step.py kills a process at each, in the long
 
 import pytest
 
-from dibs.core.steps import Step
+from dibs.core.events import Step
 
 from .world import BEAT_S, World
 

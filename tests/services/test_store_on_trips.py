@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from dibs.core.errors import Unavailable
 from dibs.core.pipeline import NoGate
-from dibs.services.advancing import Finished
 from dibs.services.claiming import Beaten, Claimed
+from dibs.services.ending import Finished
 
 from .world import STORE_ON_TRIPS, World, decided_and_not_painted, pipeline_of
 

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from dibs.core.events import Step
 from dibs.core.issue import Thread
-from dibs.core.steps import Step
 from dibs.services.claiming import Claimed, Refused
 from dibs.services.sweeping import Sweep
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from dibs.core.errors import IssueLocked
+from dibs.core.events import Step
 from dibs.core.granter import Appointed
-from dibs.core.steps import Step
 from dibs.services.claiming import Claimed
 from dibs.services.sweeping import Share, Sweep
 

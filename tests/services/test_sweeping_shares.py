@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from dibs.core.steps import Step
+from dibs.core.events import Step
 from dibs.services.sweeping import Share, Sweep
 from dibs.services.working import Until
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from dibs.adapters.clocks import SystemClock, uptime_ms
+from dibs.adapters.system import SystemClock, uptime_ms
 
 from .world import TTL_S, World
 

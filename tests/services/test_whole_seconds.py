@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.leases.memory import MemoryLeases
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.memory.leases import MemoryLeases
+from dibs.adapters.memory.tracker import MemoryTracker
+from dibs.core.durations import terms_for
 from dibs.core.errors import BadConfiguration, BadTtl
-from dibs.core.terms import terms_for
 from dibs.testing.clock import FakeClock
 
 from .world import TERMS, World, pipeline_of

@@ -13,8 +13,8 @@ from dibs.core.errors import (
     NotPermitted,
     RateLimited,
 )
+from dibs.core.events import Step
 from dibs.core.pipeline import Command
-from dibs.core.steps import Step
 from dibs.services.running import GiveBack
 from dibs.services.working import Until
 

@@ -14,24 +14,23 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from dibs import config
-from dibs.adapters.granters import MemoryGranters
-from dibs.adapters.journals import MemoryJournal
-from dibs.adapters.leases.memory import MemoryLeases
-from dibs.adapters.pauses import MemoryPauses
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.files import MemoryJournal
+from dibs.adapters.memory.control import MemoryGranters, MemoryPauses
+from dibs.adapters.memory.leases import MemoryLeases
+from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.card import Card, parse_mark
+from dibs.core.durations import terms_for
 from dibs.core.errors import Unavailable
+from dibs.core.events import Step, unwatched
 from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.issue import Draft, Thread
 from dibs.core.pipeline import Backoff, Pipeline
 from dibs.core.presets import STAGES
-from dibs.core.steps import Step, unwatched
-from dibs.core.terms import terms_for
 from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult, Refused
 from dibs.services.keeping import Keeper
+from dibs.settings import load as config
 from dibs.testing.one_trip import OneTripMemory
-from dibs.wiring import Adapters, Services
+from dibs.wiring.services import Adapters, Services
 
 from .clock import WatchedClock
 

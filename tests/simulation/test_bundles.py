@@ -14,23 +14,21 @@ import pytest
 from msgspec.structs import replace
 from tests.services.places import NotedPlaces
 
-from dibs import config
-from dibs.adapters.granters import MemoryGranters
-from dibs.adapters.journals import MemoryJournal
-from dibs.adapters.leases.memory import MemoryLeases
-from dibs.adapters.pauses import MemoryPauses
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.files import MemoryJournal
+from dibs.adapters.memory.control import MemoryGranters, MemoryPauses
+from dibs.adapters.memory.leases import MemoryLeases
+from dibs.adapters.memory.tracker import MemoryTracker
+from dibs.core.durations import terms_for
 from dibs.core.ids import HolderId, RunId
 from dibs.core.issue import Draft
-from dibs.core.pipeline import NoGate
+from dibs.core.pipeline import BundleWorktree, NoGate
 from dibs.core.presets import STAGES
-from dibs.core.terms import terms_for
-from dibs.core.worktrees import BundleWorktree
 from dibs.services import bundling
 from dibs.services.claiming import ClaimOptions
 from dibs.services.working import Until
+from dibs.settings import load as config
 from dibs.testing.sim.fibres import Process, Simulation, microseconds
-from dibs.wiring import Adapters, Services
+from dibs.wiring.services import Adapters, Services
 
 EURO = "agent:bundle:euro"
 SEEDS = 150

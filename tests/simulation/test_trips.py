@@ -9,7 +9,7 @@ from dibs.core.card import CardState, parse_mark
 from dibs.core.errors import NoSuchComment, RateLimited, Unavailable
 from dibs.core.events import Event, EventKind
 from dibs.core.issue import Draft
-from dibs.core.plan import AddLabels, EditComment, PostComment, RemoveLabels
+from dibs.core.labels import AddLabels, EditComment, PostComment, RemoveLabels
 from dibs.testing.sim import Faults, Scenario, our_workers, play
 from dibs.testing.sim.history import Called, Fault
 from dibs.testing.sim.server import Server

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import assert_type
 
-from dibs.adapters.leases.memory import MemoryLeases
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.memory.leases import MemoryLeases
+from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.ports.leases import LeaseStore
 from dibs.ports.tracker import Tracker
 from dibs.testing.clock import FakeClock

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.worktrees import BadChain, Open, Plan, Push, Refresh, RepoTarget
-from dibs.worktrees.chain_bodies import first_body, is_of_chain, refreshed, section
+from dibs.worktrees.chains import first_body, is_of_chain, refreshed, section
 
 BACK = RepoTarget("backend", "acme/backend", "batman/42", "Serve it", "It answers.\n")
 FRONT = RepoTarget("frontend", "acme/frontend", "batman/42", "Show it", extra_labels=("ui",))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dibs.core.errors import Misuse
 from dibs.worktrees import WorktreeRequest
-from dibs.worktrees.naming import (
+from dibs.worktrees.values import (
     Naming,
     file_name,
     fit_for_a_branch,

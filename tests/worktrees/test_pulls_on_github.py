@@ -5,9 +5,9 @@ import signal
 
 import pytest
 
+from dibs.adapters.github.client import Limits as Paces
+from dibs.adapters.github.client import Transports
 from dibs.adapters.github.pulls import GithubPulls
-from dibs.adapters.github.transport import Limits as Paces
-from dibs.adapters.github.transport import Transports
 from dibs.core.errors import BadConfiguration, NotPermitted, Unavailable
 from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Wrong
 from dibs.worktrees import ChainStep, CrossRepoPRChain, PullState

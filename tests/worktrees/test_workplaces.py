@@ -5,9 +5,9 @@ from tests.servers.git_repository import git
 
 from dibs.core.errors import HandlerUnusable, WorktreeUnavailable
 from dibs.core.ids import RunId
-from dibs.core.worktrees import BundleWorktree, OneWorktree
-from dibs.ports.workplaces import PlaceWish
-from dibs.worktrees.workplaces import WorktreePlaces
+from dibs.core.pipeline import BundleWorktree, OneWorktree
+from dibs.ports.system import PlaceWish
+from dibs.worktrees.trees import WorktreePlaces
 
 from .places import commit, write
 

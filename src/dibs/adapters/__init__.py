@@ -1,1 +1,1 @@
-"""Implementations of the ports. Siblings do not know each other."""
+"""The outside world, a package for each vendor."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from dibs.core.ids import HolderId
-from dibs.core.mark_line import LONGEST_LINE, escape, plain
+from dibs.core.marker import LONGEST_LINE, escape, plain
 
 CLAIM_PREFIX = "<!-- agent-claim:"
 RELEASE_PREFIX = "<!-- agent-release:"
@@ -90,11 +90,11 @@ def spell(body: str, ts: str) -> str:
     if match[1] == "claim":
         if pairs.get("state") == "conceded":
             return body
-        said = {**_key(pairs), "ts": ts, **_without(pairs, "holder")}
+        said = {**_key(pairs), "ts": ts, **_beyond_key(pairs)}
         return f"{CLAIM_PREFIX}{_written(said)} -->{body[match.end() :]}"
     told = {**_key(pairs), **_ending(pairs), "ts": ts, "shown": "1"}
-    kept = {"ended" if key == "outcome" else key: value for key, value in pairs.items()}
-    said = told | _without(kept, "holder")
+    kept = _beyond_key(pairs)
+    said = told | {"ended" if key == "outcome" else key: value for key, value in kept.items()}
     return f"{RELEASE_PREFIX}{_written(said)} -->{body[match.end() :]}"
 
 
@@ -204,6 +204,14 @@ def _key(pairs: Mapping[str, str]) -> dict[str, str]:
     holder = pairs.get("holder", "") or _NOBODY
     codename, found, firing_id = holder.partition(_ESCAPED_FIRING)
     return {"codename": codename, "firing_id": firing_id if found else pairs.get("run", "")}
+
+
+def _beyond_key(pairs: Mapping[str, str]) -> dict[str, str]:
+    """The pairs without the holder, unless codename and firing id would read as another one."""
+    as_read = _holder({**_key(pairs), "run": pairs.get("run", "")})
+    return (
+        dict(pairs) if as_read.get("holder") != pairs.get("holder") else _without(pairs, "holder")
+    )
 
 
 def _holder(pairs: Mapping[str, str]) -> dict[str, str]:

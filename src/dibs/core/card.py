@@ -25,7 +25,7 @@ from dibs.core.durations import (
 )
 from dibs.core.ids import HolderId, RunId, ServerTime, StageName, server_time
 from dibs.core.lease import Ending, Outcome, Revocation
-from dibs.core.mark_line import (
+from dibs.core.marker import (
     LONGEST_LINE,
     VERSION,
     Fields,

@@ -3,6 +3,18 @@
 One function serves the claim, the worker's scan, `dibs ready` and `dibs why`, so they cannot
 disagree. Each reason says the fact and what would have to change; none offers a command that takes
 an issue away from somebody.
+
+How often an issue failed in its stage, and when it may be tried again.
+
+Counted from the history of leases, so it survives restarts and is the same on every machine. Lost
+races are not failures; neither is a lease an operator took away.
+
+An approval that names what was approved: a later change of the issue's text voids it.
+
+Whoever wrote an issue may change its text without being allowed to write anywhere else, so what is
+done under an approval must be what a person has read. Decides the spelling of that mark and whether
+the newest one still holds. A label that a person put on by hand names no text, and opens the gate
+as it always did.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,15 +25,101 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.core.approval import changed_since
-from dibs.core.attempts import count_attempts
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, StageName, later
-from dibs.core.issue import Issue, Thread
-from dibs.core.lease import Standing, Try
-from dibs.core.people import People
-from dibs.core.pipeline import ApprovalGate, NoGate, Pipeline, Stage
+from dibs.core.issue import Comment, Issue, Thread
+from dibs.core.lease import Outcome, Standing, Try
+from dibs.core.marker import VERSION, plain, read_line, shortened, starts_as, write_line
+from dibs.core.pipeline import ApprovalGate, NoGate, People, Pipeline, Stage
+
+
+class Attempts(Struct, frozen=True):
+    failed: int = 0
+    last_failed_at: ServerTime | None = None
+    spent: bool = False
+    """No attempt is left: the issue is to be parked for a person."""
+    rests_until: ServerTime | None = None
+    """The backoff after the last failure that was said; None when there was none."""
+
+
+def count_attempts(tries: Sequence[Try], stage: Stage) -> Attempts:
+    """Failures in this stage since the issue last moved, was parked or was returned by a person."""
+    failed = failed_tries(tries, stage.name)
+    last = failed[-1] if failed else None
+    return Attempts(
+        failed=len(failed),
+        last_failed_at=last.ended_at if last else None,
+        spent=len(failed) >= stage.attempts,
+        rests_until=_rests_until(last, len(failed), stage),
+    )
+
+
+def failed_tries(tries: Sequence[Try], stage: StageName) -> tuple[Try, ...]:
+    """Those that count, the oldest first."""
+    failed: list[Try] = []
+    for attempt in tries:
+        if _starts_afresh(attempt, stage):
+            failed = []
+        elif _failed(attempt):
+            failed.append(attempt)
+    return tuple(failed)
+
+
+def _rests_until(last: Try | None, failed: int, stage: Stage) -> ServerTime | None:
+    """A handler that said it failed is given a rest; a vanished holder's ttl was rest enough."""
+    if last is None or last.ended_at is None or last.outcome is None:
+        return None
+    return later(last.ended_at, stage.backoff.after(failed))
+
+
+def _starts_afresh(attempt: Try, stage: StageName) -> bool:
+    """Parked and tried again means re-queued: only people take `parked` off."""
+    return attempt.stage != stage or attempt.outcome in (Outcome.ADVANCED, Outcome.PARKED)
+
+
+def _failed(attempt: Try) -> bool:
+    if attempt.ended_at is None or attempt.excused:
+        return False
+    # No outcome at all means that the holder vanished: a crash counts, or it would loop for ever.
+    return attempt.outcome in (Outcome.FAILED, None)
+
+
+_KIND = "approved"
+_DIGITS = 32
+
+
+def text_of(issue: Issue) -> str:
+    """A name for what the issue asks for."""
+    asked = f"{len(issue.title)}:{issue.title}{issue.body}"
+    from hashlib import sha256  # loads OpenSSL: not at every start
+
+    return sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+
+
+def render_approval(issue: Issue, stage: str, by: str) -> str:
+    fields = [("stage", stage), ("text", text_of(issue)), ("v", str(VERSION)), ("by", by)]
+    line = write_line(_KIND, [(key, shortened(value, 300)) for key, value in fields])
+    return f"{line}\nApproved by {plain(by) or 'somebody'}, out of {plain(stage)}."
+
+
+def changed_since(thread: Thread, stage: str) -> bool:
+    """Whether the newest approval out of this stage names another text than the issue has now."""
+    texts = [text for text in _texts(thread.comments, stage) if text]
+    return bool(texts) and texts[-1] != text_of(thread.issue)
+
+
+def _texts(comments: Iterable[Comment], stage: str) -> Iterable[str]:
+    for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
+        if not comment.by_writer or not starts_as(comment.body, (_KIND,)):
+            continue
+        try:
+            _, fields = read_line(comment.body)
+            if fields.take("stage") == stage:
+                yield fields.take("text") or ""
+        except ValueError:
+            continue
+
 
 _MOST_NAMED = 3
 

@@ -2,17 +2,20 @@
 
 They live in the same store as leases on issues, under names that no issue can have. The tracker
 knows nothing of them.
+
+The windows of a loop: equal stretches of the store's own time, counted from 1970.
 """
 
 import re
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.core.durations import SHORTEST_TTL
 from dibs.core.errors import BadName
-from dibs.core.ids import IssueRef, StageName
+from dibs.core.ids import IssueRef, ServerTime, StageName, later
 from dibs.core.pipeline import Command
 
 _HOLD, _LOOP = "~hold", "~loop"
@@ -72,3 +75,20 @@ def loop_ref(name: str) -> IssueRef:
 
 def is_named(ref: IssueRef) -> bool:
     return ref.repo in (_HOLD, _LOOP)
+
+
+SHORTEST_WINDOW = SHORTEST_TTL * 3
+
+_EPOCH = ServerTime(datetime(1970, 1, 1, tzinfo=UTC))
+
+
+class Window(Struct, frozen=True):
+    number: int
+    starts_at: ServerTime
+    ends_at: ServerTime
+
+
+def window_at(moment: ServerTime, every: timedelta) -> Window:
+    number = (moment - _EPOCH) // every
+    starts_at = later(_EPOCH, number * every)
+    return Window(number, starts_at, later(starts_at, every))

@@ -2,20 +2,104 @@
 
 Decides which moves exist; an illegal one cannot be planned. Knows label names because stages *are*
 labels, but not how labels are written: that is `labels` and `plan`.
+
+Who is on an issue already: people and programs that are not of the fleet.
+
+Decides whose assignment and whose pull request keeps workers off. Refuses to know how a tracker
+tells who they are, and which comments other tools leave: that is `foreign`.
+
+Which spelling our cards have on the wire. Every reader reads all of them.
+
+Where a stage's handler works: where it always does, or in working trees made for the run.
+
+Decides what may be asked for. How a working tree is made, kept and cleared is `dibs.worktrees`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from enum import StrEnum
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
-from dibs.core.dialects import Dialect
+from dibs.core.durations import LeaseTerms, terms_for
 from dibs.core.errors import IllegalMove, NoSuchStage
 from dibs.core.ids import StageName
-from dibs.core.people import People
-from dibs.core.terms import LeaseTerms, terms_for
-from dibs.core.worktrees import NoWorktree, Worktree
+from dibs.core.issue import Issue, Person, Pull
+
+
+class People(Struct, frozen=True):
+    """What makes an issue somebody's, so that workers leave it alone."""
+
+    assignees: bool = True
+    """A person is assigned to it."""
+    pulls: bool = True
+    """Somebody has an open pull request that will close it."""
+    markers: bool = True
+    """Another tool's comment says that it is at work."""
+    fleet: frozenset[str] = frozenset()
+    """Accounts that are the fleet's own: what they do on an issue keeps nobody off."""
+    marker_ttl: timedelta = timedelta(hours=4)
+    """How long another tool's marker counts that nobody takes back."""
+
+    def __post_init__(self) -> None:
+        if self.marker_ttl <= timedelta():
+            raise ValueError("people.marker_ttl: must be longer than nothing")
+        folded = frozenset(login.casefold() for login in self.fleet)  # as trackers compare logins
+        force_setattr(self, "fleet", folded)
+
+    def and_of_the_fleet(self, logins: Iterable[str]) -> "People":
+        return replace(self, fleet=self.fleet.union(logins))
+
+    def assigned(self, issue: Issue) -> tuple[Person, ...]:
+        """The people it is assigned to. A program's account is not a person."""
+        if not self.assignees:
+            return ()
+        return tuple(one for one in issue.assignees if one.human and self._strange(one))
+
+    def pulling(self, issue: Issue) -> tuple[Pull, ...]:
+        """Open pull requests of others, be they people or programs."""
+        if not self.pulls:
+            return ()
+        return tuple(pull for pull in issue.pulls if self._strange(pull.author))
+
+    def _strange(self, person: Person) -> bool:
+        return person.login.casefold() not in self.fleet
+
+
+class Dialect(StrEnum):
+    NATIVE = "native"
+    """`<!-- claim run=.. ttl=.. -->`, as `card` spells it."""
+    AGENT = "agent"
+    """As runners of the issue-claim state machine read it: see `agent_dialect`."""
+
+
+BASE = "origin/main"
+
+
+class NoWorktree(Struct, frozen=True):
+    """In the folder of the configuration, like every run."""
+
+
+class OneWorktree(Struct, frozen=True):
+    """In a working tree of this repository, a new one for each run."""
+
+    repository: str
+    """A path, from the folder of the configuration."""
+    base: str = BASE
+    """What the run's branch starts from."""
+
+
+class BundleWorktree(Struct, frozen=True):
+    """In a working tree for each repository of the bundle that the issue is in, on one branch.
+
+    Issues with the same bundle label are claimed and ended together.
+    """
+
+    base: str = BASE
+
+
+Worktree = NoWorktree | OneWorktree | BundleWorktree
 
 
 class Command(Struct, frozen=True):

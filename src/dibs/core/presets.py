@@ -1,9 +1,63 @@
-"""The two pipelines that need no configuration: `stages` and `agent`."""
+"""The two pipelines that need no configuration: `stages` and `agent`.
 
-from dibs.core import agent_labels
-from dibs.core.dialects import Dialect
+The labels of the issue-claim state machine: their names, their colours, and what each is for.
+
+One catalogue: presets, label plans, the published constants and the making of labels all read it,
+so that no two of them disagree. Decides nothing about moves: that is `presets`.
+"""
+
+from msgspec import Struct
+
 from dibs.core.ids import StageName
-from dibs.core.pipeline import ApprovalGate, FollowsPull, LabelNames, Pipeline, Stage
+from dibs.core.pipeline import ApprovalGate, Dialect, FollowsPull, LabelNames, Pipeline, Stage
+
+IMPLEMENT = "agent:implement"
+IN_FLIGHT = "agent:in-flight"
+PLAN_PENDING_APPROVAL = "agent:plan-pending-approval"
+PLAN_APPROVED = "agent:plan-approved"
+PR_OPEN = "agent:pr-open"
+DONE = "agent:done"
+DO_NOT_PICKUP = "do-not-pickup"
+NEEDS_HUMAN_SCOPE = "needs:human-scope"
+AUTHORED = "agent:authored"
+"""On pull requests that an agent opened."""
+LARGE_FEATURE = "agent:large-feature"
+FANOUT_COMPLETE = "batman:fanout-complete"
+NEEDS_HUMAN_REVIEW = "agent:needs-human-review"
+NEEDS_INFO = "needs:info"
+DONE_ALREADY = "done-already"
+
+
+class LabelDef(Struct, frozen=True):
+    name: str
+    color: str
+    """Six hexadecimal digits."""
+    description: str
+    """Not over 100 characters: GitHub refuses longer ones."""
+
+
+LIFECYCLE = (
+    LabelDef(IMPLEMENT, "0e8a16", "Queued: an agent may take it"),
+    LabelDef(IN_FLIGHT, "e11d21", "An agent holds it; the newest claim comment says which"),
+    LabelDef(PR_OPEN, "fbca04", "A pull request is open for it"),
+    LabelDef(DONE, "0e8a16", "Shipped"),
+    LabelDef(DO_NOT_PICKUP, "5319e7", "A person has it: agents leave it alone"),
+    LabelDef(NEEDS_HUMAN_SCOPE, "e99695", "Set aside until a person has said what is wanted"),
+)
+FURTHER = (
+    LabelDef(PLAN_PENDING_APPROVAL, "d4c5f9", "A plan waits for a person's yes or no"),
+    LabelDef(PLAN_APPROVED, "0e8a16", "A person said yes to the plan"),
+    LabelDef(AUTHORED, "c5def5", "An agent opened this pull request"),
+    LabelDef(NEEDS_HUMAN_REVIEW, "d93f0b", "A person looks at it before any agent does"),
+    LabelDef(NEEDS_INFO, "d876e3", "Something has to be said first"),
+)
+STANDARD = (
+    LabelDef("batman-pr-open", "5319e7", "A multi-repository agent has pull requests open for it"),
+    LabelDef(LARGE_FEATURE, "ff6b00", "For an agent that works in several repositories"),
+    LabelDef(FANOUT_COMPLETE, "5319e7", "All its parts are issues of their own"),
+    LabelDef(DONE_ALREADY, "0e8a16", "What it asks for was there before"),
+)
+EVERY = (*LIFECYCLE, *FURTHER, *STANDARD)
 
 
 def _name(text: str) -> StageName:
@@ -29,39 +83,36 @@ STAGES = Pipeline(
     blockers=frozenset({"do-not-pickup"}),
 )
 
-AUTHORED = agent_labels.AUTHORED
-"""On pull requests that an agent opened."""
-
 AGENT = Pipeline(
     stages=(
         Stage(
             name=_name("implement"),
-            label=agent_labels.IMPLEMENT,
+            label=IMPLEMENT,
             gives_way=True,
             next=(_name("pr-open"), _name("plan-pending-approval"), _name("done")),
         ),
         Stage(
             name=_name("plan-pending-approval"),
-            label=agent_labels.PLAN_PENDING_APPROVAL,
-            gate=ApprovalGate(agent_labels.PLAN_APPROVED),
+            label=PLAN_PENDING_APPROVAL,
+            gate=ApprovalGate(PLAN_APPROVED),
             gives_way=True,
             next=(_name("implement"), _name("pr-open"), _name("done")),
         ),
         Stage(
             name=_name("pr-open"),
-            label=agent_labels.PR_OPEN,
+            label=PR_OPEN,
             next=(_name("done"), _name("implement")),
             follows=FollowsPull(back=_name("implement"), authored=AUTHORED),
         ),
-        Stage(name=_name("done"), label=agent_labels.DONE, closes=True),
+        Stage(name=_name("done"), label=DONE, closes=True),
     ),
-    labels=LabelNames(claimed=agent_labels.IN_FLIGHT, parked=agent_labels.NEEDS_HUMAN_SCOPE),
+    labels=LabelNames(claimed=IN_FLIGHT, parked=NEEDS_HUMAN_SCOPE),
     blockers=frozenset(
         {
-            agent_labels.DO_NOT_PICKUP,
-            agent_labels.NEEDS_INFO,
-            agent_labels.NEEDS_HUMAN_REVIEW,
-            agent_labels.DONE_ALREADY,
+            DO_NOT_PICKUP,
+            NEEDS_INFO,
+            NEEDS_HUMAN_REVIEW,
+            DONE_ALREADY,
         }
     ),
     dialect=Dialect.AGENT,

@@ -1,6 +1,8 @@
 """Which issue a person means: `owner/repo#123`, `#123`, `123`, a URL, `ABC-123`.
 
 Knows spellings only; whether the issue exists is for the tracker to say.
+
+Where a tracker or a store is, as text: what may be shown of it.
 """
 
 import re
@@ -49,3 +51,17 @@ def _parse(text: str, default_repo: str) -> IssueRef:
     if (match := re.fullmatch(_KEY, wanted)) or (match := re.fullmatch(_KEY_URL, wanted)):
         return IssueRef(default_repo, match[1].upper())
     raise BadReference(wanted)
+
+
+_OPTIONS = r"(?s)[?][A-Za-z_.-]+=.*$"
+_USER = r"(?s)(?<=//).*@"
+_REST = r"(?s)[?#].*$"
+
+
+def without_secrets(place: str) -> str:
+    """The place without user, password and options: fit for a name, an error and a log.
+
+    A password that should have been quoted and was not may contain anything: rather too much is
+    left out than too little.
+    """
+    return re.sub(_REST, "", re.sub(_USER, "", re.sub(_OPTIONS, "", place)))

@@ -20,7 +20,7 @@ from dibs.core.agent_dialect import OPENINGS as AGENT_OPENINGS
 from dibs.core.agent_dialect import as_native, key_in, others_release
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Thread
-from dibs.core.mark_line import LONGEST_LINE, starts_as
+from dibs.core.marker import LONGEST_LINE, starts_as
 
 KINDS = ("claim", "revoke", "shown", "granter", "pause", "resume")
 """Every line that changes what is believed of an issue or of the whole backlog."""

@@ -9,8 +9,7 @@ They need no lease store and no driver of their own: they take the caller's conn
 and a fence.
 """
 
-from dibs.fencing.keys import key_for
-from dibs.fencing.outcomes import (
+from dibs.fencing.values import (
     AlreadyApplied,
     Applied,
     Conflict,
@@ -18,12 +17,13 @@ from dibs.fencing.outcomes import (
     Missing,
     NotApplied,
     Outcome,
+    Reading,
     Stale,
     StaleFence,
     Version,
     insist,
+    key_for,
 )
-from dibs.fencing.readings import Reading
 
 __all__ = [
     "AlreadyApplied",

@@ -28,9 +28,17 @@ from pathlib import Path
 
 from dibs.core.errors import Damaged
 from dibs.core.ids import Fence
-from dibs.fencing.marks import Mark, check, other_version
-from dibs.fencing.outcomes import Applied, Conflict, Missing, Outcome, Stale
-from dibs.fencing.readings import Reading
+from dibs.fencing.values import (
+    Applied,
+    Conflict,
+    Mark,
+    Missing,
+    Outcome,
+    Reading,
+    Stale,
+    check,
+    other_version,
+)
 
 __all__ = ["guarded_write", "read", "stamp"]
 

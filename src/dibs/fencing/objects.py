@@ -25,9 +25,16 @@ from typing import Any, Protocol
 
 from dibs.core.errors import Misuse, Unavailable
 from dibs.core.ids import Fence
-from dibs.fencing.marks import Mark, check, other_version
-from dibs.fencing.outcomes import Applied, Conflict, Missing, Outcome
-from dibs.fencing.readings import Reading
+from dibs.fencing.values import (
+    Applied,
+    Conflict,
+    Mark,
+    Missing,
+    Outcome,
+    Reading,
+    check,
+    other_version,
+)
 
 __all__ = ["Client", "guarded_put", "read", "stamp"]
 

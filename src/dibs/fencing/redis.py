@@ -15,9 +15,18 @@ from typing import Any, Protocol
 
 from dibs.core.errors import Misuse
 from dibs.core.ids import Fence
-from dibs.fencing.marks import check, later_step, other_version
-from dibs.fencing.outcomes import Applied, Conflict, Duplicate, Missing, Outcome, Stale
-from dibs.fencing.readings import Reading
+from dibs.fencing.values import (
+    Applied,
+    Conflict,
+    Duplicate,
+    Missing,
+    Outcome,
+    Reading,
+    Stale,
+    check,
+    later_step,
+    other_version,
+)
 
 __all__ = [
     "Client",

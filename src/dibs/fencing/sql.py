@@ -16,17 +16,19 @@ from typing import TypeVar
 
 from dibs.core.errors import Misuse, Unavailable
 from dibs.fencing.connections import Connection, Session, State, may_pass, session
-from dibs.fencing.marks import Mark, check, other_version
-from dibs.fencing.outcomes import (
+from dibs.fencing.values import (
     AlreadyApplied,
     Applied,
     Conflict,
     Duplicate,
+    Mark,
     Missing,
     Outcome,
     Stale,
     StaleFence,
+    check,
     insist,
+    other_version,
 )
 
 __all__ = [

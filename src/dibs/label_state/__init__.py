@@ -6,10 +6,9 @@ see docs/guides/switch-from-label-state.md.
 
 from dibs.core.agent_dialect import CLAIM_PREFIX as CLAIM_COMMENT_PREFIX
 from dibs.core.agent_dialect import RELEASE_PREFIX as RELEASE_COMMENT_PREFIX
-from dibs.label_state.answers import Answer, NoOrganisation
-from dibs.label_state.bootstrap import ensure_labels
+from dibs.label_state.adopting import issue_dedup_check
+from dibs.label_state.backlogs import Answer, NoOrganisation, ensure_labels
 from dibs.label_state.claims import claim_issue, release_issue
-from dibs.label_state.examining import issue_dedup_check
 from dibs.label_state.firings import Firing
 from dibs.label_state.labels import LIFECYCLE_LABELS, STANDARD_LABELS
 from dibs.label_state.pauses import (

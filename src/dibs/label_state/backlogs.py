@@ -3,26 +3,114 @@
 With a dibs.toml in the folder or above it (or in DIBS_CONFIG), its tracker, stores and terms count:
 an embedded backlog is one repository, whatever it is called. Without one it is GitHub, and a claim
 lasts as long as the state machine has always let one last, unless it is renewed.
+
+What a call of the published API answers: a yes or a no as before, and now why.
 """
 
 import atexit
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import wraps
 from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, Self
 
 from msgspec.structs import replace
 
-from dibs import config
-from dibs.config import Settings
-from dibs.core.dialects import Dialect
 from dibs.core.durations import format_duration
+from dibs.core.eligibility import Reason, ReasonCode
+from dibs.core.errors import BadConfiguration, DibsError
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Thread
-from dibs.label_state.answers import NoOrganisation
-from dibs.wiring import Services, connect
+from dibs.core.pipeline import Dialect
+from dibs.core.presets import EVERY
+from dibs.label_state.labels import STANDARD_LABELS
+from dibs.ports.tracker import Inspectable
+from dibs.settings import load as config
+from dibs.settings.load import Settings
+from dibs.wiring.services import Services, connect
+
+if TYPE_CHECKING:
+    from dibs.label_state.firings import Firing
+
+
+_Said = ParamSpec("_Said")
+
+
+class NoOrganisation(BadConfiguration, RuntimeError):
+    """A repository was named without its owner, and GH_ORG does not say whose it is."""
+
+    code = "NO_ORGANISATION"
+    hint = "name it as OWNER/REPO, or set GH_ORG"
+
+
+class Answer(int):
+    """True or False, with a reason.
+
+    Equal to the bool, true and false like it, and hashed like it. Not `is True`: nothing but True
+    itself is, and Python lets nobody derive from bool.
+    """
+
+    reason: str
+    """A code for programs; empty where the answer is plainly yes."""
+    text: str
+    """The same for people."""
+    codes: tuple[str, ...]
+    """Every reason, where there are several."""
+    lease: "Firing | None"
+    """With a claim that was granted: what holds it, renewed while this process lives."""
+
+    def __new__(
+        cls,
+        yes: bool,  # noqa: FBT001 - it is what the answer is
+        reason: str = "",
+        text: str = "",
+        *,
+        codes: tuple[str, ...] = (),
+        lease: "Firing | None" = None,
+    ) -> Self:
+        made = super().__new__(cls, yes)
+        made.reason, made.text = reason, text
+        made.codes = codes or ((reason,) if reason else ())
+        made.lease = lease
+        return made
+
+    def __repr__(self) -> str:
+        return str(bool(self)) if not self.reason else f"<{bool(self)}: {self.reason}: {self.text}>"
+
+    def __str__(self) -> str:
+        return str(bool(self))
+
+    def __reduce__(self) -> tuple[Callable[..., "Answer"], tuple[bool, str, str]]:
+        return Answer, (bool(self), self.reason, self.text)
+
+
+def refused(reasons: tuple[Reason, ...]) -> Answer:
+    """The most telling first: a label without a card says less than anything else."""
+    told = sorted(reasons, key=lambda reason: reason.code is ReasonCode.CLAIM_LABEL_ONLY)
+    codes = tuple(reason.code.value for reason in told)
+    return Answer(False, codes[0], "; ".join(reason.text for reason in told), codes=codes)
+
+
+def answering(call: Callable[_Said, Answer]) -> Callable[_Said, Answer]:
+    """What goes wrong at the tracker is a no that says so: these calls have never raised for it.
+
+    A slug that names nothing still raises: that is a mistake of the caller's.
+    """
+
+    @wraps(call)
+    def answer(*args: _Said.args, **kwargs: _Said.kwargs) -> Answer:
+        try:
+            return call(*args, **kwargs)
+        except NoOrganisation:
+            raise
+        except DibsError as error:
+            return Answer(False, error.code, str(error))
+
+    return answer
+
 
 _WINDOW = timedelta(hours=4)
 _LONGEST_LEASE = timedelta(days=1)
@@ -144,3 +232,27 @@ def backlog_of(slug: str) -> Backlog:
 def close_all() -> None:
     """Let go of every connection. Claims stay, and are renewed no more."""
     _opened.close()
+
+
+def ensure_labels(repo_slug: str, labels: Iterable[tuple[str, str, str]] | None = None) -> None:
+    """Make those that are not there. A label of the catalogue looks as the catalogue says, any
+    other one is grey. Raises what the tracker raises: a label that was not made is not remembered
+    as made.
+    """
+    wanted = STANDARD_LABELS if labels is None else labels
+    backlog_of(repo_slug).services.tracker.prepare([name for name, *_ in wanted])
+
+
+def bootstrap_labels(repo_slug: str) -> list[str]:
+    """Every label of the catalogue; those that were missing."""
+    backlog = backlog_of(repo_slug)
+    missing = missing_labels(backlog)
+    backlog.services.tracker.prepare([label.name for label in EVERY])
+    return missing
+
+
+def missing_labels(backlog: Backlog) -> list[str]:
+    """None where a tracker wants no labels made."""
+    tracker = backlog.services.tracker
+    names = [label.name for label in EVERY]
+    return list(tracker.missing_labels(names)) if isinstance(tracker, Inspectable) else []

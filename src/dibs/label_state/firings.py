@@ -22,12 +22,11 @@ from dibs.core.ids import Fence, HolderId, RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import Ending, Lease, Lost, Outcome, RenewResult
 from dibs.label_state.backlogs import Backlog
-from dibs.ports.guarantees import Guarantee
-from dibs.services.advancing import FinishResult
+from dibs.ports.leases import Guarantee
 from dibs.services.claiming import Claimed
-from dibs.services.in_hand import InHand
-from dibs.services.keeping import Keeper, Supervision
-from dibs.wiring import Services
+from dibs.services.ending import FinishResult
+from dibs.services.keeping import InHand, Keeper, Supervision
+from dibs.wiring.services import Services
 
 
 @dataclass(frozen=True, slots=True)

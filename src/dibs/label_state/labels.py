@@ -1,6 +1,6 @@
 """Every label of the issue-claim state machine, what keeps agents off, and the legal moves.
 
-Pure: reads label names and nothing else. The names are those of `core.agent_labels`, the moves
+Pure: reads label names and nothing else. The names are those of `core.presets`, the moves
 those that the pipeline of preset `agent` allows, and `release_issue` refuses any other.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dibs.core.agent_labels import (
+from dibs.core.presets import (
     AUTHORED,
     DO_NOT_PICKUP,
     DONE,

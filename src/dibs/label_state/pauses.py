@@ -12,12 +12,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dibs import config
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import Damaged, DibsError, Outage
-from dibs.label_state.answers import NoOrganisation
-from dibs.label_state.backlogs import Backlog, backlog_of, full_slug
+from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of, full_slug
 from dibs.label_state.labels import LabelStateConfig
+from dibs.settings import load as config
 
 _log = logging.getLogger("dibs.label_state")
 PAUSED_REPOS_FILE = LabelStateConfig.from_env().alfred_home / "state" / "paused-repos.json"

@@ -16,9 +16,9 @@ import click
 from dibs._version import __version__
 from dibs.core.errors import DibsError, Misuse
 from dibs.label_state import labels
+from dibs.label_state.adopting import Examined, examine
 from dibs.label_state.backlogs import Backlog, backlog_of
 from dibs.label_state.claims import dry_run as rehearsing
-from dibs.label_state.examining import Examined, examine
 from dibs.label_state.labels import LabelStateConfig
 from dibs.label_state.pauses import list_paused_repos, set_repo_paused
 from dibs.label_state.stale import Stale, age_of, free, stale_claims

@@ -15,18 +15,14 @@ from dibs.core.eligibility import abandoned_at
 from dibs.core.errors import Misuse
 from dibs.core.ids import IssueRef, StageName
 from dibs.core.issue import Thread
+from dibs.core.labels import AddLabels, Effect, PostComment
 from dibs.core.lease import Lease, Standing
 from dibs.core.pipeline import UNQUEUED
-from dibs.core.plan import AddLabels, Effect, PostComment
 from dibs.label_state import labels
-from dibs.label_state.answers import Answer, answering
-from dibs.label_state.backlogs import Backlog, backlog_of, claim_window
-from dibs.label_state.claims import dry_run
-from dibs.label_state.theirs import TheirClaim, their_claims
-from dibs.ports.applying import apply_to
-from dibs.ports.reading import walk_threads
-from dibs.ports.tracker import IssueQuery
-from dibs.services.freeing import Freeing
+from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, claim_window
+from dibs.label_state.claims import TheirClaim, dry_run, their_claims
+from dibs.ports.tracker import IssueQuery, walk_threads
+from dibs.services.effects import Freeing, apply_to
 
 UNKNOWN = "?"
 _EVERY = 100_000

@@ -2,16 +2,26 @@
 
 `LeaseStore` is what an atomic store implements. `ShownLeases` is what the services use: leases that
 also show on the tracker, as labels and a card. The comment store is both by nature; any other
-store becomes one in `services.showing`.
+store becomes one in `services.shown_leases`.
+
+What an adapter promises, so that an unsafe pairing can be refused at the start.
+
+Where it is written which store grants: beside the backlog, for every worker to read.
+
+Where a person's word about the whole repository or fleet is kept for every worker to read.
 """
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from enum import Flag, auto
 from typing import Protocol, runtime_checkable
 
+from dibs.core.eligibility import Pause, PauseScope
 from dibs.core.errors import Unavailable
-from dibs.core.ids import Fence, IssueRef, RunId
+from dibs.core.granter import Granter
+from dibs.core.ids import Fence, IssueRef, LocalTime, RunId
 from dibs.core.issue import Thread
+from dibs.core.labels import Effect, Painting
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -23,9 +33,31 @@ from dibs.core.lease import (
     Revocation,
     Standing,
 )
-from dibs.core.painting import Painting
-from dibs.core.plan import Effect
-from dibs.ports.guarantees import Guarantee
+
+
+class Guarantee(Flag):
+    NONE = 0
+    ATOMIC = auto()
+    """At most one live grant per issue, even under contention."""
+    FENCED = auto()
+    """Each grant carries a higher fence than any before it on that issue."""
+    SERVER_CLOCK = auto()
+    """Expiry is judged by the store's clock, never by a client's."""
+    IDEMPOTENT = auto()
+    """A retried acquire of the same run returns the same grant."""
+    DURABLE = auto()
+    """Grants and fences survive the death of every process."""
+    COUNTED = auto()
+    """A bid's limit on live leases is kept in the step that grants, even under contention."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(member.name.lower() for member in Guarantee if member in self and member.name)
+
+
+PROTECTIVE = Guarantee.ATOMIC | Guarantee.FENCED
+"""What a stage that cannot be undone asks of the store: one holder, and a fence to check."""
+
 
 Painter = Callable[[Record, Thread], Painting]
 """Which label changes show this ending, given what can be seen of the issue."""
@@ -145,3 +177,39 @@ class ShownLeases(Protocol):
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]: ...
 
     def highest(self) -> Fence: ...
+
+
+class Granters(Protocol):
+    def granter(self, *, since: LocalTime | None = None) -> Granter | None:
+        """Who grants now; None before the first grant of all.
+
+        What was read at `since` or later will do.
+        """
+        ...
+
+    def lately(self) -> Granter | None:
+        """The same, some seconds old at most: for whoever looks again before he acts on it."""
+        ...
+
+    def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
+        """Write it down if `instead_of` is what stands. Returns what stands afterwards."""
+        ...
+
+
+class Pauses(Protocol):
+    def pauses(self) -> tuple[Pause, ...]: ...
+
+    def pause(self, scope: PauseScope, *, repo: str, reason: str, by: str) -> None: ...
+
+    def resume(self, scope: PauseScope, *, repo: str, by: str) -> bool:
+        """True if there was something to lift."""
+        ...
+
+
+@runtime_checkable
+class Worrying(Protocol):
+    """Optional: an adapter that keeps these words where there may be no room for more one day."""
+
+    def worries(self) -> tuple[str, ...]:
+        """What a person should look at before that."""
+        ...

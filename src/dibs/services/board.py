@@ -1,28 +1,39 @@
-"""The one read model: what every frontend shows, so that they cannot disagree."""
+"""The one read model: what every frontend shows, so that they cannot disagree.
+
+Why an issue is not being picked: every reason, in words and as codes, and what would help.
+"""
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.core.card import CardState
-from dibs.core.eligibility import Pause, ReasonCode, judge_picture
+from dibs.core.eligibility import (
+    Attempts,
+    Pause,
+    Reason,
+    ReasonCode,
+    Verdict,
+    count_attempts,
+    judge_picture,
+)
 from dibs.core.fold import FoldRules, PostedCard, read_marks
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Record, Standing, Try
 from dibs.core.named import is_named
 from dibs.core.pipeline import NoHandler, Pipeline, Stage
-from dibs.ports.guarantees import Guarantee
-from dibs.ports.leases import ShownLeases
-from dibs.ports.paging import walk
-from dibs.ports.pauses import Pauses
-from dibs.ports.reading import looks_ahead, walk_threads
-from dibs.ports.tracker import IssueQuery, Tracker
-from dibs.ports.whoami import with_ourselves
+from dibs.ports.leases import Guarantee, Pauses, ShownLeases
+from dibs.ports.tracker import IssueQuery, Tracker, looks_ahead, walk, walk_threads, with_ourselves
 from dibs.services.scanning import urgency
+
+if TYPE_CHECKING:
+    from dibs.services.bundling import Bundling
+    from dibs.services.claiming import Claiming
 
 
 class RowState(StrEnum):
@@ -233,4 +244,65 @@ def _run_row(posted: PostedCard, attempt: Try | None) -> RunRow:
         outcome=outcome,
         beats=card.beats,
         note=card.ending.note if card.ending else "",
+    )
+
+
+class Explanation(Struct, frozen=True):
+    thread: Thread
+    stage: Stage | None
+    standing: Standing
+    reasons: tuple[Reason, ...]
+    attempts: Attempts
+
+    @property
+    def claimable(self) -> bool:
+        return not self.reasons
+
+
+class Explaining:
+    def __init__(
+        self,
+        tracker: Tracker,
+        leases: ShownLeases,
+        pipeline: Pipeline,
+        claiming: "Claiming",
+        bundling: "Bundling",
+    ) -> None:
+        self._tracker = tracker
+        self._leases = leases
+        self._pipeline = pipeline
+        self._claiming = claiming
+        self._bundling = bundling
+
+    def explain(self, issue: IssueRef) -> Explanation:
+        thread = self._tracker.read(issue)
+        standing = self._leases.standing(thread)
+        verdict = self._claiming.judge(thread, in_flight=self._in_flight(thread))
+        attempts = count_attempts(standing.tries, verdict.stage) if verdict.stage else Attempts()
+        reasons = (*verdict.reasons, *self._of_its_bundle(thread, verdict), *_unserved(verdict))
+        return Explanation(thread, verdict.stage, standing, reasons, attempts)
+
+    def _of_its_bundle(self, thread: Thread, verdict: Verdict) -> tuple[Reason, ...]:
+        """What it waits for if it could be had by itself."""
+        if verdict.stage is None or not verdict.eligible:
+            return ()
+        return self._bundling.explain(thread, verdict.stage)
+
+    def _in_flight(self, thread: Thread) -> int | None:
+        stages = self._pipeline.stages_of(thread.issue.labels)
+        if len(stages) != 1 or stages[0].wip is None:
+            return None
+        return len(self._leases.live(stages[0].name, limit=stages[0].wip + 1))
+
+
+def _unserved(verdict: Verdict) -> tuple[Reason, ...]:
+    stage = verdict.stage
+    if stage is None or stage.final or stage.served:
+        return ()
+    return (
+        Reason(
+            ReasonCode.NOT_SERVED,
+            f"no worker serves stage {stage.name!r}: it has neither run nor python",
+            "give the stage a handler in dibs.toml, or work it by hand with dibs claim",
+        ),
     )

@@ -1,28 +1,49 @@
 """Claiming issues that are worked together: all of them or none.
 
-All are looked at before the first bid, and then claimed in the order of `core.bundles`. If one
+All are looked at before the first bid, and then claimed in the order of `in_order`. If one
 cannot be had, those that were won are given back, the last one first.
+
+Issues that are worked together: which label says so, and the order in which they are claimed.
+
+The order is one for everybody, whichever issue they began with: of two who want the same issues,
+the one who has the first of these gets all, and the other has nothing to give back.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.core.bundles import bundle_of, in_order
 from dibs.core.eligibility import Reason, ReasonCode, Verdict, over_limit
 from dibs.core.errors import Misuse, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Thread
-from dibs.core.pipeline import Pipeline, Stage
-from dibs.core.worktrees import BundleWorktree
-from dibs.ports.reading import read_each
-from dibs.ports.tracker import IssueQuery, Tracker
-from dibs.services.advancing import Advancing
+from dibs.core.pipeline import BundleWorktree, Pipeline, Stage
+from dibs.ports.tracker import IssueQuery, Tracker, read_each
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
+from dibs.services.ending import Advancing
 from dibs.services.keeping import Keeper
+
+PREFIX = "agent:bundle:"
+
+
+def bundle_of(labels: Iterable[str]) -> str | None:
+    """The label of the issue's bundle; of several, the first by its name. None if it is in none."""
+    found = (label for label in labels if label.casefold().startswith(PREFIX))
+    return min((label for label in found if len(label) > len(PREFIX)), default=None)
+
+
+def in_order(issues: Iterable[IssueRef]) -> tuple[IssueRef, ...]:
+    """By repository and then by number; trackers fold case, so the order does, too."""
+    return tuple(sorted(set(issues), key=_rank))
+
+
+def _rank(issue: IssueRef) -> tuple[str, bool, int, str]:
+    number = int(issue.key) if issue.key.isascii() and issue.key.isdigit() else 0
+    return issue.repo.casefold(), number == 0, number, issue.key
+
 
 MOST = 50
 """More issues than anybody works at once: their leases would run out while they are claimed."""

@@ -2,6 +2,8 @@
 
 Every way it can go is a value. The second judgement is what keeps a late winner from running a
 stage that somebody finished meanwhile.
+
+Whether the store of this process may grant, as it stands beside the backlog.
 """
 
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.core.durations import format_duration
+from dibs.core.durations import LeaseTerms, format_duration, terms_for
 from dibs.core.eligibility import (
     Reason,
     ReasonCode,
@@ -25,10 +27,20 @@ from dibs.core.eligibility import (
     regressed,
     vetoed,
 )
-from dibs.core.errors import BadTtl, Outage
-from dibs.core.events import EventKind, about
-from dibs.core.ids import ZERO, HolderId, IssueRef, LocalTime, RunId
+from dibs.core.errors import BadTtl, GrantedElsewhere, Outage
+from dibs.core.events import EventKind, Reached, Step, about, unwatched
+from dibs.core.granter import Appointed, Granter, keeps_house, objection
+from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime, RunId
 from dibs.core.issue import Issue, Thread
+from dibs.core.labels import (
+    Painting,
+    being_painted,
+    claim_effects,
+    ending_paint,
+    fallen_out,
+    just_led_on,
+    leftovers,
+)
 from dibs.core.lease import (
     Bid,
     Busy,
@@ -44,28 +56,60 @@ from dibs.core.lease import (
     StopAsked,
     Unproven,
 )
-from dibs.core.painting import (
-    Painting,
-    being_painted,
-    ending_paint,
-    just_led_on,
-    leftovers,
-)
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.core.plan import claim_effects, fallen_out
-from dibs.core.steps import Reached, Step, unwatched
-from dibs.core.terms import LeaseTerms, terms_for
-from dibs.ports.applying import apply
-from dibs.ports.clock import Clock
-from dibs.ports.guarantees import PROTECTIVE, Guarantee
-from dibs.ports.journal import Journal
-from dibs.ports.leases import ShownLeases
-from dibs.ports.pauses import Pauses
-from dibs.ports.reading import looks_ahead
-from dibs.ports.tracker import IssueQuery, Tracker
-from dibs.ports.whoami import with_ourselves
-from dibs.services.freeing import put_back
-from dibs.services.granting import Granting
+from dibs.ports.leases import PROTECTIVE, Granters, Guarantee, Pauses, ShownLeases
+from dibs.ports.system import Clock, Journal
+from dibs.ports.tracker import IssueQuery, Tracker, looks_ahead, with_ourselves
+from dibs.services.effects import apply, put_back
+
+
+class Granting:
+    """One store's view of who grants. The first store that grants anything is appointed by it."""
+
+    def __init__(self, granters: Granters, store: str) -> None:
+        self._granters = granters
+        self.store = store
+
+    @property
+    def granter(self) -> Granter | None:
+        """As it was lately: nothing is granted before `refusal_of` has looked again."""
+        return self._granters.lately()
+
+    def floor(self) -> Fence:
+        """Above which every fence has to be."""
+        granter = self.granter
+        return granter.floor if granter is not None else Fence(0)
+
+    def objections(self) -> tuple[Reason, ...]:
+        """Why nothing may be granted here now. Writes nothing."""
+        granter = self.granter
+        against = objection(granter, self.store) if granter is not None else None
+        return (against,) if against is not None else ()
+
+    def refusal_of(self, fence: Fence, *, since: LocalTime | None = None) -> Reason | None:
+        """Why a grant that was just made may not be used. To be asked after every grant.
+
+        A mover writes first and looks second, so whoever was granted something looks after it was:
+        now, or with something that was read `since` then. If there was no granter, this store is.
+        """
+        granter = self._granters.granter(since=since) or self._granters.appoint(
+            Appointed(self.store), instead_of=None
+        )
+        against = objection(granter, self.store)
+        if against is None and fence <= granter.floor:
+            # The floor rose while we asked: leases were moved away and back again.
+            return regressed(fence, granter.floor)
+        return against
+
+    def keeps_house(self) -> bool:
+        """Whether this store's word may be used to bring labels back to the truth."""
+        granter = self.granter
+        return granter is None or keeps_house(granter, self.store)
+
+    def insist(self) -> None:
+        """Before this store's word is taken for the truth. Raises GrantedElsewhere."""
+        if not self.keeps_house():
+            raise GrantedElsewhere("; ".join(reason.text for reason in self.objections()))
 
 
 class Claimed(Struct, frozen=True):

@@ -15,19 +15,21 @@ from dibs.core.durations import describe_span, format_duration, format_instant
 from dibs.core.errors import DibsError
 from dibs.core.granter import Appointed, Granter, Moving
 from dibs.core.issue import Thread
-from dibs.core.pipeline import Command, Pipeline, PythonCallable
+from dibs.core.pipeline import Command, NoWorktree, Pipeline, PythonCallable
 from dibs.core.signing import Keyring, Signed, Strictness, verify
-from dibs.core.worktrees import NoWorktree
-from dibs.ports.budget import BudgetReport
-from dibs.ports.guarantees import PROTECTIVE
-from dibs.ports.leases import LeaseStore, ShownLeases
-from dibs.ports.pauses import Pauses, Worrying
-from dibs.ports.reading import walk_threads
-from dibs.ports.runner import Runner
-from dibs.ports.tracker import IssueQuery, SelfChecking, Tracker, TrackerTraits
-from dibs.ports.whoami import Inspectable, Whoami
-from dibs.ports.workplaces import Workplaces
-from dibs.services.granting import Granting
+from dibs.ports.leases import PROTECTIVE, LeaseStore, Pauses, ShownLeases, Worrying
+from dibs.ports.system import Runner, Workplaces
+from dibs.ports.tracker import (
+    BudgetReport,
+    Inspectable,
+    IssueQuery,
+    SelfChecking,
+    Tracker,
+    TrackerTraits,
+    Whoami,
+    walk_threads,
+)
+from dibs.services.claiming import Granting
 
 _MOST_LOOKED_AT = 200
 _LITTLE = 0.1

@@ -24,13 +24,17 @@ from dibs.core.following import (
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Issue, Thread
 from dibs.core.pipeline import FollowsPull, Pipeline, Stage
-from dibs.ports.following import PULLS_AT_ONCE, FollowsPulls, follows_pulls
-from dibs.ports.paging import walk
-from dibs.ports.tracker import IssueQuery, Tracker
-from dibs.ports.whoami import Whoami
-from dibs.services.advancing import Advancing, Finished
-from dibs.services.claiming import Claimed, Claiming, ClaimOptions
-from dibs.services.granting import Granting
+from dibs.ports.tracker import (
+    PULLS_AT_ONCE,
+    FollowsPulls,
+    IssueQuery,
+    Tracker,
+    Whoami,
+    follows_pulls,
+    walk,
+)
+from dibs.services.claiming import Claimed, Claiming, ClaimOptions, Granting
+from dibs.services.ending import Advancing, Finished
 from dibs.services.keeping import Keeper
 
 _log = logging.getLogger("dibs.following")

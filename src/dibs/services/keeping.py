@@ -3,36 +3,41 @@
 `Keeper.beat` is one step of the decision and touches no thread; `Supervision` is the thin
 shell that calls it. Trust is counted on the local clock from before each request was sent. Once it
 is over, the lease object is dead for ever, even if a late reply says yes.
+
+What whoever has a lease in hand may ask of it, whatever it is a lease on.
+
+One answer for an issue's lease, a name's slot and a firing's claim. How it was come by and how it
+is ended is for each of them to know.
+
+Several leases under one piece of work: trusted until the first of them ends, lost together.
+
+One lease is the usual case, and costs what it costs by itself.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, assert_never
 
 from msgspec import Struct
 
-from dibs.core.durations import format_duration
+from dibs.core.durations import LeaseTerms, format_duration
 from dibs.core.eligibility import vetoed
 from dibs.core.errors import LeaseLost, NoSuchIssue, Outage
-from dibs.core.events import EventKind, about
+from dibs.core.events import EventKind, Reached, Step, about, unwatched
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId, StageName, local_after
 from dibs.core.issue import Thread
+from dibs.core.labels import RemoveLabels, claim_effects
 from dibs.core.lease import Lease, Lost, Renewed, RenewResult, StopAsked
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.core.plan import RemoveLabels, claim_effects
-from dibs.core.steps import Reached, Step, unwatched
-from dibs.core.terms import LeaseTerms
-from dibs.ports.applying import apply
-from dibs.ports.clock import Clock
-from dibs.ports.journal import Journal
-from dibs.ports.threads import Threads
+from dibs.ports.system import Clock, Journal, Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.claiming import Claimed
-from dibs.services.freeing import put_back
+from dibs.services.effects import apply, put_back
 
 if TYPE_CHECKING:
     import logging
+
 
 _SHORTEST_PAUSE_S = 0.02
 
@@ -336,3 +341,84 @@ def _log() -> "logging.Logger":
     import logging  # when there is something to log: most commands have nothing
 
     return logging.getLogger("dibs.keeping")
+
+
+class InHand:
+    _keeper: Keeper
+
+    @property
+    def run(self) -> RunId:
+        return self._keeper.run
+
+    @property
+    def fence(self) -> Fence:
+        """Give it to whatever you write to; refuse lower ones there."""
+        return self._keeper.fence
+
+    @property
+    def remaining_s(self) -> float:
+        """How long the lease can be trusted if nothing renews it."""
+        return self._keeper.remaining_s()
+
+    @property
+    def lost(self) -> bool:
+        return self._keeper.over.is_set() or self.remaining_s == 0.0
+
+    def check(self) -> None:
+        """Call before every side effect. Raises LeaseLost when you must stop."""
+        self._keeper.check()
+
+    def ensure(self, seconds: float) -> None:
+        """Call before a step that cannot be interrupted. Renews if need be, raises if it cannot."""
+        self._keeper.ensure(seconds)
+
+    def on_lost(self, watcher: Callable[[str], None]) -> None:
+        """Be told why, once, from the renewing thread."""
+        self._keeper.on_lost(watcher)
+
+
+class Together:
+    def __init__(self, keepers: tuple[Keeper, ...]) -> None:
+        self.keepers = keepers
+        self.lead = keepers[0]
+        """The one that the work is named after."""
+        if len(keepers) > 1:
+            for keeper in keepers:
+                keeper.on_lost(partial(self._stop_others, keeper))
+
+    def __iter__(self) -> Iterator[Keeper]:
+        return iter(self.keepers)
+
+    def _stop_others(self, lost: Keeper, why: str) -> None:
+        for keeper in self.keepers:
+            if keeper is not lost:
+                keeper.ask_to_stop(f"the lease on {lost.issue} is over: {why}")
+
+    @property
+    def trusted_until(self) -> LocalTime:
+        """The work may go on until then without another word, even if this process freezes."""
+        return min(keeper.trusted_until for keeper in self.keepers)
+
+    def check(self) -> None:
+        """Raises LeaseLost when the work must stop."""
+        for keeper in self.keepers:
+            keeper.check()
+
+    def on_lost(self, watcher: Callable[[str], None]) -> None:
+        """Be told, once: whichever is lost, the others are asked to stop."""
+        self.lead.on_lost(watcher)
+
+    @property
+    def over(self) -> bool:
+        return any(keeper.over.is_set() for keeper in self.keepers)
+
+    @property
+    def overdue(self) -> Overdue | None:
+        """That one was held longer than anybody may, if so."""
+        found = (keeper.condition for keeper in self.keepers)
+        return next((one for one in found if isinstance(one, Overdue)), None)
+
+    @property
+    def all_ours(self) -> bool:
+        """Whether every lease could still be ended properly, as far as anybody knows."""
+        return all(keeper.ours_s() > 0 for keeper in self.keepers)

@@ -18,8 +18,7 @@ from dibs.core.card import Card, parse_mark
 from dibs.core.errors import Unwritable
 from dibs.core.ids import LocalTime
 from dibs.core.pipeline import Pipeline
-from dibs.ports.clock import Clock
-from dibs.ports.hints import Deliveries, Happening, Rubbish, Waker
+from dibs.ports.system import Clock, Deliveries, Happening, Rubbish, Waker
 
 _log = logging.getLogger("dibs.listening")
 _GATHERED_S = 0.5

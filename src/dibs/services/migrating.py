@@ -16,11 +16,9 @@ from msgspec import Struct
 from dibs.core.errors import CannotMove, NoSuchIssue
 from dibs.core.granter import Appointed, Granter, Moving
 from dibs.core.ids import Fence, IssueRef, RunId
-from dibs.ports.clock import Clock
-from dibs.ports.granters import Granters
-from dibs.ports.leases import ShownLeases
-from dibs.ports.paging import walk
-from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.ports.leases import Granters, ShownLeases
+from dibs.ports.system import Clock
+from dibs.ports.tracker import IssueQuery, Tracker, walk
 from dibs.services.claiming import Claiming
 
 _LOOK_EVERY_S = 1.0

@@ -30,18 +30,23 @@ from dibs.core.errors import (
 from dibs.core.events import EventKind, about
 from dibs.core.ids import LocalTime, ServerTime, later, local_after
 from dibs.core.issue import Thread
-from dibs.core.pipeline import Command, InProcess, NoHandler, PythonCallable
-from dibs.core.worktrees import NoWorktree
-from dibs.ports.clock import Clock
-from dibs.ports.journal import Journal
-from dibs.ports.runner import Assignment, Exited, Runner, Stopped
-from dibs.ports.runner import Running as RunningHandler
-from dibs.ports.threads import Threads
-from dibs.ports.workplaces import PlaceWish, Workplace, Workplaces
-from dibs.services.advancing import Advancing, FinishRefused, FinishResult
+from dibs.core.pipeline import Command, InProcess, NoHandler, NoWorktree, PythonCallable
+from dibs.ports.system import (
+    Assignment,
+    Clock,
+    Exited,
+    Journal,
+    PlaceWish,
+    Runner,
+    Stopped,
+    Threads,
+    Workplace,
+    Workplaces,
+)
+from dibs.ports.system import Running as RunningHandler
 from dibs.services.claiming import Claimed
-from dibs.services.keeping import Keeper, Supervision
-from dibs.services.together import Together
+from dibs.services.ending import Advancing, FinishRefused, FinishResult
+from dibs.services.keeping import Keeper, Supervision, Together
 
 _log = logging.getLogger("dibs.running")
 GIVE_BACK_EXIT = 75

@@ -2,19 +2,16 @@
 
 from msgspec import Struct
 
-from dibs.core.approval import render_approval
-from dibs.core.eligibility import PauseScope
+from dibs.core.eligibility import PauseScope, render_approval
 from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId
+from dibs.core.labels import AddLabels, PostComment, RemoveLabels
 from dibs.core.lease import Record, Revocation
 from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
-from dibs.core.plan import AddLabels, PostComment, RemoveLabels
-from dibs.ports.applying import apply
-from dibs.ports.journal import Journal
-from dibs.ports.leases import ShownLeases
-from dibs.ports.pauses import Pauses
-from dibs.ports.tracker import Tracker
-from dibs.ports.urgency import persons_word
+from dibs.ports.leases import Pauses, ShownLeases
+from dibs.ports.system import Journal
+from dibs.ports.tracker import Tracker, persons_word
+from dibs.services.effects import apply
 
 
 class Revoked(Struct, frozen=True):

@@ -9,10 +9,13 @@ its own; and so each does its share, or a fleet would read the square of its siz
 Where a tracker reads many issues in one request, a sweep is that request and one more for each
 issue that it frees. What the labels say by then is looked at in the reply: if they hid a live lease
 for a moment, they are put back.
+
+Bringing the picture back to the truth, issue by issue: `dibs fsck`.
 """
 
 import logging
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from enum import StrEnum
@@ -26,19 +29,22 @@ from dibs.core.events import Event, EventKind
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import IssueRef, ServerTime, later
 from dibs.core.issue import Issue, Thread
+from dibs.core.labels import Flaw, FlawCode, being_painted, claim_effects, diagnose, just_ended
 from dibs.core.lease import Record, Standing
-from dibs.core.painting import being_painted, just_ended
 from dibs.core.pipeline import Pipeline
-from dibs.core.plan import claim_effects
-from dibs.ports.applying import apply, trips_of
-from dibs.ports.journal import Journal
 from dibs.ports.leases import ShownLeases
-from dibs.ports.paging import walk
-from dibs.ports.reading import AT_ONCE, read_each, reads_many, walk_threads
-from dibs.ports.tracker import IssueQuery, Tracker
-from dibs.services.claiming import Claiming
-from dibs.services.freeing import Freeing
-from dibs.services.granting import Granting
+from dibs.ports.system import Journal
+from dibs.ports.tracker import (
+    AT_ONCE,
+    IssueQuery,
+    Tracker,
+    read_each,
+    reads_many,
+    walk,
+    walk_threads,
+)
+from dibs.services.claiming import Claiming, Granting
+from dibs.services.effects import Freeing, apply, trips_of
 
 _log = logging.getLogger("dibs.sweeping")
 
@@ -274,3 +280,54 @@ def _rolled(record: Record) -> str:
     assert record.ending is not None, "only an ending is rolled forward"
     onward = f" to {record.ending.next}" if record.ending.next else ""
     return f"{record.lease.holder} had {record.ending.outcome.value} it{onward}; labels finished"
+
+
+class Finding(Struct, frozen=True):
+    flaw: Flaw
+    repaired: bool
+
+
+class Checking:
+    def __init__(
+        self,
+        tracker: Tracker,
+        leases: ShownLeases,
+        pipeline: Pipeline,
+        claiming: Claiming,
+        granting: Granting,
+    ) -> None:
+        self._tracker = tracker
+        self._leases = leases
+        self._pipeline = pipeline
+        self._claiming = claiming
+        self._granting = granting
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        """Every open issue and every claimed one, as they are found. Repairs are idempotent.
+
+        Raises GrantedElsewhere where this store knows nothing of what is held.
+        """
+        self._granting.insist()
+        seen: set[IssueRef] = set()
+        for thread in self._threads():
+            if thread.issue.ref not in seen:
+                seen.add(thread.issue.ref)
+                yield from self._one(thread, repair=repair)
+
+    def _threads(self) -> Iterator[Thread]:
+        """Every open issue, and closed ones that still look claimed."""
+        yield from walk_threads(self._tracker, IssueQuery(limit=sys.maxsize))
+        claimed = (self._pipeline.labels.claimed,)
+        stuck = IssueQuery(labels=claimed, limit=sys.maxsize, closed_too=True)
+        yield from walk_threads(self._tracker, stuck)
+
+    def _one(self, thread: Thread, *, repair: bool) -> Iterator[Finding]:
+        ref = thread.issue.ref
+        standing = self._leases.standing(thread)
+        for flaw in diagnose(thread, standing, self._pipeline):
+            mend = repair and (bool(flaw.repair) or flaw.code is FlawCode.UNPAINTED_ENDING)
+            if mend and standing.unpainted is not None:
+                self._claiming.roll_forward(standing.unpainted)
+            elif mend:
+                apply(self._tracker, ref, flaw.repair)
+            yield Finding(flaw, repaired=mend)

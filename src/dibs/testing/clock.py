@@ -27,7 +27,7 @@ _LOOKING = threading.RLock()
 
 
 class FakeClock:
-    """A `ports.clock.Clock` for tests, and the server's clock of the memory adapters."""
+    """A `ports.system.Clock` for tests, and the server's clock of the memory adapters."""
 
     def __init__(
         self,

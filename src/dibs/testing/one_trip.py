@@ -10,14 +10,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.errors import DibsError
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Thread
-from dibs.core.plan import (
+from dibs.core.labels import (
     Effect,
 )
-from dibs.ports.applying import apply_one
+from dibs.ports.tracker import apply_one
 
 
 class OneTripMemory(MemoryTracker):

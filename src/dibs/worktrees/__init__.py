@@ -4,15 +4,25 @@
 `CrossRepoPRChain` pushes, opens and links the pull requests, and goes on after a crash.
 """
 
-from dibs.adapters.git_program import GitProgram
-from dibs.ports.git import Git, GitResult
+from dibs.adapters.git.program import GitProgram
 from dibs.ports.pulls import PullRequest, PullRequests, PullState
-from dibs.worktrees.chain import ChainStep, CrossRepoPRChain, Result
-from dibs.worktrees.chain_plan import BadChain, Open, Plan, Push, Refresh, RepoTarget
-from dibs.worktrees.chain_state import ChainFiles, ChainState, ChainStates
-from dibs.worktrees.clearing import WorktreeStep
-from dibs.worktrees.multi import MultiWorktree, iter_worktree_paths, verify_worktree_clean
-from dibs.worktrees.recovering import recover, recovered
+from dibs.ports.system import Git, GitResult
+from dibs.worktrees.chains import (
+    BadChain,
+    ChainFiles,
+    ChainState,
+    ChainStates,
+    ChainStep,
+    CrossRepoPRChain,
+    Open,
+    Plan,
+    Push,
+    Refresh,
+    RepoTarget,
+    Result,
+)
+from dibs.worktrees.clearing import WorktreeStep, recover, recovered
+from dibs.worktrees.trees import MultiWorktree, iter_worktree_paths, verify_worktree_clean
 from dibs.worktrees.values import (
     BadWorktree,
     BranchTaken,

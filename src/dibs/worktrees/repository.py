@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dibs.adapters.git_process import Ran, outage, spoken
+from dibs.adapters.git.program import Ran, outage, spoken
 from dibs.core.errors import DibsError
-from dibs.ports.git import Git, GitResult
-from dibs.worktrees.naming import RECOVERED
-from dibs.worktrees.values import BadWorktree
+from dibs.ports.system import Git, GitResult
+from dibs.worktrees.values import RECOVERED, BadWorktree
 
 FETCH_S = 300.0
 CHECKOUT_S = 600.0

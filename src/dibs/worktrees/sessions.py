@@ -5,21 +5,28 @@ whatever a process leaves behind when it dies is in its file, and that it is dea
 word, which took the lock off: no process number, no clock and no host name takes part. The lock is
 handed on to the git commands that make and remove working trees, so a session is not over while
 one of them still runs.
+
+A polite request to end (SIGTERM, SIGHUP) becomes an exit that clean-ups see.
+
+Only where nobody else has decided what these signals do, and only in the main thread, which is the
+only one that Python lets decide it. While a clean-up runs, the request waits until it is done.
 """
 
 import contextlib
 import fcntl
 import os
 import secrets
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.whole_files import locked, sync_folder, written
+from dibs.adapters.files import locked, sync_folder, written
+from dibs.adapters.system import SystemClock
 from dibs.core.errors import Damaged, Unavailable
 from dibs.worktrees.values import WorktreeSpec
 
@@ -180,3 +187,39 @@ def _read(path: Path) -> Record:
     if record.version != 1:
         raise Damaged(f"{path} is of version {record.version}, which this dibs does not know")
     return record
+
+
+_POLITE = (signal.SIGTERM, signal.SIGHUP)
+
+
+class PoliteExit:
+    def __init__(self) -> None:
+        self._before: dict[signal.Signals, signal.Handlers] = {}
+        self._waiting = False
+        self._asked: int | None = None
+
+    def watch(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in _POLITE:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._before[number] = signal.SIG_DFL
+                signal.signal(number, self._heard)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self._asked = number
+        if not self._waiting:
+            raise SystemExit(128 + number)
+
+    def wait(self) -> None:
+        """From here on a request waits."""
+        self._waiting, self._asked = True, None
+
+    def end(self) -> None:
+        """As it was before; exits now if that was asked for while it had to wait."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        asked, self._before, self._waiting, self._asked = self._asked, {}, False, None
+        if asked is not None:
+            raise SystemExit(128 + asked)

@@ -21,11 +21,11 @@ from typing import Any
 import data
 
 import dibs
-from dibs.adapters.clocks import SystemClock, wall_clock
+from dibs.adapters.system import SystemClock, wall_clock
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
 from dibs.core.lease import Bid, Ending, Granted, Lease, Outcome, Renewed
 from dibs.fencing import Stale
-from dibs.services.holds import Hold
+from dibs.named.holds import Hold
 
 CLOCK = SystemClock()
 

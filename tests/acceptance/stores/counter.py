@@ -22,12 +22,12 @@ from typing import Any
 import data
 
 import dibs
-from dibs.adapters.clocks import SystemClock
+from dibs.adapters.system import SystemClock
 from dibs.core.durations import parse_duration
 from dibs.core.ids import Fence, HolderId, RunId
 from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome
 from dibs.core.named import HOLD_STAGE, hold_ref
-from dibs.services.waiting import Waiting
+from dibs.services.resuming import Waiting
 
 REF = hold_ref("counter", 1)
 PATIENCE_S = 600

@@ -17,10 +17,10 @@ from tests.servers.postgres import postgres
 from tests.servers.proxy import Proxy
 from tests.servers.valkey import valkey
 
-from dibs.adapters.leases.sqlite import SqliteLeases
-from dibs.adapters.sqlite_database import Database
-from dibs.opening import ClosableStore, Surroundings, open_store
+from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.leases import SqliteLeases
 from dibs.ports.leases import LeaseStore
+from dibs.wiring.stores import ClosableStore, Surroundings, open_store
 
 _names = (f"faults_{os.getpid()}_{number}" for number in itertools.count(1))
 

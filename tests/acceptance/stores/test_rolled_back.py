@@ -8,12 +8,12 @@ from tests.servers.valkey import Valkey
 
 import dibs
 from acceptance.harness import Project, pipeline
-from dibs.adapters.leases.redis import RedisLeases
+from dibs.adapters.redis.leases import RedisLeases
 from dibs.core.eligibility import ReasonCode
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Ending, Granted, Lease, Lost, Outcome
 from dibs.fencing import Applied, Stale
-from dibs.ports.guarantees import Guarantee
+from dibs.ports.leases import Guarantee
 
 from . import data
 from .contending import bid_for

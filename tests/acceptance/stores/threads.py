@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import dibs
-from dibs.adapters.clocks import SystemClock
+from dibs.adapters.system import SystemClock
 
 CLOCK = SystemClock()
 

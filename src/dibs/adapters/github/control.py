@@ -1,6 +1,6 @@
 """Who grants and what is paused, kept on the control issue of each repository.
 
-The log is written by `core.control` and folded by it. Here it is found, read as seldom as can be,
+The log is written by `core.granter` and folded by it. Here it is found, read as seldom as can be,
 and written on. Of several repositories the first is home: the granter and the fleet's pauses stand
 there, a repository's own pause in each. An appointment is written, given the time that every reader
 needs to see it, and read again: what stands then is what everybody sees.
@@ -11,16 +11,19 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from dibs.adapters.github.control_readings import ControlReading, ControlReadings
-from dibs.adapters.github.over_rest import OverRest
+from dibs.adapters.github.batch import under_way
+from dibs.adapters.github.client import Purpose
+from dibs.adapters.github.control_log import ControlReading, ControlReadings
+from dibs.adapters.github.rest import OverRest
 from dibs.adapters.github.tracker import GithubTracker
-from dibs.adapters.github.transport import Purpose
-from dibs.adapters.github.trips import under_way
-from dibs.core.control import (
+from dibs.core.eligibility import Pause, PauseScope
+from dibs.core.errors import DibsError, Misuse, NoSuchIssue, Unavailable
+from dibs.core.granter import (
     CONTROL_BODY,
     CONTROL_LABEL,
     CONTROL_TITLE,
     Control,
+    Granter,
     PauseWord,
     ResumeWord,
     parse_entry,
@@ -28,14 +31,11 @@ from dibs.core.control import (
     render_pause,
     render_resume,
 )
-from dibs.core.eligibility import Pause, PauseScope
-from dibs.core.errors import DibsError, Misuse, NoSuchIssue, Unavailable
-from dibs.core.granter import Granter
 from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Comment, Draft
 from dibs.core.signing import sign
-from dibs.ports.clock import Clock
-from dibs.ports.urgency import persons_word
+from dibs.ports.system import Clock
+from dibs.ports.tracker import persons_word
 
 _log = logging.getLogger("dibs.github.control")
 _LATELY_S = 30.0

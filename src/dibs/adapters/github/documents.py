@@ -8,8 +8,8 @@ by itself, and the last one's payload is the whole issue as it is then.
 from collections.abc import Sequence
 from typing import assert_never
 
-from dibs.core.control import CONTROL_LABEL
-from dibs.core.plan import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
+from dibs.core.granter import CONTROL_LABEL
+from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 
 MOST_AT_ONCE = 100
 """Issues in one reading. With 100 comments and 100 labels each that is about 22,000 nodes, of the

@@ -4,6 +4,8 @@ GitHub counts by token, and sixteen workers on a host use one. The file is locke
 each request, and never waited for: whoever holds it may have been stopped. It is no proof of
 anything: if it is damaged, it is empty; if it cannot be written, each process counts for itself.
 Times in it are the machine's uptime, and mean nothing after a restart.
+
+What is left of a token's budget, for people: what GitHub says, and what we counted ourselves.
 """
 
 import contextlib
@@ -13,20 +15,29 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from dibs.adapters.clocks import BOOT
-from dibs.adapters.github.breaker import Breaker
-from dibs.adapters.github.budget import Purpose, Resource
-from dibs.adapters.github.pace import Kind, Limits
-from dibs.adapters.github.spending import LetThrough, Outcome, Passed, Refusal, Spending
-from dibs.adapters.homes import state_folder
-from dibs.core.ids import LocalTime
-from dibs.ports.clock import Clock
+from dibs.adapters.github.limits import (
+    Breaker,
+    Kind,
+    LetThrough,
+    Limits,
+    Outcome,
+    Passed,
+    Purpose,
+    Refusal,
+    Resource,
+    Spending,
+)
+from dibs.adapters.system import BOOT, state_folder
+from dibs.core.ids import LocalTime, ServerTime
+from dibs.ports.system import Clock
+from dibs.ports.tracker import Allowance, Kept, Shut
 
 _VERSION = 1
 _LOCKED_WITHIN_S = 0.05
@@ -226,3 +237,47 @@ def ledger_path(environment: Mapping[str, str], token_of: str, api: str) -> Path
     """One file for a token at a server. Its name tells neither."""
     name = hashlib.sha256(f"{api}\0{token_of}".encode()).hexdigest()[:20]
     return state_folder(environment) / f"github-{name}.json"
+
+
+_NAMES = {Resource.REST: "REST", Resource.GRAPHQL: "GraphQL"}
+
+
+class _Left(msgspec.Struct):
+    limit: int
+    remaining: int
+    reset: int
+    used: int = 0
+
+
+class _Rates(msgspec.Struct):
+    resources: dict[str, _Left]
+
+
+def allowances_in(body: bytes) -> tuple[Allowance, ...]:
+    """From the body of GET /rate_limit, which costs nothing. Raises msgspec.MsgspecError."""
+    told = msgspec.json.decode(body, type=_Rates).resources
+    return tuple(
+        Allowance(
+            name,
+            left.limit,
+            max(left.used, left.limit - left.remaining),
+            left.remaining,
+            ServerTime(datetime.fromtimestamp(left.reset, UTC)),
+        )
+        for resource, name in _NAMES.items()
+        if (left := told.get(resource.value)) is not None
+    )
+
+
+def kept_in(spending: Spending, limits: Limits, now: LocalTime) -> tuple[Kept, ...]:
+    free = limits == Limits.none()
+    return tuple(
+        Kept(rule.name, spending.pace.used(rule, now), None if free else rule.most)
+        for rule in limits.rules
+    )
+
+
+def shut_in(spending: Spending, now: LocalTime) -> Shut | None:
+    """Until when a heartbeat would be refused; None if everything passes."""
+    breaker = spending.breaker
+    return None if breaker.closed else Shut(breaker.why, breaker.wait_s(Purpose.HOLD, now))

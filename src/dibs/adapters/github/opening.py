@@ -5,15 +5,15 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct
 
+from dibs.adapters.github.client import Limits, Transports
 from dibs.adapters.github.control import GithubControl
-from dibs.adapters.github.several import SeveralRepositories
+from dibs.adapters.github.multi_repository import SeveralRepositories
+from dibs.adapters.github.shapes import folded
 from dibs.adapters.github.tracker import GithubTracker
-from dibs.adapters.github.translating import folded
-from dibs.adapters.github.transport import Limits, Transports
 from dibs.core.errors import BadConfiguration
-from dibs.core.label_looks import LabelLook
+from dibs.core.labels import LabelLook
 from dibs.core.signing import Keyring
-from dibs.ports.clock import Clock
+from dibs.ports.system import Clock
 
 _REPOSITORY = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}/(?!\.{1,2}$)[A-Za-z0-9_.-]{1,100}", re.ASCII

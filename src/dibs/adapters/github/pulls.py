@@ -11,10 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from dibs.adapters.github.refusals import refusal_of
-from dibs.adapters.github.shapes import RestLabel, decode
-from dibs.adapters.github.translating import folded
-from dibs.adapters.github.transport import Purpose, Reply, Transport, Transports
+from dibs.adapters.github.client import Purpose, Reply, Transport, Transports
+from dibs.adapters.github.replies import refusal_of
+from dibs.adapters.github.shapes import RestLabel, decode, folded
 from dibs.core.errors import Unavailable
 from dibs.ports.pulls import PullRequest, PullState
 

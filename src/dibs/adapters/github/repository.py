@@ -8,10 +8,9 @@ import re
 import threading
 from collections.abc import Mapping
 
-from dibs.adapters.github.refusals import lacks_scope, locked, refusal_of
-from dibs.adapters.github.shapes import RestIssue, RestRepository, decode
-from dibs.adapters.github.translating import folded
-from dibs.adapters.github.transport import Purpose, Reply, Transport
+from dibs.adapters.github.client import Purpose, Reply, Transport
+from dibs.adapters.github.replies import lacks_scope, locked, refusal_of
+from dibs.adapters.github.shapes import RestIssue, RestRepository, decode, folded
 from dibs.core.errors import (
     DibsError,
     IssueMoved,

@@ -12,32 +12,25 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from dibs.adapters.github.believing import Believing, Judging, is_mark
-from dibs.adapters.github.control_readings import ControlReadings
-from dibs.adapters.github.finding import FindingThreads
-from dibs.adapters.github.known import Known
-from dibs.adapters.github.linked_pulls import Pulls
-from dibs.adapters.github.over_graphql import OverGraphql
-from dibs.adapters.github.over_rest import OverRest
-from dibs.adapters.github.refusals import NoGraphql
+from dibs.adapters.github.batch import Trips, purpose_of, under_way
+from dibs.adapters.github.cache import Known
+from dibs.adapters.github.client import Purpose, Transport
+from dibs.adapters.github.connections import REPLY_S
+from dibs.adapters.github.control_log import ControlReadings
+from dibs.adapters.github.graphql import FindingThreads, OverGraphql, Pulls
+from dibs.adapters.github.replies import NoGraphql
 from dibs.adapters.github.repository import RepositoryDoor
-from dibs.adapters.github.shapes import RestIssue
-from dibs.adapters.github.translating import Translator, folded, rest_login
-from dibs.adapters.github.transport import Purpose, Transport
-from dibs.adapters.github.trips import Trips, purpose_of, under_way
-from dibs.adapters.github.viewer import Viewer
-from dibs.adapters.github.wire import REPLY_S
+from dibs.adapters.github.rest import OverRest
+from dibs.adapters.github.shapes import RestIssue, Translator, folded, rest_login
+from dibs.adapters.github.trust import Believing, Judging, Viewer, is_mark
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Draft, Issue, Thread
-from dibs.core.label_looks import LabelLook
-from dibs.core.plan import Effect
+from dibs.core.labels import Effect, LabelLook
 from dibs.core.signing import Keyring
-from dibs.ports.applying import apply_one
-from dibs.ports.tracker import Found, FoundThreads, IssueQuery, TrackerTraits
-from dibs.ports.whoami import Standpoint
+from dibs.ports.tracker import Found, FoundThreads, IssueQuery, Standpoint, TrackerTraits, apply_one
 
 _SETTLE = timedelta(seconds=2)
 _GRAIN = timedelta(seconds=1)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from dibs.core.ids import IssueRef
-from dibs.ports.hints import Happening, Rubbish
+from dibs.ports.system import Happening, Rubbish
 
 _SIGNED_WITH = "sha256="
 _FORM = "application/x-www-form-urlencoded"
@@ -90,7 +90,7 @@ READ = frozenset({"issues", "issue_comment", "label", "pull_request", "repositor
 
 
 class GithubDeliveries:
-    """A `ports.hints.Deliveries`. Without keys anybody is believed."""
+    """A `ports.system.Deliveries`. Without keys anybody is believed."""
 
     def __init__(self, keys: Iterable[bytes]) -> None:
         self._keys = tuple(keys)

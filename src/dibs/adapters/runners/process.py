@@ -17,12 +17,11 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from dibs.adapters.clocks import SystemClock
-from dibs.adapters.git_process import inherited
+from dibs.adapters.system import SystemClock, without_git_variables
 from dibs.core.errors import HandlerUnusable
 from dibs.core.ids import LocalTime
 from dibs.core.pipeline import Command, PythonCallable
-from dibs.ports.runner import Assignment, Exited, RunEnd, Stopped
+from dibs.ports.system import Assignment, Exited, RunEnd, Stopped
 
 # A handler is the least trusted process here: what opens the tracker stays with the worker.
 SECRET_NAMES = (
@@ -71,7 +70,7 @@ class ProcessRunner:
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
         environment = {
-            **self._inherited(assignment),
+            **self._without_git_variables(assignment),
             **assignment.environment,
             "DIBS_RESULT": str((folder / "result.json").absolute()),
         }
@@ -82,7 +81,7 @@ class ProcessRunner:
         except OSError as failure:  # no process, no memory, too many files
             raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
 
-    def _inherited(self, assignment: Assignment) -> dict[str, str]:
+    def _without_git_variables(self, assignment: Assignment) -> dict[str, str]:
         if assignment.as_typed:
             return dict(self._environment)
         kept = _without_secrets(self._environment, assignment.pass_env)
@@ -92,7 +91,7 @@ class ProcessRunner:
             return kept
         # A worker that a git hook or alias started is told where that is, and so would be every
         # git in the worktree: it would commit elsewhere.
-        return {**inherited(kept), "DIBS_ROOT": str(self._folder.absolute())}
+        return {**without_git_variables(kept), "DIBS_ROOT": str(self._folder.absolute())}
 
     def _check_callable(self, target: str) -> None:
         """In a process of its own, as it will run: importing it here could do anything."""

@@ -7,12 +7,11 @@ import click
 
 from dibs.core.durations import describe_span
 from dibs.frontends.cli.context import Context, answering, as_json
-from dibs.frontends.cli.exits import Exit, for_error
-from dibs.frontends.cli.output import Answer, table
+from dibs.frontends.cli.output import Answer, Exit, for_error, table
 
 if TYPE_CHECKING:
     from dibs.core.ids import ServerTime
-    from dibs.ports.budget import Allowance, BudgetReport
+    from dibs.ports.tracker import Allowance, BudgetReport
 
 
 @click.command("budget")

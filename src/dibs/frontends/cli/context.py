@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct, field
 
-from dibs import config
-from dibs.config import Settings
 from dibs.core.errors import DibsError, Unwritable
 from dibs.core.ids import HolderId, IssueRef, holder_name
 from dibs.core.references import parse_reference
 from dibs.frontends.cli import output
-from dibs.frontends.cli.exits import for_error
-from dibs.frontends.cli.output import Answer
+from dibs.frontends.cli.output import Answer, for_error
+from dibs.settings import load as config
+from dibs.settings.load import Settings
 
 if TYPE_CHECKING:  # imported late, so that the program starts fast
-    from dibs.wiring import Services
+    from dibs.wiring.services import Services
 
 
 class Context(Struct):
@@ -41,7 +40,7 @@ class Context(Struct):
         return self.connect(None)
 
     def connect(self, settings: Settings | None) -> "Services":
-        from dibs.wiring import connect
+        from dibs.wiring.services import connect
 
         if not gc.isenabled():  # the program's start is over: see dibs.__main__
             gc.freeze()

@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct, field
 
-from dibs import config
 from dibs.core.durations import parse_instant
 from dibs.core.lease import Outcome
 from dibs.frontends.cli.context import Context, answering, as_json
-from dibs.frontends.cli.exits import Exit
-from dibs.frontends.cli.output import Answer, table, tell
+from dibs.frontends.cli.output import Answer, Exit, table, tell
+from dibs.settings import load as config
 
 if TYPE_CHECKING:
     from dibs.services.board import Overview, RunRow
-    from dibs.wiring import Services
+    from dibs.wiring.services import Services
 
 _TITLES = (
     "Parse dates with time zones",
@@ -129,7 +128,7 @@ class Demo:
         self._issues = issues
 
     def _connect(self) -> "Services":
-        from dibs.wiring import connect
+        from dibs.wiring.services import connect
 
         return connect(config.load(self._folder / "dibs.toml"), author="demo")
 

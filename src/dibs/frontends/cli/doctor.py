@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dibs.config import Settings
 from dibs.core.errors import DibsError
-from dibs.core.places import without_secrets
+from dibs.core.references import without_secrets
 from dibs.frontends.cli.context import Context, answering, as_json
-from dibs.frontends.cli.exits import Exit
-from dibs.frontends.cli.output import Answer
+from dibs.frontends.cli.output import Answer, Exit
+from dibs.settings.load import Settings
 
 if TYPE_CHECKING:
     from dibs.services.diagnosing import Finding
@@ -52,7 +51,7 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
 def _local(settings: Settings) -> Iterator["Finding"]:
     """What this machine can say by itself."""
     from dibs.services.diagnosing import about_handlers, about_places, about_signing
-    from dibs.wiring import keyring_of, named_repos, places_of, runner_of
+    from dibs.wiring.services import keyring_of, named_repos, places_of, runner_of
 
     yield from _trying("signing", lambda: about_signing(keyring_of(os.environ)))
     yield from about_handlers(settings.pipeline, runner_of(settings))
@@ -75,7 +74,7 @@ def _told_of(settings: Settings) -> Iterator["Finding"]:
 
 def _asked(context: Context, settings: Settings) -> Iterator["Finding"]:
     from dibs.services.diagnosing import Finding, Level
-    from dibs.wiring import backlog_is_absent
+    from dibs.wiring.services import backlog_is_absent
 
     if backlog_is_absent(settings):
         text = f"there is no backlog yet at {without_secrets(settings.tracker)}"
@@ -111,7 +110,7 @@ def _folder(name: str, path: Path) -> Iterator["Finding"]:
 
 def _webhooks() -> Iterator["Finding"]:
     from dibs.services.diagnosing import fine
-    from dibs.wiring import webhook_keys
+    from dibs.wiring.services import webhook_keys
 
     if webhook_keys(os.environ):
         yield fine("webhooks", "a secret is set: dibs listen verifies what is delivered")

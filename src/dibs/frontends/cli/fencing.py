@@ -14,14 +14,13 @@ from dibs.core.errors import LeaseLost, Unavailable
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.lease import Record
 from dibs.frontends.cli.context import Context, answering, as_json
-from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.leasing import duration, lost
-from dibs.frontends.cli.output import Answer
-from dibs.ports.guarantees import Guarantee
+from dibs.frontends.cli.output import Answer, Exit
+from dibs.ports.leases import Guarantee
 from dibs.services.resuming import NotHeld
 
 if TYPE_CHECKING:
-    from dibs.wiring import Services
+    from dibs.wiring.services import Services
 
 
 @click.group("fence")

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from dibs import config
-from dibs.config import Settings
 from dibs.core.errors import DibsError
-from dibs.core.guarding import Objection, Pusher
 from dibs.core.ids import Fence, IssueRef, RunId
-from dibs.core.pushing import (
+from dibs.core.references import parse_reference
+from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.output import Answer, Exit
+from dibs.hook.rules import (
     NotGits,
+    Objection,
+    Pusher,
     RefUpdate,
     firing_in,
     numbered_in,
     parse_updates,
     repository_at,
 )
-from dibs.core.references import parse_reference
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run
-from dibs.frontends.cli.exits import Exit
-from dibs.frontends.cli.output import Answer
+from dibs.settings import load as config
+from dibs.settings.load import Settings
 
 if TYPE_CHECKING:
-    from dibs.services.guarding import Guarded
+    from dibs.hook.guard import Guarded
 
 _SKIP = "LABEL_STATE_SKIP_DEDUP_CHECK"
 _LARGEST_BODY = 1_000_000
@@ -51,7 +51,7 @@ def hook_command() -> None:
 @answering
 def install_command(context: Context, dry_run: bool) -> Answer:
     """Put the pre-push hook into this repository. A hook that is there is kept, and run first."""
-    from dibs.wiring import git_hooks
+    from dibs.wiring.services import git_hooks
 
     done = git_hooks(context.directory).install(dry_run=dry_run)
     verb = "would be put in" if dry_run else "is put in"
@@ -68,7 +68,7 @@ def install_command(context: Context, dry_run: bool) -> Answer:
 @answering
 def uninstall_command(context: Context, dry_run: bool) -> Answer:
     """Take the pre-push hook out, and put back what was there before. Exit 3 if it is not there."""
-    from dibs.wiring import git_hooks
+    from dibs.wiring.services import git_hooks
 
     done = git_hooks(context.directory).uninstall(dry_run=dry_run)
     data = {"path": str(done.path), "changed": done.changed, "restored": done.chained}
@@ -158,7 +158,7 @@ def _settings(context: Context) -> Settings | None:
 
     None if there is no backlog. Raises BadConfiguration.
     """
-    from dibs.wiring import backlog_is_absent, first_working_tree
+    from dibs.wiring.services import backlog_is_absent, first_working_tree
 
     settings = context.settings
     if not backlog_is_absent(settings):
@@ -182,7 +182,7 @@ def _guarded(
     bodies: Sequence[str],
     pushed_to: tuple[str, str],
 ) -> "Guarded":
-    from dibs.wiring import connect, impatiently, pushed_commits
+    from dibs.wiring.services import connect, impatiently, pushed_commits
 
     remote, address = pushed_to
     updates = parse_updates(said)
@@ -225,7 +225,7 @@ def _pusher(
     )
     run = os.environ.get("DIBS_RUN", "")
     if not run:
-        from dibs.wiring import run_file
+        from dibs.wiring.services import run_file
 
         noted = run_file(folder)
         return replace(pusher, runs=frozenset(noted.runs() if noted is not None else ()))

@@ -11,8 +11,7 @@ from dibs.core.durations import describe_span
 from dibs.core.ids import StageName
 from dibs.core.issue import Draft
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference, stage_option
-from dibs.frontends.cli.exits import Exit
-from dibs.frontends.cli.output import Answer, ago, issue_data, record_data, table
+from dibs.frontends.cli.output import Answer, Exit, ago, issue_data, record_data, table
 from dibs.services.board import Row, RunRow
 
 

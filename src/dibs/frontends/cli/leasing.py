@@ -11,8 +11,15 @@ from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
 from dibs.core.lease import Lease
 from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
-from dibs.frontends.cli.exits import Exit, for_reasons
-from dibs.frontends.cli.output import Answer, lease_data, reason_data, reason_lines, record_data
+from dibs.frontends.cli.output import (
+    Answer,
+    Exit,
+    for_reasons,
+    lease_data,
+    reason_data,
+    reason_lines,
+    record_data,
+)
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
 
 if TYPE_CHECKING:
@@ -76,7 +83,7 @@ def claim_command(
 
 def note_run(context: Context, lease: Lease) -> None:
     """In the git working tree that we are in: a push from it is then known to be the holder's."""
-    from dibs.wiring import run_file
+    from dibs.wiring.services import run_file
 
     noted = run_file(context.directory)
     if noted is not None:
@@ -84,7 +91,7 @@ def note_run(context: Context, lease: Lease) -> None:
 
 
 def forget_run(context: Context, run: RunId) -> None:
-    from dibs.wiring import run_file
+    from dibs.wiring.services import run_file
 
     noted = run_file(context.directory)
     if noted is not None:
@@ -200,7 +207,7 @@ def release_command(
 def finish(
     context: Context, claimed: Claimed, outcome: str, to: str | None, note: str, *, dry_run: bool
 ) -> Answer:
-    from dibs.services.advancing import FinishRefused
+    from dibs.services.ending import FinishRefused
 
     if to is not None and outcome != "advanced":
         raise click.UsageError("--to goes with --outcome advanced")

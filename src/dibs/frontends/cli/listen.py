@@ -2,6 +2,8 @@
 
 Knows HTTP and nothing of what is delivered. Whoever talks to it may be anybody: bodies, times and
 numbers are bounded, and a refusal says nothing.
+
+Pull requests as stages: `dibs follow` does once what every worker does as it goes.
 """
 
 import contextlib
@@ -23,12 +25,45 @@ import click
 
 from dibs.core.errors import BadConfiguration
 from dibs.frontends.cli import output
-from dibs.frontends.cli.context import Context, answering, as_json
-from dibs.frontends.cli.exits import Exit
-from dibs.frontends.cli.output import Answer, tell
+from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run
+from dibs.frontends.cli.output import Answer, Exit, tell
 
 if TYPE_CHECKING:
     from dibs.services.listening import Heard, Listening
+
+
+@click.command("follow")
+@click.option("--limit", default=1000, show_default=True, type=click.IntRange(1, 1_000_000))
+@as_name
+@dry_run
+@as_json
+@answering
+def follow_command(context: Context, limit: int, name: str | None, dry_run: bool) -> Answer:
+    """Move issues where their pull requests went: on if merged, back if closed unmerged."""
+    following = context.services.following
+    stages = [stage.name for stage in following.stages]
+    data: dict[str, object] = {"stages": stages, "dry_run": dry_run}
+    if not stages:
+        line = "no stage follows pull requests, or the tracker has none"
+        return Answer({**data, "looked_at": 0, "followed": []}, [line], Exit.NOTHING)
+    report = following.follow(context.holder(name), limit=limit, dry_run=dry_run)
+    data |= {
+        "looked_at": report.looked_at,
+        "followed": [
+            {"issue": str(entry.issue), "action": entry.action.value, "text": entry.text}
+            for entry in report.followed
+        ],
+    }
+    would = "would be " if dry_run else ""
+    lines = [
+        f"{entry.issue} {would if entry.changed else ''}{entry.action.value}: {entry.text}"
+        for entry in report.followed
+    ]
+    if not report.changed:
+        lines.append(f"nothing to follow: {report.looked_at} looked at in {', '.join(stages)}")
+        return Answer(data, lines, Exit.NOTHING)
+    return Answer(data, lines)
+
 
 _log = logging.getLogger("dibs.listen")
 _LONGEST_BODY = 4 * 1024 * 1024
@@ -57,7 +92,7 @@ def listen_command(context: Context, host: str, port: int, path: str, insecure: 
     Give the tracker's webhook the secret that is in GITHUB_WEBHOOK_SECRET; several are separated by
     commas. Workers go on polling, so nothing is lost if a delivery is.
     """
-    from dibs.wiring import listening
+    from dibs.wiring.services import listening
 
     if not path.startswith("/") or path == _HEALTH:
         raise click.UsageError(f"--path must begin with / and be another than {_HEALTH}")

@@ -60,7 +60,7 @@ COMMANDS = {
     "runs": ("operating", "Show an issue's runs, or this machine's latest; or one run's output."),
     "sweep": ("operating", "Free what expired and finish what a crash left half shown."),
     "follow": (
-        "follow",
+        "listen",
         "Move issues where their pull requests went: on if merged, back if closed unmerged.",
     ),
     "fsck": ("operating", "Compare every issue's labels with its cards and leases."),
@@ -189,7 +189,7 @@ def _report(error: BaseException, arguments: list[str]) -> int:
     from dibs.core.errors import DibsError
     from dibs.frontends.cli import output
     from dibs.frontends.cli.context import json_asked
-    from dibs.frontends.cli.exits import Exit, for_error
+    from dibs.frontends.cli.output import Exit, for_error
 
     as_json = json_asked("--json" in arguments)
     match error:

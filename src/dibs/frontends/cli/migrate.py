@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs.frontends.cli.context import Context, answering, as_json
-from dibs.frontends.cli.exits import Exit
-from dibs.frontends.cli.output import Answer
+from dibs.frontends.cli.output import Answer, Exit
 
 if TYPE_CHECKING:
     from dibs.label_state.adopting import Finding

@@ -14,15 +14,14 @@ from dibs.core.lease import Record
 from dibs.core.named import LoopSpec, chosen_hold
 from dibs.core.pipeline import Command
 from dibs.frontends.cli.context import Context, answering, as_json, as_name
-from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.leasing import duration
-from dibs.frontends.cli.output import Answer, record_data, table, tell
-from dibs.ports.runner import Exited
+from dibs.frontends.cli.output import Answer, Exit, record_data, table, tell
+from dibs.ports.system import Exited
 
 if TYPE_CHECKING:
-    from dibs.services.holds import Hold, NotHeld
-    from dibs.services.looping import Loop, Tick
-    from dibs.wiring import Services
+    from dibs.named.holds import Hold, NotHeld
+    from dibs.named.loops import Loop, Tick
+    from dibs.wiring.services import Services
 
 
 @click.command("hold")
@@ -54,7 +53,7 @@ def hold_command(
     if not command:
         raise click.UsageError("say what to run: dibs hold NAME -- COMMAND")
     spec = chosen_hold(context.settings.holds, held, slots=slots, ttl=ttl, wait=wait)
-    from dibs.services.holds import HoldWish, NotHeld
+    from dibs.named.holds import HoldWish, NotHeld
 
     wish = HoldWish(
         spec.name, context.holder(name), spec.slots, spec.ttl, spec.wait.total_seconds()
@@ -93,7 +92,7 @@ def _not_held(taken: "NotHeld") -> Answer:
 def _run(
     services: "Services", name: str, hold: "Hold", command: Command, *, in_sight: bool
 ) -> Answer:
-    from dibs.services.commanding import run_kept
+    from dibs.named.loops import run_kept
 
     stop = _stop_on_signals()
     end = run_kept(
@@ -120,7 +119,7 @@ def _run(
 @answering
 def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str | None) -> Answer:
     """Run configured loops, all or the named ones: each ticks once per window across replicas."""
-    from dibs.services.looping import Rhythm
+    from dibs.named.loops import Rhythm
 
     context.creates = True
     specs = _wanted(context.settings.loops, names)
@@ -156,7 +155,7 @@ class _Ticks:
         self._failure: BaseException | None = None
 
     def of(self, spec: LoopSpec) -> Any:
-        from dibs.services.commanding import run_kept
+        from dibs.named.loops import run_kept
 
         def tick(turn: "Tick") -> None:
             environment = {

@@ -10,9 +10,9 @@ from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span, format_instant
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference
-from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.output import (
     Answer,
+    Exit,
     ago,
     reason_data,
     reason_lines,

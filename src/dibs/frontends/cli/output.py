@@ -1,19 +1,96 @@
-"""How answers look: text for people, one JSON object for programs. stdout is the answer only."""
+"""How answers look: text for people, one JSON object for programs. stdout is the answer only.
+
+Exit codes: proven outcomes are kept apart from failures, so that scripts can tell.
+"""
 
 import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from enum import IntEnum
 from typing import Any
 
 from msgspec import Struct, field
 
 from dibs.core.durations import describe_span, format_instant
-from dibs.core.eligibility import Reason
-from dibs.core.errors import DibsError, LeaseLost, NotGranted
+from dibs.core.eligibility import Reason, ReasonCode
+from dibs.core.errors import (
+    DibsError,
+    GrantedElsewhere,
+    IssueLocked,
+    LeaseLost,
+    Misuse,
+    NoSuchComment,
+    NoSuchIssue,
+    NotGranted,
+    NotPermitted,
+    RateLimited,
+)
 from dibs.core.issue import Issue
 from dibs.core.lease import Lease, Record
-from dibs.frontends.cli.exits import Exit
+
+
+class Exit(IntEnum):
+    DONE = 0
+    ERROR = 1
+    USAGE = 2
+    NOTHING = 3
+    HELD = 4
+    LOST = 5
+    SHUT = 6
+    LIMITED = 7
+    UNPROVEN = 8
+    FORBIDDEN = 9
+    INTERRUPTED = 130
+
+
+_ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
+    (NoSuchIssue, Exit.ERROR),
+    (NoSuchComment, Exit.ERROR),
+    (IssueLocked, Exit.FORBIDDEN),
+    (Misuse, Exit.USAGE),
+    (GrantedElsewhere, Exit.SHUT),
+    (LeaseLost, Exit.LOST),
+    (NotGranted, Exit.HELD),
+    (RateLimited, Exit.LIMITED),
+    (NotPermitted, Exit.FORBIDDEN),
+)
+_HELD = {
+    ReasonCode.HELD,
+    ReasonCode.BID_PENDING,
+    ReasonCode.IN_GRACE,
+    ReasonCode.UNPAINTED,
+    ReasonCode.CLAIM_LABEL_ONLY,
+    ReasonCode.ASSIGNED,
+    ReasonCode.PULL_OPEN,
+    ReasonCode.FOREIGN_CLAIM,
+}
+_NOTHING = {
+    ReasonCode.CLOSED,
+    ReasonCode.NO_STAGE,
+    ReasonCode.SEVERAL_STAGES,
+    ReasonCode.FINAL_STAGE,
+    ReasonCode.NOT_SERVED,
+}
+
+
+def for_error(error: DibsError) -> Exit:
+    for kind, code in _ERRORS:
+        if isinstance(error, kind):
+            return code
+    return Exit.ERROR
+
+
+def for_reasons(reasons: tuple[Reason, ...]) -> Exit:
+    """The most telling of several: somebody has it; a person said no; nothing is there to do."""
+    codes = {reason.code for reason in reasons}
+    if codes & _HELD:
+        return Exit.HELD
+    if ReasonCode.UNREADABLE in codes:
+        return Exit.UNPROVEN
+    if codes - _NOTHING:
+        return Exit.SHUT
+    return Exit.NOTHING
 
 
 class Answer(Struct, frozen=True):

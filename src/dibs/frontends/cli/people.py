@@ -11,7 +11,6 @@ from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.ids import IssueRef, RunId
 from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
-from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.leasing import (
     claimed_lines,
     describe_claim,
@@ -19,7 +18,7 @@ from dibs.frontends.cli.leasing import (
     finish,
     note_run,
 )
-from dibs.frontends.cli.output import Answer, lease_data, record_data, tell
+from dibs.frontends.cli.output import Answer, Exit, lease_data, record_data, tell
 from dibs.services.claiming import (
     A_PERSON_MAY_OVERLOOK,
     Claimed,

@@ -6,15 +6,25 @@ from typing import Any
 
 import click
 
-from dibs import config
-from dibs.config import Settings
 from dibs.core.durations import format_duration
-from dibs.core.people import People
-from dibs.core.pipeline import ApprovalGate, Command, InProcess, NoHandler, PythonCallable, Stage
-from dibs.core.places import without_secrets
-from dibs.core.worktrees import BundleWorktree, NoWorktree, OneWorktree, Worktree
+from dibs.core.pipeline import (
+    ApprovalGate,
+    BundleWorktree,
+    Command,
+    InProcess,
+    NoHandler,
+    NoWorktree,
+    OneWorktree,
+    People,
+    PythonCallable,
+    Stage,
+    Worktree,
+)
+from dibs.core.references import without_secrets
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
 from dibs.frontends.cli.output import Answer, table
+from dibs.settings import load as config
+from dibs.settings.load import Settings
 
 _TEMPLATE = """\
 # dibs.toml: all of it optional. `dibs config show` prints what is in force.
@@ -198,7 +208,7 @@ def _worktree(worktree: Worktree) -> dict[str, str | None]:
 @answering
 def config_validate(context: Context, file: Path | None) -> Answer:
     """Check the configuration, or FILE. Exit 1 and say what is wrong, if anything is."""
-    from dibs.wiring import refuse_unknown
+    from dibs.wiring.services import refuse_unknown
 
     settings = config.load(file, start=context.directory) if file else context.settings
     refuse_unknown(settings)

@@ -10,14 +10,13 @@ from msgspec.structs import replace
 from dibs.core.errors import Misuse
 from dibs.core.granter import Appointed, Granter, Moving
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
-from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.leasing import duration
-from dibs.frontends.cli.output import Answer, table, tell
+from dibs.frontends.cli.output import Answer, Exit, table, tell
 
 if TYPE_CHECKING:
-    from dibs.opening import StoreKind
     from dibs.services.migrating import Progress
-    from dibs.wiring import Services
+    from dibs.wiring.services import Services
+    from dibs.wiring.stores import StoreKind
 
 
 @click.command("stores")
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 @answering
 def stores_command(context: Context) -> Answer:
     """Show what each lease store promises, and which one is configured."""
-    from dibs.opening import KINDS, SCHEMES
+    from dibs.wiring.stores import KINDS, SCHEMES
 
     settings = context.settings
     place = settings.tracker if settings.leases == "auto" else settings.leases
@@ -141,7 +140,7 @@ def _named(place: str) -> str:
 
 
 def _origin(context: Context, target: str) -> str:
-    from dibs.wiring import granter_name, place_of
+    from dibs.wiring.services import granter_name, place_of
 
     settings = context.settings
     match context.services.granting.granter:
@@ -154,8 +153,8 @@ def _origin(context: Context, target: str) -> str:
 
 
 def _connect(context: Context, leases: str) -> "Services":
-    from dibs import config
-    from dibs.wiring import connect
+    from dibs.settings import load as config
+    from dibs.wiring.services import connect
 
     settings = replace(context.settings, leases=leases)
     return connect(settings, author=config.actor(), create=True)
@@ -163,7 +162,7 @@ def _connect(context: Context, leases: str) -> "Services":
 
 def _plan(context: Context, origin: str, target: str) -> Answer:
     """Without so much as opening the target, which opening might make."""
-    from dibs.wiring import granter_name
+    from dibs.wiring.services import granter_name
 
     there = granter_name(replace(context.settings, leases=target))
     here = _connect(context, origin)
@@ -223,6 +222,6 @@ def _granter_data(granter: Granter | None) -> dict[str, Any]:
 
 
 def _shown(place: str) -> str:
-    from dibs.core.places import without_secrets
+    from dibs.core.references import without_secrets
 
     return without_secrets(place)

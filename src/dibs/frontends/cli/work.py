@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from dibs.config import Settings
 from dibs.core.ids import holder_name
 from dibs.core.pipeline import Command
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
-from dibs.frontends.cli.exits import Exit
 from dibs.frontends.cli.leasing import duration
-from dibs.frontends.cli.output import Answer, tell
+from dibs.frontends.cli.output import Answer, Exit, tell
+from dibs.settings.load import Settings
 
 if TYPE_CHECKING:
     from dibs.services.working import Worker, WorkReport
@@ -54,7 +53,7 @@ def work_command(
     once.
     """
     from dibs.services.working import Until
-    from dibs.wiring import worker_name
+    from dibs.wiring.services import worker_name
 
     if once and drain:
         raise click.UsageError("--once and --drain exclude each other")

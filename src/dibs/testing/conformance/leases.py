@@ -29,8 +29,7 @@ from dibs.core.lease import (
     Revocation,
     StopAsked,
 )
-from dibs.ports.guarantees import Guarantee
-from dibs.ports.leases import LeaseStore
+from dibs.ports.leases import Guarantee, LeaseStore
 from dibs.testing.conformance.lease_harness import (
     ADVANCED,
     CONCEDED,

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from dibs.core.errors import Outage
-from dibs.ports.guarantees import Guarantee
+from dibs.ports.leases import Guarantee
 
 _LONGEST_WHY = 600
 

@@ -24,8 +24,7 @@ from dibs.core.lease import (
     Renewed,
     StopAsked,
 )
-from dibs.ports.guarantees import Guarantee
-from dibs.ports.leases import LeaseStore
+from dibs.ports.leases import Guarantee, LeaseStore
 from dibs.testing.conformance.lease_harness import (
     CONCEDED,
     LeaseHarness,

@@ -15,9 +15,8 @@ from dibs.core.card import UnknownMark, parse_mark
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Draft, Issue, Thread
-from dibs.core.plan import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
-from dibs.ports.guarantees import Guarantee
-from dibs.ports.paging import walk
+from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
+from dibs.ports.leases import Guarantee
 from dibs.ports.tracker import (
     Batching,
     IssueQuery,
@@ -25,6 +24,7 @@ from dibs.ports.tracker import (
     ReadsMany,
     SelfChecking,
     Tracker,
+    walk,
 )
 from dibs.testing.conformance.report import (
     Check,

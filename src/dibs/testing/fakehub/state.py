@@ -63,7 +63,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from dibs.adapters.clocks import wall_clock
+from dibs.adapters.system import wall_clock
 
 from .acts import Acts
 from .node_ids import node_id

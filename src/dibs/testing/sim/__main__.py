@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from dibs import __version__
-from dibs.adapters.clocks import SystemClock
+from dibs.adapters.system import SystemClock
 from dibs.testing.sim.campaign import Catch, Count, Order, Who, hunt, run_orders
 from dibs.testing.sim.checkers import violations
 from dibs.testing.sim.controls import seed_script, state_machine, two_claimants_of

@@ -13,12 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.core.card import Card, CardState, RevokeMark, parse_mark
-from dibs.core.events import Event, EventKind
+from dibs.core.events import Event, EventKind, Step
 from dibs.core.fold import FoldRules, standing_on_comments
 from dibs.core.ids import Fence, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Comment, Thread
 from dibs.core.lease import Outcome, Released
-from dibs.core.steps import Step
 from dibs.testing.sim.fibres import microseconds
 from dibs.testing.sim.hands import STRANGER
 from dibs.testing.sim.history import (

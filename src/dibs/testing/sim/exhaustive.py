@@ -17,23 +17,21 @@ from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, field
 
-from dibs.adapters.pauses import MemoryPauses
-from dibs.adapters.trackers.memory import MemoryTracker
+from dibs.adapters.memory.control import MemoryPauses
+from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import DibsError
-from dibs.core.events import Event, EventKind
+from dibs.core.events import Event, EventKind, Step
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.labels import Effect
 from dibs.core.lease import Outcome
-from dibs.core.plan import Effect
-from dibs.core.steps import Step
-from dibs.ports.applying import apply_one
-from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
+from dibs.ports.tracker import Found, IssueQuery, TrackerTraits, apply_one
 from dibs.services.claiming import Claimed, ClaimOptions
 from dibs.services.keeping import Keeper
 from dibs.testing.sim.fibres import Fibre, Process, Simulation, microseconds
 from dibs.testing.sim.world import Scenario, settings_of
-from dibs.wiring import Adapters, Services
+from dibs.wiring.services import Adapters, Services
 
 Answer = TypeVar("Answer")
 SCENARIO = Scenario(name="exhaustive", ttl_s=20.0, settle_s=0.0)
@@ -102,7 +100,7 @@ class Actor:
             self.wrote.clear()
 
     def append(self, event: Event) -> None:
-        """A `ports.journal.Journal`, which tells when a bid was lost."""
+        """A `ports.system.Journal`, which tells when a bid was lost."""
         if event.kind is EventKind.CLAIM_LOST:
             _check_own_card_only(self)
 
@@ -150,7 +148,7 @@ class Actor:
         trusted = (keeper.over.is_set(), keeper.trusted_until) if keeper is not None else None
         return self.process.alive, self.works, trusted
 
-    # ports.clock: time stands still until somebody's turn moves it
+    # ports.system: time stands still until somebody's turn moves it
 
     def now(self) -> LocalTime:
         return self.process.now()

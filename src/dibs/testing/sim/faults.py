@@ -11,7 +11,7 @@ from typing import NoReturn
 from msgspec import Struct
 
 from dibs.core.errors import RateLimited, Unavailable
-from dibs.core.steps import Step
+from dibs.core.events import Step
 from dibs.testing.sim.fibres import Process, microseconds
 from dibs.testing.sim.history import Fault, History
 from dibs.testing.sim.tearing import Tear

@@ -73,14 +73,14 @@ class Fibre:
             self.process.fibres.discard(self)
 
     def join(self) -> None:
-        """Wait for its end: what `ports.threads` asks for."""
+        """Wait for its end: what `ports.system` asks for."""
         self.process.insist_alive()
         if not self.ended.is_set() and self is not self.process.simulation.running:
             self.process.simulation.wait(self.ended, None)
 
 
 class Process:
-    """What dies at once and freezes as a whole. A `ports.threads.Threads`, and a `Clock`."""
+    """What dies at once and freezes as a whole. A `ports.system.Threads`, and a `Clock`."""
 
     def __init__(self, simulation: "Simulation", name: str, *, clock_offset_s: float = 0.0) -> None:
         self.simulation = simulation
@@ -91,12 +91,12 @@ class Process:
         self._nothing = threading.Event()
         self._offset_s = _LOCAL_START_S + clock_offset_s
 
-    # ports.threads
+    # ports.system
 
     def start(self, work: Callable[[], None], name: str) -> Fibre:
         return self.simulation.start(self, work, name)
 
-    # ports.clock
+    # ports.system
 
     def now(self) -> LocalTime:
         return LocalTime(self._offset_s + self.simulation.now_us / 1_000_000)

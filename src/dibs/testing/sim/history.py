@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from dibs.core.events import Event
+from dibs.core.events import Event, Step
 from dibs.core.ids import Fence, IssueRef, RunId
-from dibs.core.steps import Step
 
 
 class Called(Struct, frozen=True):

@@ -13,14 +13,12 @@ from functools import partial
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.adapters.trackers.memory import MemoryTracker
-from dibs.adapters.trackers.spoken import spoken
-from dibs.core.dialects import Dialect
+from dibs.adapters.memory.tracker import MemoryTracker
+from dibs.adapters.wrappers.trackers import spoken
 from dibs.core.errors import Outage
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Thread
-from dibs.core.people import People
-from dibs.core.pipeline import Pipeline
+from dibs.core.pipeline import Dialect, People, Pipeline
 from dibs.core.presets import AGENT
 from dibs.testing.sim import hands
 from dibs.testing.sim.checkers import Hold, holds
@@ -30,7 +28,7 @@ from dibs.testing.sim.fibres import Process
 from dibs.testing.sim.runs import Run, finished
 from dibs.testing.sim.wires import WiredTracker
 from dibs.testing.sim.world import Scenario, World
-from dibs.wiring import Services
+from dibs.wiring.services import Services
 
 _THEIRS = "old"
 

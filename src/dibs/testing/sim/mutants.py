@@ -12,14 +12,15 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.adapters import card_endings, own_cards
-from dibs.adapters.leases import comments
 from dibs.core import fold as folding
-from dibs.core import grants, painting, proof
+from dibs.core import fold as proof
+from dibs.core import grants
+from dibs.core import labels as painting
 from dibs.core.card import CardState
-from dibs.core.fold import Folded, FoldRules, Marks, PostedCard
+from dibs.core.fold import Folded, FoldRules, Marks, NoProof, PostedCard, Proof, Won
 from dibs.core.ids import Fence, LocalTime, RunId
 from dibs.core.issue import Comment, Thread
+from dibs.core.labels import EditComment
 from dibs.core.lease import (
     Ending,
     Lease,
@@ -31,11 +32,13 @@ from dibs.core.lease import (
     RenewResult,
 )
 from dibs.core.pipeline import Pipeline
-from dibs.core.plan import EditComment
 from dibs.core.presets import STAGES
-from dibs.core.proof import NoProof, Proof, Won
 from dibs.ports.leases import Painter
-from dibs.services import claiming, keeping, showing, sweeping
+from dibs.services import claiming, keeping, sweeping
+from dibs.services import comment_leases as card_endings
+from dibs.services import comment_leases as comments
+from dibs.services import comment_leases as own_cards
+from dibs.services import shown_leases as showing
 
 Place = ModuleType | type
 

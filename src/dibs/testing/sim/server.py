@@ -14,7 +14,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.adapters.trackers.memory import MemoryTracker, matches
+from dibs.adapters.memory.tracker import MemoryTracker, matches
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.ports.tracker import Found, IssueQuery

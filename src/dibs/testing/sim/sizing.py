@@ -19,19 +19,18 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs import config
-from dibs.adapters.leases.memory import MemoryLeases
-from dibs.adapters.pauses import MemoryPauses
-from dibs.core.durations import format_duration
+from dibs.adapters.memory.control import MemoryPauses
+from dibs.adapters.memory.leases import MemoryLeases
+from dibs.core.durations import LeaseTerms, format_duration, terms_for
 from dibs.core.errors import RateLimited
 from dibs.core.events import Event, EventKind
 from dibs.core.ids import ZERO, HolderId, IssueRef, RunId
 from dibs.core.issue import Draft
 from dibs.core.pipeline import Pipeline
 from dibs.core.presets import STAGES
-from dibs.core.terms import LeaseTerms, terms_for
 from dibs.ports.tracker import IssueQuery
 from dibs.services.running import Work as Assigned
+from dibs.settings import load as config
 from dibs.testing.sim.counting import Line, Purpose, Tally
 from dibs.testing.sim.faults import Faults, Weather
 from dibs.testing.sim.fibres import Fibre, Process, Simulation, microseconds
@@ -41,7 +40,7 @@ from dibs.testing.sim.metering import HOUR_US, NO_LIMITS, Allowance, Costs, Limi
 from dibs.testing.sim.server import Server
 from dibs.testing.sim.wires import Wire, WiredStore, WiredTracker
 from dibs.testing.sim.world import NoRunner
-from dibs.wiring import Adapters, Services
+from dibs.wiring.services import Adapters, Services
 
 COMMENTS = "comments"
 STORE = "store"

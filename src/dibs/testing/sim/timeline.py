@@ -3,9 +3,8 @@
 from collections.abc import Collection, Iterator
 
 from dibs.core.card import Card, RevokeMark, ShownMark, UnknownMark, parse_mark
-from dibs.core.events import Event
+from dibs.core.events import Event, Step
 from dibs.core.issue import Comment, Thread
-from dibs.core.steps import Step
 from dibs.ports.tracker import Found
 from dibs.testing.sim.history import (
     Acts,

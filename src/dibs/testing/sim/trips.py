@@ -13,7 +13,7 @@ from msgspec import Struct
 from dibs.core.errors import DibsError, NoSuchComment, NoSuchIssue, Unavailable
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Thread
-from dibs.core.plan import (
+from dibs.core.labels import (
     AddLabels,
     CloseIssue,
     EditComment,

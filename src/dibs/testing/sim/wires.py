@@ -12,9 +12,10 @@ from typing import NoReturn, TypeVar
 from msgspec.structs import replace
 
 from dibs.core.errors import NoSuchComment, NoSuchIssue
-from dibs.core.events import Event
+from dibs.core.events import Event, Step
 from dibs.core.ids import Fence, IssueRef
 from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.labels import Effect
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -25,10 +26,7 @@ from dibs.core.lease import (
     RenewResult,
     Revocation,
 )
-from dibs.core.plan import Effect
-from dibs.core.steps import Step
-from dibs.ports.guarantees import Guarantee
-from dibs.ports.leases import LeaseStore
+from dibs.ports.leases import Guarantee, LeaseStore
 from dibs.ports.tracker import Found, FoundThreads, IssueQuery, TrackerTraits
 from dibs.testing.sim.faults import Trouble, Weather
 from dibs.testing.sim.fibres import Process
@@ -168,7 +166,7 @@ class Wire:
     # What services report
 
     def append(self, event: Event) -> None:
-        """A `ports.journal.Journal`."""
+        """A `ports.system.Journal`."""
         self.note(event)
 
     def reached(self, step: Step) -> None:

@@ -15,24 +15,24 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dibs import config
-from dibs.adapters.leases.memory import MemoryLeases
-from dibs.adapters.pauses import MemoryPauses
+from dibs.adapters.memory.control import MemoryPauses
+from dibs.adapters.memory.leases import MemoryLeases
+from dibs.core.durations import LeaseTerms, terms_for
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName
 from dibs.core.issue import Draft
 from dibs.core.pipeline import Backoff, Command, Pipeline, PythonCallable
 from dibs.core.presets import STAGES
-from dibs.core.terms import LeaseTerms, terms_for
-from dibs.ports.runner import Assignment, Running
+from dibs.ports.system import Assignment, Running
 from dibs.services.running import Work
+from dibs.settings import load as config
 from dibs.testing.sim.faults import Faults, Weather
 from dibs.testing.sim.fibres import Killed, Process, Simulation, microseconds
 from dibs.testing.sim.history import Acts, Effect, History
 from dibs.testing.sim.server import Server
 from dibs.testing.sim.trips import Network
 from dibs.testing.sim.wires import Wire, WiredStore, WiredTracker, WiredTrips
-from dibs.wiring import Adapters, Services
+from dibs.wiring.services import Adapters, Services
 
 _SERVER_S = 1.0
 """More than the server takes for all effects of a trip."""

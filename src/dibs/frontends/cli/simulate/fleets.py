@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from dibs.config import Settings
 from dibs.core.durations import parse_duration
 from dibs.core.errors import Unwritable
 from dibs.core.pipeline import Stage
+from dibs.settings.load import Settings
 from dibs.testing.sim.loads import Recorded, Sampled, parse_arrival, parse_rate, parse_work
 from dibs.testing.sim.metering import parse_limits
 from dibs.testing.sim.past import Past, read_journal

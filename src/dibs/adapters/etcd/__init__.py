@@ -1,0 +1,1 @@
+"""Leases in etcd, over its HTTP gateway."""

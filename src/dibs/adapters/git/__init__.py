@@ -1,0 +1,1 @@
+"""Leases as git refs, and the git program."""

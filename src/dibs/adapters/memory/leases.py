@@ -1,0 +1,104 @@
+"""Leases in this process's memory: atomic under one lock, gone with the process."""
+
+import threading
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from dibs.core import grants
+from dibs.core.ids import Fence, IssueRef, ServerTime
+from dibs.core.lease import (
+    AcquireResult,
+    Bid,
+    Ending,
+    Full,
+    Granted,
+    Lease,
+    Record,
+    Released,
+    ReleaseResult,
+    Renewed,
+    RenewResult,
+    Revocation,
+)
+from dibs.ports.leases import Guarantee
+
+
+class MemoryLeases:
+    name = "memory:"
+    guarantees = (
+        Guarantee.ATOMIC
+        | Guarantee.FENCED
+        | Guarantee.SERVER_CLOCK
+        | Guarantee.IDEMPOTENT
+        | Guarantee.COUNTED
+    )
+
+    def __init__(self, now: Callable[[], ServerTime]) -> None:
+        self._now = now
+        self._lock = threading.Lock()
+        self._records: dict[IssueRef, Record] = {}
+
+    def acquire(self, bid: Bid) -> AcquireResult:
+        with self._lock:
+            known, now = self._known(bid.issue), self._now()
+            if (told := grants.refusal(known, bid)) is not None:
+                return told
+            if bid.limit is not None and (count := len(self._live(bid.stage))) >= bid.limit:
+                return Full(count)
+            record = grants.grant(bid, grants.next_fence(known, bid), now)
+            return Granted(self._write(record).lease)
+
+    def renew(self, lease: Lease) -> RenewResult:
+        with self._lock:
+            made = grants.renewal(self._known(lease.issue), lease, self._now())
+            if not isinstance(made, Record):
+                return made
+            return Renewed(replace(self._write(made).lease, card=lease.card))
+
+    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        with self._lock:
+            made = grants.ending(self._known(lease.issue), lease, ending, self._now())
+            return Released(self._write(made)) if isinstance(made, Record) else made
+
+    def acknowledge(self, record: Record) -> None:
+        with self._lock:
+            made = grants.acknowledgement(self._known(record.lease.issue), record)
+            if made is not None:
+                self._write(made)
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        with self._lock:
+            made = grants.revoked(self._known(issue), revocation, self._now())
+            return self._write(made) if made is not None else None
+
+    def read(self, issue: IssueRef) -> Record | None:
+        with self._lock:
+            return self._known(issue)
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        with self._lock:
+            found = self._live(stage)
+        found.sort(key=lambda record: (record.lease.granted_at, record.lease.issue))
+        return tuple(found[:limit])
+
+    def highest(self) -> Fence:
+        with self._lock:
+            fences = (record.lease.fence for record in self._records.values())
+            return Fence(max(fences, default=0))
+
+    def _live(self, stage: str | None) -> list[Record]:
+        known = (self._known(issue) for issue in self._records)
+        return [
+            record
+            for record in known
+            if record is not None and record.live and stage in (None, record.lease.stage)
+        ]
+
+    def _known(self, issue: IssueRef) -> Record | None:
+        record = self._records.get(issue)
+        return replace(record, as_of=self._now()) if record is not None else None
+
+    def _write(self, record: Record) -> Record:
+        self._records[record.lease.issue] = record
+        return record

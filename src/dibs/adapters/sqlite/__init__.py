@@ -1,0 +1,1 @@
+"""The embedded default: tracker, leases and control records in SQLite files."""

@@ -1,0 +1,100 @@
+"""Control records in the embedded tracker's file: which store grants, and pauses."""
+
+from dibs.adapters.sqlite.database import Database, Transaction
+from dibs.core.eligibility import Pause, PauseScope
+from dibs.core.granter import Appointed, Granter, Moving
+from dibs.core.ids import Fence, LocalTime, moment
+
+_GRANTERS_SCHEMA = """
+CREATE TABLE granter (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    store TEXT NOT NULL,
+    target TEXT,
+    floor INTEGER NOT NULL,
+    mover TEXT NOT NULL
+);
+"""
+
+
+class SqliteGranters:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.ensure("granter", _GRANTERS_SCHEMA)
+
+    def lately(self) -> Granter | None:
+        return self.granter()
+
+    def granter(self, *, since: LocalTime | None = None) -> Granter | None:  # noqa: ARG002
+        with self._database.reading() as tx:
+            return _read(tx)
+
+    def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
+        with self._database.writing() as tx:
+            known = _read(tx)
+            if known is not None and known != instead_of:
+                return known
+            tx.sql.execute(
+                "INSERT OR REPLACE INTO granter (id, store, target, floor, mover)"
+                " VALUES (1, ?, ?, ?, ?)",
+                _row(granter),
+            )
+            return granter
+
+
+def _row(granter: Granter) -> tuple[str, str | None, int, str]:
+    match granter:
+        case Appointed(store, floor):
+            return store, None, floor, ""
+        case Moving(origin, target, floor, mover):
+            return origin, target, floor, mover
+
+
+def _read(tx: Transaction) -> Granter | None:
+    row = tx.sql.execute("SELECT store, target, floor, mover FROM granter").fetchone()
+    if row is None:
+        return None
+    store, target, floor, mover = row
+    if target is None:
+        return Appointed(store, Fence(floor))
+    return Moving(store, target, Fence(floor), mover)
+
+
+_PAUSES_SCHEMA = """
+CREATE TABLE pauses (
+    scope TEXT NOT NULL,
+    repo TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    said_by TEXT NOT NULL,
+    since INTEGER NOT NULL,
+    PRIMARY KEY (scope, repo)
+) WITHOUT ROWID;
+"""
+
+
+class SqlitePauses:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.ensure("pauses", _PAUSES_SCHEMA)
+
+    def pauses(self) -> tuple[Pause, ...]:
+        with self._database.reading() as tx:
+            rows = tx.sql.execute("SELECT scope, repo, reason, said_by, since FROM pauses")
+            return tuple(
+                Pause(PauseScope(scope), reason, by, moment(since), repo)
+                for scope, repo, reason, by, since in rows
+            )
+
+    def pause(self, scope: PauseScope, *, repo: str, reason: str, by: str) -> None:
+        with self._database.writing() as tx:
+            tx.sql.execute(
+                "INSERT OR REPLACE INTO pauses (scope, repo, reason, said_by, since)"
+                " VALUES (?, ?, ?, ?, ?)",
+                (scope.value, repo, reason, by, tx.now_ms),
+            )
+
+    def resume(self, scope: PauseScope, *, repo: str, by: str) -> bool:  # noqa: ARG002 - no log
+        with self._database.writing() as tx:
+            gone = tx.sql.execute(
+                "DELETE FROM pauses WHERE scope = ? AND repo = ?", (scope.value, repo)
+            )
+            return gone.rowcount > 0

@@ -1,0 +1,248 @@
+"""One SQLite file shared by many processes: connections, transactions, time, errors.
+
+Decides how the embedded adapters talk to the file: write-ahead log, one immediate transaction per
+write, a clock that never runs backwards, and which of our errors each failure of SQLite's is.
+Knows no table but its clock.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from dibs.adapters.system import BOOT, SystemClock, uptime_ms
+from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
+
+# Whole milliseconds since 1970, by SQLite's own clock.
+_WALL_MS = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
+# The database's time goes on with the machine's uptime, not with its time of day: a step of the
+# wall clock, either way, neither frees a lease that is held nor keeps one that is over. After a
+# reboot nobody holds anything, and time is taken from the wall again, never backwards.
+# A time is written down once a second and not with every transaction, which would cost a page each:
+# whatever was handed out since is less than a second later.
+_WRITTEN_EVERY_MS = 1000
+_NOW_MS = (
+    "CASE WHEN boot = :boot AND :uptime >= uptime THEN high + :uptime - uptime"
+    f" ELSE MAX(high + {_WRITTEN_EVERY_MS}, {_WALL_MS}) END"
+)
+_WRITTEN = f"boot = :boot AND :uptime BETWEEN uptime AND uptime + {_WRITTEN_EVERY_MS}"
+_TICK = f"UPDATE clock SET high = {_NOW_MS}, uptime = :uptime, boot = :boot"
+_PEEK = f"SELECT {_NOW_MS}, {_WRITTEN} FROM clock"
+_CLOCK = """
+CREATE TABLE IF NOT EXISTS clock (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    high INTEGER NOT NULL,
+    uptime INTEGER NOT NULL,
+    boot TEXT NOT NULL
+);
+INSERT OR IGNORE INTO clock VALUES (1, 0, 0, '');
+"""
+SCHEMA_VERSION = 1
+_NOTHING: Mapping[str, object] = {}
+_TURN_S = (0.0005, 0.004)
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
+_FORBIDDEN = {
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_AUTH,
+    sqlite3.SQLITE_CANTOPEN,
+}
+
+
+class Transaction(Struct, frozen=True):
+    """An open transaction and the server time it runs at."""
+
+    sql: sqlite3.Connection
+    now_ms: int
+
+
+class Database:
+    """A file and a small stock of connections to it. Threads borrow one per transaction."""
+
+    def __init__(self, path: Path, *, busy_s: float = 30.0) -> None:
+        self.path = path
+        self._busy_s = busy_s
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pid = os.getpid()
+
+    def ensure(self, table: str, schema: str) -> None:
+        """Create tables once; a file that has them is not written to."""
+        with self._connection() as sql:
+            known = sql.execute(
+                "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name IN (?, 'clock')",
+                (table,),
+            ).fetchone()
+            if known[0] == 2:
+                return
+            self._patiently(sql, "BEGIN IMMEDIATE")
+            try:
+                _create(sql, _CLOCK)
+                if not sql.execute(
+                    "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
+                ).fetchone():  # asked again: another process may have been first
+                    _create(sql, schema)
+                sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                sql.execute("COMMIT")
+            except BaseException:
+                _roll_back(sql)
+                raise
+
+    @contextmanager
+    def writing(self) -> Iterator[Transaction]:
+        """One immediate transaction: it waits for its turn once, and then cannot be refused."""
+        with self._connection() as sql:
+            self._patiently(sql, "BEGIN IMMEDIATE")
+            try:
+                yield Transaction(sql, _now_ms(sql))
+                sql.execute("COMMIT")
+            except BaseException:
+                _roll_back(sql)
+                raise
+
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """One snapshot: every statement inside sees the same moment."""
+        with self._connection() as sql:
+            sql.execute("BEGIN")
+            try:
+                yield Transaction(sql, self._patiently(sql, _PEEK, _uptime()).fetchone()[0])
+            finally:
+                _roll_back(sql)
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        try:
+            sql = self._borrow()
+            try:
+                yield sql
+            finally:
+                self._give_back(sql)
+        except sqlite3.Error as failure:
+            raise translate(failure, self.path) from failure
+
+    def _borrow(self) -> sqlite3.Connection:
+        with self._lock:
+            if self._pid != os.getpid():  # forked: SQLite connections must not cross a fork
+                self._pid, self._idle = os.getpid(), []
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as failure:
+            raise NotPermitted(f"cannot create the folder of {self.path}: {failure}") from failure
+        sql = sqlite3.connect(
+            self.path, timeout=_TURN_S[0], isolation_level=None, check_same_thread=False
+        )
+        try:
+            # WAL lets readers go on while one process writes. NORMAL syncs at checkpoints: a killed
+            # process loses nothing, a power cut may lose the last commits but never the file.
+            self._use_wal(sql)
+            sql.execute("PRAGMA synchronous = NORMAL")
+            self._check_version(sql)
+        except BaseException:
+            sql.close()
+            raise
+        return sql
+
+    def _use_wal(self, sql: sqlite3.Connection) -> None:
+        mode = self._patiently(sql, "PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise Damaged(f"{self.path} cannot keep a write-ahead log (its mode stays {mode})")
+
+    def _check_version(self, sql: sqlite3.Connection) -> None:
+        version = sql.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, SCHEMA_VERSION):
+            raise Damaged(
+                f"{self.path} was written by another version of dibs "
+                f"(its schema is {version}, this one knows {SCHEMA_VERSION})"
+            )
+
+    def _patiently(
+        self, sql: sqlite3.Connection, statement: str, values: Mapping[str, object] = _NOTHING
+    ) -> sqlite3.Cursor:
+        """Wait our turn in short, uneven steps.
+
+        SQLite's own waiting doubles up to a tenth of a second, by which time what a worker meant to
+        claim is long gone; and some statements (journal_mode, a snapshot during recovery) do not
+        wait at all.
+        """
+        clock = SystemClock()
+        deadline = clock.now() + self._busy_s
+        while True:
+            try:
+                return sql.execute(statement, values)
+            except sqlite3.OperationalError as failure:
+                if failure.sqlite_errorcode & 0xFF not in _BUSY or clock.now() >= deadline:
+                    raise
+                import random
+
+                clock.sleep(random.uniform(*_TURN_S))
+
+    def _give_back(self, sql: sqlite3.Connection) -> None:
+        with self._lock:
+            if not self._closed and len(self._idle) < 8:
+                self._idle.append(sql)
+                return
+        sql.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for sql in idle:
+            sql.close()
+
+
+def _now_ms(sql: sqlite3.Connection) -> int:
+    """The database's time, for a transaction that writes."""
+    uptime = _uptime()
+    now_ms, written = sql.execute(_PEEK, uptime).fetchone()
+    if not written:
+        sql.execute(_TICK, uptime)
+    return int(now_ms)
+
+
+def _uptime() -> Mapping[str, object]:
+    return {"uptime": uptime_ms(), "boot": BOOT}
+
+
+def _create(sql: sqlite3.Connection, schema: str) -> None:
+    """Statement by statement: executescript would commit the transaction it runs in."""
+    for statement in schema.split(";"):
+        if statement.strip():
+            sql.execute(statement)
+
+
+def _roll_back(sql: sqlite3.Connection) -> None:
+    if sql.in_transaction:
+        sql.execute("ROLLBACK")
+
+
+def translate(failure: sqlite3.Error, path: Path) -> Outage:
+    """Which of our errors this is: who must act, and would trying again help."""
+    code = getattr(failure, "sqlite_errorcode", None)
+    primary = code & 0xFF if code is not None else None
+    if primary in _BUSY:
+        return Unavailable(f"{path} is busy: other processes kept it locked ({failure})")
+    if primary in _FORBIDDEN:
+        return NotPermitted(f"{path} cannot be written or opened ({failure})")
+    if primary == sqlite3.SQLITE_FULL:
+        return Damaged(f"{path} cannot grow: the disk is full or a limit is reached ({failure})")
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return Damaged(f"{path} is not a healthy SQLite database ({failure})")
+    if primary == sqlite3.SQLITE_IOERR:
+        return Damaged(f"{path} cannot be read or written: the disk may be full ({failure})")
+    return Damaged(f"{path}: SQLite failed ({failure})")

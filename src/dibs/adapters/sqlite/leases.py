@@ -1,0 +1,248 @@
+"""Leases in one SQLite file: the fence rises in the same statement that grants.
+
+One row per issue, kept for ever, so that the fence never starts again. Expiry is judged by the
+database's clock. An ending stays `painted = 0` until somebody has shown it on the tracker, and
+nothing is granted over it: that row is the write-ahead record.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from msgspec.structs import replace
+
+from dibs.adapters.sqlite.database import Database, Transaction
+from dibs.core import grants
+from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName, milliseconds, moment
+from dibs.core.lease import (
+    AcquireResult,
+    Bid,
+    Busy,
+    Ending,
+    Full,
+    Granted,
+    Lease,
+    Lost,
+    Outcome,
+    Record,
+    Released,
+    ReleaseResult,
+    Renewed,
+    RenewResult,
+    Revocation,
+)
+from dibs.ports.leases import Guarantee
+
+_SCHEMA = """
+CREATE TABLE leases (
+    repo TEXT NOT NULL,
+    key TEXT NOT NULL,
+    fence INTEGER NOT NULL,
+    run TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    stage TEXT NOT NULL,
+    ttl_ms INTEGER NOT NULL,
+    granted_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    beats INTEGER NOT NULL,
+    outcome TEXT,
+    next TEXT,
+    note TEXT,
+    painted INTEGER NOT NULL,
+    revoked_by TEXT,
+    revoked_why TEXT,
+    revoked_now INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (repo, key)
+) WITHOUT ROWID;
+CREATE INDEX leases_running ON leases (expires_at) WHERE outcome IS NULL;
+"""
+_COLUMNS = (
+    "repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at, beats,"
+    " outcome, next, note, painted, revoked_by, revoked_why, revoked_now"
+)
+_ACQUIRE = f"""
+INSERT INTO leases ({_COLUMNS})
+VALUES (:repo, :key, :floor + 1, :run, :holder, :stage, :ttl, :now, :now + :ttl, 0,
+        NULL, NULL, NULL, 1, NULL, NULL, 0)
+ON CONFLICT (repo, key) DO UPDATE SET
+    fence = MAX(fence, :floor) + 1,
+    run = excluded.run, holder = excluded.holder, stage = excluded.stage,
+    ttl_ms = excluded.ttl_ms, granted_at = excluded.granted_at, expires_at = excluded.expires_at,
+    beats = 0, outcome = NULL, next = NULL, note = NULL, painted = 1,
+    revoked_by = NULL, revoked_why = NULL, revoked_now = 0
+WHERE painted = 1 AND (outcome IS NOT NULL OR expires_at <= :now)
+RETURNING {_COLUMNS}
+"""
+_MINE = "repo = :repo AND key = :key AND run = :run"
+
+
+class SqliteLeases:
+    guarantees = (
+        Guarantee.ATOMIC
+        | Guarantee.FENCED
+        | Guarantee.SERVER_CLOCK
+        | Guarantee.IDEMPOTENT
+        | Guarantee.DURABLE
+        | Guarantee.COUNTED
+    )
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.name = f"sqlite:{database.path}"
+        database.ensure("leases", _SCHEMA)
+
+    def acquire(self, bid: Bid) -> AcquireResult:
+        with self._database.writing() as tx:
+            values = {
+                "repo": bid.issue.repo,
+                "key": bid.issue.key,
+                "run": bid.run,
+                "holder": bid.holder,
+                "stage": bid.stage,
+                "ttl": milliseconds(bid.ttl),
+                "floor": bid.floor,
+                "now": tx.now_ms,
+            }
+            if bid.limit is not None and (told := _full(tx, bid, bid.limit)) is not None:
+                return told
+            row = tx.sql.execute(_ACQUIRE, values).fetchone()
+            if row is not None:
+                return Granted(_record(row, tx).lease)
+            told = grants.refusal(_read(tx, bid.issue), bid)
+            assert told is not None, "a refused upsert means that the row is there, and not free"
+            return told
+
+    def renew(self, lease: Lease) -> RenewResult:
+        with self._database.writing() as tx:
+            row = tx.sql.execute(
+                f"UPDATE leases SET expires_at = :now + ttl_ms, beats = beats + 1 WHERE {_MINE}"
+                f" AND outcome IS NULL AND expires_at > :now AND revoked_by IS NULL"
+                f" RETURNING {_COLUMNS}",
+                _mine(lease, tx),
+            ).fetchone()
+            if row is not None:
+                return Renewed(replace(_record(row, tx).lease, card=lease.card))
+            known = _read(tx, lease.issue)
+            if (
+                known is not None
+                and known.lease.run == lease.run
+                and known.live
+                and known.revocation is not None
+            ):
+                return grants.asked_to_stop(known.revocation)
+            return Lost(grants.NOT_OURS)
+
+    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        with self._database.writing() as tx:
+            row = tx.sql.execute(
+                "UPDATE leases SET expires_at = :now, outcome = :outcome, next = :next,"
+                f" note = :note, painted = :painted WHERE {_MINE}"
+                f" AND outcome IS NULL AND expires_at > :now RETURNING {_COLUMNS}",
+                {
+                    **_mine(lease, tx),
+                    "outcome": ending.outcome.value,
+                    "next": ending.next,
+                    "note": ending.note,
+                    "painted": ending.outcome is Outcome.CONCEDED,
+                },
+            ).fetchone()
+            if row is not None:
+                return Released(_record(row, tx))
+            known = _read(tx, lease.issue)
+            if known is not None and known.lease.run == lease.run and known.ending is not None:
+                return Released(known)  # a retry after a lost reply
+            return Lost(grants.NOT_OURS)
+
+    def acknowledge(self, record: Record) -> None:
+        with self._database.writing() as tx:
+            tx.sql.execute(
+                f"UPDATE leases SET painted = 1 WHERE {_MINE} AND outcome IS NOT NULL",
+                _mine(record.lease, tx),
+            )
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        with self._database.writing() as tx:
+            row = tx.sql.execute(
+                "UPDATE leases SET revoked_by = :by, revoked_why = :why, revoked_now = :force,"
+                " expires_at = CASE WHEN :force THEN :now ELSE expires_at END"
+                " WHERE repo = :repo AND key = :key AND run = :run"
+                f" AND outcome IS NULL AND expires_at > :now RETURNING {_COLUMNS}",
+                {
+                    "repo": issue.repo,
+                    "key": issue.key,
+                    "run": revocation.run,
+                    "by": revocation.by,
+                    "why": revocation.reason,
+                    "force": revocation.force,
+                    "now": tx.now_ms,
+                },
+            ).fetchone()
+            return _record(row, tx) if row is not None else None
+
+    def read(self, issue: IssueRef) -> Record | None:
+        with self._database.reading() as tx:
+            return _read(tx, issue)
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        with self._database.reading() as tx:
+            rows = tx.sql.execute(
+                f"SELECT {_COLUMNS} FROM leases WHERE outcome IS NULL AND expires_at > :now"
+                " AND (:stage IS NULL OR stage = :stage) ORDER BY granted_at, key LIMIT :limit",
+                {"now": tx.now_ms, "stage": stage, "limit": limit},
+            ).fetchall()
+            return tuple(_record(row, tx) for row in rows)
+
+    def highest(self) -> Fence:
+        with self._database.reading() as tx:
+            row = tx.sql.execute("SELECT COALESCE(MAX(fence), 0) FROM leases").fetchone()
+            return Fence(row[0])
+
+
+def _full(tx: Transaction, bid: Bid, limit: int) -> Granted | Busy | Full | None:
+    """What a bid with a limit is told; the transaction is alone, so the count stands."""
+    told = grants.refusal(_read(tx, bid.issue), bid)
+    if told is not None:
+        return told
+    count: int = tx.sql.execute(
+        "SELECT COUNT(*) FROM leases WHERE outcome IS NULL AND expires_at > ? AND stage = ?",
+        (tx.now_ms, bid.stage),
+    ).fetchone()[0]
+    return Full(count) if count >= limit else None
+
+
+def _mine(lease: Lease, tx: Transaction) -> dict[str, Any]:
+    return {
+        "repo": lease.issue.repo,
+        "key": lease.issue.key,
+        "run": lease.run,
+        "now": tx.now_ms,
+    }
+
+
+def _read(tx: Transaction, issue: IssueRef) -> Record | None:
+    row = tx.sql.execute(
+        f"SELECT {_COLUMNS} FROM leases WHERE repo = ? AND key = ?", (issue.repo, issue.key)
+    ).fetchone()
+    return _record(row, tx) if row is not None else None
+
+
+def _record(row: tuple[Any, ...], tx: Transaction) -> Record:
+    (repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at, beats, *rest) = row
+    outcome, target, note, painted, revoked_by, revoked_why, revoked_now = rest
+    lease = Lease(
+        issue=IssueRef(repo, key),
+        run=RunId(run),
+        holder=HolderId(holder),
+        stage=StageName(stage),
+        fence=Fence(fence),
+        ttl=timedelta(milliseconds=ttl_ms),
+        granted_at=moment(granted_at),
+        expires_at=moment(expires_at),
+        beats=beats,
+    )
+    ending = Ending(Outcome(outcome), target and StageName(target), note or "") if outcome else None
+    revocation = (
+        Revocation(lease.run, revoked_by, revoked_why or "", force=bool(revoked_now))
+        if revoked_by is not None
+        else None
+    )
+    return Record(lease, moment(tx.now_ms), ending, painted=bool(painted), revocation=revocation)

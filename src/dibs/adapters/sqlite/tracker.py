@@ -1,0 +1,367 @@
+"""The embedded default: a tracker in one SQLite file, shared by any number of processes.
+
+Timestamps come from the database, ids only grow, and a scan walks an index of open issues by label,
+so it touches what it returns however large the backlog is. The labels that keep workers off are the
+*shelf*: issues that carry one stand apart in that index and cost a scan nothing.
+"""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import assert_never
+
+from dibs.adapters.sqlite.database import Database, Transaction
+from dibs.core.errors import NoSuchComment, NoSuchIssue
+from dibs.core.ids import ZERO, IssueRef, moment
+from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
+from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
+
+_SCHEMA = """
+CREATE TABLE issues (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    title TEXT NOT NULL,
+    body TEXT NOT NULL,
+    author TEXT NOT NULL,
+    open INTEGER NOT NULL DEFAULT 1,
+    comment_count INTEGER NOT NULL DEFAULT 0,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+CREATE INDEX issues_by_state ON issues (open, number);
+CREATE TABLE issue_labels (
+    label TEXT NOT NULL,
+    open INTEGER NOT NULL,
+    shelved INTEGER NOT NULL,
+    number INTEGER NOT NULL REFERENCES issues (number),
+    PRIMARY KEY (label, open, shelved, number)
+) WITHOUT ROWID;
+CREATE TABLE shelf (label TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE INDEX labels_by_issue ON issue_labels (number, label);
+CREATE TABLE comments (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    number INTEGER NOT NULL REFERENCES issues (number),
+    author TEXT NOT NULL,
+    body TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+CREATE INDEX comments_by_issue ON comments (number, id);
+"""
+
+_ISSUE = "number, title, body, author, open, comment_count, created_at, updated_at"
+_COMMENT = "id, author, body, created_at, updated_at"
+_SHELVED = (
+    "EXISTS (SELECT 1 FROM issue_labels x JOIN shelf s ON s.label = x.label WHERE x.number = {})"
+)
+_DRIVER_SAMPLE = 200
+
+
+class SqliteTracker:
+    def __init__(
+        self, database: Database, *, author: str = "", shelf: frozenset[str] = frozenset()
+    ) -> None:
+        self._database = database
+        self._author = author
+        self.traits = TrackerTraits(
+            name=f"sqlite:{database.path}",
+            settle=ZERO,
+            grain=timedelta(milliseconds=1),
+            cheap_reads=True,
+        )
+        database.ensure("issues", _SCHEMA)
+        self._extend_shelf(shelf)
+
+    def _extend_shelf(self, wanted: frozenset[str]) -> None:
+        """The shelf only grows, so processes with different settings cannot undo each other."""
+        with self._database.reading() as tx:
+            if wanted <= _shelf(tx):
+                return
+        with self._database.writing() as tx:
+            tx.sql.executemany(
+                "INSERT OR IGNORE INTO shelf VALUES (?)", [(label,) for label in sorted(wanted)]
+            )
+            tx.sql.execute(
+                f"UPDATE issue_labels SET shelved = {_SHELVED.format('issue_labels.number')}"
+            )
+
+    # Reading
+
+    def find(self, query: IssueQuery) -> Found:
+        with self._database.reading() as tx:
+            statement, parameters = _find_statement(tx, query, _shelf(tx))
+            rows = tx.sql.execute(statement, parameters).fetchall()
+            issues = _issues(tx, rows[: query.limit])
+            return Found(issues, moment(tx.now_ms), more=len(rows) > query.limit)
+
+    def read(self, issue: IssueRef) -> Thread:
+        with self._database.reading() as tx:
+            return _thread(tx, issue)
+
+    def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
+        states = "open IN (0, 1)" if closed_too else "open = 1"
+        count = f"SELECT COUNT(*) FROM issue_labels WHERE label = ? AND {states}"
+        with self._database.reading() as tx:
+            return {label: tx.sql.execute(count, (label,)).fetchone()[0] for label in labels}
+
+    # Writing
+
+    def create(self, draft: Draft) -> Issue:
+        with self._database.writing() as tx:
+            number = tx.sql.execute(
+                "INSERT INTO issues (title, body, author, created_at, updated_at)"
+                " VALUES (?, ?, ?, ?, ?)",
+                (draft.title, draft.body, self._author, tx.now_ms, tx.now_ms),
+            ).lastrowid
+            assert number is not None, "an insert hands out a number"
+            _add_labels(tx, number, sorted(draft.labels))
+            return _issue(tx, IssueRef("", str(number)))
+
+    def comment(self, issue: IssueRef, body: str) -> Comment:
+        with self._database.writing() as tx:
+            number = _number(tx, issue)
+            return _comment(tx, _post(tx, number, self._author, body))
+
+    def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
+        with self._database.writing() as tx:
+            _edit(tx, _number(tx, issue), comment, body, issue)
+            return _comment(tx, comment)
+
+    def edit_labels(
+        self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> None:
+        with self._database.writing() as tx:
+            number = _number(tx, issue)
+            _add_labels(tx, number, add)
+            _remove_labels(tx, number, remove)
+
+    def close(self, issue: IssueRef) -> None:
+        with self._database.writing() as tx:
+            _close(tx, _number(tx, issue))
+
+    def prepare(self, labels: Sequence[str]) -> None:
+        """Labels need no making here."""
+
+    # Optional capabilities
+
+    def apply(
+        self, issue: IssueRef, effects: Sequence[Effect], *, seen: Issue | None = None
+    ) -> Thread | None:
+        """All effects in one transaction: the picture is never seen half painted."""
+        with self._database.writing() as tx:
+            number = _number(tx, issue)
+            if seen is not None and _issue(tx, issue) != seen:
+                return None
+            for effect in effects:
+                match effect:
+                    case AddLabels(labels):
+                        _add_labels(tx, number, labels)
+                    case RemoveLabels(labels):
+                        _remove_labels(tx, number, labels)
+                    case PostComment(body):
+                        _post(tx, number, self._author, body)
+                    case EditComment(comment, body):
+                        _edit(tx, number, comment, body, issue)
+                    case CloseIssue():
+                        _close(tx, number)
+                    case _:
+                        assert_never(effect)
+            return _thread(tx, issue)
+
+    def flaws(self) -> tuple[str, ...]:
+        with self._database.reading() as tx:
+            said = [row[0] for row in tx.sql.execute("PRAGMA quick_check(20)")]
+        return tuple(line for line in said if line != "ok")
+
+
+def _find_statement(
+    tx: Transaction, query: IssueQuery, shelf: frozenset[str]
+) -> tuple[str, list[object]]:
+    """Walk the index of the rarest wanted label; probe the others issue by issue."""
+    after = int(query.after.key) if query.after else 0
+    others: Sequence[str] = ()
+    without = query.without
+    if query.labels:
+        first, *others = _rarest_first(tx, query.labels)
+        states = "l.open IN (0, 1)" if query.closed_too else "l.open = 1"
+        if shelf and shelf <= set(without):
+            without = tuple(label for label in without if label not in shelf)
+            states += " AND l.shelved = 0"
+        else:
+            states += " AND l.shelved IN (0, 1)"
+        source = (
+            "issue_labels l CROSS JOIN issues i ON i.number = l.number"
+            f" WHERE l.label = ? AND {states} AND l.number > ?"
+        )
+        parameters: list[object] = [first, after]
+    else:
+        states = "i.open IN (0, 1)" if query.closed_too else "i.open = 1"
+        source = f"issues i WHERE {states} AND i.number > ?"
+        parameters = [after]
+    columns = ", ".join(f"i.{column.strip()}" for column in _ISSUE.split(","))
+    statement = f"SELECT {columns} FROM {source}"
+    probe = "EXISTS (SELECT 1 FROM issue_labels x WHERE x.number = i.number AND x.label = ?)"
+    for label in others:
+        statement += f" AND {probe}"
+        parameters.append(label)
+    for label in without:
+        statement += f" AND NOT {probe}"
+        parameters.append(label)
+    # Ordered by the index that is walked: SQLite then stops at the limit instead of sorting.
+    order = "l.number" if query.labels else "i.number"
+    return (
+        f"{statement} ORDER BY {order} LIMIT ? OFFSET ?",
+        [*parameters, query.limit + 1, query.skip],
+    )
+
+
+def _rarest_first(tx: Transaction, labels: Sequence[str]) -> list[str]:
+    if len(labels) == 1:
+        return list(labels)
+    return sorted(labels, key=lambda label: _rarity(tx, label))
+
+
+def _rarity(tx: Transaction, label: str) -> int:
+    """How many open issues carry the label, counted no further than it takes to choose."""
+    return int(
+        tx.sql.execute(
+            "SELECT COUNT(*) FROM"
+            " (SELECT 1 FROM issue_labels WHERE label = ? AND open = 1 LIMIT ?)",
+            (label, _DRIVER_SAMPLE),
+        ).fetchone()[0]
+    )
+
+
+def _issues(tx: Transaction, rows: Sequence[tuple[object, ...]]) -> tuple[Issue, ...]:
+    return tuple(_issue_of(row, _labels(tx, row[0])) for row in rows)
+
+
+def _labels(tx: Transaction, number: object) -> frozenset[str]:
+    rows = tx.sql.execute("SELECT label FROM issue_labels WHERE number = ?", (number,))
+    return frozenset(row[0] for row in rows)
+
+
+def _issue_of(row: tuple[object, ...], labels: frozenset[str]) -> Issue:
+    number, title, body, author, is_open, comment_count, created_at, updated_at = row
+    return Issue(
+        ref=IssueRef("", str(number)),
+        title=str(title),
+        open=bool(is_open),
+        labels=labels,
+        comment_count=int(str(comment_count)),
+        created_at=moment(int(str(created_at))),
+        updated_at=moment(int(str(updated_at))),
+        body=str(body),
+        author=str(author),
+    )
+
+
+def _issue(tx: Transaction, ref: IssueRef) -> Issue:
+    row = tx.sql.execute(
+        f"SELECT {_ISSUE} FROM issues WHERE number = ?", (_number(tx, ref),)
+    ).fetchone()
+    return _issue_of(row, _labels(tx, row[0]))
+
+
+def _number(tx: Transaction, ref: IssueRef) -> int:
+    """The issue's number, if there is such an issue."""
+    number = int(ref.key) if ref.key.isdigit() and len(ref.key) < 19 and not ref.repo else 0
+    if not tx.sql.execute("SELECT 1 FROM issues WHERE number = ?", (number,)).fetchone():
+        raise NoSuchIssue(ref)
+    return number
+
+
+def _thread(tx: Transaction, ref: IssueRef) -> Thread:
+    issue = _issue(tx, ref)
+    rows = tx.sql.execute(
+        f"SELECT {_COMMENT} FROM comments WHERE number = ? ORDER BY id",
+        (int(ref.key),),
+    )
+    return Thread(issue, tuple(_comment_of(row) for row in rows), moment(tx.now_ms))
+
+
+def _comment_of(row: tuple[int, str, str, int, int]) -> Comment:
+    identity, author, body, created_at, updated_at = row
+    return Comment(identity, body, moment(created_at), moment(updated_at), author=author)
+
+
+def _comment(tx: Transaction, identity: int) -> Comment:
+    row = tx.sql.execute(
+        f"SELECT {_COMMENT} FROM comments WHERE id = ?",
+        (identity,),
+    ).fetchone()
+    return _comment_of(row)
+
+
+def _post(tx: Transaction, number: int, author: str, body: str) -> int:
+    identity = tx.sql.execute(
+        "INSERT INTO comments (number, author, body, created_at, updated_at)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (number, author, body, tx.now_ms, tx.now_ms),
+    ).lastrowid
+    tx.sql.execute(
+        "UPDATE issues SET comment_count = comment_count + 1, updated_at = ? WHERE number = ?",
+        (tx.now_ms, number),
+    )
+    assert identity is not None, "an insert hands out an id"
+    return identity
+
+
+def _edit(tx: Transaction, number: int, comment: int, body: str, ref: IssueRef) -> None:
+    changed = tx.sql.execute(
+        "UPDATE comments SET body = ?, updated_at = ? WHERE id = ? AND number = ?",
+        (body, tx.now_ms, comment, number),
+    )
+    if changed.rowcount == 0:
+        raise NoSuchComment(ref, comment)
+
+
+def _add_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
+    for label in labels:
+        if _has_label(tx, number, label):
+            continue
+        added = tx.sql.execute(
+            "INSERT INTO issue_labels (label, open, shelved, number)"
+            " SELECT ?, open, 0, number FROM issues WHERE number = ?",
+            (label, number),
+        )
+        _touch(tx, number, added)
+    _shelve(tx, number)
+
+
+def _has_label(tx: Transaction, number: int, label: str) -> bool:
+    probe = "SELECT 1 FROM issue_labels WHERE number = ? AND label = ?"
+    return tx.sql.execute(probe, (number, label)).fetchone() is not None
+
+
+def _remove_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
+    for label in labels:
+        removed = tx.sql.execute(
+            "DELETE FROM issue_labels WHERE number = ? AND label = ?", (number, label)
+        )
+        _touch(tx, number, removed)
+    _shelve(tx, number)
+
+
+def _shelve(tx: Transaction, number: int) -> None:
+    """Put the issue's entries where a scan finds or overlooks them."""
+    shelved = tx.sql.execute(f"SELECT {_SHELVED.format('?')}", (number,)).fetchone()[0]
+    tx.sql.execute(
+        "UPDATE issue_labels SET shelved = ? WHERE number = ? AND shelved <> ?",
+        (shelved, number, shelved),
+    )
+
+
+def _shelf(tx: Transaction) -> frozenset[str]:
+    return frozenset(row[0] for row in tx.sql.execute("SELECT label FROM shelf"))
+
+
+def _close(tx: Transaction, number: int) -> None:
+    closed = tx.sql.execute("UPDATE issues SET open = 0 WHERE number = ? AND open = 1", (number,))
+    tx.sql.execute("UPDATE issue_labels SET open = 0 WHERE number = ? AND open = 1", (number,))
+    _touch(tx, number, closed)
+
+
+def _touch(tx: Transaction, number: int, change: sqlite3.Cursor) -> None:
+    if change.rowcount:
+        tx.sql.execute("UPDATE issues SET updated_at = ? WHERE number = ?", (tx.now_ms, number))

@@ -1,1 +1,0 @@
-"""One module per kind; wiring imports the one that is configured."""

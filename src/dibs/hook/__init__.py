@@ -1,0 +1,1 @@
+"""The pre-push hook: refuses pushes of work that another run holds."""

@@ -1,0 +1,1 @@
+"""Holds and loops: leases on names instead of issues."""

@@ -1,0 +1,118 @@
+"""Ending a lease: advance, give back, count a failure, park.
+
+The ending is decided first and painted after, so that a crash in between is finished by whoever
+comes next. A holder that has lost its lease is refused and touches nothing.
+"""
+
+from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from dibs.core.errors import Outage
+from dibs.core.events import EventKind, Reached, Step, about, unwatched
+from dibs.core.issue import Thread
+from dibs.core.labels import Painting, ending_paint
+from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked, fit_note
+from dibs.core.pipeline import Pipeline
+from dibs.ports.leases import ShownLeases
+from dibs.ports.system import Journal
+from dibs.services.keeping import Keeper
+
+
+class Finished(Struct, frozen=True):
+    """The ending counts. If `painted` is false, the labels wait for the next reader."""
+
+    record: Record
+    ending: Ending
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.ending.outcome
+
+
+class FinishRefused(Struct, frozen=True):
+    """The lease was no longer ours, so nothing was written."""
+
+    why: str
+
+
+FinishResult = Finished | FinishRefused
+
+
+class Advancing:
+    def __init__(
+        self,
+        leases: ShownLeases,
+        pipeline: Pipeline,
+        journal: Journal,
+        reached: Reached = unwatched,
+    ) -> None:
+        self._leases = leases
+        self._pipeline = pipeline
+        self._journal = journal
+        self._reached = reached
+
+    def advance(self, keeper: Keeper, to: str | None = None, note: str = "") -> FinishResult:
+        """Move on. Raises IllegalMove, before anything is written, for a move that is not there."""
+        target = self._pipeline.target(keeper.stage.name, to)
+        return self._finish(keeper, Ending(Outcome.ADVANCED, target.name, note))
+
+    def give_back(self, keeper: Keeper, note: str = "") -> FinishResult:
+        """Return the issue to its stage. No attempt is counted."""
+        return self._finish(keeper, Ending(Outcome.RETURNED, note=note))
+
+    def fail(self, keeper: Keeper, note: str = "") -> FinishResult:
+        """Count a failed attempt; the last one that is allowed parks the issue."""
+        spent = keeper.failed_attempts + 1 >= keeper.stage.attempts
+        return self._finish(keeper, Ending(Outcome.PARKED if spent else Outcome.FAILED, note=note))
+
+    def park(self, keeper: Keeper, note: str = "") -> FinishResult:
+        return self._finish(keeper, Ending(Outcome.PARKED, note=note))
+
+    def _finish(self, keeper: Keeper, ending: Ending) -> FinishResult:
+        keeper.begin_finishing()
+        ending = replace(ending, note=fit_note(ending.note))
+        self._reached(Step.FINISH_STARTED)
+        condition = keeper.condition
+        if isinstance(condition, Lost):
+            return self._refuse(keeper, condition.why)
+        blamed = ending.outcome in (Outcome.FAILED, Outcome.PARKED)
+        if isinstance(condition, StopAsked) and blamed:
+            # A person stopped the work: that is not the issue's failure.
+            ending = Ending(Outcome.RETURNED, note=ending.note)
+        try:
+            result = self._leases.finish(keeper.lease, ending, self._paint)
+        except Outage:
+            keeper.keep_on()  # nothing was decided that we know of: hold it and try again
+            raise
+        match result:
+            case Released(record):
+                self._note(keeper, record, ending)
+                return Finished(record, ending)
+            case Lost(why):
+                keeper.give_up(why)
+                return self._refuse(keeper, why)
+            case never:
+                assert_never(never)
+
+    def _paint(self, record: Record, thread: Thread) -> Painting:
+        return ending_paint(self._pipeline, record, thread)
+
+    def _refuse(self, keeper: Keeper, why: str) -> FinishRefused:
+        self._journal.append(about(EventKind.FINISH_REFUSED, keeper.lease, why=why))
+        return FinishRefused(why)
+
+    def _note(self, keeper: Keeper, record: Record, ending: Ending) -> None:
+        kind = _EVENTS[ending.outcome]
+        event = about(kind, keeper.lease, at=record.as_of, next=ending.next or "", note=ending.note)
+        self._journal.append(event)
+
+
+_EVENTS = {
+    Outcome.ADVANCED: EventKind.ADVANCED,
+    Outcome.RETURNED: EventKind.RETURNED,
+    Outcome.FAILED: EventKind.FAILED,
+    Outcome.PARKED: EventKind.PARKED,
+    Outcome.CONCEDED: EventKind.RETURNED,
+}

@@ -1,0 +1,265 @@
+"""Any atomic lease store, made visible on the tracker: the same labels, the same card.
+
+The store decides; the tracker shows. A tracker that cannot be reached delays the picture and never
+ends a lease that the store renewed. An ending is decided in the store first, painted second and
+acknowledged last, so that whoever comes next can finish what a crash left half shown. It is
+acknowledged only once every reader is sure to see it: the store grants from then on, and who is
+granted judges by a reading.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from dibs.core.card import CardState, render_card, render_revoke
+from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage, Unavailable
+from dibs.core.events import Reached, Step, unwatched
+from dibs.core.fold import (
+    FoldRules,
+    Marks,
+    card_of,
+    highest_fence,
+    read_marks,
+    tries_on_picture,
+    without_run,
+)
+from dibs.core.ids import Fence, IssueRef, RunId
+from dibs.core.issue import Thread
+from dibs.core.labels import EditComment, Effect, Painting, PostComment
+from dibs.core.lease import (
+    AcquireResult,
+    Bid,
+    Ending,
+    Lease,
+    Lost,
+    Outcome,
+    Record,
+    Released,
+    ReleaseResult,
+    Renewed,
+    RenewResult,
+    Revocation,
+    Standing,
+)
+from dibs.ports.leases import Guarantee, LeaseStore, Painter, acquire_patiently
+from dibs.ports.system import Clock
+from dibs.ports.tracker import Tracker
+from dibs.services.effects import apply, paint_ending, repair_labels, trips_of
+
+if TYPE_CHECKING:
+    import logging
+
+_PAINTINGS = 20
+_TRIES = 3
+_PAUSE_S = 0.5
+
+
+class _Done(Enum):
+    """What the store knows of an ending that is not to be painted any more."""
+
+    PAINTED = auto()
+    AND_GONE_ON = auto()
+
+
+class Showing:
+    """A `LeaseStore` and a `Tracker` as `ShownLeases`."""
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        tracker: Tracker,
+        clock: Clock,
+        *,
+        rules: FoldRules,
+        reached: Reached = unwatched,
+    ) -> None:
+        self._store = store
+        self._tracker = tracker
+        self._clock = clock
+        self._rules = rules
+        self._reached = reached
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    @property
+    def guarantees(self) -> Guarantee:
+        return self._store.guarantees
+
+    def acquire(self, bid: Bid) -> AcquireResult:
+        result = acquire_patiently(self._store, bid)
+        self._reached(Step.CLAIM_BID)
+        return result
+
+    def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
+        card = PostComment(_card(lease, CardState.HELD))
+        thread = apply(self._tracker, lease.issue, (*paint, card))
+        self._reached(Step.CLAIM_CONFIRMED)
+        return Renewed(replace(lease, card=self._card_of(thread, lease.run)), thread)
+
+    def renew(self, lease: Lease) -> RenewResult:
+        result = self._store.renew(lease)
+        self._reached(Step.RENEW_STORED)
+        if not isinstance(result, Renewed):
+            return result
+        return Renewed(result.lease, self._show_beat(result.lease))
+
+    def _show_beat(self, lease: Lease) -> Thread | None:
+        """Show the renewal and look at the issue. The store has spoken, so this may fail."""
+        try:
+            if lease.card is None:
+                return self._tracker.read(lease.issue)
+            edit = EditComment(lease.card, _card(lease, CardState.HELD))
+            return apply(self._tracker, lease.issue, (edit,))
+        except (Outage, NoSuchComment, NoSuchIssue) as failure:
+            _log().warning("%s: renewed, but the card does not show it: %s", lease.issue, failure)
+            return None
+
+    def concede(self, lease: Lease) -> None:
+        try:
+            self._store.release(lease, Ending(Outcome.CONCEDED))
+        except Outage as failure:
+            _log().warning("%s: the grant stays until it expires: %s", lease.issue, failure)
+
+    def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
+        self._reached(Step.FINISH_VERIFIED)
+        result = self._store.release(lease, ending)
+        if isinstance(result, Lost):
+            return result
+        self._reached(Step.FINISH_DECIDED)
+        record = replace(result.record, lease=replace(result.record.lease, card=lease.card))
+        try:
+            self.roll_forward(record, painter)
+        except Outage as failure:
+            _log().warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
+            return Released(record)
+        return Released(replace(record, painted=True))
+
+    def roll_forward(self, record: Record, painter: Painter) -> None:
+        """The stage's labels, then the card, then `claimed` off, and the acknowledgement last.
+
+        Painted only while the issue is as it was when the store still said that this is to be done:
+        a sleeper that wakes up here must not undo what came after it.
+        """
+        plan, tries, has_card = partial(painter, record), 0, True
+        tried_on: Thread | None = None
+        for _ in range(_PAINTINGS):
+            thread = self._tracker.read(record.lease.issue)
+            if (since := self._done(record)) is not None:
+                if tried_on is not None:
+                    self._put_right(since, plan, tried_on)
+                return
+            if not thread.complete:  # its card may be on the page that is missing
+                self._clock.sleep(_PAUSE_S)
+                continue
+            mark = self._card_edit(record, thread) if has_card else ()
+            try:
+                painted = paint_ending(
+                    self._tracker, thread, plan, mark, self._reached, tried_on=tried_on
+                )
+            except NoSuchComment:
+                has_card = False  # somebody deleted the card: it shows without one
+                continue
+            except Unavailable:
+                tried_on, tries = tried_on or thread, tries + 1
+                if trips_of(self._tracker) is None or tries == _TRIES:
+                    raise
+                continue  # any part of a trip may have happened, so it is not left like that
+            if painted is not None:
+                if trips_of(self._tracker) is not None and (since := self._done(record)):
+                    # In one trip nobody looks before the card is written, and all write the same.
+                    self._put_right(since, plan, thread)
+                self._reached(Step.FINISH_PAINTED)
+                self._acknowledge(record)
+                return
+        raise Unavailable(f"{record.lease.issue} changes faster than it can be painted")
+
+    def _acknowledge(self, record: Record) -> None:
+        """Once every reader is sure to see it: our own reply shows it long before."""
+        self._clock.sleep(self._rules.settle.total_seconds())
+        self._store.acknowledge(record)
+        self._reached(Step.FINISH_ACKNOWLEDGED)
+
+    def _done(self, record: Record) -> _Done | None:
+        """Whether somebody else has painted it, by the store's word."""
+        known = self._store.read(record.lease.issue)
+        if known is None or known.lease.run != record.lease.run:
+            return _Done.AND_GONE_ON
+        return _Done.PAINTED if known.painted else None
+
+    def _put_right(self, since: _Done, plan: Callable[[Thread], Painting], before: Thread) -> None:
+        """Where others went on, take back what we painted late; what they painted too may stay.
+
+        The cards say where it stands now, and a reading may hide the newest ones for a while.
+        """
+        if since is _Done.AND_GONE_ON:
+            self._clock.sleep(self._rules.settle.total_seconds())
+            thread = self._tracker.read(before.issue.ref)
+            repair_labels(self._tracker, thread, plan, before)
+
+    def _card_edit(self, record: Record, thread: Thread) -> tuple[Effect, ...]:
+        """Show the ending on the run's card, if it has one.
+
+        A reading that lagged may have hidden it from its own holder, who knows it all the same.
+        """
+        card = self._card_of(thread, record.lease.run) or record.lease.card
+        if card is None:
+            return ()
+        return (EditComment(card, _card(record.lease, CardState.RELEASED, record.ending)),)
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        record = self._store.revoke(issue, revocation)
+        if record is not None:
+            self._tracker.comment(issue, render_revoke(revocation))
+        return record
+
+    def standing(self, thread: Thread, *, apart_from: RunId | None = None) -> Standing:
+        record = self._store.read(thread.issue.ref)
+        marks = without_run(self._marks(thread), apart_from)
+        tries = tries_on_picture(marks, record)
+        if record is not None and record.lease.run == apart_from:
+            record = None
+        if record is not None:
+            card = self._card_of(thread, record.lease.run)
+            record = replace(record, lease=replace(record.lease, card=card))
+        return Standing(record, tries, highest=highest_fence(marks))
+
+    def mine(self, thread: Thread, run: RunId) -> Lease | None:
+        record = self._store.read(thread.issue.ref)
+        if record is None or record.lease.run != run or not record.live:
+            return None
+        return replace(record.lease, card=self._card_of(thread, run))
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        return self._store.live(stage, limit)
+
+    def highest(self) -> Fence:
+        return self._store.highest()
+
+    def _marks(self, thread: Thread) -> Marks:
+        return read_marks(thread.comments, self._rules)
+
+    def _card_of(self, thread: Thread, run: RunId) -> int | None:
+        mine = [posted.id for posted in self._marks(thread).cards if posted.card.run == run]
+        return mine[0] if mine else None
+
+
+def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
+    """The card only shows what the store decided, so once it says ended, that is shown."""
+    return render_card(
+        replace(
+            card_of(lease, state, ending),
+            shown=state is CardState.RELEASED,
+            fence=lease.fence,
+        )
+    )
+
+
+def _log() -> "logging.Logger":
+    import logging  # when there is something to log: most commands have nothing
+
+    return logging.getLogger("dibs.showing")

@@ -1,0 +1,1 @@
+"""Settings: read, checked and shown."""

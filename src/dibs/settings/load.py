@@ -1,0 +1,763 @@
+"""Configuration: one file, validated once, where it enters.
+
+Reads `dibs.toml` or `[tool.dibs]`, lays it over a preset, and returns a `Settings` that cannot be
+wrong: unknown keys are refused with a suggestion, incoherent pairs are refused and named. Knows the
+file's spelling; what the settings mean is the core's.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import msgspec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from dibs.core.durations import format_duration, parse_duration, terms_for
+from dibs.core.errors import BadConfiguration, BadName
+from dibs.core.ids import StageName
+from dibs.core.named import SHORTEST_WINDOW, HoldSpec, LoopSpec, checked_name
+from dibs.core.pipeline import (
+    ApprovalGate,
+    Backoff,
+    BundleWorktree,
+    Command,
+    Dialect,
+    Follows,
+    FollowsNothing,
+    FollowsPull,
+    Gate,
+    Handler,
+    LabelNames,
+    NoGate,
+    NoHandler,
+    NoWorktree,
+    OneWorktree,
+    People,
+    Pipeline,
+    PythonCallable,
+    Stage,
+    Worktree,
+)
+from dibs.core.presets import PRESETS
+
+FILE_NAME = "dibs.toml"
+EMBEDDED_TRACKER = "sqlite:.dibs/backlog.db"
+_LONGEST_FLAW = 1000
+
+Duration = Annotated[
+    str, msgspec.Meta(pattern=r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+$", examples=["90s", "10m"])
+]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+# In Python `$` alone would let a line end pass; JSON Schema knows no `\Z`.
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?!\n)$")]
+Label = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+Login = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+
+
+class StageFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One `[[stage]]`."""
+
+    name: Annotated[
+        Name, msgspec.Meta(description="The stage's name; a preset's stage is changed.")
+    ]
+    label: Annotated[Label | None, msgspec.Meta(description="The label that is this stage.")] = None
+    working_label: Annotated[
+        str | None, msgspec.Meta(description="Shown while a lease is held; empty for none.")
+    ] = None
+    run: Annotated[str | None, msgspec.Meta(description="The handler: a shell command.")] = None
+    python: Annotated[
+        str | None, msgspec.Meta(description="The handler: module:function, in its own process.")
+    ] = None
+    next: Annotated[
+        str | list[str] | None,
+        msgspec.Meta(description="Where a finished issue goes; of several, the first by default."),
+    ] = None
+    gate: Annotated[
+        str | None,
+        msgspec.Meta(description="'approval': shut until a person approves; 'none': open."),
+    ] = None
+    gate_label: Annotated[
+        Label | None, msgspec.Meta(description="The label by which a person approves.")
+    ] = None
+    follows: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="'pull-request': merged moves the issue on, closed unmerged moves it back;"
+            " 'none': neither."
+        ),
+    ] = None
+    back: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="With follows: where it goes if its pull request was closed unmerged."
+        ),
+    ] = None
+    authored: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="With follows: the label of pull requests that a run opened; empty for"
+            " none."
+        ),
+    ] = None
+    closes: Annotated[
+        bool | None, msgspec.Meta(description="Whether entering this final stage closes the issue.")
+    ] = None
+    ttl: Annotated[Duration | None, msgspec.Meta(description="The lease's length.")] = None
+    renew: Annotated[
+        Duration | None, msgspec.Meta(description="How often it is renewed; a third of ttl.")
+    ] = None
+    margin: Annotated[
+        Duration | None,
+        msgspec.Meta(description="How long before its end a lease is no longer trusted."),
+    ] = None
+    max_hold: Annotated[
+        Duration | None, msgspec.Meta(description="The longest a lease may be renewed for.")
+    ] = None
+    timeout: Annotated[
+        Duration | None, msgspec.Meta(description="The handler's time limit; max_hold if unset.")
+    ] = None
+    attempts: Annotated[
+        Count | None, msgspec.Meta(description="Failed attempts before the issue is parked.")
+    ] = None
+    backoff: Annotated[
+        Duration | None, msgspec.Meta(description="Rest after the first failure; doubles.")
+    ] = None
+    backoff_max: Annotated[Duration | None, msgspec.Meta(description="The longest rest.")] = None
+    irreversible: Annotated[
+        bool | None,
+        msgspec.Meta(
+            description="Its work cannot be undone: refuse it on a store that is not atomic and"
+            " fenced."
+        ),
+    ] = None
+    wip: Annotated[
+        Count | None, msgspec.Meta(description="Issues of this stage in flight at once.")
+    ] = None
+    pass_env: Annotated[
+        list[str] | None,
+        msgspec.Meta(description="Names of secrets that this stage's handler may see."),
+    ] = None
+    worktree: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="A repository: each run works in a new worktree of it; 'bundle': in one of"
+            " each repository of its bundle; 'none': in none."
+        ),
+    ] = None
+    worktree_base: Annotated[
+        str | None, msgspec.Meta(description="With worktree: what the run's branch starts from.")
+    ] = None
+
+
+class LabelsFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[labels]`: the labels that are not stages."""
+
+    claimed: Annotated[Label | None, msgspec.Meta(description="Shows that a lease is held.")] = None
+    paused: Annotated[Label | None, msgspec.Meta(description="A person's hands-off.")] = None
+    parked: Annotated[Label | None, msgspec.Meta(description="Set aside for a person.")] = None
+    blockers: Annotated[
+        list[Label] | None, msgspec.Meta(description="Other labels that keep workers off.")
+    ] = None
+    priorities: Annotated[
+        list[Label] | None, msgspec.Meta(description="Labels that jump the queue, urgent first.")
+    ] = None
+
+
+class WorkerFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[worker]`: how `dibs work` goes about it."""
+
+    jobs: Annotated[Count, msgspec.Meta(description="Issues worked at once.")] = 1
+    poll: Annotated[Duration, msgspec.Meta(description="How often an idle worker looks.")] = "5s"
+    sweep: Annotated[
+        Duration | None, msgspec.Meta(description="How often it sweeps; a third of the ttl.")
+    ] = None
+    stop_grace: Annotated[
+        Duration, msgspec.Meta(description="How long a leaving worker lets handlers finish.")
+    ] = "30s"
+
+
+class PeopleFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[people]`: who is on an issue already, so that workers leave it alone."""
+
+    assignees: Annotated[bool, msgspec.Meta(description="A person is assigned to it.")] = True
+    pulls: Annotated[
+        bool, msgspec.Meta(description="Somebody has an open pull request that will close it.")
+    ] = True
+    markers: Annotated[
+        bool, msgspec.Meta(description="Another tool's comment says that it is at work.")
+    ] = True
+    fleet: Annotated[
+        list[Login], msgspec.Meta(description="Accounts of the fleet: they keep nobody off.")
+    ] = msgspec.field(default_factory=list)
+    marker_ttl: Annotated[
+        Duration, msgspec.Meta(description="How long another tool's marker counts.")
+    ] = "4h"
+
+
+class GithubFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[github]`: for a tracker on GitHub."""
+
+    trusted: Annotated[
+        list[Login],
+        msgspec.Meta(
+            description="The only accounts whose cards count; without it, those with write access."
+        ),
+    ] = msgspec.field(default_factory=list)
+    api: Annotated[
+        str | None,
+        msgspec.Meta(description="The API's address; else GITHUB_API_URL, else github.com's."),
+    ] = None
+    timeout: Annotated[Duration, msgspec.Meta(description="How long to wait for an answer.")] = (
+        "10s"
+    )
+    graphql: Annotated[
+        bool, msgspec.Meta(description="False: REST only, where GraphQL cannot be reached.")
+    ] = True
+    machines: Annotated[
+        Count,
+        msgspec.Meta(description="How many machines use the token: each keeps to its part."),
+    ] = 1
+    pace: Annotated[
+        bool,
+        msgspec.Meta(description="False: the server has no limits by the minute; for Enterprise."),
+    ] = True
+
+
+class HookFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[hook]`: the pre-push hook."""
+
+    strict: Annotated[
+        bool, msgspec.Meta(description="Refuse a push that could not be checked.")
+    ] = False
+    timeout: Annotated[
+        Duration, msgspec.Meta(description="How long a push waits for the tracker.")
+    ] = "3s"
+
+
+class HoldFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[[hold]]`: something that only so many may have at once, for `dibs hold`."""
+
+    name: Annotated[str, msgspec.Meta(description="What is held.")]
+    slots: Annotated[Count, msgspec.Meta(description="How many may hold it at once.")] = 1
+    ttl: Annotated[Duration, msgspec.Meta(description="The lease's length.")] = "30s"
+    wait: Annotated[Duration, msgspec.Meta(description="How long to wait for a slot.")] = "0s"
+
+
+class LoopFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[[loop]]`: something done once per window across all replicas, for `dibs loop`."""
+
+    name: Annotated[str, msgspec.Meta(description="The loop's name.")]
+    every: Annotated[Duration, msgspec.Meta(description="The length of a window.")]
+    run: Annotated[str, msgspec.Meta(description="The command of one tick, run by a shell.")]
+
+
+class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """dibs.toml. All of it optional: with no file, the embedded default works where you are."""
+
+    tracker: Annotated[
+        str,
+        msgspec.Meta(description="Where the issues are: sqlite:PATH or github:OWNER/REPO[,...]."),
+    ] = EMBEDDED_TRACKER
+    leases: Annotated[
+        str,
+        msgspec.Meta(
+            description="Where leases are kept: auto (the tracker's own database where it has one,"
+            " else comments), comments, or an atomic store; see dibs stores."
+        ),
+    ] = "auto"
+    preset: Annotated[
+        str, msgspec.Meta(description="The pipeline to start from: stages, agent or none.")
+    ] = "stages"
+    ttl: Annotated[Duration, msgspec.Meta(description="The lease's length, for all stages.")] = (
+        "10m"
+    )
+    max_ttl: Annotated[
+        Duration, msgspec.Meta(description="A card that asks for more is not a card.")
+    ] = "1d"
+    grace: Annotated[
+        Duration, msgspec.Meta(description="How long an expired lease is left alone.")
+    ] = "0s"
+    settle: Annotated[
+        Duration | None,
+        msgspec.Meta(description="How long after a write every reader sees it; the tracker's own."),
+    ] = None
+    person_ttl: Annotated[
+        Duration, msgspec.Meta(description="How long a person's `dibs take` runs.")
+    ] = "8h"
+    runs: Annotated[str, msgspec.Meta(description="Folder of the handlers' output.")] = ".dibs/runs"
+    journal: Annotated[
+        str, msgspec.Meta(description="File of events, one JSON object a line; empty for none.")
+    ] = ".dibs/events.jsonl"
+    labels: LabelsFile = msgspec.field(default_factory=LabelsFile)
+    worker: WorkerFile = msgspec.field(default_factory=WorkerFile)
+    people: PeopleFile = msgspec.field(default_factory=PeopleFile)
+    github: GithubFile = msgspec.field(default_factory=GithubFile)
+    hook: HookFile = msgspec.field(default_factory=HookFile)
+    repos: Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Where the repositories of bundles are: OWNER/REPO = PATH."),
+    ] = msgspec.field(default_factory=dict)
+    stage: list[StageFile] = msgspec.field(default_factory=list)
+    hold: list[HoldFile] = msgspec.field(default_factory=list)
+    loop: list[LoopFile] = msgspec.field(default_factory=list)
+
+
+class GithubSettings(Struct, frozen=True):
+    trusted: frozenset[str] = frozenset()
+    api: str = ""
+    timeout: timedelta = timedelta(seconds=10)
+    graphql: bool = True
+    machines: int = 1
+    pace: bool = True
+
+
+class HookSettings(Struct, frozen=True):
+    strict: bool = False
+    timeout: timedelta = timedelta(seconds=3)
+
+
+class Settings(Struct, frozen=True):
+    """The configuration in force."""
+
+    source: str
+    root: Path
+    """The folder that relative paths start from."""
+    tracker: str
+    leases: str
+    preset: str
+    pipeline: Pipeline
+    max_ttl: timedelta
+    grace: timedelta
+    settle: timedelta | None
+    person_ttl: timedelta
+    runs: Path
+    journal: Path | None
+    jobs: int
+    poll: timedelta
+    sweep: timedelta
+    stop_grace: timedelta
+    holds: tuple[HoldSpec, ...] = ()
+    loops: tuple[LoopSpec, ...] = ()
+    github: GithubSettings = GithubSettings()
+    hook: HookSettings = HookSettings()
+    repos: Mapping[str, Path] = field(default_factory=dict)
+    """Where the repositories of bundles are on this machine."""
+
+
+# Finding and reading
+
+
+def load(path: Path | None = None, *, start: Path | None = None) -> Settings:
+    """The settings for a folder: the named file, else the nearest one upwards, else the default.
+
+    `DIBS_LEASES` stands above the file, because the place of a store may carry its password.
+    """
+    return override(_load(path, start or Path.cwd()), leases=os.environ.get("DIBS_LEASES"))
+
+
+def _load(path: Path | None, start: Path) -> Settings:
+    if path is not None:
+        return from_mapping(_read(path), source=str(path), root=path.parent)
+    for folder in (start, *start.parents):
+        for candidate in (folder / FILE_NAME, folder / "pyproject.toml"):
+            if candidate.is_file() and (found := _read(candidate)) is not None:
+                return from_mapping(found, source=str(candidate), root=folder)
+        if (folder / ".dibs").is_dir():
+            return from_mapping({}, source="built-in default", root=folder)
+    return from_mapping({}, source="built-in default", root=start)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The file's settings; None for a pyproject without [tool.dibs]."""
+    import tomllib
+
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as missing:
+        raise BadConfiguration(f"there is no file {path}") from missing
+    except (OSError, ValueError) as failure:
+        raise BadConfiguration(f"{path} cannot be read: {failure}") from failure
+    try:
+        document = tomllib.loads(text)
+    except (ValueError, RecursionError) as flaw:  # also a number or a nesting beyond all measure
+        raise BadConfiguration(f"{path} is not valid TOML: {flaw}") from flaw
+    if path.name != "pyproject.toml":
+        return document
+    tool = document.get("tool", {})
+    return tool.get("dibs") if isinstance(tool, dict) else None
+
+
+def from_mapping(document: Mapping[str, Any] | None, *, source: str, root: Path) -> Settings:
+    """Validate a document. Raises BadConfiguration that names the key and what is wrong with it."""
+    raw = {} if document is None else document
+    try:
+        _refuse_unknown(raw, ConfigFile, "")
+        file = msgspec.convert(raw, ConfigFile)
+        _refuse_null(msgspec.to_builtins(file), "")
+        return _settings(file, source, root)
+    except (msgspec.ValidationError, ValueError) as flaw:
+        raise BadConfiguration(f"{source}: {_plain(str(flaw))}") from flaw
+
+
+def _plain(text: str) -> str:
+    """In the file's words, and no longer than anybody would read: a value may be a megabyte."""
+    plain = text.replace("`$.", "`").replace("Object contains", "the file contains")
+    return plain if len(plain) <= _LONGEST_FLAW else f"{plain[:_LONGEST_FLAW]}..."
+
+
+def _refuse_unknown(document: object, shape: type[msgspec.Struct], place: str) -> None:
+    """Unknown keys first: a typo deserves a suggestion, not a type error elsewhere."""
+    if not isinstance(document, Mapping):
+        return
+    known = {field.encode_name: field.type for field in msgspec.structs.fields(shape)}
+    for key, value in document.items():
+        if key not in known:
+            raise ValueError(_unknown(f"{place}{key}", key, known))
+        for inner in _structs(known[key]):
+            for number, entry in enumerate(value if isinstance(value, list) else [value]):
+                where = f"{place}{key}[{number}]." if isinstance(value, list) else f"{place}{key}."
+                _refuse_unknown(entry, inner, where)
+
+
+def _refuse_null(value: object, place: str) -> None:
+    """No path, command or variable can hold one: using the setting would fail in another way."""
+    match value:
+        case str() if "\0" in value:
+            raise ValueError(f"{place}: a null character is not allowed")
+        case dict():
+            for key, inner in value.items():
+                _refuse_null(inner, f"{place}.{key}" if place else key)
+        case list():
+            for number, inner in enumerate(value):
+                _refuse_null(inner, f"{place}[{number}]")
+
+
+def _structs(kind: Any) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+    for part in get_args(kind):
+        yield from _structs(part)
+
+
+def _unknown(place: str, key: str, known: Mapping[str, Any]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
+    return f"unknown key {place!r}; {hint}"
+
+
+# From the file's words to the core's values
+
+
+def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
+    pipeline = _pipeline(file)
+    max_ttl = _duration("max_ttl", file.max_ttl)
+    for stage in pipeline.stages:
+        if stage.terms.ttl > max_ttl:
+            raise ValueError(
+                f"stage {stage.name!r}: ttl {format_duration(stage.terms.ttl)} is over "
+                f"max_ttl {format_duration(max_ttl)}, so its cards would not count"
+            )
+    person_ttl = _duration("person_ttl", file.person_ttl)
+    if person_ttl > max_ttl:
+        raise ValueError(
+            f"person_ttl {format_duration(person_ttl)} is over max_ttl {format_duration(max_ttl)}"
+        )
+    shortest = min(stage.terms.ttl for stage in pipeline.stages)
+    worker = file.worker
+    return Settings(
+        source=source,
+        root=root,
+        tracker=file.tracker,
+        leases=file.leases,
+        preset=file.preset,
+        pipeline=pipeline,
+        max_ttl=max_ttl,
+        grace=_duration("grace", file.grace),
+        settle=_duration("settle", file.settle) if file.settle is not None else None,
+        person_ttl=person_ttl,
+        runs=root / file.runs,
+        journal=root / file.journal if file.journal else None,
+        jobs=worker.jobs,
+        poll=_positive("worker.poll", worker.poll),
+        sweep=_positive("worker.sweep", worker.sweep) if worker.sweep else shortest / 3,
+        stop_grace=_duration("worker.stop_grace", worker.stop_grace),
+        holds=_named("hold", [_hold(entry) for entry in file.hold]),
+        loops=_named("loop", [_loop(entry) for entry in file.loop]),
+        github=_github(file.github),
+        hook=HookSettings(file.hook.strict, _positive("hook.timeout", file.hook.timeout)),
+        repos=_repos(file.repos, root, pipeline),
+    )
+
+
+def _repos(file: Mapping[str, str], root: Path, pipeline: Pipeline) -> dict[str, Path]:
+    for stage in pipeline.stages:
+        if isinstance(stage.worktree, BundleWorktree) and not file:
+            raise ValueError(
+                f"stage {stage.name!r}: worktree = 'bundle' needs [repos], which says where the "
+                "repositories are"
+            )
+    names = [name.casefold() for name in file]
+    if double := next((name for name in file if names.count(name.casefold()) > 1), None):
+        raise ValueError(f"repos: {double!r} stands twice, in another case")
+    if empty := next((name for name, path in file.items() if not path.strip()), None):
+        raise ValueError(f"repos: {empty!r} has no path")
+    return {name: (root / path).absolute() for name, path in file.items()}
+
+
+def _hold(entry: HoldFile) -> HoldSpec:
+    ttl = _duration(f"hold {entry.name!r}: ttl", entry.ttl)
+    try:
+        terms_for(ttl)
+    except ValueError as flaw:
+        raise ValueError(f"hold {entry.name!r}: {flaw}") from flaw
+    wait = _duration(f"hold {entry.name!r}: wait", entry.wait)
+    return HoldSpec(entry.name, entry.slots, ttl, wait)
+
+
+def _loop(entry: LoopFile) -> LoopSpec:
+    if not entry.run.strip():
+        raise ValueError(f"loop {entry.name!r}: run is empty")
+    every = _duration(f"loop {entry.name!r}: every", entry.every)
+    if every < SHORTEST_WINDOW:
+        shortest = format_duration(SHORTEST_WINDOW)
+        raise ValueError(f"loop {entry.name!r}: every must be at least {shortest}")
+    return LoopSpec(entry.name, every, Command(entry.run))
+
+
+_Spec = TypeVar("_Spec", HoldSpec, LoopSpec)
+
+
+def _named(kind: str, specs: list[_Spec]) -> tuple[_Spec, ...]:
+    names = set()
+    for spec in specs:
+        try:
+            checked_name(spec.name)
+        except BadName as flaw:
+            raise ValueError(f"{kind}: {flaw}; {flaw.hint}") from flaw
+        if spec.name in names:
+            raise ValueError(f"{kind} {spec.name!r} stands twice")
+        names.add(spec.name)
+    return tuple(specs)
+
+
+def _duration(key: str, text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as flaw:
+        raise ValueError(f"{key}: {flaw}") from flaw
+
+
+def _positive(key: str, text: str) -> timedelta:
+    span = _duration(key, text)
+    if span <= timedelta():
+        raise ValueError(f"{key}: must be longer than nothing")
+    return span
+
+
+def _pipeline(file: ConfigFile) -> Pipeline:
+    base = _preset(file.preset)
+    stages = {stage.name: stage for stage in base.stages} if base else {}
+    ttl = _duration("ttl", file.ttl)
+    for stage in stages.values():
+        stages[stage.name] = replace(stage, terms=terms_for(ttl))
+    for entry in file.stage:
+        name = StageName(entry.name)
+        known = stages.get(name) or Stage(name, label=f"stage:{name}", terms=terms_for(ttl))
+        stages[name] = _stage(entry, known)
+    marks = base.labels if base else LabelNames()
+    labels = file.labels
+    return Pipeline(
+        stages=tuple(stages.values()),
+        labels=LabelNames(
+            claimed=labels.claimed or marks.claimed,
+            paused=labels.paused or marks.paused,
+            parked=labels.parked or marks.parked,
+        ),
+        blockers=frozenset(labels.blockers)
+        if labels.blockers is not None
+        else (base.blockers if base else frozenset()),
+        priorities=tuple(labels.priorities or ()),
+        people=_people(file.people),
+        dialect=base.dialect if base else Dialect.NATIVE,
+    )
+
+
+def _github(file: GithubFile) -> GithubSettings:
+    return GithubSettings(
+        trusted=frozenset(file.trusted),
+        api=file.api or "",
+        timeout=_positive("github.timeout", file.timeout),
+        graphql=file.graphql,
+        machines=file.machines,
+        pace=file.pace,
+    )
+
+
+def _people(file: PeopleFile) -> People:
+    return People(
+        assignees=file.assignees,
+        pulls=file.pulls,
+        markers=file.markers,
+        fleet=frozenset(file.fleet),
+        marker_ttl=_positive("people.marker_ttl", file.marker_ttl),
+    )
+
+
+def _preset(name: str) -> Pipeline | None:
+    if name == "none":
+        return None
+    if name not in PRESETS:
+        import difflib
+
+        close = difflib.get_close_matches(name, [*PRESETS, "none"], n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"preset {name!r} is not one of {', '.join(PRESETS)}, none{hint}")
+    return PRESETS[name]
+
+
+def _stage(entry: StageFile, known: Stage) -> Stage:
+    try:
+        stage = replace(
+            known,
+            label=entry.label or known.label,
+            working_label=known.working_label
+            if entry.working_label is None
+            else entry.working_label or None,
+            next=known.next if entry.next is None else _next(entry.next),
+            closes=known.closes if entry.closes is None else entry.closes,
+            handler=_handler(entry, known.handler),
+            gate=_gate(entry, known.gate),
+            follows=_follows(entry, known),
+            attempts=entry.attempts or known.attempts,
+            wip=entry.wip or known.wip,
+            irreversible=known.irreversible if entry.irreversible is None else entry.irreversible,
+            timeout=parse_duration(entry.timeout) if entry.timeout else known.timeout,
+            pass_env=tuple(entry.pass_env) if entry.pass_env is not None else known.pass_env,
+            worktree=_worktree(entry, known.worktree),
+            backoff=Backoff(
+                parse_duration(entry.backoff) if entry.backoff else known.backoff.first,
+                parse_duration(entry.backoff_max) if entry.backoff_max else known.backoff.most,
+            ),
+        )
+        if entry.ttl or entry.renew or entry.margin or entry.max_hold:
+            stage = replace(
+                stage,
+                terms=terms_for(
+                    parse_duration(entry.ttl) if entry.ttl else known.terms.ttl,
+                    renew_every=parse_duration(entry.renew) if entry.renew else None,
+                    margin=parse_duration(entry.margin) if entry.margin else None,
+                    max_hold=parse_duration(entry.max_hold)
+                    if entry.max_hold
+                    else known.terms.max_hold,
+                ),
+            )
+    except ValueError as flaw:
+        raise ValueError(f"stage {entry.name!r}: {flaw}") from flaw
+    return stage
+
+
+def _next(wanted: str | list[str]) -> tuple[StageName, ...]:
+    names = [wanted] if isinstance(wanted, str) else wanted
+    return tuple(StageName(name) for name in names if name)
+
+
+def _handler(entry: StageFile, known: Handler) -> Handler:
+    if entry.run is not None and entry.python is not None:
+        raise ValueError("run and python are both set; a stage has one handler")
+    if entry.run is not None:
+        return Command(entry.run) if entry.run.strip() else NoHandler()
+    if entry.python is not None:
+        module, _, function = entry.python.partition(":")
+        if not module or not function:
+            raise ValueError(f"python {entry.python!r} is not of the form module:function")
+        return PythonCallable(entry.python)
+    return known
+
+
+def _gate(entry: StageFile, known: Gate) -> Gate:
+    label = entry.gate_label or (known.label if isinstance(known, ApprovalGate) else "approved")
+    match entry.gate:
+        case None:
+            return ApprovalGate(label) if isinstance(known, ApprovalGate) else known
+        case "approval":
+            return ApprovalGate(label)
+        case "none" | "":
+            return NoGate()
+        case other:
+            raise ValueError(f"gate {other!r} is not one of approval, none")
+
+
+def _follows(entry: StageFile, known: Stage) -> Follows:
+    before = known.follows
+    match entry.follows:
+        case None if isinstance(before, FollowsPull):
+            pass
+        case "pull-request":
+            if not isinstance(before, FollowsPull):
+                onward = known.next if entry.next is None else _next(entry.next)
+                before = FollowsPull(back=StageName("".join(onward[1:2])))
+        case None | "none" | "":
+            if entry.back is not None or entry.authored is not None:
+                raise ValueError("back and authored go with follows = 'pull-request'")
+            return FollowsNothing()
+        case other:
+            raise ValueError(f"follows {other!r} is not one of pull-request, none")
+    return FollowsPull(
+        back=before.back if entry.back is None else StageName(entry.back),
+        authored=before.authored if entry.authored is None else entry.authored,
+    )
+
+
+def _worktree(entry: StageFile, known: Worktree) -> Worktree:
+    wanted = known
+    match entry.worktree:
+        case None:
+            pass
+        case "bundle":
+            wanted = BundleWorktree()
+        case "none" | "":
+            wanted = NoWorktree()
+        case path:
+            wanted = OneWorktree(path)
+    base = entry.worktree_base
+    if base is None:
+        return wanted
+    if wanted == NoWorktree():
+        raise ValueError("worktree_base goes with worktree")
+    if not base.strip() or base.startswith("-"):
+        raise ValueError(f"worktree_base {base!r} is nothing that a branch could start from")
+    return wanted if isinstance(wanted, NoWorktree) else replace(wanted, base=base)
+
+
+# For people and tools
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of dibs.toml."""
+    made = msgspec.json.schema(ConfigFile)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": FILE_NAME, **made}
+
+
+def actor(environment: Mapping[str, str] = os.environ) -> str:
+    """Who is at the keyboard, for cards and comments."""
+    for name in ("DIBS_ACTOR", "GITHUB_ACTOR", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        if environment.get(name):
+            return environment[name]
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError, OSError):  # a container's user need not have a name
+        return "somebody"
+
+
+def override(
+    settings: Settings, *, tracker: str | None = None, leases: str | None = None
+) -> Settings:
+    """The same settings with another tracker or store."""
+    return replace(settings, tracker=tracker or settings.tracker, leases=leases or settings.leases)

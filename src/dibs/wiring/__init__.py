@@ -1,0 +1,1 @@
+"""Turns settings into adapters and services."""

@@ -1,0 +1,906 @@
+"""The one place that turns configuration into adapters and services.
+
+Every command imports it, so a service or an adapter is imported where it is built.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from dibs.adapters.files import FileJournal, NoJournal
+from dibs.adapters.memory.control import MemoryGranters
+from dibs.adapters.system import SystemClock, SystemThreads
+from dibs.core.durations import format_duration
+from dibs.core.errors import BadConfiguration
+from dibs.core.events import Reached, unwatched
+from dibs.core.fold import FoldRules
+from dibs.core.ids import HolderId, RunId, ServerTime
+from dibs.core.pipeline import Dialect, InProcess, Pipeline, Stage
+from dibs.core.references import without_secrets
+from dibs.ports.leases import PROTECTIVE
+from dibs.ports.tracker import Batching, Inspectable, OneTrip, SelfChecking, Tracker, looks_ahead
+from dibs.settings.load import Settings, actor
+
+if TYPE_CHECKING:
+    from random import Random
+
+    from dibs.core.signing import Keyring
+    from dibs.hook.git import GitHooks, PushedCommits
+    from dibs.hook.guard import Guarding
+    from dibs.hook.run_files import RunFile
+    from dibs.named.holds import Holds, Turns
+    from dibs.named.loops import Loop, Rhythm
+    from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
+    from dibs.ports.system import Clock, Hints, Journal, Runner, Threads, Workplaces
+    from dibs.ports.tracker import Budgeted, BudgetReport
+    from dibs.services.board import Board, Explaining
+    from dibs.services.bundling import Bundling
+    from dibs.services.claiming import Claimed, Claiming, Granting
+    from dibs.services.diagnosing import Diagnosing
+    from dibs.services.ending import Advancing
+    from dibs.services.following import Following
+    from dibs.services.keeping import Keeper, Supervision
+    from dibs.services.listening import Listening
+    from dibs.services.migrating import Migrating
+    from dibs.services.resuming import Queueing, Resuming
+    from dibs.services.running import PythonHandler, Running
+    from dibs.services.scanning import Scanning, Shortlisting
+    from dibs.services.steering import Steering
+    from dibs.services.sweeping import Checking, Sweeping
+    from dibs.services.working import Until, Worker
+
+_WEBHOOK_KEYS = "GITHUB_WEBHOOK_SECRET"
+_Answer = TypeVar("_Answer")
+
+TRACKERS = ("sqlite:PATH", "github:OWNER/REPO[,OWNER/REPO...]", "memory:")
+
+
+class Adapters(Struct):
+    """The outside world, as configured."""
+
+    tracker: Tracker
+    store: LeaseStore | None
+    """None: the comments are the leases."""
+    pauses: Pauses
+    journal: Journal
+    clock: Clock
+    threads: Threads = field(default_factory=SystemThreads)
+    granters: Granters = field(default_factory=MemoryGranters)
+    keyring: Keyring | None = None
+    """With what marks are signed and verified; None: they are not."""
+    hints: Hints | None = None
+    """Where somebody tells that something may have changed; None: nobody does."""
+    budgeted: Budgeted | None = None
+    """Whoever knows what is left of the tracker's patience; None: nobody counts."""
+    prepare: Callable[[], tuple[str, ...]] = tuple
+    """Makes what a backlog needs besides its labels, and says what it made."""
+    close: list[Callable[[], None]] = field(default_factory=list)
+
+
+class Services:
+    """Everything a frontend may ask for, built on first use."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        adapters: Adapters,
+        *,
+        reached: Reached = unwatched,
+        handlers: Mapping[str, PythonHandler] | None = None,
+        new_run: Callable[[], RunId] | None = None,
+        dice: Callable[[], Random] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.adapters = adapters
+        self.reached = reached
+        self.handlers = dict(handlers or {})
+        self._new_run = new_run or fresh_run
+        self._dice = dice or fresh_dice
+        stamped, tracker = _stamped(settings, adapters), adapters.tracker
+        swaps = isinstance(tracker, Batching | OneTrip)
+        self._stamped = replace(stamped, swaps_labels=swaps)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The configured pipeline, with handlers registered in this process in their stages."""
+        stages = tuple(
+            replace(stage, handler=InProcess()) if stage.name in self.handlers else stage
+            for stage in self._stamped.stages
+        )
+        return replace(self._stamped, stages=stages)
+
+    @property
+    def tracker(self) -> Tracker:
+        return self.adapters.tracker
+
+    @cached_property
+    def rules(self) -> FoldRules:
+        settle = self.settings.settle
+        return FoldRules(
+            max_ttl=self.settings.max_ttl,
+            settle=self.tracker.traits.settle if settle is None else settle,
+        )
+
+    @cached_property
+    def leases(self) -> ShownLeases:
+        from dibs.services.shown_leases import Showing
+
+        store = self.adapters.store
+        if store is not None:
+            return Showing(
+                store, self.tracker, self.adapters.clock, rules=self.rules, reached=self.reached
+            )
+        from dibs.services.comment_leases import CommentLeases
+
+        return CommentLeases(
+            self.tracker,
+            self.adapters.clock,
+            rules=self.rules,
+            claimed_label=self.settings.pipeline.labels.claimed,
+            reached=self.reached,
+        )
+
+    @property
+    def granting(self) -> Granting:
+        from dibs.services.claiming import Granting
+
+        return Granting(self.adapters.granters, granter_name(self.settings))
+
+    @cached_property
+    def _turns(self) -> Turns:
+        from dibs.named.holds import Turns
+
+        return Turns()
+
+    def _plain_store(self, what: str) -> LeaseStore:
+        """The store itself, for leases that the tracker does not show."""
+        if self.adapters.store is None:
+            raise BadConfiguration(
+                f"{what} needs a lease store of its own, and leases are kept in comments; "
+                "see dibs stores"
+            )
+        return self.adapters.store
+
+    @property
+    def holds(self) -> Holds:
+        from dibs.named.holds import Holds
+
+        return Holds(
+            self._plain_store("a hold"),
+            self.tracker,
+            self.pipeline,
+            self.granting,
+            self.adapters.journal,
+            self.adapters.clock,
+            self.adapters.threads,
+            new_run=self._new_run,
+            dice=self._dice(),
+            turns=self._turns,
+        )
+
+    def loop(self, rhythm: Rhythm) -> Loop:
+        from dibs.named.loops import Loop
+
+        return Loop(
+            rhythm,
+            self._plain_store(f"loop {rhythm.name!r}"),
+            self.tracker,
+            self.pipeline,
+            self.granting,
+            self.adapters.journal,
+            self.adapters.clock,
+            self.adapters.threads,
+            new_run=self._new_run,
+            dice=self._dice(),
+        )
+
+    @property
+    def claiming(self) -> Claiming:
+        from dibs.services.claiming import Claiming
+
+        return Claiming(
+            self.tracker,
+            self.leases,
+            self.pipeline,
+            self.adapters.pauses,
+            self.adapters.journal,
+            self.adapters.clock,
+            granting=self.granting,
+            new_run=self._new_run,
+            grace=self.settings.grace,
+            settle=self.rules.settle,
+            max_ttl=self.settings.max_ttl,
+            reached=self.reached,
+        )
+
+    @property
+    def bundling(self) -> Bundling:
+        from dibs.services.bundling import Bundling
+
+        return Bundling(self.tracker, self.pipeline, self.claiming, self.advancing, self.keep)
+
+    @property
+    def queueing(self) -> Queueing:
+        from dibs.services.resuming import Queueing
+
+        return Queueing(self.claiming, self.adapters.store, self.adapters.clock, self._dice)
+
+    @property
+    def advancing(self) -> Advancing:
+        from dibs.services.ending import Advancing
+
+        return Advancing(self.leases, self.pipeline, self.adapters.journal, self.reached)
+
+    @property
+    def sweeping(self) -> Sweeping:
+        from dibs.services.sweeping import Sweeping
+
+        return Sweeping(
+            self.tracker,
+            self.leases,
+            self.pipeline,
+            self.claiming,
+            self.adapters.journal,
+            granting=self.granting,
+            grace=self.settings.grace,
+        )
+
+    @property
+    def following(self) -> Following:
+        from dibs.services.following import Following
+
+        return Following(
+            self.tracker,
+            self.pipeline,
+            self.claiming,
+            self.keep,
+            self.advancing,
+            granting=self.granting,
+        )
+
+    @property
+    def guarding(self) -> Guarding:
+        from dibs.hook.guard import Guarding
+
+        return Guarding(
+            self.tracker,
+            self.leases,
+            self.pipeline,
+            granting=self.granting,
+            grace=self.settings.grace,
+        )
+
+    @property
+    def migrating(self) -> Migrating:
+        from dibs.services.migrating import Migrating
+
+        return Migrating(
+            self.tracker,
+            self.leases,
+            self.claiming,
+            self.adapters.granters,
+            self.adapters.clock,
+            new_run=self._new_run,
+            settle_s=self.rules.settle.total_seconds(),
+        )
+
+    @property
+    def explaining(self) -> Explaining:
+        from dibs.services.board import Explaining
+
+        claiming = self.claiming
+        return Explaining(self.tracker, self.leases, self.pipeline, claiming, self.bundling)
+
+    @property
+    def diagnosing(self) -> Diagnosing:
+        from dibs.adapters.system import wall_clock
+        from dibs.services.diagnosing import Diagnosing, Subject
+
+        adapters = self.adapters
+        subject = Subject(
+            tracker=self.tracker,
+            leases=self.leases,
+            store=adapters.store,
+            granting=self.granting,
+            pauses=adapters.pauses,
+            pipeline=self.pipeline,
+            settle=self.settings.settle,
+            keyring=adapters.keyring,
+            author=actor(),
+            local_now=wall_clock,
+            budgets=self.budgets,
+        )
+        return Diagnosing(subject)
+
+    @property
+    def checking(self) -> Checking:
+        from dibs.services.sweeping import Checking
+
+        return Checking(self.tracker, self.leases, self.pipeline, self.claiming, self.granting)
+
+    @property
+    def resuming(self) -> Resuming:
+        from dibs.services.resuming import Resuming
+
+        return Resuming(self.tracker, self.leases, self.pipeline, self.adapters.clock)
+
+    @property
+    def board(self) -> Board:
+        from dibs.services.board import Board
+
+        return Board(self.tracker, self.leases, self.pipeline, self.adapters.pauses)
+
+    @property
+    def steering(self) -> Steering:
+        from dibs.services.steering import Steering
+
+        return Steering(
+            self.tracker,
+            self.leases,
+            self.pipeline,
+            self.adapters.pauses,
+            self.adapters.journal,
+        )
+
+    @cached_property
+    def runner(self) -> Runner:
+        return runner_of(self.settings)
+
+    @cached_property
+    def workplaces(self) -> Workplaces:
+        return places_of(self.settings)
+
+    @property
+    def running(self) -> Running:
+        from dibs.services.running import Running
+
+        return Running(
+            self.keep,
+            self.advancing,
+            self.runner,
+            self.adapters.clock,
+            self.adapters.journal,
+            threads=self.adapters.threads,
+            handlers=self.handlers,
+            workplaces=lambda: self.workplaces,
+        )
+
+    def keep(self, claimed: Claimed) -> Keeper:
+        from dibs.services.keeping import Keeper
+
+        return Keeper(
+            claimed,
+            self.leases,
+            self.tracker,
+            self.pipeline,
+            self.adapters.clock,
+            self.adapters.journal,
+            self.reached,
+        )
+
+    def supervise(self, keeper: Keeper) -> Supervision:
+        from dibs.services.keeping import Supervision
+
+        return Supervision(keeper, self.adapters.clock, self.adapters.threads)
+
+    def serving(self, wanted: Sequence[str]) -> tuple[Stage, ...]:
+        """The stages a worker has something to do in: the wanted ones, or all that have a handler.
+
+        Raises NoSuchStage for a name that is none, BadConfiguration if there is nothing to serve.
+        """
+        chosen = tuple(self.pipeline.stage(name) for name in wanted) or self.pipeline.stages
+        served = tuple(stage for stage in chosen if stage.served)
+        # Gates that open by themselves are not a reason to be up, unless one was asked for.
+        idle = not wanted and all(stage.passes_by_itself for stage in served)
+        if idle or not served:
+            what = " and ".join(wanted) if wanted else "any stage"
+            raise BadConfiguration(
+                f"no handler is set for {what}; give a stage run or python in dibs.toml, "
+                "or say --stage STAGE --run COMMAND"
+            )
+        self._refuse_unprotected(served)
+        return tuple(stage for stage in self.pipeline.stages if stage in served)
+
+    def _refuse_unprotected(self, stages: Sequence[Stage]) -> None:
+        """Work that cannot be undone is not even started on a store that cannot protect it."""
+        unsafe = [stage.name for stage in stages if stage.irreversible]
+        if unsafe and PROTECTIVE not in self.leases.guarantees:
+            raise BadConfiguration(
+                f"stage {unsafe[0]!r} is irreversible, and leases {granter_name(self.settings)!r}"
+                " are not atomic and fenced; see dibs stores for those that are"
+            )
+
+    def worker(
+        self,
+        holder: HolderId,
+        stages: tuple[Stage, ...],
+        *,
+        jobs: int | None = None,
+        until: Until | None = None,
+        stop_grace_s: float | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> Worker:
+        from dibs.services.working import Until, Worker, WorkOptions
+
+        settings = self.settings
+        options = WorkOptions(
+            holder=holder,
+            stages=tuple(reversed(stages)),
+            jobs=jobs or settings.jobs,
+            until=until or Until.STOPPED,
+            poll_s=settings.poll.total_seconds(),
+            sweep_s=settings.sweep.total_seconds(),
+            stop_grace_s=settings.stop_grace.total_seconds()
+            if stop_grace_s is None
+            else stop_grace_s,
+            repo=self.tracker.traits.repo,
+            repos=self.tracker.traits.repos or (self.tracker.traits.repo,),
+            cheap_reads=self.tracker.traits.cheap_reads,
+        )
+        following = self.following
+        return Worker(
+            self.claiming,
+            self.running,
+            self._scanning(),
+            self.sweeping,
+            self.adapters.pauses,
+            self.runner,
+            self.adapters.clock,
+            options,
+            self._dice(),
+            threads=self.adapters.threads,
+            bundling=self.bundling,
+            workplaces=lambda: self.workplaces,
+            hints=self.adapters.hints,
+            following=following if following.stages else None,
+            tell=tell,
+        )
+
+    def _scanning(self) -> Scanning | Shortlisting:
+        from dibs.services.scanning import Scanning, Shortlisting
+
+        many = looks_ahead(self.tracker)
+        if many is None:
+            return Scanning(self.tracker, self.pipeline, self.adapters.clock)
+        return Shortlisting(
+            self.tracker,
+            many,
+            self.pipeline,
+            self.adapters.clock,
+            poll_s=self.settings.poll.total_seconds(),
+            dice=self._dice(),
+        )
+
+    def budgets(self) -> tuple[BudgetReport, ...]:
+        """What is left of each token; none where the tracker has no budget."""
+        budgeted = self.adapters.budgeted
+        return () if budgeted is None else budgeted.budgets()
+
+    def prepare(self) -> tuple[str, ...]:
+        """Make the backlog ready, and say what that took. Nothing is made that is there."""
+        labels = (*self.pipeline.every_label, *self.pipeline.priorities)
+        tracker = self.tracker
+        missing = tracker.missing_labels(labels) if isinstance(tracker, Inspectable) else ()
+        tracker.prepare(labels)
+        return (*(f"label {label}" for label in missing), *self.adapters.prepare())
+
+    def flaws(self) -> tuple[str, ...]:
+        """What the adapters find wrong with their own storage."""
+        return self.tracker.flaws() if isinstance(self.tracker, SelfChecking) else ()
+
+    def close(self) -> None:
+        for close in reversed(self.adapters.close):
+            close()
+
+
+def _stamped(settings: Settings, adapters: Adapters) -> Pipeline:
+    """The pipeline's terms on this tracker, where its timestamps are what leases run on.
+
+    Raises BadConfiguration for a lease that is too short for such timestamps.
+    """
+    if adapters.store is not None:
+        return settings.pipeline
+    traits = adapters.tracker.traits
+    stages = []
+    for stage in settings.pipeline.stages:
+        try:
+            stages.append(replace(stage, terms=stage.terms.stamped_in(traits.grain)))
+        except ValueError as flaw:
+            raise BadConfiguration(
+                f"stage {stage.name!r}: ttl {format_duration(stage.terms.ttl)} is too short for "
+                f"leases in comments on {traits.name}: {flaw}"
+            ) from flaw
+    return replace(settings.pipeline, stages=tuple(stages))
+
+
+def connect(
+    settings: Settings,
+    *,
+    author: str,
+    handlers: Mapping[str, PythonHandler] | None = None,
+    create: bool = True,
+) -> Services:
+    """Build everything the settings name. Without `create`, a missing backlog is an empty one."""
+    reached: Reached = unwatched
+    if failpoint := os.environ.get("DIBS_FAILPOINT"):
+        from dibs.adapters.system import from_environment
+
+        reached = from_environment(failpoint)
+    keyring = keyring_of(os.environ)
+    adapters = _adapters(settings, author, keyring, create=create)
+    if settings.pipeline.dialect is not Dialect.NATIVE:
+        _speak(adapters)  # what is signed is the native line, so this comes before
+    if keyring is not None:
+        _sign(adapters, keyring)
+    return Services(settings, adapters, reached=reached, handlers=handlers)
+
+
+def runner_of(settings: Settings) -> Runner:
+    from dibs.adapters.runners.process import ProcessRunner
+
+    return ProcessRunner(settings.runs.absolute(), os.environ, settings.root)
+
+
+def places_of(settings: Settings) -> Workplaces:
+    """Where runs work whose stages ask for worktrees; git is looked for only then."""
+    from dibs.worktrees.trees import WorktreePlaces
+
+    return WorktreePlaces(settings.root, settings.repos)
+
+
+def named_repos(settings: Settings) -> tuple[str, ...]:
+    """The repositories that the tracker's setting names; the nameless one where it names none."""
+    scheme, _, place = settings.tracker.partition(":")
+    named = tuple(repo.strip() for repo in place.split(",") if repo.strip())
+    return named if scheme == "github" and named else ("",)
+
+
+# The pre-push hook
+
+
+def git_hooks(directory: Path) -> GitHooks:
+    """Where git looks for the hooks of this repository. Raises BadConfiguration if it is none."""
+    from dibs.hook.git import GitHooks
+
+    return GitHooks.of(directory)
+
+
+def pushed_commits(directory: Path) -> PushedCommits:
+    from dibs.hook.git import PushedCommits
+
+    return PushedCommits(directory)
+
+
+def first_working_tree(directory: Path) -> Path | None:
+    from dibs.hook.git import main_folder
+
+    return main_folder(directory)
+
+
+def run_file(directory: Path) -> RunFile | None:
+    """Where a working tree notes the leases that were taken in it; None outside of one."""
+    from dibs.hook.run_files import run_file as found
+
+    return found(directory)
+
+
+def impatiently(work: Callable[[], _Answer], seconds: float) -> _Answer:
+    """Its answer, if it comes in time. Raises Unavailable if not."""
+    from dibs.hook.guard import in_time
+
+    return in_time(work, seconds, SystemClock(), SystemThreads())
+
+
+def backlog_is_absent(settings: Settings) -> bool:
+    """Whether the embedded backlog was never made."""
+    scheme, _, place = settings.tracker.partition(":")
+    return scheme == "sqlite" and _absent(_path(settings, place))
+
+
+def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
+    """The keys that marks are signed with. Raises BadConfiguration, which shows none of them."""
+    if not environment.get("DIBS_SIGNING_KEY") and not environment.get("DIBS_SIGNING"):
+        return None
+    from dibs.core.signing import BadKey, Strictness, parse_keyring
+
+    keys, wanted = environment.get("DIBS_SIGNING_KEY", ""), environment.get("DIBS_SIGNING", "")
+    if wanted not in ("", *Strictness):
+        known = " or ".join(Strictness)
+        raise BadConfiguration(f"DIBS_SIGNING {wanted[:20]!r} is not known; it may be {known}")
+    if wanted and not keys:
+        raise BadConfiguration("DIBS_SIGNING is set, and DIBS_SIGNING_KEY is not: no key, no proof")
+    try:
+        return parse_keyring(keys, Strictness(wanted or Strictness.STRICT))
+    except BadKey as flaw:
+        raise BadConfiguration(f"DIBS_SIGNING_KEY: {flaw}") from None  # not a word of the key
+
+
+def _speak(adapters: Adapters) -> None:
+    from dibs.adapters.system import wall_clock
+    from dibs.adapters.wrappers.trackers import spoken
+
+    adapters.tracker = spoken(adapters.tracker, wall_clock)
+
+
+def _sign(adapters: Adapters, keyring: Keyring) -> None:
+    from dibs.adapters.wrappers.trackers import signed
+
+    adapters.tracker, adapters.keyring = signed(adapters.tracker, keyring), keyring
+
+
+def listening(settings: Settings, *, unsigned: bool) -> Listening:
+    """What hears the tracker's own deliveries for this folder. Needs no access to the tracker.
+
+    Raises BadConfiguration if there is nothing to verify them with, unless `unsigned` will do.
+    """
+    from dibs.adapters.files import FileWaker
+    from dibs.adapters.github.webhooks import GithubDeliveries
+    from dibs.services.listening import Listening
+
+    scheme, _, place = settings.tracker.partition(":")
+    if scheme != "github":
+        shown = without_secrets(settings.tracker)
+        raise BadConfiguration(f"tracker {shown!r} sends nothing by itself; github:OWNER/REPO does")
+    keys = webhook_keys(os.environ)
+    if not keys and not unsigned:
+        raise BadConfiguration(
+            f"{_WEBHOOK_KEYS} is not set, so anybody could pretend to be GitHub; "
+            "set it to the secret of the webhook",
+            hint="look at the environment that dibs is started with",
+        )
+    return Listening(
+        GithubDeliveries(keys),
+        FileWaker(_wake_file(settings)),
+        settings.pipeline,
+        SystemClock(),
+        repos=[repo.strip() for repo in place.split(",")],
+    )
+
+
+def webhook_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
+    """What deliveries are verified with. Several while one takes the place of another."""
+    told = environment.get(_WEBHOOK_KEYS, "").split(",")
+    return tuple(key.strip().encode() for key in told if key.strip())
+
+
+def _wake_file(settings: Settings) -> Path:
+    return settings.root / ".dibs" / "wake"
+
+
+def refuse_unknown(settings: Settings) -> None:
+    """Before anything is made: is there an adapter for what the settings name?"""
+    if settings.tracker.partition(":")[0] not in {form.partition(":")[0] for form in TRACKERS}:
+        _refuse("tracker", settings.tracker, TRACKERS)
+    if settings.leases == "auto":
+        return
+    from dibs.wiring.stores import KINDS, SCHEMES
+
+    if settings.leases.partition(":")[0] not in {"auto", *SCHEMES}:
+        _refuse("leases", settings.leases, ("auto", *(kind.form for kind in KINDS)))
+
+
+def _refuse(key: str, value: str, forms: tuple[str, ...]) -> NoReturn:
+    shown = without_secrets(value)
+    raise BadConfiguration(f"{key} {shown!r} is not known; it may be {', '.join(forms)}")
+
+
+def _adapters(
+    settings: Settings, author: str, keyring: Keyring | None, *, create: bool
+) -> Adapters:
+    journal = FileJournal(settings.journal) if settings.journal else NoJournal()
+    refuse_unknown(settings)
+    scheme, _, rest = settings.tracker.partition(":")
+    match scheme:
+        case "sqlite" if not create and _absent(_path(settings, rest)):
+            return _in_memory(settings, author)
+        case "sqlite":
+            return _embedded(settings, author, rest, journal)
+        case "github":
+            return _on_github(settings, rest, journal, keyring)
+        case "memory":
+            return _in_memory(settings, author)
+        case _:
+            raise AssertionError("unknown trackers were refused before")
+
+
+def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> Adapters:
+    from dibs.adapters.sqlite.control import SqliteGranters, SqlitePauses
+    from dibs.adapters.sqlite.database import Database
+    from dibs.adapters.sqlite.tracker import SqliteTracker
+
+    database = Database(_path(settings, place))
+    pipeline = settings.pipeline
+    shelf = pipeline.vetoes | {pipeline.labels.claimed}
+    tracker: Tracker = SqliteTracker(database, author=author, shelf=shelf)
+    if os.environ.get("DIBS_BATCH") == "0":
+        from dibs.adapters.wrappers.trackers import PlainTracker
+
+        tracker = PlainTracker(tracker)
+    store, closing = _store(settings, database.path)
+    return Adapters(
+        tracker=tracker,
+        store=store,
+        pauses=SqlitePauses(database),
+        journal=journal,
+        clock=SystemClock(),
+        granters=SqliteGranters(database),
+        close=[database.close, *closing],
+    )
+
+
+def _on_github(
+    settings: Settings, place: str, journal: Journal, keyring: Keyring | None
+) -> Adapters:
+    try:
+        from dibs.adapters.github.opening import open_repositories
+    except ModuleNotFoundError as missing:
+        raise BadConfiguration(
+            f"tracker {settings.tracker!r} needs {missing.name}, which is not installed; "
+            "install dibs with its extra: dibs[github]"
+        ) from missing
+    from dibs.adapters.files import FileHints
+    from dibs.core.labels import label_looks
+
+    clock, github = SystemClock(), settings.github
+    opened = open_repositories(
+        place,
+        os.environ if not github.api else {**os.environ, "GITHUB_API_URL": github.api},
+        clock,
+        looks=label_looks(settings.pipeline),
+        trusted=github.trusted,
+        reply_s=github.timeout.total_seconds(),
+        graphql=github.graphql,
+        minds_pulls=settings.pipeline.people.pulls,
+        keyring=keyring,
+        machines=github.machines,
+        pace=github.pace,
+    )
+    store, closing = _store(settings, None)
+    return Adapters(
+        tracker=opened.tracker,
+        store=store,
+        pauses=opened.control,
+        journal=journal,
+        clock=clock,
+        granters=opened.control,
+        hints=FileHints(_wake_file(settings)),
+        budgeted=opened.transports,
+        prepare=opened.control.prepare,
+        close=[opened.transports.close, *closing],
+    )
+
+
+def _store(
+    settings: Settings, tracker_file: Path | None
+) -> tuple[LeaseStore | None, list[Callable[[], None]]]:
+    from dibs.adapters.sqlite.database import Database
+    from dibs.adapters.sqlite.leases import SqliteLeases
+
+    scheme, _, place = settings.leases.partition(":")
+    match scheme:
+        case "comments":
+            return None, []
+        case "auto" if tracker_file is None:
+            return None, []
+        case "auto":
+            assert tracker_file is not None, "the case above"
+            database = Database(tracker_file)
+        case "sqlite":
+            database = Database(_path(settings, place))
+        case "memory":
+            raise BadConfiguration(
+                f"leases {settings.leases!r} do not go with tracker {settings.tracker!r}"
+            )
+        case _:
+            from dibs.wiring.stores import Surroundings, open_store
+
+            around = Surroundings(settings.root)
+            store = open_store(settings.leases, around)
+            return store, [*around.closing, store.close]
+    return SqliteLeases(database), [database.close]
+
+
+def _in_memory(settings: Settings, author: str) -> Adapters:
+    from dibs.adapters.memory.control import MemoryPauses
+    from dibs.adapters.memory.leases import MemoryLeases
+    from dibs.adapters.memory.tracker import MemoryTracker
+    from dibs.adapters.system import wall_clock
+
+    def now() -> ServerTime:
+        moment = wall_clock()  # in whole milliseconds, as cards write them
+        return ServerTime(moment.replace(microsecond=moment.microsecond // 1000 * 1000))
+
+    store: LeaseStore | None
+    closing: list[Callable[[], None]] = []
+    if not settings.tracker.startswith("memory") or settings.leases in ("auto", "memory:"):
+        store = MemoryLeases(now)  # also for a backlog that is not there yet: nothing is held
+    else:
+        store, closing = _store(settings, None)
+    return Adapters(
+        tracker=MemoryTracker(now, author=author),
+        store=store,
+        pauses=MemoryPauses(now),
+        journal=NoJournal(),
+        clock=SystemClock(),
+        close=closing,
+    )
+
+
+def _absent(path: Path) -> bool:
+    """Whether there simply is no such file yet; not whether something is in its way."""
+    return not path.exists() and (path.parent.is_dir() or not path.parent.exists())
+
+
+def _path(settings: Settings, place: str) -> Path:
+    if not place:
+        raise BadConfiguration(f"{settings.tracker!r} names no file; write it as sqlite:PATH")
+    return settings.root / place
+
+
+_TELLING = ("namespace", "region", "endpoint", "host", "port", "db", "dbname", "service", "prefix")
+"""Options that say which store is meant. All others say how to reach it, or are secret."""
+
+
+def granter_name(settings: Settings) -> str:
+    """How a store is called beside the backlog: so that one store has one name, and two have two.
+
+    The tracker's own file is `auto`, however it is spelt. Paths are told from the tracker's file,
+    so that the name holds when the whole folder is moved.
+    """
+    scheme, _, place = settings.leases.partition(":")
+    tracker, _, tracker_file = settings.tracker.partition(":")
+    if scheme == "auto" and tracker == "github":
+        return "comments"
+    if scheme != "sqlite":
+        return without_secrets(settings.leases) + _telling_options(settings.leases)
+    file = (settings.root / place).resolve()
+    if tracker != "sqlite":
+        return f"sqlite:{file}"
+    backlog = (settings.root / tracker_file).resolve()
+    return "auto" if file == backlog else f"sqlite:{os.path.relpath(file, backlog.parent)}"
+
+
+def place_of(name: str, settings: Settings) -> str:
+    """Where a store is that is called so beside this backlog; without its credentials."""
+    scheme, _, path = name.partition(":")
+    tracker, _, tracker_file = settings.tracker.partition(":")
+    if scheme != "sqlite" or tracker != "sqlite":
+        return name
+    backlog = (settings.root / tracker_file).resolve()
+    return f"sqlite:{(backlog.parent / path).resolve()}"
+
+
+def _telling_options(place: str) -> str:
+    from urllib.parse import parse_qsl, urlencode
+
+    options = [
+        (key, without_secrets(value))
+        for key, value in parse_qsl(place.partition("?")[2])
+        if key in _TELLING
+    ]
+    return f"?{urlencode(sorted(options), safe=':/')}" if options else ""
+
+
+def fresh_run() -> RunId:
+    """A nonce: the identity of one attempt."""
+    return RunId(os.urandom(6).hex())
+
+
+def fresh_dice() -> Random:
+    from random import Random
+
+    return Random()
+
+
+def worker_name() -> HolderId:
+    """Who a worker says it is, for people to read. Its identity is the run."""
+    import socket
+
+    return HolderId(f"{socket.gethostname().split('.')[0]}-{os.getpid()}")

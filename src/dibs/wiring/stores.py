@@ -1,0 +1,220 @@
+"""Lease stores by their scheme: what each promises, what it needs, and how it is opened.
+
+The only place that names a store's client library. An adapter is imported when it is configured
+and not before; a library that is not there is a setting to change, not a traceback.
+"""
+
+import importlib
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from msgspec import Struct, field
+
+from dibs.core.errors import BadConfiguration
+from dibs.core.references import without_secrets
+from dibs.ports.leases import Guarantee, LeaseStore
+
+if TYPE_CHECKING:
+    from dibs.adapters.sqlite.observations import FileObservations
+
+
+class Expiry(StrEnum):
+    """How a store finds out that a lease is over."""
+
+    SERVER = "the store's clock"
+    WATCHED = "watched for a ttl"
+
+
+class Waiting(StrEnum):
+    """How a waiter learns that a lease has ended."""
+
+    TOLD = "told"
+    POLLS = "polls"
+
+
+class ClosableStore(LeaseStore, Protocol):
+    def close(self) -> None: ...
+
+
+class Surroundings(Struct, frozen=True):
+    """What a store may need besides its own place."""
+
+    root: Path
+    """The folder of the settings: relative paths start there, and sightings are kept there."""
+    closing: list[Callable[[], None]] = field(default_factory=list)
+    """What was opened besides the store, to be closed with it."""
+
+    def sightings(self) -> "FileObservations":
+        """In a file, so that the next process need not watch a dead holder all over again."""
+        from dibs.adapters.sqlite.database import Database
+        from dibs.adapters.sqlite.observations import FileObservations
+
+        # A renewal waits for it: better to have seen something late than to be late with that.
+        database = Database(self.root / ".dibs" / "sightings.db", busy_s=1.0)
+        self.closing.append(database.close)
+        return FileObservations(database)
+
+
+class StoreKind(Struct, frozen=True):
+    scheme: str
+    form: str
+    """How it is written in `leases`."""
+    scope: str
+    promises: Guarantee
+    expiry: Expiry
+    waiting: Waiting
+    opens: Callable[[str, Surroundings], ClosableStore] | None = None
+    """None: opened together with the tracker."""
+    extra: str = ""
+    """What to install: `dibs[extra]`."""
+    also: tuple[str, ...] = ()
+    """Other schemes that are the same kind of store."""
+
+
+_FENCED = Guarantee.FENCED | Guarantee.DURABLE
+_ATOMIC = _FENCED | Guarantee.ATOMIC | Guarantee.IDEMPOTENT
+_COUNTED = _ATOMIC | Guarantee.COUNTED
+
+
+def _redis(place: str, _: Surroundings) -> ClosableStore:
+    return cast("ClosableStore", _adapter("redis").RedisLeases.connect(place))
+
+
+def _postgres(place: str, _: Surroundings) -> ClosableStore:
+    return cast("ClosableStore", _adapter("postgres").PostgresLeases.connect(place))
+
+
+def _etcd(place: str, _: Surroundings) -> ClosableStore:
+    return cast("ClosableStore", _adapter("etcd").EtcdLeases(place))
+
+
+def _dynamodb(place: str, around: Surroundings) -> ClosableStore:
+    store = _adapter("dynamodb").DynamoLeases.connect(place, around.sightings())
+    return cast("ClosableStore", store)
+
+
+def _git(place: str, around: Surroundings) -> ClosableStore:
+    folder = around.root / ".dibs" / "git"
+    store = _adapter("git").GitLeases.connect(place, folder, around.sightings(), root=around.root)
+    return cast("ClosableStore", store)
+
+
+def _git_over_github(place: str, around: Surroundings) -> ClosableStore:
+    from dibs.adapters.git.leases import GitLeases
+    from dibs.adapters.github.refs import GithubRefs
+    from dibs.adapters.system import SystemClock
+
+    refs = GithubRefs.connect(place.partition(":")[2])
+    return GitLeases(refs, around.sightings(), SystemClock())
+
+
+def _adapter(vendor: str) -> Any:
+    return importlib.import_module(f"dibs.adapters.{vendor}.leases")
+
+
+KINDS: tuple[StoreKind, ...] = (
+    StoreKind(
+        "comments",
+        "comments",
+        "whoever reads and writes the tracker",
+        _FENCED | Guarantee.SERVER_CLOCK,
+        Expiry.SERVER,
+        Waiting.POLLS,
+    ),
+    StoreKind(
+        "sqlite",
+        "sqlite:PATH",
+        "one machine",
+        _COUNTED | Guarantee.SERVER_CLOCK,
+        Expiry.SERVER,
+        Waiting.POLLS,
+    ),
+    StoreKind(
+        "memory",
+        "memory:",
+        "one process",
+        (_COUNTED | Guarantee.SERVER_CLOCK) & ~Guarantee.DURABLE,
+        Expiry.SERVER,
+        Waiting.POLLS,
+    ),
+    StoreKind(
+        "redis",
+        "redis://HOST[:PORT][/DB]",
+        "whoever reaches the server",
+        _COUNTED | Guarantee.SERVER_CLOCK,
+        Expiry.SERVER,
+        Waiting.TOLD,
+        _redis,
+        extra="redis",
+        also=(
+            *("rediss", "redis+sentinel", "redis+cluster", "redis+unix", "unix"),
+            *("rediss+sentinel", "rediss+cluster"),
+        ),
+    ),
+    StoreKind(
+        "postgresql",
+        "postgresql://HOST[:PORT]/DATABASE",
+        "whoever reaches the server",
+        _COUNTED | Guarantee.SERVER_CLOCK,
+        Expiry.SERVER,
+        Waiting.TOLD,
+        _postgres,
+        extra="postgres",
+        also=("postgres",),
+    ),
+    StoreKind(
+        "etcd",
+        "etcd://HOST[:PORT][,HOST...]",
+        "whoever reaches the cluster",
+        _COUNTED | Guarantee.SERVER_CLOCK,
+        Expiry.SERVER,
+        Waiting.TOLD,
+        _etcd,
+        also=("etcds",),
+    ),
+    StoreKind(
+        "dynamodb",
+        "dynamodb://TABLE",
+        "whoever reaches the table",
+        _COUNTED,
+        Expiry.WATCHED,
+        Waiting.POLLS,
+        _dynamodb,
+        extra="dynamodb",
+    ),
+    StoreKind(
+        "git",
+        "git:REMOTE",
+        "whoever may push to the remote",
+        _COUNTED,
+        Expiry.WATCHED,
+        Waiting.POLLS,
+        _git,
+    ),
+    StoreKind(
+        "git+github",
+        "git+github:OWNER/REPO",
+        "whoever may push to the repository",
+        _ATOMIC,
+        Expiry.WATCHED,
+        Waiting.POLLS,
+        _git_over_github,
+    ),
+)
+
+SCHEMES = {scheme: kind for kind in KINDS for scheme in (kind.scheme, *kind.also)}
+
+
+def open_store(place: str, around: Surroundings) -> ClosableStore:
+    """The store that the setting names, if it is one with a place of its own."""
+    kind = SCHEMES[place.partition(":")[0]]
+    assert kind.opens is not None, "the others are opened together with the tracker"
+    try:
+        return kind.opens(place, around)
+    except ModuleNotFoundError as missing:
+        raise BadConfiguration(
+            f"leases {without_secrets(place)!r} needs {missing.name}, which is not installed; "
+            f"install dibs with its extra: dibs[{kind.extra}]"
+        ) from missing
