@@ -26,9 +26,9 @@ $(BASE): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-$(STAMP): $(BASE)
+$(STAMP): $(BASE) lab/pyproject.toml
 	@echo "installing what the tests and checks need into $(VENV): 850 MB more, a minute or two ..." >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -e lab
 	@touch $@
 
 venv: $(BASE) ## a virtual environment with dibs in it
@@ -68,7 +68,7 @@ conformance: $(STAMP) ## which guarantee each adapter proved, and by which check
 	@$(BIN)/python -m tests.conformance
 
 sim: $(STAMP) ## the proof: ours, two controls, mutants, every interleaving of small cases
-	$(BIN)/python -m dibs.testing.sim --schedules $(SCHEDULES)
+	$(BIN)/python -m dibs_lab.sim --schedules $(SCHEDULES)
 
 sim-million: SCHEDULES = 1000000
 sim-million: sim ## the same with a million random schedules: two hours and a half on two cores
@@ -80,7 +80,7 @@ fuzz: $(STAMP) ## coverage-guided fuzzing for a while: FUZZ_SECONDS=60
 	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 bench-leases: $(STAMP) ## our leases beside every Python lock library, on real servers
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]' -e lab
 	$(BIN)/python -m benchmarks.leases
 
 bench-github: $(STAMP) ## what a fleet asks of GitHub, counted at the server: some minutes

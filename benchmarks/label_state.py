@@ -27,8 +27,8 @@ from dibs.core.granter import (
 )
 from dibs.core.presets import EVERY, IMPLEMENT, IN_FLIGHT
 from dibs.testing.clock import FakeClock
-from dibs.testing.fakehub import FakeHub, Limits, Permission
-from dibs.testing.fakehub.records import Repository
+from dibs_lab.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub.records import Repository
 
 ORG, REPO = "acme", "shop"
 NAME = f"{ORG}/{REPO}"

@@ -9,7 +9,7 @@ import logging
 import sys
 
 from benchmarks.tables import Check, Column, Result, Table, render
-from dibs.testing.sim.mixed import WORLDS, Fleet, Pair, count_pairs
+from dibs_lab.sim.mixed import WORLDS, Fleet, Pair, count_pairs
 
 FLEETS = {"four of theirs": Fleet(4, 0), "two and two": Fleet(2, 2), "four of ours": Fleet(0, 4)}
 

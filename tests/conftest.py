@@ -2,7 +2,7 @@
 
 import pytest
 
-from dibs.testing.fakehub import FakeHub
+from dibs_lab.fakehub import FakeHub
 
 
 @pytest.fixture(autouse=True)

@@ -97,7 +97,7 @@ def serving(issues: Sequence[Mapping[str, Any]]) -> Iterator[Hub]:
     with tempfile.TemporaryDirectory() as folder:
         seed = Path(folder) / "world.json"
         seed.write_text(json.dumps(world), "utf-8")
-        words = ["-m", "dibs.testing.fakehub", "--limits", "off", "--seed", str(seed)]
+        words = ["-m", "dibs_lab.fakehub", "--limits", "off", "--seed", str(seed)]
         process = subprocess.Popen(
             [sys.executable, *words], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
         )

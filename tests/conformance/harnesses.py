@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+from tests.one_trip import OneTripMemory
+
 from dibs.adapters.memory.leases import MemoryLeases
 from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.adapters.sqlite.database import Database
@@ -24,7 +26,6 @@ from dibs.core.signing import parse_keyring
 from dibs.services.comment_leases import CommentLeases
 from dibs.testing.clock import EPOCH, FakeClock
 from dibs.testing.conformance import LeaseHarness, TrackerHarness
-from dibs.testing.one_trip import OneTripMemory
 
 CLAIMED = "claimed"
 

@@ -13,7 +13,7 @@ from dibs.wiring.stores import KINDS
 from . import __main__ as printing
 from .adapters import STORES, TRACKERS
 
-ONE_TRIP = "dibs.testing.one_trip"  # the memory tracker, with GitHub's way of batching
+ONE_TRIP = "tests.one_trip"  # the memory tracker, with GitHub's way of batching
 WRAPPED = "dibs.adapters.wrappers.trackers"
 ADAPTERS = Path(dibs.__file__).parent / "adapters"
 

@@ -10,9 +10,9 @@ from graphql import GraphQLError, parse
 
 import dibs
 from dibs.adapters.github.documents import MOST_AT_ONCE, every_document, threads
-from dibs.testing.fakehub.graphql_door import priced
-from dibs.testing.fakehub.graphql_price import MOST_NODES
-from dibs.testing.fakehub.graphql_schema import published as ours
+from dibs_lab.fakehub.graphql_door import priced
+from dibs_lab.fakehub.graphql_price import MOST_NODES
+from dibs_lab.fakehub.graphql_schema import published as ours
 
 from .graphql import flaws
 

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dibs.testing.fakehub.graphql_door import Budget, execute, priced
-from dibs.testing.fakehub.records import Permission, Standing
-from dibs.testing.fakehub.state import State
+from dibs_lab.fakehub.graphql_door import Budget, execute, priced
+from dibs_lab.fakehub.records import Permission, Standing
+from dibs_lab.fakehub.state import State
 
 NOON = datetime(2026, 11, 15, 12, 0, 0, 250_000, tzinfo=UTC)
 
@@ -478,7 +478,7 @@ def test_gh_s_probes_are_answered(hub):
 
 
 def test_a_revoked_token_is_nobody(hub):
-    from dibs.testing.fakehub.refusal import Refusal
+    from dibs_lab.fakehub.refusal import Refusal
 
     hub.state.set_standing("alice", Standing.REVOKED)
     with pytest.raises(Refusal):

@@ -5,7 +5,7 @@ from githubkit import GitHub, TokenAuthStrategy
 from githubkit.exception import RequestFailed
 from tests.servers.gh import Gh
 
-from dibs.testing.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub import FakeHub, Limits, Permission
 
 pytestmark = pytest.mark.long
 

@@ -15,10 +15,10 @@ from graphql import (
     validate_schema,
 )
 
-from dibs.testing.fakehub import graphql_door
-from dibs.testing.fakehub.graphql_asked import FIELDS
-from dibs.testing.fakehub.graphql_schema import published as ours
-from dibs.testing.fakehub.graphql_schema import served
+from dibs_lab.fakehub import graphql_door
+from dibs_lab.fakehub.graphql_asked import FIELDS
+from dibs_lab.fakehub.graphql_schema import published as ours
+from dibs_lab.fakehub.graphql_schema import served
 
 from .graphql import published
 

@@ -12,7 +12,7 @@ from dibs.adapters.github import shapes
 from dibs.adapters.github.shapes import Translator
 from dibs.adapters.github.webhooks import READ, GithubDeliveries
 from dibs.core.ids import IssueRef
-from dibs.testing.fakehub.hooks import signature
+from dibs_lab.fakehub.hooks import signature
 
 from . import npm, webhooks
 from .recorded import all_examples, answers, scenarios

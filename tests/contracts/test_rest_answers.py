@@ -6,8 +6,8 @@ That they are is asserted by the fixture in `tests/conftest.py`, over everything
 import httpx
 import pytest
 
-from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Standing, Wrong
-from dibs.testing.fakehub.rest import ROUTES
+from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Standing, Wrong
+from dibs_lab.fakehub.rest import ROUTES
 
 from .tour import SHOP, tour
 

@@ -4,9 +4,9 @@ import json
 
 import httpx
 
-from dibs.testing.fakehub import FakeHub, Limits, Permission
-from dibs.testing.fakehub.exchange import Request
-from dibs.testing.fakehub.front import Sent
+from dibs_lab.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub.exchange import Request
+from dibs_lab.fakehub.front import Sent
 
 from .watching import flaws
 

@@ -1,6 +1,6 @@
 """The webhooks that the fake sends, against GitHub's schemas for them."""
 
-from dibs.testing.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub import FakeHub, Limits, Permission
 
 from . import webhooks
 

@@ -8,8 +8,8 @@ import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from dibs.testing.fakehub import FakeHub, Limits, Permission
-from dibs.testing.fakehub.rest import routed
+from dibs_lab.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub.rest import routed
 
 SHOP = "/repos/acme/shop"
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import urlencode
 
-from dibs.testing.fakehub.exchange import Request
-from dibs.testing.fakehub.front import GRAPHQL_PATHS, Sent
-from dibs.testing.fakehub.graphql_schema import published
+from dibs_lab.fakehub.exchange import Request
+from dibs_lab.fakehub.front import GRAPHQL_PATHS, Sent
+from dibs_lab.fakehub.graphql_schema import published
 
 from . import graphql
 from .openapi import Exchange, flaws_of_answer, flaws_of_request

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import httpx
 
-from dibs.testing.fakehub import FakeHub, Permission
+from dibs_lab.fakehub import FakeHub, Permission
 
 SHOP = "/repos/acme/shop"
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # httpx reads all certificates for each client

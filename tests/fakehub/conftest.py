@@ -1,6 +1,6 @@
 import pytest
 
-from dibs.testing.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub import FakeHub, Limits, Permission
 
 from .clients import Shop, TurnedClock
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dibs.testing.fakehub import Permission, Standing
+from dibs_lab.fakehub import Permission, Standing
 
 from .clients import SHOP, opened, said
 

@@ -1,6 +1,6 @@
 """Counts at the server, and the rest of the admin door, over real HTTP."""
 
-from dibs.testing.fakehub import Permission
+from dibs_lab.fakehub import Permission
 
 from .clients import SHOP, opened, said
 

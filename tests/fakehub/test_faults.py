@@ -5,7 +5,7 @@ import threading
 import httpx
 import pytest
 
-from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Wrong
+from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Wrong
 
 from .clients import SHOP, Shop, label_names, opened, said
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from dibs.testing.fakehub import Permission
+from dibs_lab.fakehub import Permission
 
 from .clients import SHOP, label_names, opened, said
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Wrong
+from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Wrong
 
 from .clients import SHOP, Shop, opened
 

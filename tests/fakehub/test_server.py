@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from dibs.testing.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub import FakeHub, Limits, Permission
 
 from .clients import SHOP, Shop, opened, said
 
@@ -119,7 +119,7 @@ def test_two_may_run_at_once_and_a_closed_one_is_gone(clock):
 def program():
     """The fake as its users start it."""
     words = ["--repo", "acme/shop", "--user", "alice:admin", "--token", "T=alice"]
-    command = [sys.executable, "-m", "dibs.testing.fakehub", *words, "--limits", "off"]
+    command = [sys.executable, "-m", "dibs_lab.fakehub", *words, "--limits", "off"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         told = dict(running.stdout.readline().strip().split("=", 1) for _ in range(2))
@@ -155,7 +155,7 @@ def test_a_program_takes_its_world_from_a_file(tmp_path):
     }
     seed = tmp_path / "world.json"
     seed.write_text(json.dumps(world))
-    command = [sys.executable, "-m", "dibs.testing.fakehub", "--seed", str(seed), "--lag", "1s"]
+    command = [sys.executable, "-m", "dibs_lab.fakehub", "--seed", str(seed), "--lag", "1s"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         url = running.stdout.readline().strip().partition("=")[2]

@@ -14,7 +14,7 @@ from dibs.adapters.github.limits import Limits as Paces
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.adapters.system import SystemClock
 from dibs.testing.clock import FakeClock
-from dibs.testing.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub import FakeHub, Limits, Permission
 
 REPOSITORY = "acme/shop"
 UNPACED = Paces(10**9, 10**9, 10**9, 10**9)

@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.acceptance.harness import Child, Project, Reply, until
 
 from dibs.core.card import Card, parse_mark
-from dibs.testing.fakehub import FakeHub, Limits, Permission
-from dibs.testing.fakehub.seeding import seed
+from dibs_lab.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub.seeding import seed
 
 REPOSITORY = "acme/shop"
 FLEET, COLLEAGUE, STRANGER = "fleet", "ann", "mallory"

@@ -27,8 +27,8 @@ from dibs.core.fold import FoldRules, PostedCard, counted_in_time, read_marks
 from dibs.core.ids import ServerTime, server_time
 from dibs.core.issue import Comment
 from dibs.core.lease import Outcome as Ended
-from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Wrong
-from dibs.testing.fakehub.seeding import seed
+from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Wrong
+from dibs_lab.fakehub.seeding import seed
 
 REPOSITORY = "acme/shop"
 TOKEN = "fleet-token"

@@ -18,7 +18,7 @@ from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome, Renewed, Revoca
 from dibs.core.signing import parse_keyring
 from dibs.services.comment_leases import CommentLeases
 from dibs.testing.clock import EPOCH, FakeClock
-from dibs.testing.fakehub import Fault, Permission, Wrong
+from dibs_lab.fakehub import Fault, Permission, Wrong
 
 from .hubs import REPOSITORY, Hub
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.servers.git_repository import ALONE, bare_repository, git
 
-from dibs.testing.fakehub import Permission
-from dibs.testing.fakehub.seeding import seed
+from dibs_lab.fakehub import Permission
+from dibs_lab.fakehub.seeding import seed
 
 from .projects import FLEET, HubProject, project_on_a_hub
 

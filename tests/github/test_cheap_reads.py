@@ -8,7 +8,7 @@ import pytest
 from dibs.core.errors import RateLimited, Unavailable
 from dibs.core.issue import Draft
 from dibs.ports.tracker import IssueQuery
-from dibs.testing.fakehub import Fault, Limits, Wrong
+from dibs_lab.fakehub import Fault, Limits, Wrong
 
 from .hubs import Hub
 from .projects import FLEET, QUICK, project_on_a_hub

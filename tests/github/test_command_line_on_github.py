@@ -6,7 +6,7 @@ from dibs.core.granter import CONTROL_LABEL
 from dibs.core.labels import label_looks
 from dibs.core.presets import STAGES
 from dibs.frontends.cli.output import Exit
-from dibs.testing.fakehub import Permission
+from dibs_lab.fakehub import Permission
 
 from .projects import FLEET, QUICK, REPOSITORY, project_on_a_hub
 

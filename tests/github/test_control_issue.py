@@ -22,7 +22,7 @@ from dibs.core.granter import (
 from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Draft
 from dibs.ports.tracker import IssueQuery, persons_word
-from dibs.testing.fakehub import Fault, Permission, Wrong
+from dibs_lab.fakehub import Fault, Permission, Wrong
 
 from .hubs import REPOSITORY, Hub
 

@@ -7,7 +7,7 @@ import pytest
 from tests.in_process import run_in_process
 
 from dibs.frontends.cli.main import run
-from dibs.testing.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub import FakeHub, Limits, Permission
 
 SETTINGS = """
 tracker = "github:acme/shop"

@@ -19,8 +19,8 @@ from dibs.ports.tracker import follows_pulls
 from dibs.services.claiming import Claimed, ClaimOptions
 from dibs.services.following import Follow
 from dibs.settings import load as config
-from dibs.testing.fakehub import Fault, Wrong
 from dibs.wiring.services import Adapters, Services
+from dibs_lab.fakehub import Fault, Wrong
 
 from .hubs import REPOSITORY, Hub, transport_to
 

@@ -56,7 +56,7 @@ def fits(shown: list[str], told: list[str]) -> bool:
 def server_of(block: Block) -> list[str]:
     """The command that starts the fake, on a port that is free."""
     words = block.text.split()
-    assert words[:3] == ["python", "-m", "dibs.testing.fakehub"]
+    assert words[:3] == ["python", "-m", "dibs_lab.fakehub"]
     place = words.index("--port") + 1
     assert PAGES_ADDRESS.endswith(words[place])
     return [sys.executable, *words[1:place], "0", *words[place + 1 :]]
@@ -70,7 +70,7 @@ def page():
 @pytest.fixture
 def address(page):
     """The fake as the page starts it."""
-    (block,) = [one for one in page if "dibs.testing.fakehub" in one.text and one.language == "sh"]
+    (block,) = [one for one in page if "dibs_lab.fakehub" in one.text and one.language == "sh"]
     with subprocess.Popen(server_of(block), stdout=subprocess.PIPE, text=True) as process:
         told = process.stdout.readline().strip()
         yield told.removeprefix("GITHUB_API_URL=")
@@ -79,7 +79,7 @@ def address(page):
 
 def is_replaced(block: Block) -> bool:
     """A token for GitHub itself, and the fake's own terminal."""
-    return "fleet-token)" in block.text or "dibs.testing.fakehub" in block.text
+    return "fleet-token)" in block.text or "dibs_lab.fakehub" in block.text
 
 
 def followed(page, address, folder: Path) -> dict[int, str]:

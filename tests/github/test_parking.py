@@ -8,7 +8,7 @@ from dibs.core.ids import HolderId
 from dibs.core.labels import label_looks
 from dibs.core.presets import AGENT
 from dibs.services.claiming import Claimed, ClaimOptions
-from dibs.testing.fakehub import Fault, Wrong
+from dibs_lab.fakehub import Fault, Wrong
 
 from .hubs import Hub
 from .test_following import Fleet

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from tests.acceptance.harness import until
 
-from dibs.testing.fakehub import Fault, Limits, Permission, Standing, Wrong
+from dibs_lab.fakehub import Fault, Limits, Permission, Standing, Wrong
 
 from .projects import (
     COLLEAGUE,

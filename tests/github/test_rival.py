@@ -13,7 +13,7 @@ from benchmarks.github.script import SCRIPT, environment
 from tests.acceptance.harness import until
 
 from dibs.core.card import Card, CardState, parse_mark
-from dibs.testing.fakehub import Permission
+from dibs_lab.fakehub import Permission
 
 from .projects import REPOSITORY, project_on_a_hub
 

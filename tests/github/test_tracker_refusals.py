@@ -17,7 +17,7 @@ from dibs.core.issue import Draft
 from dibs.core.labels import AddLabels, EditComment, PostComment, RemoveLabels, label_looks
 from dibs.core.presets import STAGES
 from dibs.ports.tracker import IssueQuery
-from dibs.testing.fakehub import Fault, Permission, Standing, Wrong
+from dibs_lab.fakehub import Fault, Permission, Standing, Wrong
 
 from .hubs import REPOSITORY, Hub
 

@@ -16,7 +16,7 @@ from dibs.adapters.github.limits import Limits as Kept
 from dibs.adapters.system import SystemClock
 from dibs.core.errors import NotPermitted, RateLimited, Unavailable
 from dibs.testing.clock import FakeClock
-from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Standing, Wrong
+from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Standing, Wrong
 
 from .test_auth import PEM, PUBLIC
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 import pytest
 
 import dibs
-from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Wrong
+from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Wrong
 
 REPOSITORY = "acme/shop"
 SETTINGS = """

@@ -15,8 +15,8 @@ from dibs.label_state import labels, pauses
 from dibs.label_state.backlogs import close_all
 from dibs.label_state.firings import held
 from dibs.label_state.program import run
-from dibs.testing.fakehub import Fault, Wrong
-from dibs.testing.sim.mixed import WORLDS, Fleet, Pair, count_pairs
+from dibs_lab.fakehub import Fault, Wrong
+from dibs_lab.sim.mixed import WORLDS, Fleet, Pair, count_pairs
 
 from .conftest import configure
 from .old_runner import OldRunner, unreleased, words

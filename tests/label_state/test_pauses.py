@@ -9,7 +9,7 @@ import dibs.label_state as ls
 from dibs.core.errors import Damaged
 from dibs.label_state import pauses
 from dibs.label_state.backlogs import close_all
-from dibs.testing.fakehub import Fault, Wrong
+from dibs_lab.fakehub import Fault, Wrong
 
 from .test_claims import LUCIUS
 

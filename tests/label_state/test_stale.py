@@ -7,7 +7,7 @@ import pytest
 import dibs.label_state as ls
 from dibs.core.errors import NoSuchIssue, Unavailable
 from dibs.label_state.firings import held
-from dibs.testing.fakehub import Fault, Wrong
+from dibs_lab.fakehub import Fault, Wrong
 
 from .old_runner import OldRunner, words
 from .test_claims import LUCIUS, ROBIN

@@ -1,7 +1,7 @@
 """Leases in comments on a tracker that takes several effects in one request, one after another.
 
 What is counted here are requests; what is broken is a request in the middle, its reply, or the time
-between two of its effects. `dibs.testing.sim` plays the same at random.
+between two of its effects. `dibs_lab.sim` plays the same at random.
 """
 
 from datetime import timedelta

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.one_trip import OneTripMemory
 
 from dibs.adapters.files import MemoryJournal
 from dibs.adapters.memory.control import MemoryGranters, MemoryPauses
@@ -29,7 +30,6 @@ from dibs.core.presets import STAGES
 from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult, Refused
 from dibs.services.keeping import Keeper
 from dibs.settings import load as config
-from dibs.testing.one_trip import OneTripMemory
 from dibs.wiring.services import Adapters, Services
 
 from .clock import WatchedClock

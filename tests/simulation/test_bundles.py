@@ -27,8 +27,8 @@ from dibs.services import bundling
 from dibs.services.claiming import ClaimOptions
 from dibs.services.working import Until
 from dibs.settings import load as config
-from dibs.testing.sim.fibres import Process, Simulation, microseconds
 from dibs.wiring.services import Adapters, Services
+from dibs_lab.sim.fibres import Process, Simulation, microseconds
 
 EURO = "agent:bundle:euro"
 SEEDS = 150

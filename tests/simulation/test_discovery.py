@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from dibs.core.events import Event, EventKind
-from dibs.testing.sim.faults import Faults
-from dibs.testing.sim.history import Called
-from dibs.testing.sim.runs import play
-from dibs.testing.sim.world import Scenario
+from dibs_lab.sim.faults import Faults
+from dibs_lab.sim.history import Called
+from dibs_lab.sim.runs import play
+from dibs_lab.sim.world import Scenario
 
 FINDING = ("find", "find_threads", "threads")
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from dibs.testing.sim.fibres import Killed, Process, Simulation, microseconds
+from dibs_lab.sim.fibres import Killed, Process, Simulation, microseconds
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dibs.testing.sim.campaign import Count
-from dibs.testing.sim.checkers import RULES, advanced_once, picture_is_true, promised
-from dibs.testing.sim.mixed import WORLDS, Fleet, Pair, count_pairs, play_mixed
-from dibs.testing.sim.scenarios import ALL
+from dibs_lab.sim.campaign import Count
+from dibs_lab.sim.checkers import RULES, advanced_once, picture_is_true, promised
+from dibs_lab.sim.mixed import WORLDS, Fleet, Pair, count_pairs, play_mixed
+from dibs_lab.sim.scenarios import ALL
 
 SCHEDULES = 60
 BY_NAME = {world.name: world for world in WORLDS}

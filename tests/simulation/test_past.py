@@ -9,7 +9,7 @@ from dibs.adapters.files import describe
 from dibs.core.durations import format_instant
 from dibs.core.events import Event, EventKind
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
-from dibs.testing.sim.past import read_journal
+from dibs_lab.sim.past import read_journal
 
 TTL = timedelta(minutes=10)
 NOON = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from dibs.testing.sim import (
+from dibs_lab.sim import (
     CASES,
     MUTANTS,
     Broken,
@@ -14,8 +14,8 @@ from dibs.testing.sim import (
     violations,
     workers_of,
 )
-from dibs.testing.sim.campaign import Count, Order, Who, count_runs, hunt, run_orders
-from dibs.testing.sim.scenarios import ALL, BY_NAME
+from dibs_lab.sim.campaign import Count, Order, Who, count_runs, hunt, run_orders
+from dibs_lab.sim.scenarios import ALL, BY_NAME
 
 from .regressions import REGRESSIONS
 

@@ -5,9 +5,9 @@ from msgspec.structs import replace
 
 from dibs import __version__
 from dibs.core.events import Event, EventKind
-from dibs.testing.sim import MEMORY, Faults, Scenario, holds, play, timeline, violations
-from dibs.testing.sim.history import Called, Fault
-from dibs.testing.sim.scenarios import ALL, BY_NAME
+from dibs_lab.sim import MEMORY, Faults, Scenario, holds, play, timeline, violations
+from dibs_lab.sim.history import Called, Fault
+from dibs_lab.sim.scenarios import ALL, BY_NAME
 
 CALM = Scenario(name="calm", faults=Faults())
 

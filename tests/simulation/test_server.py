@@ -7,9 +7,9 @@ import pytest
 
 from dibs.core.issue import Draft
 from dibs.ports.tracker import IssueQuery
-from dibs.testing.sim.fibres import Process, Simulation, microseconds
-from dibs.testing.sim.server import Server
-from dibs.testing.sim.tearing import Tear
+from dibs_lab.sim.fibres import Process, Simulation, microseconds
+from dibs_lab.sim.server import Server
+from dibs_lab.sim.tearing import Tear
 
 
 class World:

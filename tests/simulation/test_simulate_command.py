@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dibs.frontends import plots
+import dibs
 from dibs.frontends.cli.main import run
-from dibs.frontends.cli.simulate import OPTIONS
-from dibs.frontends.plots import Axis, Curve, Mark
+from dibs_lab import plots
+from dibs_lab.plots import Axis, Curve, Mark
 
 from .test_past import run as told_run
 
@@ -225,19 +225,13 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_simulated(simula
     assert "no handler came to an end in empty.jsonl" in said.err
 
 
-def test_without_greenlet_it_says_what_to_install(simulate, monkeypatch):
-    monkeypatch.setitem(sys.modules, "greenlet", None)
+def test_without_the_laboratory_it_says_what_to_install(simulate, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     said = simulate(*SMALL, code=1)
-    assert "the simulator needs greenlet" in said.err
-    assert "pip install 'dibs[sim]'" in said.err
+    assert "dibs simulate is in dibs-lab, which is not installed" in said.err
     told = json.loads(simulate(*SMALL, "--json", code=1).out)
-    assert told["error"]["hint"] == "install it with: pip install 'dibs[sim]'"
-
-
-def test_help_needs_no_greenlet(simulate, monkeypatch):
-    monkeypatch.setitem(sys.modules, "greenlet", None)
-    said = simulate("--help")
-    assert all(f"--{name}" in said.out for name, *_ in OPTIONS)
+    assert told["error"]["hint"] == f"install it with: pip install dibs-lab=={dibs.__version__}"
+    assert "dibs-lab, which is not installed" in " ".join(simulate("--help").out.split())
 
 
 # While it lasts
@@ -256,7 +250,7 @@ def test_a_terminal_is_shown_a_bar(simulate, monkeypatch):
 
 
 def test_elsewhere_a_line_comes_now_and_then(simulate, monkeypatch):
-    monkeypatch.setattr("dibs.testing.sim.sizing._TELL_EVERY", 50)
+    monkeypatch.setattr("dibs_lab.sim.sizing._TELL_EVERY", 50)
     lines = simulate("--workers", "10", "--issues", "200").err.splitlines()
     assert 2 <= len(lines) <= 10
     assert all(

@@ -11,9 +11,9 @@ from dibs.core.events import Event, EventKind
 from dibs.core.ids import IssueRef, RunId, StageName
 from dibs.core.issue import Draft
 from dibs.ports.tracker import IssueQuery
-from dibs.testing.sim.counting import Busiest, Line, Series, Tally
-from dibs.testing.sim.fibres import Process, Simulation
-from dibs.testing.sim.loads import (
+from dibs_lab.sim.counting import Busiest, Line, Series, Tally
+from dibs_lab.sim.fibres import Process, Simulation
+from dibs_lab.sim.loads import (
     AtOnce,
     AtRandom,
     Between,
@@ -27,7 +27,7 @@ from dibs.testing.sim.loads import (
     parse_rate,
     parse_work,
 )
-from dibs.testing.sim.metering import (
+from dibs_lab.sim.metering import (
     GITHUB,
     HOUR_US,
     MINUTE_US,
@@ -39,8 +39,8 @@ from dibs.testing.sim.metering import (
     github,
     parse_limits,
 )
-from dibs.testing.sim.server import Server
-from dibs.testing.sim.sizing import STORE, Distribution, Fleet, _Trial, simulate
+from dibs_lab.sim.server import Server
+from dibs_lab.sim.sizing import STORE, Distribution, Fleet, _Trial, simulate
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 SMALL = Fleet(workers=6, issues=40, work=Between(5 * MINUTE, 15 * MINUTE))

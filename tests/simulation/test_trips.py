@@ -10,11 +10,11 @@ from dibs.core.errors import NoSuchComment, RateLimited, Unavailable
 from dibs.core.events import Event, EventKind
 from dibs.core.issue import Draft
 from dibs.core.labels import AddLabels, EditComment, PostComment, RemoveLabels
-from dibs.testing.sim import Faults, Scenario, our_workers, play
-from dibs.testing.sim.history import Called, Fault
-from dibs.testing.sim.server import Server
-from dibs.testing.sim.wires import WiredTracker
-from dibs.testing.sim.world import World
+from dibs_lab.sim import Faults, Scenario, our_workers, play
+from dibs_lab.sim.history import Called, Fault
+from dibs_lab.sim.server import Server
+from dibs_lab.sim.wires import WiredTracker
+from dibs_lab.sim.world import World
 
 MOVE = (AddLabels(("new",)), PostComment("said"), RemoveLabels(("old",)))
 GRAIN = Scenario().terms.grain

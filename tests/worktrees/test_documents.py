@@ -10,7 +10,7 @@ from tests.architecture.pages import DOCS, blocks
 from tests.servers.git_repository import ALONE
 
 import dibs.worktrees
-from dibs.testing.fakehub import FakeHub, Limits, Permission
+from dibs_lab.fakehub import FakeHub, Limits, Permission
 
 from .places import clone, commit
 

@@ -9,8 +9,8 @@ from dibs.adapters.github.client import Limits as Paces
 from dibs.adapters.github.client import Transports
 from dibs.adapters.github.pulls import GithubPulls
 from dibs.core.errors import BadConfiguration, NotPermitted, Unavailable
-from dibs.testing.fakehub import FakeHub, Fault, Limits, Permission, Wrong
 from dibs.worktrees import ChainStep, CrossRepoPRChain, PullState
+from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Wrong
 
 from .features import BRANCH, NAMES, chain_in, clones, planned, targets
 from .places import child

@@ -11,7 +11,8 @@ import click
 from dibs._version import __version__
 
 # Each command, the module it is in, and what `dibs --help` says of it without importing that.
-COMMANDS = {
+# No module: another distribution has it, and declares it as an entry point of `dibs.commands`.
+COMMANDS: dict[str, tuple[str | None, str]] = {
     "init": ("setup", "Write a dibs.toml and make the backlog ready."),
     "config": ("setup", "Look at the configuration: show, validate, schema."),
     "completion": (
@@ -81,7 +82,7 @@ COMMANDS = {
         "Drain a fresh backlog with several workers; kill one, freeze another; show what happened.",
     ),
     "simulate": (
-        "simulate",
+        None,
         "Simulate a fleet: throughput, takeovers, duplicate starts, API requests.",
     ),
 }
@@ -100,7 +101,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"dibs.frontends.cli.{COMMANDS[cmd_name][0]}")
+        place = COMMANDS[cmd_name][0]
+        if place is None:
+            return _elsewhere(cmd_name)
+        module = importlib.import_module(f"dibs.frontends.cli.{place}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_") + "_command")
         return command
 
@@ -128,6 +132,29 @@ class LazyGroup(click.Group):
                     f"{error.message} Did you mean {close[0]!r}?", ctx
                 ) from error
             raise
+
+
+def _elsewhere(name: str) -> click.Command:
+    """The command of another distribution; if that is not installed, one that says so."""
+    from importlib.metadata import entry_points
+
+    found = entry_points(group="dibs.commands", name=name)
+    if found:
+        command: click.Command = found[name].load()
+        return command
+
+    about = f"{COMMANDS[name][1]} In the distribution dibs-lab, which is not installed."
+
+    @click.command(name, help=about, context_settings={"ignore_unknown_options": True})
+    @click.argument("arguments", nargs=-1)
+    def missing(arguments: tuple[str, ...]) -> None:  # noqa: ARG001
+        from dibs.core.errors import BadConfiguration
+
+        error = BadConfiguration(f"dibs {name} is in dibs-lab, which is not installed")
+        error.hint = f"install it with: pip install dibs-lab=={__version__}"
+        raise error
+
+    return missing
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
