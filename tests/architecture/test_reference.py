@@ -27,7 +27,7 @@ from dibs.ports.leases import Guarantee
 from dibs.services.running import issue_document
 from dibs.settings import load as config
 from dibs.testing.clock import EPOCH
-from dibs.wiring.stores import KINDS
+from dibs.wiring.stores import STORES as KINDS
 
 from .pages import DOCS, REFERENCE, ROOT, SRC, blocks, codes, name_of, section, table, text
 from .sources import RUNTIME, name_in_source, nodes

@@ -27,7 +27,7 @@ BACKLOG = {
     "dibs.ports": "leases system tracker",
     "dibs.services": "effects shown_leases",
     "dibs.settings": "load",
-    "dibs.wiring": "services",
+    "dibs.wiring": "services trackers",
 }
 BOARD = {"dibs.services": "board scanning"}
 GRANTS = {"dibs.frontends.cli": "leasing", "dibs.services": "claiming resuming"}

@@ -8,7 +8,7 @@ import pytest
 
 import dibs
 from dibs.testing import conformance
-from dibs.wiring.stores import KINDS
+from dibs.wiring.stores import STORES as STORE_KINDS
 
 from . import __main__ as printing
 from .adapters import STORES, TRACKERS
@@ -96,7 +96,7 @@ def test_a_line_that_is_not_there_is_named(capsys):
     assert capsys.readouterr().out.startswith("no such line: mongodb; known: comments-on-github,")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=[kind.scheme for kind in KINDS])
+@pytest.mark.parametrize("kind", STORE_KINDS, ids=[kind.scheme for kind in STORE_KINDS])
 def test_what_dibs_stores_prints_is_what_the_suite_proves(kind):
     lines = {
         "postgresql": "postgres",

@@ -1,1 +1,47 @@
-"""Turns settings into adapters and services."""
+"""Turns settings into adapters and services.
+
+Trackers and lease stores are rows of two registries, `trackers` and `stores`. Other distributions
+add rows through entry points, which are read here.
+"""
+
+from typing import TypeVar
+
+from dibs.core.errors import BadConfiguration
+
+_Kind = TypeVar("_Kind")
+
+
+def kind_declared_as(scheme: str, group: str, expected: type[_Kind]) -> _Kind | None:
+    """The row that an installed distribution declares for this scheme; None if none does.
+
+    Raises BadConfiguration if the entry point cannot be loaded or is something else than a row.
+    """
+    from importlib.metadata import entry_points
+
+    found = tuple(entry_points(group=group, name=scheme))
+    if not found:
+        return None
+    if len(found) > 1:
+        owners = " and ".join(sorted(point.dist.name for point in found if point.dist))
+        raise BadConfiguration(f"{scheme!r} is declared twice in {group}, by {owners}")
+    try:
+        kind = found[0].load()
+    except (ImportError, AttributeError) as flaw:
+        raise BadConfiguration(
+            f"{scheme!r} is declared in {group} as {found[0].value}, which cannot be loaded: {flaw}"
+        ) from flaw
+    if not isinstance(kind, expected):
+        raise BadConfiguration(
+            f"{scheme!r} is declared in {group} as {found[0].value}, "
+            f"which is no {expected.__name__}"
+        )
+    return kind
+
+
+def kinds_declared(group: str, expected: type[_Kind]) -> tuple[_Kind, ...]:
+    """Every row that installed distributions declare, by scheme; for lists that people read."""
+    from importlib.metadata import entry_points
+
+    schemes = sorted({point.name for point in entry_points(group=group)})
+    rows = (kind_declared_as(scheme, group, expected) for scheme in schemes)
+    return tuple(row for row in rows if row is not None)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,12 +21,20 @@ from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration
 from dibs.core.events import Reached, unwatched
 from dibs.core.fold import FoldRules
-from dibs.core.ids import HolderId, RunId, ServerTime
+from dibs.core.ids import HolderId, RunId
 from dibs.core.pipeline import Dialect, InProcess, Pipeline, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
 from dibs.ports.tracker import Batching, Inspectable, OneTrip, SelfChecking, Tracker, looks_ahead
 from dibs.settings.load import Settings, actor
+from dibs.wiring.trackers import (
+    TRACKERS,
+    OpenTracker,
+    open_tracker,
+    sqlite_path,
+    tracker_kind,
+    wake_file,
+)
 
 if TYPE_CHECKING:
     from random import Random
@@ -58,8 +66,6 @@ if TYPE_CHECKING:
 
 _WEBHOOK_KEYS = "GITHUB_WEBHOOK_SECRET"
 _Answer = TypeVar("_Answer")
-
-TRACKERS = ("sqlite:PATH", "github:OWNER/REPO[,OWNER/REPO...]", "memory:")
 
 
 class Adapters(Struct):
@@ -557,9 +563,8 @@ def places_of(settings: Settings) -> Workplaces:
 
 def named_repos(settings: Settings) -> tuple[str, ...]:
     """The repositories that the tracker's setting names; the nameless one where it names none."""
-    scheme, _, place = settings.tracker.partition(":")
-    named = tuple(repo.strip() for repo in place.split(",") if repo.strip())
-    return named if scheme == "github" and named else ("",)
+    kind = tracker_kind(settings.tracker)
+    return ("",) if kind is None else kind.repos(settings.tracker.partition(":")[2])
 
 
 # The pre-push hook
@@ -601,7 +606,7 @@ def impatiently(work: Callable[[], _Answer], seconds: float) -> _Answer:
 def backlog_is_absent(settings: Settings) -> bool:
     """Whether the embedded backlog was never made."""
     scheme, _, place = settings.tracker.partition(":")
-    return scheme == "sqlite" and _absent(_path(settings, place))
+    return scheme == "sqlite" and _absent(sqlite_path(settings, place))
 
 
 def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
@@ -641,11 +646,10 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
     Raises BadConfiguration if there is nothing to verify them with, unless `unsigned` will do.
     """
     from dibs.adapters.files import FileWaker
-    from dibs.adapters.github.webhooks import GithubDeliveries
     from dibs.services.listening import Listening
 
-    scheme, _, place = settings.tracker.partition(":")
-    if scheme != "github":
+    kind = tracker_kind(settings.tracker)
+    if kind is None or kind.deliveries is None:
         shown = without_secrets(settings.tracker)
         raise BadConfiguration(f"tracker {shown!r} sends nothing by itself; github:OWNER/REPO does")
     keys = webhook_keys(os.environ)
@@ -656,11 +660,11 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
             hint="look at the environment that dibs is started with",
         )
     return Listening(
-        GithubDeliveries(keys),
-        FileWaker(_wake_file(settings)),
+        kind.deliveries(keys),
+        FileWaker(wake_file(settings)),
         settings.pipeline,
         SystemClock(),
-        repos=[repo.strip() for repo in place.split(",")],
+        repos=named_repos(settings),
     )
 
 
@@ -670,130 +674,72 @@ def webhook_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
     return tuple(key.strip().encode() for key in told if key.strip())
 
 
-def _wake_file(settings: Settings) -> Path:
-    return settings.root / ".dibs" / "wake"
-
-
 def refuse_unknown(settings: Settings) -> None:
     """Before anything is made: is there an adapter for what the settings name?"""
-    if settings.tracker.partition(":")[0] not in {form.partition(":")[0] for form in TRACKERS}:
-        _refuse("tracker", settings.tracker, TRACKERS)
+    if tracker_kind(settings.tracker) is None:
+        raise _unknown("tracker", settings.tracker, [kind.form for kind in TRACKERS])
     if settings.leases == "auto":
         return
-    from dibs.wiring.stores import KINDS, SCHEMES
+    from dibs.wiring.stores import STORES, store_kind
 
-    if settings.leases.partition(":")[0] not in {"auto", *SCHEMES}:
-        _refuse("leases", settings.leases, ("auto", *(kind.form for kind in KINDS)))
+    if store_kind(settings.leases) is None:
+        raise _unknown("leases", settings.leases, ["auto", *(kind.form for kind in STORES)])
 
 
-def _refuse(key: str, value: str, forms: tuple[str, ...]) -> NoReturn:
+def _unknown(key: str, value: str, forms: Sequence[str]) -> BadConfiguration:
     shown = without_secrets(value)
-    raise BadConfiguration(f"{key} {shown!r} is not known; it may be {', '.join(forms)}")
+    return BadConfiguration(f"{key} {shown!r} is not known; it may be {', '.join(forms)}")
 
 
 def _adapters(
     settings: Settings, author: str, keyring: Keyring | None, *, create: bool
 ) -> Adapters:
-    journal = FileJournal(settings.journal) if settings.journal else NoJournal()
     refuse_unknown(settings)
-    scheme, _, rest = settings.tracker.partition(":")
-    match scheme:
-        case "sqlite" if not create and _absent(_path(settings, rest)):
-            return _in_memory(settings, author)
-        case "sqlite":
-            return _embedded(settings, author, rest, journal)
-        case "github":
-            return _on_github(settings, rest, journal, keyring)
-        case "memory":
-            return _in_memory(settings, author)
-        case _:
-            raise AssertionError("unknown trackers were refused before")
+    absent = not create and backlog_is_absent(settings)
+    shown = replace(settings, tracker="memory:", leases="auto") if absent else settings
+    opened = open_tracker(shown, author, keyring)
+    store, closing = _store(shown, opened)
+    pauses, granters = opened.pauses, opened.granters
+    if pauses is None or granters is None:
+        from dibs.adapters.sqlite.control import SqliteGranters, SqlitePauses
+        from dibs.adapters.sqlite.database import Database
 
-
-def _embedded(settings: Settings, author: str, place: str, journal: Journal) -> Adapters:
-    from dibs.adapters.sqlite.control import SqliteGranters, SqlitePauses
-    from dibs.adapters.sqlite.database import Database
-    from dibs.adapters.sqlite.tracker import SqliteTracker
-
-    database = Database(_path(settings, place))
-    pipeline = settings.pipeline
-    shelf = pipeline.vetoes | {pipeline.labels.claimed}
-    tracker: Tracker = SqliteTracker(database, author=author, shelf=shelf)
-    if os.environ.get("DIBS_BATCH") == "0":
-        from dibs.adapters.wrappers.trackers import PlainTracker
-
-        tracker = PlainTracker(tracker)
-    store, closing = _store(settings, database.path)
-    return Adapters(
-        tracker=tracker,
-        store=store,
-        pauses=SqlitePauses(database),
-        journal=journal,
-        clock=SystemClock(),
-        granters=SqliteGranters(database),
-        close=[database.close, *closing],
-    )
-
-
-def _on_github(
-    settings: Settings, place: str, journal: Journal, keyring: Keyring | None
-) -> Adapters:
-    try:
-        from dibs.adapters.github.opening import open_repositories
-    except ModuleNotFoundError as missing:
-        raise BadConfiguration(
-            f"tracker {settings.tracker!r} needs {missing.name}, which is not installed; "
-            "install dibs with its extra: dibs[github]"
-        ) from missing
-    from dibs.adapters.files import FileHints
-    from dibs.core.labels import label_looks
-
-    clock, github = SystemClock(), settings.github
-    opened = open_repositories(
-        place,
-        os.environ if not github.api else {**os.environ, "GITHUB_API_URL": github.api},
-        clock,
-        looks=label_looks(settings.pipeline),
-        trusted=github.trusted,
-        reply_s=github.timeout.total_seconds(),
-        graphql=github.graphql,
-        minds_pulls=settings.pipeline.people.pulls,
-        keyring=keyring,
-        machines=github.machines,
-        pace=github.pace,
-    )
-    store, closing = _store(settings, None)
+        control = Database(settings.root / ".dibs" / "control.db")
+        closing.append(control.close)
+        pauses, granters = pauses or SqlitePauses(control), granters or SqliteGranters(control)
+    journal = None if shown.tracker.startswith("memory:") else settings.journal
     return Adapters(
         tracker=opened.tracker,
         store=store,
-        pauses=opened.control,
-        journal=journal,
-        clock=clock,
-        granters=opened.control,
-        hints=FileHints(_wake_file(settings)),
-        budgeted=opened.transports,
-        prepare=opened.control.prepare,
-        close=[opened.transports.close, *closing],
+        pauses=pauses,
+        journal=FileJournal(journal) if journal else NoJournal(),
+        clock=opened.clock,
+        granters=granters,
+        hints=opened.hints,
+        budgeted=opened.budgeted,
+        prepare=opened.prepare,
+        close=[*opened.close, *closing],
     )
 
 
 def _store(
-    settings: Settings, tracker_file: Path | None
+    settings: Settings, opened: OpenTracker
 ) -> tuple[LeaseStore | None, list[Callable[[], None]]]:
-    from dibs.adapters.sqlite.database import Database
-    from dibs.adapters.sqlite.leases import SqliteLeases
-
+    """The store that grants, None for comments; and what to close with it."""
     scheme, _, place = settings.leases.partition(":")
     match scheme:
         case "comments":
             return None, []
-        case "auto" if tracker_file is None:
-            return None, []
         case "auto":
-            assert tracker_file is not None, "the case above"
-            database = Database(tracker_file)
+            return opened.own_leases() if opened.own_leases else None, []
         case "sqlite":
-            database = Database(_path(settings, place))
+            from dibs.adapters.sqlite.database import Database
+            from dibs.adapters.sqlite.leases import SqliteLeases
+
+            database = Database(sqlite_path(settings, place))
+            return SqliteLeases(database), [database.close]
+        case "memory" if settings.tracker.startswith("memory:") and opened.own_leases:
+            return opened.own_leases(), []
         case "memory":
             raise BadConfiguration(
                 f"leases {settings.leases!r} do not go with tracker {settings.tracker!r}"
@@ -804,44 +750,11 @@ def _store(
             around = Surroundings(settings.root)
             store = open_store(settings.leases, around)
             return store, [*around.closing, store.close]
-    return SqliteLeases(database), [database.close]
-
-
-def _in_memory(settings: Settings, author: str) -> Adapters:
-    from dibs.adapters.memory.control import MemoryPauses
-    from dibs.adapters.memory.leases import MemoryLeases
-    from dibs.adapters.memory.tracker import MemoryTracker
-    from dibs.adapters.system import wall_clock
-
-    def now() -> ServerTime:
-        moment = wall_clock()  # in whole milliseconds, as cards write them
-        return ServerTime(moment.replace(microsecond=moment.microsecond // 1000 * 1000))
-
-    store: LeaseStore | None
-    closing: list[Callable[[], None]] = []
-    if not settings.tracker.startswith("memory") or settings.leases in ("auto", "memory:"):
-        store = MemoryLeases(now)  # also for a backlog that is not there yet: nothing is held
-    else:
-        store, closing = _store(settings, None)
-    return Adapters(
-        tracker=MemoryTracker(now, author=author),
-        store=store,
-        pauses=MemoryPauses(now),
-        journal=NoJournal(),
-        clock=SystemClock(),
-        close=closing,
-    )
 
 
 def _absent(path: Path) -> bool:
     """Whether there simply is no such file yet; not whether something is in its way."""
     return not path.exists() and (path.parent.is_dir() or not path.parent.exists())
-
-
-def _path(settings: Settings, place: str) -> Path:
-    if not place:
-        raise BadConfiguration(f"{settings.tracker!r} names no file; write it as sqlite:PATH")
-    return settings.root / place
 
 
 _TELLING = ("namespace", "region", "endpoint", "host", "port", "db", "dbname", "service", "prefix")
@@ -856,8 +769,9 @@ def granter_name(settings: Settings) -> str:
     """
     scheme, _, place = settings.leases.partition(":")
     tracker, _, tracker_file = settings.tracker.partition(":")
-    if scheme == "auto" and tracker == "github":
-        return "comments"
+    kind = tracker_kind(settings.tracker)
+    if scheme == "auto" and kind is not None and kind.auto_leases != "auto":
+        return kind.auto_leases
     if scheme != "sqlite":
         return without_secrets(settings.leases) + _telling_options(settings.leases)
     file = (settings.root / place).resolve()

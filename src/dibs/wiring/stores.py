@@ -1,5 +1,8 @@
 """Lease stores by their scheme: what each promises, what it needs, and how it is opened.
 
+One row for each store. The rows of other distributions are entry points of the group `dibs.stores`:
+the name is the scheme, the value a `StoreKind`.
+
 The only place that names a store's client library. An adapter is imported when it is configured
 and not before; a library that is not there is a setting to change, not a traceback.
 """
@@ -15,6 +18,7 @@ from msgspec import Struct, field
 from dibs.core.errors import BadConfiguration
 from dibs.core.references import without_secrets
 from dibs.ports.leases import Guarantee, LeaseStore
+from dibs.wiring import kind_declared_as, kinds_declared
 
 if TYPE_CHECKING:
     from dibs.adapters.sqlite.observations import FileObservations
@@ -114,7 +118,7 @@ def _adapter(vendor: str) -> Any:
     return importlib.import_module(f"dibs.adapters.{vendor}.leases")
 
 
-KINDS: tuple[StoreKind, ...] = (
+STORES: tuple[StoreKind, ...] = (
     StoreKind(
         "comments",
         "comments",
@@ -204,16 +208,29 @@ KINDS: tuple[StoreKind, ...] = (
     ),
 )
 
-SCHEMES = {scheme: kind for kind in KINDS for scheme in (kind.scheme, *kind.also)}
+
+def store_kind(setting: str) -> StoreKind | None:
+    """The row of the setting's scheme, ours or another distribution's; None if there is none."""
+    scheme = setting.partition(":")[0]
+    ours = next((kind for kind in STORES if scheme in (kind.scheme, *kind.also)), None)
+    return ours or kind_declared_as(scheme, "dibs.stores", StoreKind)
+
+
+def store_kinds() -> tuple[StoreKind, ...]:
+    """Every row: ours, then those of other distributions."""
+    return (*STORES, *kinds_declared("dibs.stores", StoreKind))
 
 
 def open_store(place: str, around: Surroundings) -> ClosableStore:
     """The store that the setting names, if it is one with a place of its own."""
-    kind = SCHEMES[place.partition(":")[0]]
+    kind = store_kind(place)
+    assert kind is not None, "unknown stores were refused before"
     assert kind.opens is not None, "the others are opened together with the tracker"
     try:
         return kind.opens(place, around)
     except ModuleNotFoundError as missing:
+        if not kind.extra:
+            raise
         raise BadConfiguration(
             f"leases {without_secrets(place)!r} needs {missing.name}, which is not installed; "
             f"install dibs with its extra: dibs[{kind.extra}]"

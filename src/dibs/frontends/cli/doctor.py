@@ -52,6 +52,7 @@ def _local(settings: Settings) -> Iterator["Finding"]:
     """What this machine can say by itself."""
     from dibs.services.diagnosing import about_handlers, about_places, about_signing
     from dibs.wiring.services import keyring_of, named_repos, places_of, runner_of
+    from dibs.wiring.trackers import tracker_kind
 
     yield from _trying("signing", lambda: about_signing(keyring_of(os.environ)))
     yield from about_handlers(settings.pipeline, runner_of(settings))
@@ -59,7 +60,8 @@ def _local(settings: Settings) -> Iterator["Finding"]:
     yield from _folder("runs", settings.runs)
     if settings.journal is not None:
         yield from _folder("journal", settings.journal.parent)
-    if settings.tracker.startswith("github"):
+    kind = tracker_kind(settings.tracker)
+    if kind is not None and kind.deliveries is not None:
         yield from _webhooks()
 
 

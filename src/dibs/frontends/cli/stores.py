@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 @answering
 def stores_command(context: Context) -> Answer:
     """Show what each lease store promises, and which one is configured."""
-    from dibs.wiring.stores import KINDS, SCHEMES
+    from dibs.wiring.stores import store_kind, store_kinds
 
     settings = context.settings
     place = settings.tracker if settings.leases == "auto" else settings.leases
-    configured = SCHEMES.get(place.partition(":")[0])
-    data = [_kind_data(kind, configured=kind is configured) for kind in KINDS]
+    configured, kinds = store_kind(place), store_kinds()
+    data = [_kind_data(kind, configured=kind is configured) for kind in kinds]
     lines = table(
         ("leases", "one holder", "fence", "wip", "expiry by", "waiting", "scope", "install"),
-        [_kind_row(kind) for kind in KINDS],
+        [_kind_row(kind) for kind in kinds],
     )
     lines += [
         "",

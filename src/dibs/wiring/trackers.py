@@ -1,0 +1,215 @@
+"""Trackers by their scheme: what each is for, what it needs, and how it is opened.
+
+One row for each tracker. The rows of other distributions are found through entry points of the
+group `dibs.trackers`: the name is the scheme, the value a `TrackerKind`. They are looked for only
+if a setting names a scheme that dibs does not have, because reading entry points costs time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+
+from dibs.adapters.system import SystemClock
+from dibs.core.errors import BadConfiguration
+from dibs.core.ids import ServerTime
+from dibs.wiring import kind_declared_as
+
+if TYPE_CHECKING:
+    from dibs.core.signing import Keyring
+    from dibs.ports.leases import Granters, LeaseStore, Pauses
+    from dibs.ports.system import Clock, Deliveries, Hints
+    from dibs.ports.tracker import Budgeted, Tracker
+    from dibs.settings.load import Settings
+
+
+class TrackerRequest(Struct, frozen=True):
+    """What a tracker is opened with."""
+
+    place: str
+    """The setting behind its scheme: `OWNER/REPO` of `github:OWNER/REPO`."""
+    settings: Settings
+    author: str
+    """Who writes, where the tracker has no accounts."""
+    environment: Mapping[str, str]
+    keyring: Keyring | None = None
+
+
+class OpenTracker(Struct):
+    """A tracker, and what comes with it."""
+
+    tracker: Tracker
+    pauses: Pauses | None = None
+    """None: pauses are kept in a file of this folder, for this machine."""
+    granters: Granters | None = None
+    """None: which store grants is kept in a file of this folder, for this machine."""
+    own_leases: Callable[[], LeaseStore] | None = None
+    """The store that `leases = "auto"` means; None: the tracker's comments."""
+    clock: Clock = field(default_factory=SystemClock)
+    hints: Hints | None = None
+    budgeted: Budgeted | None = None
+    prepare: Callable[[], tuple[str, ...]] = tuple
+    """Makes what the tracker needs besides labels; returns what was made, in words."""
+    close: list[Callable[[], None]] = field(default_factory=list)
+
+
+class TrackerKind(Struct, frozen=True):
+    """One row of the registry."""
+
+    scheme: str
+    form: str
+    """How the setting `tracker` is written."""
+    scope: str
+    """Who shares such a backlog."""
+    opens: Callable[[TrackerRequest], OpenTracker]
+    extra: str = ""
+    """What to install: `dibs[extra]`."""
+    repos: Callable[[str], tuple[str, ...]] = lambda _: ("",)
+    """The repositories that a place names; the nameless one where it names none."""
+    auto_leases: str = "auto"
+    """What the store of `leases = "auto"` is called: by its file, or `comments`."""
+    deliveries: Callable[[tuple[bytes, ...]], Deliveries] | None = None
+    """Reads deliveries of webhooks, verified with these keys; None: the tracker sends none."""
+
+
+def wake_file(settings: Settings) -> Path:
+    return settings.root / ".dibs" / "wake"
+
+
+def sqlite_path(settings: Settings, place: str) -> Path:
+    if not place:
+        raise BadConfiguration(f"{settings.tracker!r} names no file; write it as sqlite:PATH")
+    return settings.root / place
+
+
+def _open_sqlite(request: TrackerRequest) -> OpenTracker:
+    from dibs.adapters.sqlite.control import SqliteGranters, SqlitePauses
+    from dibs.adapters.sqlite.database import Database
+    from dibs.adapters.sqlite.tracker import SqliteTracker
+
+    settings = request.settings
+    database = Database(sqlite_path(settings, request.place))
+    pipeline = settings.pipeline
+    shelf = pipeline.vetoes | {pipeline.labels.claimed}
+    tracker: Tracker = SqliteTracker(database, author=request.author, shelf=shelf)
+    if request.environment.get("DIBS_BATCH") == "0":
+        from dibs.adapters.wrappers.trackers import PlainTracker
+
+        tracker = PlainTracker(tracker)
+    close: list[Callable[[], None]] = [database.close]
+
+    def own_leases() -> LeaseStore:
+        from dibs.adapters.sqlite.leases import SqliteLeases
+
+        beside = Database(database.path)
+        close.append(beside.close)
+        return SqliteLeases(beside)
+
+    return OpenTracker(
+        tracker,
+        SqlitePauses(database),
+        SqliteGranters(database),
+        own_leases=own_leases,
+        close=close,
+    )
+
+
+def _open_memory(request: TrackerRequest) -> OpenTracker:
+    from dibs.adapters.memory.control import MemoryGranters, MemoryPauses
+    from dibs.adapters.memory.leases import MemoryLeases
+    from dibs.adapters.memory.tracker import MemoryTracker
+    from dibs.adapters.system import wall_clock
+
+    def now() -> ServerTime:
+        moment = wall_clock()  # in whole milliseconds, as cards write them
+        return ServerTime(moment.replace(microsecond=moment.microsecond // 1000 * 1000))
+
+    tracker = MemoryTracker(now, author=request.author)
+    return OpenTracker(
+        tracker, MemoryPauses(now), MemoryGranters(), own_leases=lambda: MemoryLeases(now)
+    )
+
+
+def _open_github(request: TrackerRequest) -> OpenTracker:
+    from dibs.adapters.files import FileHints
+    from dibs.adapters.github.opening import open_repositories
+    from dibs.core.labels import label_looks
+
+    settings, clock = request.settings, SystemClock()
+    github, environment = settings.github, request.environment
+    opened = open_repositories(
+        request.place,
+        environment if not github.api else {**environment, "GITHUB_API_URL": github.api},
+        clock,
+        looks=label_looks(settings.pipeline),
+        trusted=github.trusted,
+        reply_s=github.timeout.total_seconds(),
+        graphql=github.graphql,
+        minds_pulls=settings.pipeline.people.pulls,
+        keyring=request.keyring,
+        machines=github.machines,
+        pace=github.pace,
+    )
+    return OpenTracker(
+        opened.tracker,
+        opened.control,
+        opened.control,
+        clock=clock,
+        hints=FileHints(wake_file(settings)),
+        budgeted=opened.transports,
+        prepare=opened.control.prepare,
+        close=[opened.transports.close],
+    )
+
+
+def _github_deliveries(keys: tuple[bytes, ...]) -> Deliveries:
+    from dibs.adapters.github.webhooks import GithubDeliveries
+
+    return GithubDeliveries(keys)
+
+
+def _repositories(place: str) -> tuple[str, ...]:
+    return tuple(repo.strip() for repo in place.split(",") if repo.strip()) or ("",)
+
+
+TRACKERS = (
+    TrackerKind("sqlite", "sqlite:PATH", "one machine", _open_sqlite),
+    TrackerKind(
+        "github",
+        "github:OWNER/REPO[,OWNER/REPO...]",
+        "everybody who may write to the repository",
+        _open_github,
+        extra="github",
+        repos=_repositories,
+        auto_leases="comments",
+        deliveries=_github_deliveries,
+    ),
+    TrackerKind("memory", "memory:", "one process", _open_memory),
+)
+
+
+def tracker_kind(setting: str) -> TrackerKind | None:
+    """The row of the setting's scheme, ours or another distribution's; None if there is none."""
+    scheme = setting.partition(":")[0]
+    ours = next((kind for kind in TRACKERS if kind.scheme == scheme), None)
+    return ours or kind_declared_as(scheme, "dibs.trackers", TrackerKind)
+
+
+def open_tracker(settings: Settings, author: str, keyring: Keyring | None = None) -> OpenTracker:
+    """Open the tracker that the settings name. Raises BadConfiguration if its extra is missing."""
+    kind = tracker_kind(settings.tracker)
+    assert kind is not None, "unknown trackers were refused before"
+    place = settings.tracker.partition(":")[2]
+    try:
+        return kind.opens(TrackerRequest(place, settings, author, os.environ, keyring))
+    except ModuleNotFoundError as missing:
+        if not kind.extra:
+            raise
+        raise BadConfiguration(
+            f"tracker {settings.tracker!r} needs {missing.name}, which is not installed; "
+            f"install dibs with its extra: dibs[{kind.extra}]"
+        ) from missing

@@ -1,0 +1,172 @@
+"""Adapters of strangers: installed from a folder, configured by their scheme, put through the suites."""
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dibs.core.errors import BadConfiguration
+from dibs.settings.load import from_mapping
+from dibs.testing.conformance import TrackerHarness, prove_tracker
+from dibs.wiring.services import refuse_unknown
+from dibs.wiring.stores import Surroundings, open_store, store_kind, store_kinds
+from dibs.wiring.trackers import open_tracker, tracker_kind
+
+from .harnesses import outwait
+
+PACKAGE = '''\
+"""A stranger's adapters: they keep everything in a SQLite file of their own."""
+
+from pathlib import Path
+
+from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.leases import SqliteLeases
+from dibs.adapters.sqlite.tracker import SqliteTracker
+from dibs.ports.leases import Guarantee
+from dibs.wiring.stores import Expiry, StoreKind, Waiting
+from dibs.wiring.trackers import OpenTracker, TrackerKind
+
+
+class TinyTracker(SqliteTracker):
+    pass
+
+
+class TinyStore(SqliteLeases):
+    def __init__(self, database):
+        super().__init__(database)
+        self.close = database.close
+
+
+def open_tiny(request):
+    database = Database(request.settings.root / request.place)
+    return OpenTracker(TinyTracker(database, author=request.author), close=[database.close])
+
+
+def open_store(place, around):
+    return TinyStore(Database(around.root / place.partition(":")[2]))
+
+
+TRACKER = TrackerKind("tiny", "tiny:PATH", "one machine", open_tiny, auto_leases="comments")
+STORE = StoreKind(
+    "tinystore",
+    "tinystore:PATH",
+    "one machine",
+    Guarantee.ATOMIC | Guarantee.FENCED,
+    Expiry.SERVER,
+    Waiting.POLLS,
+    open_store,
+)
+NOT_A_ROW = "something else"
+'''
+POINTS = """\
+[dibs.trackers]
+tiny = tiny_adapters:TRACKER
+odd = tiny_adapters:NOT_A_ROW
+lost = tiny_adapters:MISSING
+
+[dibs.stores]
+tinystore = tiny_adapters:STORE
+"""
+
+
+def install(folder: Path) -> None:
+    """What pip leaves behind of a distribution."""
+    (folder / "tiny_adapters.py").write_text(PACKAGE)
+    info = folder / "tiny_adapters-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-adapters\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(POINTS)
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    install(folder)
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+    sys.modules.pop("tiny_adapters", None)
+
+
+def settings_in(folder: Path, **wanted):
+    return from_mapping({"tracker": "tiny:here.db", **wanted}, source="a test", root=folder)
+
+
+class TinyHarness(TrackerHarness):
+    def __init__(self, first, second, database) -> None:
+        super().__init__(first.tracker)
+        self._second, self._database = second.tracker, database
+
+    def another(self):
+        return self._second
+
+    def advance(self, seconds: float) -> None:
+        outwait(self._database, seconds)
+
+
+def test_a_strangers_tracker_is_opened_by_its_scheme_and_conforms(installed, tmp_path):
+    numbers = iter(range(1000))
+
+    @contextmanager
+    def opened():
+        folder = tmp_path / f"backlog-{next(numbers)}"
+        folder.mkdir()
+        first, second = (open_tracker(settings_in(folder), "fleet") for _ in range(2))
+        try:
+            yield TinyHarness(first, second, first.tracker._database)
+        finally:
+            for one in (*first.close, *second.close):
+                one()
+
+    prove_tracker(opened).insist()
+
+
+def test_a_strangers_store_is_opened_by_its_scheme_and_listed(installed, tmp_path):
+    kind = store_kind("tinystore:leases.db")
+    assert kind in store_kinds()
+    store = open_store("tinystore:leases.db", Surroundings(tmp_path))
+    assert type(store).__name__ == "TinyStore"
+    store.close()
+
+
+def test_a_whole_backlog_runs_on_them(installed, tmp_path):
+    folder = tmp_path / "backlog"
+    folder.mkdir()
+    (folder / "dibs.toml").write_text('tracker = "tiny:b.db"\nleases = "tinystore:l.db"\n')
+
+    def dibs(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "dibs", *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(installed)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    dibs("init")
+    dibs("add", "one", "two")
+    dibs("claim", "1", "--ttl", "10m")
+    assert "claimed" in dibs("list")
+    dibs("pause", "--fleet", "--reason", "a look around")
+    assert "a look around" in dibs("status")
+    assert "tinystore:PATH" in dibs("stores")
+
+
+def test_a_scheme_that_nobody_declares_is_refused_with_those_that_there_are(installed, tmp_path):
+    with pytest.raises(BadConfiguration, match="'gitlab:acme/shop' is not known; .* sqlite:PATH"):
+        refuse_unknown(settings_in(tmp_path, tracker="gitlab:acme/shop"))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "flaw"), [("odd", "is no TrackerKind"), ("lost", "cannot be loaded")]
+)
+def test_an_entry_point_that_is_no_row_is_named(installed, scheme, flaw):
+    with pytest.raises(BadConfiguration, match=flaw):
+        tracker_kind(f"{scheme}:x")
