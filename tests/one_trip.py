@@ -17,11 +17,11 @@ from dibs.core.issue import Thread
 from dibs.core.labels import (
     Effect,
 )
-from dibs.ports.tracker import apply_one
+from dibs.ports.tracker import Applies, apply_one
 
 
 class OneTripMemory(MemoryTracker):
-    """A `ports.tracker.OneTrip`."""
+    """Effects in one request."""
 
     def __init__(
         self,
@@ -37,9 +37,11 @@ class OneTripMemory(MemoryTracker):
         """
         super().__init__(now, **options)
         self.before = before
-        self.traits = replace(self.traits, in_flight=in_flight, cheap_reads=False)
+        self.traits = replace(
+            self.traits, in_flight=in_flight, cheap_reads=False, applies=Applies.IN_ONE_REQUEST
+        )
 
-    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+    def apply(self, issue: IssueRef, effects: Sequence[Effect], **_: Any) -> Thread:
         failure: DibsError | None = None
         for effect in effects:
             try:

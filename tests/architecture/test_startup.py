@@ -25,7 +25,7 @@ BACKLOG = {
     "dibs.frontends": "",
     "dibs.frontends.cli": "context main output",
     "dibs.ports": "leases system tracker",
-    "dibs.services": "effects shown_leases",
+    "dibs.services": "effects reading shown_leases",
     "dibs.settings": "load",
     "dibs.wiring": "services trackers",
 }

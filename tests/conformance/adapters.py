@@ -5,7 +5,6 @@ came of each line.
 """
 
 from dibs.ports.leases import Guarantee
-from dibs.ports.tracker import Batching, OneTrip, ReadsMany, SelfChecking
 
 from . import harnesses
 from .dynamodb_harness import dynamodb_leases
@@ -54,19 +53,22 @@ STORES = {
     ),
 }
 
+IN_ONE_STEP, IN_ONE_REQUEST = "in one step", "in one request"
+CHECKS_ITSELF = "checks itself"
+
 TRACKERS = {
     "memory": (harnesses.memory_tracker, ()),
-    "memory-one-trip": (harnesses.memory_tracker_of_one_trip, (OneTrip,)),
+    "memory-one-trip": (harnesses.memory_tracker_of_one_trip, (IN_ONE_REQUEST,)),
     "memory-whole-seconds": (harnesses.memory_tracker_with_seconds, ()),
-    "sqlite": (harnesses.sqlite_tracker, (Batching, SelfChecking)),
+    "sqlite": (harnesses.sqlite_tracker, (IN_ONE_STEP, CHECKS_ITSELF)),
     "memory-signed": (harnesses.signed_memory_tracker, ()),
-    "sqlite-signed": (harnesses.signed_sqlite_tracker, (Batching, SelfChecking)),
+    "sqlite-signed": (harnesses.signed_sqlite_tracker, (IN_ONE_STEP, CHECKS_ITSELF)),
     "memory-spoken": (harnesses.spoken_memory_tracker, ()),
-    "sqlite-spoken": (harnesses.spoken_sqlite_tracker, (Batching, SelfChecking)),
+    "sqlite-spoken": (harnesses.spoken_sqlite_tracker, (IN_ONE_STEP, CHECKS_ITSELF)),
     "sqlite-plain": (harnesses.plain_sqlite_tracker, ()),
-    "sqlite-shelf": (harnesses.sqlite_tracker_with_a_shelf, (Batching, SelfChecking)),
-    "sqlite-two-shelves": (harnesses.sqlite_tracker_with_two_shelves, (Batching, SelfChecking)),
-    "github": (github_tracker, (OneTrip, ReadsMany, SelfChecking)),
-    "github-rest": (github_tracker_over_rest, (OneTrip, ReadsMany, SelfChecking)),
-    "github-emulate": (github_tracker_on_emulate, (OneTrip, ReadsMany, SelfChecking)),
+    "sqlite-shelf": (harnesses.sqlite_tracker_with_a_shelf, (IN_ONE_STEP, CHECKS_ITSELF)),
+    "sqlite-two-shelves": (harnesses.sqlite_tracker_with_two_shelves, (IN_ONE_STEP, CHECKS_ITSELF)),
+    "github": (github_tracker, (IN_ONE_REQUEST, CHECKS_ITSELF)),
+    "github-rest": (github_tracker_over_rest, (IN_ONE_REQUEST, CHECKS_ITSELF)),
+    "github-emulate": (github_tracker_on_emulate, (IN_ONE_REQUEST, CHECKS_ITSELF)),
 }

@@ -12,7 +12,7 @@ from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.adapters.wrappers.trackers import PlainTracker
 from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted, Unavailable
 from dibs.core.issue import Thread
-from dibs.ports.tracker import FoundThreads
+from dibs.ports.tracker import Applies
 from dibs.services.effects import apply
 from dibs.testing.clock import FakeClock
 from dibs.testing.conformance import NotApplicable
@@ -202,9 +202,13 @@ class BelievesEverybody(MemoryTracker):
 
 
 class BatchingMemory(MemoryTracker):
-    def apply(self, issue, effects, *, seen=None):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.traits = replace(self.traits, applies=Applies.IN_ONE_STEP)
+
+    def apply(self, issue, effects, *, if_unchanged=None, **_):
         with self._lock:
-            if seen is not None and self.read(issue).issue != seen:
+            if if_unchanged is not None and self.read(issue).issue != if_unchanged:
                 return None
             kept = dict(self._issues), {ref: list(told) for ref, told in self._comments.items()}
             try:
@@ -215,21 +219,21 @@ class BatchingMemory(MemoryTracker):
 
 
 class BatchTellsWhatWas(BatchingMemory):
-    def apply(self, issue, effects, *, seen=None):
+    def apply(self, issue, effects, *, if_unchanged=None, **_):
         before = self.read(issue)
-        return super().apply(issue, effects, seen=seen) and before
+        return super().apply(issue, effects, if_unchanged=if_unchanged) and before
 
 
 class BatchStopsHalfWay(BatchingMemory):
-    def apply(self, issue, effects, *, seen=None):
+    def apply(self, issue, effects, *, if_unchanged=None, **_):
         with self._lock:
-            if seen is not None and self.read(issue).issue != seen:
+            if if_unchanged is not None and self.read(issue).issue != if_unchanged:
                 return None
             return apply(PlainTracker(self), issue, effects)
 
 
 class BatchNeverLooks(BatchingMemory):
-    def apply(self, issue, effects, *, seen=None):
+    def apply(self, issue, effects, *, if_unchanged=None, **_):
         return super().apply(issue, effects)
 
 
@@ -237,22 +241,26 @@ class BatchNeverLooks(BatchingMemory):
 
 
 class TrippingMemory(MemoryTracker):
-    def trip(self, issue, effects):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.traits = replace(self.traits, applies=Applies.IN_ONE_REQUEST)
+
+    def apply(self, issue, effects, **_):
         return apply(PlainTracker(self), issue, effects)
 
 
 class TripTellsWhatWas(TrippingMemory):
-    def trip(self, issue, effects):
+    def apply(self, issue, effects, **_):
         before = self.read(issue)
-        super().trip(issue, effects)
+        super().apply(issue, effects)
         return before
 
 
 class TripSwallowsFailures(TrippingMemory):
-    def trip(self, issue, effects):
+    def apply(self, issue, effects, **_):
         for effect in effects:
             with suppress(NoSuchComment):
-                super().trip(issue, (effect,))
+                super().apply(issue, (effect,))
         return self.read(issue)
 
 
@@ -260,22 +268,14 @@ class TripSwallowsFailures(TrippingMemory):
 
 
 class ReadingMemory(MemoryTracker):
-    def threads(self, issues):
-        return {issue: self.read(issue) for issue in issues if issue in self._issues}
-
-    def find_threads(self, queries):
-        return tuple(self._with_comments(self.find(query)) for query in queries)
-
-    def _with_comments(self, found):
-        threads = tuple(self.read(issue.ref) for issue in found.issues)
-        return FoundThreads(threads, found.now, found.more)
+    """As the port has it: one after the other."""
 
 
 class ReadsManyButNotAll(ReadingMemory):
     """A page of comments each, and that is said to be all."""
 
-    def threads(self, issues):
-        return {issue: _first_page(thread) for issue, thread in super().threads(issues).items()}
+    def read_many(self, issues):
+        return {issue: _first_page(thread) for issue, thread in super().read_many(issues).items()}
 
 
 def _first_page(thread):
@@ -286,8 +286,8 @@ def _first_page(thread):
 class ReadsManyTwice(ReadingMemory):
     """What it is asked for and does not find, it makes up."""
 
-    def threads(self, issues):
-        found = dict(super().threads(issues))
+    def read_many(self, issues):
+        found = dict(super().read_many(issues))
         last = next(iter(found.values()), None)
         return found if last is None else {**dict.fromkeys(issues, last), **found}
 
@@ -345,6 +345,10 @@ class CuttableHarness(MemoryTrackerHarness):
 
 
 class SelfChecking(MemoryTracker):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.traits = replace(self.traits, checks_itself=True)
+
     def flaws(self):
         return ()
 

@@ -16,7 +16,7 @@ from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.adapters.sqlite.database import Database
 from dibs.adapters.sqlite.leases import SqliteLeases
 from dibs.adapters.sqlite.tracker import SqliteTracker
-from dibs.adapters.wrappers.trackers import PlainTracker, signed, spoken
+from dibs.adapters.wrappers.trackers import PlainTracker, SignedTracker, SpokenTracker
 from dibs.core.agent_dialect import as_native
 from dibs.core.errors import Unavailable
 from dibs.core.fold import FoldRules
@@ -184,7 +184,7 @@ class SignedMemoryHarness(MemoryTrackerHarness):
     """A stranger has no key and no write access."""
 
     def __init__(self, clock: FakeClock, tracker) -> None:
-        super().__init__(clock, signed(tracker, KEYS))
+        super().__init__(clock, SignedTracker(tracker, KEYS))
         self._bare = tracker
 
     def stranger(self):
@@ -211,7 +211,7 @@ def unspoken(body: str) -> str:
 
 class SpokenMemoryHarness(MemoryTrackerHarness):
     def __init__(self, clock: FakeClock, tracker) -> None:
-        super().__init__(clock, spoken(tracker, lambda: EPOCH))
+        super().__init__(clock, SpokenTracker(tracker, lambda: EPOCH))
         self._bare = tracker
 
     def stranger(self):
@@ -230,8 +230,8 @@ def spoken_memory_tracker():
 class SpokenSqliteHarness(SqliteTrackerHarness):
     def __init__(self, opened: Files) -> None:
         super().__init__(opened)
-        self.tracker = spoken(self.tracker, lambda: EPOCH)
-        self._second = spoken(self._second, lambda: EPOCH)
+        self.tracker = SpokenTracker(self.tracker, lambda: EPOCH)
+        self._second = SpokenTracker(self._second, lambda: EPOCH)
 
     def as_given(self, body):
         return unspoken(body)
@@ -246,8 +246,8 @@ def spoken_sqlite_tracker():
 class SignedSqliteHarness(SqliteTrackerHarness):
     def __init__(self, opened: Files) -> None:
         super().__init__(opened)
-        self.tracker = signed(self.tracker, KEYS)
-        self._second = signed(self._second, KEYS)
+        self.tracker = SignedTracker(self.tracker, KEYS)
+        self._second = SignedTracker(self._second, KEYS)
 
     def as_given(self, body):
         return unsigned(body)
@@ -429,7 +429,7 @@ class CommentsOnSqlite(CommentsHarness):
 @contextmanager
 def signed_comments_on_memory():
     server = FakeClock()
-    tracker = signed(MemoryTracker(server.server_now), KEYS)
+    tracker = SignedTracker(MemoryTracker(server.server_now), KEYS)
     yield CommentsHarness((tracker, tracker), server.advance, FakeClock)
 
 

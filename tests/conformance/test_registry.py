@@ -1,4 +1,4 @@
-"""Adapters of strangers: installed from a folder, configured by their scheme, put through the suites."""
+"""Adapters of strangers: laid out as pip does, configured by their scheme, put to the suites."""
 
 import os
 import subprocess
@@ -160,7 +160,7 @@ def test_a_whole_backlog_runs_on_them(installed, tmp_path):
 
 
 def test_a_scheme_that_nobody_declares_is_refused_with_those_that_there_are(installed, tmp_path):
-    with pytest.raises(BadConfiguration, match="'gitlab:acme/shop' is not known; .* sqlite:PATH"):
+    with pytest.raises(BadConfiguration, match=r"'gitlab:acme/shop' is not known; .* sqlite:PATH"):
         refuse_unknown(settings_in(tmp_path, tracker="gitlab:acme/shop"))
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from dibs.adapters.memory.tracker import MemoryTracker
-from dibs.ports.tracker import Batching, OneTrip, ReadsMany, SelfChecking
+from dibs.ports.tracker import Applies
 from dibs.testing.conformance import TRACKER_CHECKS, NotApplicable, Result, prove_tracker
 
 from . import broken_trackers as broken
-from .adapters import TRACKERS
+from .adapters import CHECKS_ITSELF, IN_ONE_REQUEST, IN_ONE_STEP, TRACKERS
 from .broken_trackers import opening
 from .harnesses import MemoryTrackerHarness
 
@@ -17,15 +17,15 @@ NAMES = [
     for name in TRACKERS
 ]
 CAPABILITIES = {
-    Batching: (
-        "a_batch_returns_the_state_after",
-        "a_batch_is_all_or_nothing",
-        "a_batch_that_saw_an_older_issue_does_nothing",
-    ),
-    OneTrip: ("a_trip_returns_the_state_after", "a_trip_tells_what_failed"),
-    ReadsMany: ("many_threads_are_read_as_each_alone", "threads_are_found_as_issues_are"),
-    SelfChecking: ("a_healthy_tracker_finds_no_flaw_in_itself",),
+    IN_ONE_STEP: ("a_batch_is_all_or_nothing", "a_batch_that_saw_an_older_issue_does_nothing"),
+    IN_ONE_REQUEST: ("a_trip_returns_the_state_after", "a_trip_tells_what_failed"),
+    CHECKS_ITSELF: ("a_healthy_tracker_finds_no_flaw_in_itself",),
 }
+
+
+def capabilities(traits):
+    checks = (CHECKS_ITSELF,) if traits.checks_itself else ()
+    return (() if traits.applies is Applies.ONE_BY_ONE else (traits.applies.value,)) + checks
 
 
 @pytest.mark.parametrize("check", TRACKER_CHECKS, ids=str)
@@ -45,7 +45,7 @@ def test_a_tracker_keeps_its_contract(name, check):
 def test_a_tracker_offers_what_its_line_says_and_that_is_checked(name):
     factory, offers = TRACKERS[name]
     with factory() as harness:
-        assert offers == tuple(kind for kind in CAPABILITIES if isinstance(harness.tracker, kind))
+        assert offers == capabilities(harness.tracker.traits)
     for kind, checks in CAPABILITIES.items():
         made = [_made(check, factory) for check in TRACKER_CHECKS if check.name in checks]
         assert made == [kind in offers] * len(checks)

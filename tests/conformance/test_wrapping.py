@@ -1,55 +1,57 @@
-"""A tracker around a tracker can what the one within can, and nothing else."""
+"""A tracker around a tracker hands everything of the port on, and the traits with it."""
 
 import inspect
 
 import pytest
+from msgspec.structs import replace
 
-from dibs.adapters.wrappers.trackers import PlainTracker, signed, spoken
+from dibs.adapters.memory.tracker import MemoryTracker
+from dibs.adapters.wrappers.trackers import (
+    PlainTracker,
+    SignedTracker,
+    SpokenTracker,
+    WrappedTracker,
+)
 from dibs.core.signing import parse_keyring
-from dibs.ports import tracker
-from dibs.ports import tracker as following
-from dibs.ports import tracker as whoami
-from dibs.testing.clock import EPOCH
+from dibs.ports.tracker import Applies, OneAtATime, Tracker
+from dibs.testing.clock import EPOCH, FakeClock
 
 RING = parse_keyring("k:a key that is long enough")
-CAPABILITIES = [
-    found
-    for module in (tracker, whoami, following)
-    for _, found in inspect.getmembers(module, inspect.isclass)
-    if found.__module__ == module.__name__ and getattr(found, "_is_runtime_protocol", False)
-]
 WRAPPERS = {
-    "signed": lambda inner: signed(inner, RING),
-    "spoken": lambda inner: spoken(inner, lambda: EPOCH),
-    "both": lambda inner: signed(spoken(inner, lambda: EPOCH), RING),
+    "signed": lambda inner: SignedTracker(inner, RING),
+    "spoken": lambda inner: SpokenTracker(inner, lambda: EPOCH),
+    "both": lambda inner: SignedTracker(SpokenTracker(inner, lambda: EPOCH), RING),
 }
+PORT = {name for name, _ in inspect.getmembers(Tracker) if not name.startswith("_")}
 
 
-def able(*capabilities):
-    """An object that has these and does nothing."""
-    names = {name for one in capabilities for name in vars(one) if not name.startswith("_")}
-    return type("Able", (), dict.fromkeys(names, lambda *_, **__: None))()
+def able():
+    tracker = MemoryTracker(FakeClock().server_now)
+    tracker.traits = replace(
+        tracker.traits,
+        applies=Applies.IN_ONE_REQUEST,
+        reads_together=50,
+        shortlists=True,
+        accounts=True,
+        checks_itself=True,
+    )
+    return tracker
 
 
-def test_there_are_capabilities_to_check():
-    assert tracker.OneTrip in CAPABILITIES
-    assert whoami.Whoami in CAPABILITIES
+def test_every_member_of_the_port_is_handed_on():
+    assert vars(WrappedTracker).keys() >= PORT
 
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-@pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda one: one.__name__)
-def test_each_capability_goes_through_by_itself(wrap, capability):
-    wrapped = wrap(able(capability))
-    assert [one for one in CAPABILITIES if isinstance(wrapped, one)] == [
-        one for one in CAPABILITIES if isinstance(able(capability), one)
-    ]
+def test_a_wrapped_tracker_has_the_traits_of_the_one_within(wrap):
+    tracker = able()
+    assert wrap(tracker).traits == tracker.traits
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
-def test_all_of_them_go_through_together_and_none_comes_of_itself(wrap):
-    assert all(isinstance(wrap(able(*CAPABILITIES)), one) for one in CAPABILITIES)
-    assert not any(isinstance(wrap(able()), one) for one in CAPABILITIES)
-
-
-def test_the_plain_one_hides_them_all():
-    assert not any(isinstance(PlainTracker(able(*CAPABILITIES)), one) for one in CAPABILITIES)
+def test_the_plain_one_does_one_thing_at_a_time():
+    traits = PlainTracker(able()).traits
+    assert traits.applies is Applies.ONE_BY_ONE
+    assert traits.reads_together == 1
+    assert not any((traits.shortlists, traits.accounts, traits.checks_itself, traits.pulls))
+    assert PlainTracker.apply is OneAtATime.apply
+    assert PlainTracker.read_many is OneAtATime.read_many

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from dibs.adapters.github.control import GithubControl
-from dibs.adapters.wrappers.trackers import signed
+from dibs.adapters.wrappers.trackers import SignedTracker
 from dibs.core.card import Card, CardState, render_card, render_revoke
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import NotPermitted
@@ -151,9 +151,9 @@ def test_an_issue_costs_five_requests_and_one_for_the_account(hub, ref):
         with hub.counted() as counted:
             posted = worker.comment(ref, card("aaaaaaaaaaaa"))
             worker.read(ref)
-            worker.trip(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.HELD)),))
+            worker.apply(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.HELD)),))
             worker.read(ref)
-            worker.trip(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.RELEASED)),))
+            worker.apply(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.RELEASED)),))
         assert counted.pop(LOOKUP, 0) == lookups
         assert counted == {COMMENT: 1, READ: 2, TRIP: 2}
 
@@ -255,10 +255,10 @@ def test_a_list_that_fills_its_page_tells_of_nobody(hub, ref):
 @BOTH
 def test_with_a_key_what_nobody_signed_is_not_asked_about(hub, ref, graphql):
     keyring = parse_keyring("a secret that is long enough")
-    made = signed(hub.client(graphql=graphql, keyring=keyring), keyring)
+    made = SignedTracker(hub.client(graphql=graphql, keyring=keyring), keyring)
     own = made.comment(ref, card("aaaaaaaaaaaa"))
     forge(hub, ref, [f"stranger{number}" for number in range(12)])
-    reader = signed(hub.client("colleague", graphql=graphql, keyring=keyring), keyring)
+    reader = SignedTracker(hub.client("colleague", graphql=graphql, keyring=keyring), keyring)
     with hub.counted() as counted:
         thread = reader.read(ref)
     assert thread.complete

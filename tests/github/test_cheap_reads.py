@@ -58,7 +58,7 @@ def test_a_look_at_many_that_is_refused_is_not_replaced_by_a_look_at_each(hub, t
     refs = [issue.ref for issue in tracker.find(READY).issues]
     error = wrong(hub)
     with hub.counted() as counted, pytest.raises(error):
-        tracker.threads(refs)
+        tracker.read_many(refs)
     assert counted == {"graphql query Threads": 1}
 
 

@@ -177,7 +177,7 @@ def test_who_grants_comes_along_with_every_reading(hub):
     reading.read(ref)  # accounts are looked up once
     for read in (
         lambda: reading.read(ref),
-        lambda: reading.threads([ref]),
+        lambda: reading.read_many([ref]),
         lambda: reading.find_threads((IssueQuery(("ready",)),)),
     ):
         local.sleep(60)
@@ -259,7 +259,7 @@ def test_running_workers_and_new_ones_agree_on_the_control_issue(hub, graphql, h
     clock.sleep(60)
     assert running.granter() == REDIS
     clock.sleep(60)
-    tracker.threads([IssueRef(REPOSITORY, "1")])
+    tracker.read_many([IssueRef(REPOSITORY, "1")])
     assert running.lately() == REDIS
     fresh.pause(PauseScope.FLEET, repo="", reason="stop", by="op")
     clock.sleep(60)
@@ -279,7 +279,7 @@ def test_strangers_issues_with_the_label_hide_no_pause(hub, strangers):
         worker, tracker, _ = control_of(hub, "colleague", clock=clock, graphql=graphql)
         assert [pause.by for pause in worker.pauses()] == ["op"]
         clock.sleep(60)
-        tracker.threads([IssueRef(REPOSITORY, "1")])
+        tracker.read_many([IssueRef(REPOSITORY, "1")])
         assert [pause.by for pause in worker.pauses()] == ["op"]
 
 

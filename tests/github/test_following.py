@@ -15,7 +15,6 @@ from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Draft
 from dibs.core.labels import label_looks
 from dibs.core.presets import AGENT, AUTHORED
-from dibs.ports.tracker import follows_pulls
 from dibs.services.claiming import Claimed, ClaimOptions
 from dibs.services.following import Follow
 from dibs.settings import load as config
@@ -235,7 +234,7 @@ def test_several_repositories_are_each_asked(hub):
     assert [one.ref for one in known[refs[1]]] == [IssueRef("acme/tools", str(pull.number))]
     assert several.pull_texts("acme/tools", "fix") == (f"Mend\n\nFixes #{refs[1].key}",)
     assert several.pull_texts("acme/tools", "other") == ()
-    assert follows_pulls(several) is several
+    assert several.traits.pulls
 
 
 def test_a_token_that_may_not_read_pull_requests_follows_nothing_and_says_so_once(

@@ -12,7 +12,8 @@ from dibs.core.errors import IssueMoved, NoSuchIssue, NotPermitted, RateLimited,
 from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Draft
 from dibs.core.labels import AddLabels, EditComment, PostComment
-from dibs.ports.tracker import IssueQuery, walk_threads
+from dibs.ports.tracker import IssueQuery
+from dibs.services.reading import walk_threads
 
 from .hubs import REPOSITORY, Hub
 from .test_believing import card
@@ -71,10 +72,10 @@ READINGS = pytest.mark.parametrize(
     "read",
     [
         lambda tracker, ref: tracker.read(ref),
-        lambda tracker, ref: tracker.threads([ref]),
+        lambda tracker, ref: tracker.read_many([ref]),
         lambda tracker, ref: tracker.find_threads([IssueQuery(("stage:ready",))]),
     ],
-    ids=["read", "threads", "find_threads"],
+    ids=["read", "read_many", "find_threads"],
 )
 
 
@@ -99,7 +100,7 @@ def test_what_was_changed_is_not_refused_because_it_cannot_be_read(hub, ref):
     blind.read(ref)
     answering(blind, without(PULLS, "FORBIDDEN"))
     with pytest.raises(Unavailable, match=r"changed, but .* Pull requests: read"):
-        blind.trip(ref, (AddLabels(("claimed",)), PostComment("said")))
+        blind.apply(ref, (AddLabels(("claimed",)), PostComment("said")))
     thread = hub.client().read(ref)
     assert "claimed" in thread.issue.labels
     assert [comment.body for comment in thread.comments] == ["said"], "and not twice"
@@ -109,7 +110,7 @@ def test_a_change_whose_reply_has_a_hole_is_read_again(hub, ref):
     tracker, holes = hub.client(), [without("labels", "")]
     tracker.read(ref)
     answering(tracker, lambda reply: holes.pop()(reply) if holes else reply)
-    thread = tracker.trip(ref, (AddLabels(("claimed",)),))
+    thread = tracker.apply(ref, (AddLabels(("claimed",)),))
     assert thread.issue.labels == {"stage:ready", "claimed"}
 
 
@@ -128,7 +129,7 @@ def test_an_issue_of_another_number_or_repository_is_not_taken_for_this_one(hub,
         lied_to = answering(hub.client(), other(field, value))
         with pytest.raises(IssueMoved):
             lied_to.read(ref)
-        assert lied_to.threads([ref]) == {}
+        assert lied_to.read_many([ref]) == {}
 
 
 @pytest.mark.parametrize("graphql", [True, False])
@@ -168,9 +169,9 @@ def test_only_what_we_bid_for_or_hold_is_read_as_a_heartbeat(hub, ref):
     assert Purpose.HOLD not in swept()
     posted = tracker.comment(ref, card("aaaaaaaaaaaa"))
     assert purposes_of(tracker, lambda: tracker.read(ref)) == {Purpose.HOLD}
-    tracker.trip(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.HELD)),))
+    tracker.apply(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.HELD)),))
     assert purposes_of(tracker, lambda: tracker.read(ref)) == {Purpose.HOLD}
-    tracker.trip(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.RELEASED)),))
+    tracker.apply(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.RELEASED)),))
     assert Purpose.HOLD not in swept()
     again = tracker.comment(ref, card("bbbbbbbbbbbb"))
     tracker.edit_comment(ref, again.id, card("bbbbbbbbbbbb", CardState.CONCEDED))
@@ -193,7 +194,7 @@ def test_nothing_is_bid_for_while_pull_requests_cannot_be_seen(hub, ref):
             assert 1700 < limit.value.retry_after_s <= 1800
         else:
             tracker.comment(ref, card("bbbbbbbbbbbb"))
-        assert tracker.trip(
+        assert tracker.apply(
             ref, (EditComment(held.id, card("aaaaaaaaaaaa", CardState.HELD)),)
         ).complete, "what is held goes on"
     over_rest = hub.client(graphql=False, minds_pulls=True)

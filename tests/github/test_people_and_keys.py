@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dibs.adapters.files import MemoryJournal
 from dibs.adapters.github.control import GithubControl
 from dibs.adapters.github.tracker import GithubTracker
-from dibs.adapters.wrappers.trackers import signed
+from dibs.adapters.wrappers.trackers import SignedTracker
 from dibs.core.card import Card, CardState, render_card
 from dibs.core.eligibility import PauseScope
 from dibs.core.granter import Appointed, PauseWord, render_appointment, render_pause
@@ -45,7 +45,7 @@ class Fleet:
         self.services = Services(
             replace(settings, pipeline=STAGES),
             Adapters(
-                tracker=signed(tracker, keyring) if keyring else tracker,
+                tracker=SignedTracker(tracker, keyring) if keyring else tracker,
                 store=None,
                 pauses=self.control,
                 journal=MemoryJournal(),

@@ -15,7 +15,8 @@ from dibs.core.ids import IssueRef
 from dibs.core.issue import Draft
 from dibs.core.labels import AddLabels, EditComment
 from dibs.core.references import parse_reference
-from dibs.ports.tracker import IssueQuery, walk
+from dibs.ports.tracker import IssueQuery
+from dibs.services.reading import walk
 
 from .hubs import Hub
 from .test_control_issue import Clock
@@ -79,10 +80,10 @@ def test_an_issue_is_worked_in_its_own_repository(hub):
     refs = filled(trackers)
     ref = refs[4]
     card = several.comment(ref, "bid")
-    thread = several.trip(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
+    thread = several.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
     assert thread.issue.ref == ref
     assert several.read(ref).issue.labels == {"ready", "claimed"}
-    assert set(several.threads(refs)) == set(refs)
+    assert set(several.read_many(refs)) == set(refs)
     same_number = IssueRef(SHOP, ref.key)
     assert several.read(same_number).issue.labels == {"ready"}
     assert several.create(Draft("new")).ref.repo == SHOP

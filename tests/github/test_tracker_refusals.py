@@ -48,7 +48,7 @@ def every_call(client, ref):
     return {
         "find": lambda: client.find(IssueQuery(("stage:ready",))),
         "read": lambda: client.read(ref),
-        "threads": lambda: client.threads([ref]),
+        "read_many": lambda: client.read_many([ref]),
         "find_threads": lambda: client.find_threads((IssueQuery(("stage:ready",)),)),
         "tally": lambda: client.tally(("stage:ready",)),
         "create": lambda: client.create(Draft("two")),
@@ -56,7 +56,7 @@ def every_call(client, ref):
         "edit_labels": lambda: client.edit_labels(ref, add=("claimed",)),
         "remove_labels": lambda: client.edit_labels(ref, remove=("stage:ready",)),
         "close": lambda: client.close(ref),
-        "trip": lambda: client.trip(ref, (AddLabels(("claimed",)),)),
+        "apply": lambda: client.apply(ref, (AddLabels(("claimed",)),)),
         "prepare": lambda: client.prepare(("one-more",)),
     }
 
@@ -80,7 +80,7 @@ def test_a_token_that_no_longer_works_is_said_to_be_so(hub, tracker, ref, standi
 def test_a_token_that_may_only_read_changes_nothing(hub, tracker, ref, graphql):
     hub.state.add_token("reader", "fleet", read_only=True)
     client = hub.client(token="reader", looks=LOOKS, graphql=graphql)
-    reading = ("find", "read", "threads", "find_threads", "tally")
+    reading = ("find", "read", "read_many", "find_threads", "tally")
     for name, call in every_call(client, ref).items():
         if name in reading:
             call()
@@ -98,7 +98,7 @@ def test_a_classic_token_without_the_scope_is_told_so_and_not_that_the_issue_is_
     card = tracker.comment(ref, "bid")
     hub.state.add_token("narrow", "fleet", scopes=frozenset({"read:org"}))
     client = hub.client(token="narrow", looks=LOOKS, graphql=graphql)
-    writing = ("create", "comment", "edit_labels", "remove_labels", "close", "trip", "prepare")
+    writing = ("create", "comment", "edit_labels", "remove_labels", "close", "apply", "prepare")
     calls = {name: call for name, call in every_call(client, ref).items() if name in writing}
     calls["edit_comment"] = lambda: client.edit_comment(ref, card.id, "held")
     for name, call in calls.items():
@@ -130,7 +130,7 @@ def test_an_archived_repository_can_be_read_and_takes_nothing(hub, tracker, ref,
     assert client.read(ref).complete
     for call in (
         lambda: client.comment(ref, "bid"),
-        lambda: client.trip(ref, (EditComment(card.id, "held"), AddLabels(("claimed",)))),
+        lambda: client.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",)))),
         lambda: client.edit_labels(ref, add=("claimed",)),
         lambda: client.close(ref),
         lambda: client.create(Draft("two")),
@@ -147,7 +147,7 @@ def test_a_renamed_repository_goes_on_and_the_doctor_says_so(hub, tracker, ref, 
     client.read(ref)
     hub.state.rename(REPOSITORY, "acme/store")
     for fresh in (client, hub.client(looks=LOOKS, graphql=graphql)):
-        thread = fresh.trip(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
+        thread = fresh.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
         assert thread.issue.ref == ref, "an issue's name is the one in the settings"
         assert [issue.ref for issue in fresh.find(IssueQuery(("claimed",))).issues] == [ref]
         fresh.comment(ref, "one more")
@@ -172,7 +172,7 @@ def test_a_locked_conversation_takes_nothing_from_those_who_may_not_write(
     with pytest.raises(IssueLocked):
         client.comment(ref, "bid")
     with pytest.raises(IssueLocked):
-        client.trip(ref, (PostComment("bid"),))
+        client.apply(ref, (PostComment("bid"),))
     tracker.comment(ref, "whoever may write still may")
 
 
@@ -190,11 +190,11 @@ def test_a_transferred_issue_is_said_to_be_elsewhere(hub, tracker, ref, graphql)
             lambda client=fresh: client.comment(ref, "bid"),
             lambda client=fresh: client.edit_labels(ref, add=("claimed",)),
             lambda client=fresh: client.close(ref),
-            lambda client=fresh: client.trip(ref, (AddLabels(("claimed",)),)),
+            lambda client=fresh: client.apply(ref, (AddLabels(("claimed",)),)),
         ):
             with pytest.raises(IssueMoved, match="warehouse/issues/2"):
                 call()
-        assert fresh.threads([ref]) == {}
+        assert fresh.read_many([ref]) == {}
         assert fresh.find(IssueQuery(("stage:ready",))).issues == ()
     with pytest.raises((IssueMoved, NoSuchComment)):
         client.edit_comment(ref, card.id, "held")
@@ -230,12 +230,12 @@ def test_an_issue_that_is_none_any_more_is_not_there(hub, tracker, ref, fate, gr
             lambda client=fresh: client.edit_labels(ref, add=("claimed",)),
             lambda client=fresh: client.edit_labels(ref, remove=("claimed",)),
             lambda client=fresh: client.close(ref),
-            lambda client=fresh: client.trip(ref, (EditComment(card.id, "held"),)),
-            lambda client=fresh: client.trip(ref, (AddLabels(("claimed",)),)),
+            lambda client=fresh: client.apply(ref, (EditComment(card.id, "held"),)),
+            lambda client=fresh: client.apply(ref, (AddLabels(("claimed",)),)),
         ):
             with pytest.raises(NoSuchIssue):
                 call()
-        assert fresh.threads([ref]) == {}
+        assert fresh.read_many([ref]) == {}
 
 
 @BOTH
@@ -245,7 +245,7 @@ def test_a_card_that_somebody_deleted_is_said_to_be_missing(hub, tracker, ref, g
     client.read(ref)
     hub.acting().delete_comment(hub.state.view().comment(card.id))
     with pytest.raises(NoSuchComment):
-        client.trip(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
+        client.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
     with pytest.raises(NoSuchComment):
         client.edit_comment(ref, card.id, "held")
 
@@ -257,12 +257,12 @@ def test_a_card_that_somebody_deleted_is_said_to_be_missing(hub, tracker, ref, g
 def test_a_deleted_label_heals(hub, tracker, ref, graphql):
     client = hub.client(looks=LOOKS, graphql=graphql)
     card = client.comment(ref, "bid")
-    client.trip(ref, (AddLabels(("claimed",)), RemoveLabels(("claimed",))))
+    client.apply(ref, (AddLabels(("claimed",)), RemoveLabels(("claimed",))))
     repository = hub.state.named(REPOSITORY)
     for name in ("claimed", "stage:ready"):
         hub.acting().delete_label(hub.state.view().label_named(repository.id, name))
     hub.clock.advance(5)
-    thread = client.trip(
+    thread = client.apply(
         ref,
         (
             EditComment(card.id, "held"),
@@ -274,13 +274,13 @@ def test_a_deleted_label_heals(hub, tracker, ref, graphql):
     assert [comment.body for comment in thread.comments] == ["held"]
     made = hub.state.view().label_named(repository.id, "claimed")
     assert made.name == "claimed"
-    assert client.trip(ref, (RemoveLabels(("claimed",)),)).issue.labels == {"stage:review"}
+    assert client.apply(ref, (RemoveLabels(("claimed",)),)).issue.labels == {"stage:review"}
 
 
 def test_a_label_is_made_with_its_colour_when_it_is_first_needed(hub):
     client = hub.client(looks=LOOKS)
     ref = client.create(Draft("one")).ref
-    client.trip(ref, (AddLabels(("claimed",)),))
+    client.apply(ref, (AddLabels(("claimed",)),))
     repository = hub.state.named(REPOSITORY)
     made = hub.state.view().label_named(repository.id, "claimed")
     assert (made.color, made.description) == (
@@ -326,7 +326,7 @@ def test_a_write_whose_reply_is_lost_is_unknown_and_not_sent_again(
     hub.hub.faults.add(Fault(wrong, kind="mutation Trip|PATCH.*comments", times=1))
     hub.clock.advance(3)
     with pytest.raises(Unavailable):
-        client.trip(ref, (EditComment(posted.id, "held"), PostComment("said once")))
+        client.apply(ref, (EditComment(posted.id, "held"), PostComment("said once")))
     bodies = [comment.body for comment in client.read(ref).comments]
     assert bodies == (["held", "said once"] if graphql else ["held"])
 
@@ -347,7 +347,7 @@ def test_an_outage_makes_the_next_large_reading_smaller(hub, tracker):
     refs = [tracker.create(Draft(f"issue {number}")).ref for number in range(60)]
     hub.hub.faults.add(Fault(Wrong.ERROR_BEFORE, kind="query Threads", times=1))
     with pytest.raises(Unavailable):
-        tracker.threads(refs)
+        tracker.read_many(refs)
     with hub.counted() as counted:
-        assert len(tracker.threads(refs)) == 60
+        assert len(tracker.read_many(refs)) == 60
     assert counted == {"graphql query Threads": 2}

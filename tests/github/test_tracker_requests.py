@@ -18,7 +18,8 @@ from dibs.core.labels import (
     label_looks,
 )
 from dibs.core.presets import STAGES
-from dibs.ports.tracker import IssueQuery, walk
+from dibs.ports.tracker import IssueQuery
+from dibs.services.reading import walk
 
 from .hubs import REPOSITORY, Hub
 
@@ -66,11 +67,11 @@ def test_an_issue_from_ready_to_advanced_costs_five_requests_and_one_comment(hub
     with hub.counted() as counted:
         bid = worker.comment(ref, "bid")
         worker.read(ref)
-        shown = worker.trip(
+        shown = worker.apply(
             ref, (EditComment(bid.id, "held"), AddLabels(("claimed", "stage:processing")))
         )
         worker.read(ref)
-        done = worker.trip(
+        done = worker.apply(
             ref,
             (
                 EditComment(bid.id, "released"),
@@ -93,7 +94,7 @@ def test_a_lost_race_and_a_renewal_cost_what_they_must(hub, tracker):
         tracker.edit_comment(ref, bid.id, "conceded")
     assert lost == {COMMENT: 1, READ: 1, EDIT: 1}
     with hub.counted() as renewal:
-        thread = tracker.trip(ref, (EditComment(bid.id, "held again"),))
+        thread = tracker.apply(ref, (EditComment(bid.id, "held again"),))
     assert renewal == {TRIP: 1}
     assert thread.complete
 
@@ -114,7 +115,7 @@ def test_a_hundred_issues_with_their_comments_are_one_request(hub, tracker):
     refs = many(hub, 130)
     tracker.comment(refs[7], "a card")
     with hub.counted() as counted:
-        threads = tracker.threads(refs[:100])
+        threads = tracker.read_many(refs[:100])
     assert counted == {THREADS: 1}
     assert len(threads) == 100
     assert [comment.body for comment in threads[refs[7]].comments] == ["a card"]
@@ -123,7 +124,7 @@ def test_a_hundred_issues_with_their_comments_are_one_request(hub, tracker):
     assert (len(found.threads), found.more) == (100, True)
     assert counted == {FIND: 1}
     with hub.counted() as counted:
-        assert len(tracker.threads(refs)) == 130
+        assert len(tracker.read_many(refs)) == 130
     assert counted == {THREADS: 2}
 
 
@@ -185,10 +186,10 @@ def test_a_fresh_process_looks_before_its_first_trip_and_not_again(hub, tracker)
     card = tracker.comment(ref, "bid")
     worker = hub.client(looks=label_looks(STAGES))
     with hub.counted() as counted:
-        worker.trip(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
+        worker.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
     assert counted == {READ: 1, TRIP: 1}
     with hub.counted() as counted:
-        worker.trip(ref, (EditComment(card.id, "renewed"), RemoveLabels(("claimed",))))
+        worker.apply(ref, (EditComment(card.id, "renewed"), RemoveLabels(("claimed",))))
     assert counted == {TRIP: 1}
 
 
@@ -205,7 +206,7 @@ def test_every_kind_of_effect_is_one_request_by_itself(hub, tracker):
     )
     for effect in effects:
         with hub.counted() as counted:
-            tracker.trip(ref, (effect,))
+            tracker.apply(ref, (effect,))
         assert counted == {TRIP: 1}, effect
 
 
@@ -229,7 +230,7 @@ def test_a_long_thread_is_read_whole_and_its_old_pages_are_free(hub, tracker, co
     assert counted == {COMMENTS: pages, READ: 1}
     assert hub.points == 1
     assert again.comments == thread.comments
-    held = tracker.trip(ref, (EditComment(bid.id, "held"), AddLabels(("claimed",))))
+    held = tracker.apply(ref, (EditComment(bid.id, "held"), AddLabels(("claimed",))))
     assert held.complete
     assert held.comments[-1].body == "held"
 
@@ -254,7 +255,7 @@ def test_a_batch_says_which_of_its_threads_are_too_long_for_it(hub, tracker):
     long, short = ready(tracker, 2)
     for number in range(120):
         hub.acting().create_comment(hub.issue(int(long.key)), f"comment {number}")
-    threads = tracker.threads([long, short])
+    threads = tracker.read_many([long, short])
     assert not threads[long].complete
     assert threads[short].complete
 
@@ -268,7 +269,7 @@ def test_without_graphql_everything_goes_over_rest(hub):
         tracker = alone.client(graphql=True)
         ref = tracker.create(Draft("one", labels=frozenset({"stage:ready"}))).ref
         card = tracker.comment(ref, "bid")
-        thread = tracker.trip(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
+        thread = tracker.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
         assert thread.issue.labels == {"stage:ready", "claimed"}
         with alone.counted() as counted:
             assert tracker.read(ref).complete
@@ -285,7 +286,7 @@ def test_a_server_that_does_not_know_a_field_is_asked_over_rest_from_then_on(hub
         tracker._graphql.insist_understood(GraphqlReply({}, (error,), now, LocalTime(1.0)))
     with hub.counted() as counted:
         assert tracker.read(ref).complete
-        assert tracker.trip(ref, (PostComment("said"),)).complete
+        assert tracker.apply(ref, (PostComment("said"),)).complete
     assert not any(kind.startswith("graphql") for kind in counted)
     assert "GraphQL is not to be had" in tracker.flaws()[0]
 
@@ -299,8 +300,8 @@ def test_when_the_graphql_budget_is_spent_rest_takes_over(hub, tracker):
     thread = tracker.read(ref)
     assert thread.complete
     with hub.counted() as counted:
-        tracker.trip(ref, (AddLabels(("claimed",)), PostComment("over REST")))
-        assert len(tracker.threads([ref])) == 1
+        tracker.apply(ref, (AddLabels(("claimed",)), PostComment("over REST")))
+        assert len(tracker.read_many([ref])) == 1
     assert not any(kind.startswith("graphql") for kind in counted)
     assert tracker.read(ref).issue.labels == {"stage:ready", "claimed"}
     with hub.counted() as counted, pytest.raises(RateLimited) as refusal:
@@ -321,7 +322,7 @@ def test_a_comment_of_ours_that_would_not_count_is_an_error(hub, tracker):
     with pytest.raises(NotPermitted, match=r"'mallory' .*\[github\] trusted"):
         stranger.comment(ref, "bid")
     with pytest.raises(NotPermitted, match="counts for nothing"):
-        stranger.trip(ref, (PostComment("bid"),))
+        stranger.apply(ref, (PostComment("bid"),))
 
 
 def test_a_list_of_trusted_accounts_replaces_write_access(hub, tracker):
@@ -362,7 +363,7 @@ def test_labels_are_told_as_the_settings_spell_them(hub):
     assert tracker.read(ref).issue.labels == {"stage:ready", "Untouched"}
     (found,) = tracker.find(IssueQuery(("stage:ready",), without=("claimed",))).issues
     assert found.labels == {"stage:ready", "Untouched"}
-    thread = tracker.trip(ref, (AddLabels(("claimed",)), RemoveLabels(("stage:ready",))))
+    thread = tracker.apply(ref, (AddLabels(("claimed",)), RemoveLabels(("stage:ready",))))
     assert thread.issue.labels == {"claimed", "Untouched"}
     assert tracker.tally(("claimed", "STAGE:READY")) == {"claimed": 1, "STAGE:READY": 0}
     labels = hub.state.view().labels(repository.id)
@@ -399,6 +400,6 @@ def test_a_pull_request_is_no_issue(hub, tracker):
             client.read(wrong)
         with pytest.raises(NoSuchIssue):
             client.comment(wrong, "bid")
-        assert set(client.threads([ref, wrong])) == {ref}
+        assert set(client.read_many([ref, wrong])) == {ref}
         assert client.tally(("stage:ready",)) == {"stage:ready": 1}
     assert hub.state.view().comments(hub.issue(pull.number).id) == []

@@ -146,7 +146,7 @@ def test_5_a_sweep_in_the_middle_of_a_claim_evicts_nobody(hub, monkeypatch):
     """Before each of the claim's requests and after it."""
     number = hub.issue("agent:implement")
     swept, tracker = [], type(hub.tracker)
-    for name in ("comment", "read", "trip"):
+    for name in ("comment", "read", "apply"):
         plain = getattr(tracker, name)
 
         def between(self, *args, plain=plain, **kwargs):

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.issue import Thread
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
-from dibs.ports.tracker import FoundThreads, TrackerTraits
+from dibs.ports.tracker import Applies, FoundThreads, TrackerTraits
 
 from .world import Wire, World
 
@@ -16,7 +16,7 @@ MOST_AT_ONCE = 100
 
 
 class CostlyMemory(MemoryTracker):
-    """With `OneTrip` and `ReadsMany`. A look at many brings `page` comments of each, no more."""
+    """Effects in one request, many issues in one reading, with `page` comments of each."""
 
     def __init__(self, *args, page=100, in_flight=None, **options):
         super().__init__(*args, **options)
@@ -26,9 +26,13 @@ class CostlyMemory(MemoryTracker):
             settle=self.traits.settle,
             grain=self.traits.grain,
             in_flight=in_flight,
+            applies=Applies.IN_ONE_REQUEST,
+            reads_together=MOST_AT_ONCE,
+            shortlists=True,
+            pulls=self.traits.pulls,
         )
 
-    def threads(self, issues):
+    def read_many(self, issues):
         assert len(issues) <= MOST_AT_ONCE, "no tracker reads that many in one request"
         assert len(set(issues)) == len(issues), "asked for twice"
         return {issue: self._cut(self.read(issue)) for issue in issues if issue in self._issues}
@@ -46,7 +50,7 @@ class CostlyMemory(MemoryTracker):
             return thread
         return Thread(thread.issue, thread.comments[: self.page], thread.now, all_pages=False)
 
-    def trip(self, issue, effects):
+    def apply(self, issue, effects, **_):
         for effect in effects:
             match effect:
                 case AddLabels(labels):
@@ -71,16 +75,7 @@ class CostlyMemory(MemoryTracker):
 
 
 class CostlyWire(Wire):
-    """Says what it can do, so that a check of the protocol need not guess."""
-
-    def threads(self, issues):
-        return self.__getattr__("threads")(issues)
-
-    def find_threads(self, queries):
-        return self.__getattr__("find_threads")(queries)
-
-    def trip(self, issue, effects):
-        return self.__getattr__("trip")(issue, effects)
+    """Counts its calls."""
 
     @property
     def requests(self):

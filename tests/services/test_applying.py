@@ -1,10 +1,12 @@
 """Painting an ending on a tracker: in one request where it can be, looked at again where not."""
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.issue import Draft
 from dibs.core.labels import AddLabels, EditComment, Painting, PostComment, RemoveLabels
+from dibs.ports.tracker import Applies
 from dibs.services.effects import paint_ending
 from dibs.testing.clock import FakeClock
 
@@ -30,10 +32,11 @@ class Batched(MemoryTracker):
 
     def __init__(self, now):
         super().__init__(now)
+        self.traits = replace(self.traits, applies=Applies.IN_ONE_STEP)
         self.requests = []
 
-    def apply(self, issue, effects, *, seen=None):
-        if seen is not None and self.read(issue).issue != seen:
+    def apply(self, issue, effects, *, if_unchanged=None, **_):
+        if if_unchanged is not None and self.read(issue).issue != if_unchanged:
             return None
         self.requests.append(tuple(effects))
         return self.read(issue)

@@ -364,7 +364,7 @@ def test_a_return_that_was_rolled_forward_never_counts_as_a_failure(world):
 
 def test_an_outage_while_showing_gives_the_grant_back(world):
     issue, process = world.add(), world.process()
-    process.tracker.before = outage("edit_labels", "trip", times=1)
+    process.tracker.before = outage("edit_labels", "apply", times=1)
     with pytest.raises(Unavailable):
         process.claim(issue)
     assert world.process("other").services.leases.standing(world.read(issue)).live is None
@@ -373,7 +373,7 @@ def test_an_outage_while_showing_gives_the_grant_back(world):
 
 def test_an_outage_while_showing_is_not_a_failed_attempt(world):
     issue, process = world.add(), world.process()
-    process.tracker.before = outage("edit_labels", "trip", times=1)
+    process.tracker.before = outage("edit_labels", "apply", times=1)
     with pytest.raises(Unavailable):
         process.claim(issue)
     claimed = world.process("other").claimed(issue)
@@ -382,7 +382,7 @@ def test_an_outage_while_showing_is_not_a_failed_attempt(world):
 
 def test_a_lost_reply_while_showing_gives_the_grant_back(world):
     issue, process = world.add(), world.process()
-    process.tracker.after = outage("edit_labels", "trip", times=1)
+    process.tracker.after = outage("edit_labels", "apply", times=1)
     with pytest.raises(Unavailable):
         process.claim(issue)
     assert world.process("other").services.leases.standing(world.read(issue)).live is None

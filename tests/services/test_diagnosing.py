@@ -94,6 +94,10 @@ class Accounts(MemoryTracker):
     stands = Standpoint("authors with write access", "write", may_write=True, ours_count=True)
     missing: tuple[str, ...] = ()
 
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.traits = replace(self.traits, accounts=True)
+
     def login(self):
         return self.name
 
@@ -204,6 +208,10 @@ def test_a_server_that_is_left_alone_or_not_heard_is_a_warning(world):
 
 
 class Damaged(MemoryTracker):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.traits = replace(self.traits, checks_itself=True)
+
     def flaws(self):
         return ("row 3 is missing",)
 

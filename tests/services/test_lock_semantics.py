@@ -98,7 +98,7 @@ def test_a_holder_that_is_cut_off_stops_before_anybody_else_can_begin(world, bea
         world.clock.advance(BEAT_S)
         keeper.beat()
     world.clock.advance(cut_at_s)
-    calls = ("read", "edit_comment", "edit_labels", "find", "comment", "trip")
+    calls = ("read", "edit_comment", "edit_labels", "find", "comment", "apply")
     process.tracker.before = outage(*calls)
     if process.store is not None:
         process.store.before = outage("renew", "release", "read", "acquire")

@@ -89,7 +89,7 @@ def test_a_renewal_that_is_sent_again_counts_from_then(kind, monkeypatch):
     monkeypatch.setattr(world.tracker, "edit_comment", unless_it_says_so_already)
     process = world.process()
     keeper = process.hold(world.add())
-    process.tracker.after = outage("trip", "edit_comment", times=1)
+    process.tracker.after = outage("apply", "edit_comment", times=1)
     world.clock.advance(BEAT_S)
     assert isinstance(keeper.renew_now(), NotRenewed)
     world.clock.advance(BEAT_S / 5)
@@ -182,16 +182,16 @@ def test_a_sweep_leaves_labels_alone_that_are_older_than_the_cards_beside_them(w
 def test_a_claim_is_three_requests_a_renewal_one_and_an_ending_two(world):
     issue, process = world.add(), world.process()
     keeper = process.hold(issue, stage="ready", look_first=False)
-    assert requests(process) == ["comment", "read", "trip"]
+    assert requests(process) == ["comment", "read", "apply"]
     process.tracker.calls.clear()
     world.clock.advance(BEAT_S)
     keeper.beat()
     assert keeper.lease.beats == 1
-    assert requests(process) == ["trip"]
+    assert requests(process) == ["apply"]
     process.tracker.calls.clear()
     finished = process.services.advancing.advance(keeper)
     assert finished.record.painted
-    assert requests(process) == ["trip", "trip"]
+    assert requests(process) == ["apply", "apply"]
     assert len(world.read(issue).comments) == 1
     assert world.labels(issue) == {"stage:review"}
 
@@ -230,7 +230,7 @@ def test_whoever_paints_for_the_dead_reads_and_makes_one_trip(world):
         holder.services.advancing.advance(keeper)
     sweeper = world.process("sweeper")
     sweeper.sweep()
-    assert requests(sweeper).count("trip") == 1
+    assert requests(sweeper).count("apply") == 1
     assert world.labels(issue) == {"stage:review"}
     assert isinstance(parse_mark(world.read(issue).comments[-1].body), ShownMark)
 
@@ -258,7 +258,7 @@ def test_a_renewal_that_lands_late_is_lost(world):
     process = world.process()
     keeper = process.hold(world.add())
     world.clock.advance(BEAT_S)
-    process.tracker.before = lambda call: world.clock.advance(TTL_S if call.name == "trip" else 0)
+    process.tracker.before = lambda call: world.clock.advance(TTL_S if call.name == "apply" else 0)
     keeper.renew_now()
     with pytest.raises(LeaseLost):
         keeper.check()
@@ -272,7 +272,7 @@ def test_a_reply_that_does_not_show_the_renewal_renews_nothing(world, pages):
     world.clock.advance(BEAT_S)
     process.tracker.change = lambda call, answer: (
         Thread(before.issue, before.comments if pages else (), answer.now, all_pages=pages)
-        if call.name == "trip"
+        if call.name == "apply"
         else answer
     )
     assert isinstance(keeper.renew_now(), NotRenewed)
@@ -298,7 +298,7 @@ def test_a_card_that_is_deleted_is_a_lease_that_is_lost(world):
 def test_a_decision_that_lands_late_is_lost_and_touches_no_label(world):
     process = world.process()
     keeper = process.hold(world.add())
-    process.tracker.before = lambda call: world.clock.advance(TTL_S if call.name == "trip" else 0)
+    process.tracker.before = lambda call: world.clock.advance(TTL_S if call.name == "apply" else 0)
     assert isinstance(process.services.advancing.advance(keeper), FinishRefused)
     assert world.labels(keeper.issue) == HELD
     process.tracker.before = lambda _: None
@@ -310,7 +310,7 @@ def test_a_decision_that_a_forced_revoke_forestalled_is_lost_and_touches_no_labe
     keeper = process.hold(world.add())
 
     def force(call):
-        if call.name == "trip":
+        if call.name == "apply":
             process.tracker.before = lambda _: None
             world.clock.advance(1)
             boss.services.steering.revoke(keeper.issue, keeper.run, by="a", reason="b", force=True)
@@ -344,19 +344,19 @@ def test_a_decision_whose_reply_proves_nothing_is_looked_up_and_not_written_agai
     keeper = process.hold(world.add())
     process.tracker.calls.clear()
     if lost == "decision":
-        process.tracker.after = outage("trip", times=1)
+        process.tracker.after = outage("apply", times=1)
     else:
         spoilt = []
 
         def shorten(call, answer):
-            if call.name == "trip" and not spoilt:
+            if call.name == "apply" and not spoilt:
                 spoilt.append(call)
                 return replace(answer, all_pages=False)
             return answer
 
         process.tracker.change = shorten
     assert isinstance(process.services.advancing.advance(keeper), Finished)
-    assert requests(process) == ["trip", "read", "trip"]
+    assert requests(process) == ["apply", "read", "apply"]
     assert world.labels(keeper.issue) == {"stage:review"}
 
 
@@ -451,9 +451,9 @@ def test_a_painting_whose_reply_was_lost_is_looked_at_and_not_done_again(world):
     process = world.process()
     keeper = process.hold(world.add())
     process.tracker.calls.clear()
-    process.tracker.after = outage("trip", times=1, skip=1)
+    process.tracker.after = outage("apply", times=1, skip=1)
     assert isinstance(process.services.advancing.advance(keeper), Finished)
-    assert requests(process) == ["trip", "trip", "read"]
+    assert requests(process) == ["apply", "apply", "read"]
     assert world.labels(keeper.issue) == {"stage:review"}
 
 
@@ -540,7 +540,7 @@ def test_a_painting_whose_reply_lacks_a_page_is_looked_at_by_a_painter_that_was_
         lacking = [late]
 
         def first_page_only(call, answer):
-            if call.name != "trip" or not lacking:
+            if call.name != "apply" or not lacking:
                 return answer
             lacking.pop()
             return replace(answer, comments=answer.comments[:1])
@@ -569,7 +569,7 @@ def test_whoever_slept_since_its_decision_looks_again_before_it_paints(world):
 
 
 def lose_the_next_renewal(world, keeper, process):
-    process.tracker.after = outage("trip", "edit_comment", times=1)
+    process.tracker.after = outage("apply", "edit_comment", times=1)
     world.clock.advance(BEAT_S)
     assert isinstance(keeper.renew_now(), NotRenewed)
 
@@ -620,7 +620,7 @@ def test_a_lease_that_does_not_last_so_long_is_renewed_before_it_is_ended(bounde
     keeper = process.hold(bounded.add())
     lose_the_next_renewal(bounded, keeper, process)
     bounded.clock.advance(10)
-    process.tracker.after = outage("trip", times=1)
+    process.tracker.after = outage("apply", times=1)
     assert isinstance(keeper.renew_now(), NotRenewed)
     with pytest.raises(Unavailable, match="may still take effect"):
         process.services.advancing.advance(keeper)
@@ -632,7 +632,7 @@ def test_a_lease_that_does_not_last_so_long_is_renewed_before_it_is_ended(bounde
 def test_an_ending_in_doubt_is_not_renewed_over_and_not_given_up(world):
     process = world.process()
     keeper = process.hold(world.add())
-    process.tracker.before = outage("trip", "read")
+    process.tracker.before = outage("apply", "read")
     with pytest.raises(Unavailable):
         process.services.advancing.advance(keeper)
     process.tracker.before = lambda _: None
@@ -647,7 +647,7 @@ def test_an_ending_that_was_refused_for_now_may_be_renewed_over(world):
     keeper = process.hold(world.add())
 
     def limit(call):
-        if call.name == "trip":
+        if call.name == "apply":
             raise RateLimited("slow down", retry_after_s=9)
 
     process.tracker.before = limit
@@ -666,7 +666,7 @@ def test_a_refusal_for_now_does_not_settle_what_became_of_the_ending_before_it(w
     struck = []
 
     def lose_then_limit(call):
-        if call.name == "trip":
+        if call.name == "apply":
             struck.append(call)
             if len(struck) == 1:
                 raise Unavailable("no answer")
@@ -686,11 +686,11 @@ def test_an_ending_that_might_land_after_its_lease_is_over_is_not_sent_again(bou
     process = bounded.process()
     keeper = process.hold(bounded.add())
     bounded.clock.advance(TTL_S - IN_FLIGHT_S + 1)
-    process.tracker.before = outage("trip", times=1)
+    process.tracker.before = outage("apply", times=1)
     process.tracker.calls.clear()
     with pytest.raises(Unavailable):
         process.services.advancing.advance(keeper)
-    assert requests(process).count("trip") == 1
+    assert requests(process).count("apply") == 1
     assert [state for _, state in bounded.states(keeper.issue)] == ["held"]
 
 

@@ -131,6 +131,10 @@ class Known(MemoryTracker):
 
     asked = 0
 
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.traits = replace(self.traits, accounts=True)
+
     def login(self) -> str | None:
         self.asked += 1
         return "Fleet-Bot"

@@ -2,9 +2,10 @@
 
 import pytest
 
-from dibs.ports.tracker import IssueQuery, looks_ahead, read_each, reads_many, walk, walk_threads
+from dibs.ports.tracker import IssueQuery
+from dibs.services.reading import read_each, walk, walk_threads
 
-from .costly import CostlyWire, CostlyWorld
+from .costly import CostlyWorld
 from .world import World
 
 READY = ("stage:ready",)
@@ -68,7 +69,7 @@ def test_a_hundred_issues_are_one_request():
     issues = [world.add() for _ in range(230)]
     wire = world.process().tracker
     assert refs(read_each(wire, issues)) == issues
-    assert wire.requests == {"threads": 3}
+    assert wire.requests == {"read_many": 3}
     wire.calls.clear()
     strays = IssueQuery(("stage:processing",), limit=500)
     assert refs(walk_threads(wire, IssueQuery(READY, limit=500), strays)) == issues
@@ -81,7 +82,7 @@ def test_no_more_is_asked_for_than_is_consumed():
     wire = world.process().tracker
     assert next(read_each(wire, issues)).issue.ref == issues[0]
     assert next(walk_threads(wire, IssueQuery(READY, limit=500))).issue.ref == issues[0]
-    assert wire.requests == {"threads": 1, "find_threads": 1}
+    assert wire.requests == {"read_many": 1, "find_threads": 1}
 
 
 def test_a_thread_that_is_too_long_is_read_by_itself_once():
@@ -92,7 +93,7 @@ def test_a_thread_that_is_too_long_is_read_by_itself_once():
     wire = world.process().tracker
     expected = [world.read(short), world.read(long)]
     assert list(read_each(wire, [short, long])) == expected
-    assert wire.requests == {"threads": 1, "read": 1}
+    assert wire.requests == {"read_many": 1, "read": 1}
     assert list(walk_threads(wire, IssueQuery(READY))) == expected
     assert all(thread.complete for thread in expected)
 
@@ -104,13 +105,12 @@ def test_issues_that_vanished_are_left_out():
         world.tracker.comment(going, "hello")
     world.tracker.delete(gone)
     wire = world.process().tracker
-    wire.after = lambda call: world.tracker.delete(going) if call.name == "threads" else None
+    wire.after = lambda call: world.tracker.delete(going) if call.name == "read_many" else None
     assert refs(read_each(wire, [kept, gone, going])) == [kept]
 
 
 def test_a_tracker_that_is_cheap_to_ask_is_asked_for_each():
-    assert looks_ahead(World("comments").tracker) is None
-    assert reads_many(World("comments").tracker) is None
-    costly = CostlyWorld().tracker
-    assert looks_ahead(costly) is costly
-    assert looks_ahead(CostlyWire(costly)) is not None
+    cheap = World("comments").tracker.traits
+    assert (cheap.shortlists, cheap.reads_together) == (False, 1)
+    costly = CostlyWorld().tracker.traits
+    assert (costly.shortlists, costly.reads_together) == (True, 100)

@@ -12,7 +12,6 @@ from dibs.core.errors import IssueLocked, IssueMoved, NotPermitted, RateLimited
 from dibs.core.events import Step
 from dibs.core.ids import later
 from dibs.core.issue import Person, Pull
-from dibs.ports.tracker import looks_ahead
 from dibs.services.scanning import Shortlisting, Spread
 from dibs.services.working import Until
 
@@ -43,7 +42,6 @@ class Scan:
         self.wire = world.process("scanner").tracker
         self.shortlisting = Shortlisting(
             self.wire,
-            looks_ahead(self.wire),
             world.pipeline,
             world.clock,
             poll_s=POLL_S,
@@ -93,7 +91,7 @@ def test_urgent_issues_jump_the_queue_wherever_they_are():
     soon, urgent = world.add("stage:ready", "soon"), world.add("stage:ready", "urgent", "soon")
     scan = Scan(world)
     assert [scan.ref() for _ in range(3)] == [urgent, soon, plain[0]]
-    assert scan.requests == {"find": 3, "threads": 1}
+    assert scan.requests == {"find": 3, "read_many": 1}
 
 
 def test_urgent_issues_of_a_short_list_need_no_question_of_their_own():
@@ -101,14 +99,14 @@ def test_urgent_issues_of_a_short_list_need_no_question_of_their_own():
     plain, urgent = world.add(), world.add("stage:ready", "urgent")
     scan = Scan(world)
     assert [scan.ref(), scan.ref()] == [urgent, plain]
-    assert scan.requests == {"find": 1, "threads": 1}
+    assert scan.requests == {"find": 1, "read_many": 1}
 
 
 def test_the_first_stage_that_has_any_is_the_one_worked(world):
     ready, approved = world.add(), world.add("stage:review", "approved")
     scan = Scan(world)
     assert scan.ref("review", "ready") == approved
-    assert scan.requests == {"find": 1, "threads": 1}, "the other stage was not even asked for"
+    assert scan.requests == {"find": 1, "read_many": 1}, "the other stage was not even asked for"
     assert scan.ref("review", "ready") == ready
 
 
@@ -120,7 +118,7 @@ def test_what_cannot_be_claimed_is_not_offered(world):
     world.add("stage:review")
     scan = Scan(world)
     assert scan.ref("ready", "review") is None
-    assert "threads" not in scan.requests
+    assert "read_many" not in scan.requests
 
 
 def test_a_candidate_comes_with_everything_that_is_known_of_it(world):
@@ -161,7 +159,7 @@ def test_many_claims_are_one_list_and_a_look_or_two(world):
         world.tracker.comment(issue, "talk")
     scan = Scan(world)
     assert [scan.ref() for _ in issues] == issues
-    assert scan.requests == {"find": 1, "threads": 2}
+    assert scan.requests == {"find": 1, "read_many": 2}
 
 
 def test_an_idle_poll_is_one_question_for_each_stage_and_no_look(world):
@@ -184,13 +182,13 @@ def test_issues_that_only_a_person_can_free_are_not_looked_at_in_every_poll(worl
     for _ in range(50):
         world.clock.advance(POLL_S)
         assert scan.ref() is None
-    assert scan.requests["threads"] == 1
+    assert scan.requests["read_many"] == 1
     world.clock.advance(POLL_S)
     for _ in range(20):
         world.clock.advance(POLL_S)
         if (found := scan.next()) is not None:
             scan.refuse(found, assigned)
-    assert scan.requests["threads"] == 2, "now and then it is: not everything changes an issue"
+    assert scan.requests["read_many"] == 2, "now and then it is: not everything changes an issue"
 
 
 def test_an_issue_that_no_look_agrees_about_is_looked_at_less_and_less(world):
@@ -211,7 +209,7 @@ def test_an_issue_that_no_look_agrees_about_is_looked_at_less_and_less(world):
     for _ in range(200):
         world.clock.advance(POLL_S)
         assert scan.ref() is None
-    assert scan.requests["threads"] <= 12
+    assert scan.requests["read_many"] <= 12
     world.tracker.find = find
     world.clock.advance(300)
     assert scan.ref() == odd
@@ -283,7 +281,7 @@ def test_a_look_is_used_once(world):
     again = scan.next()
     assert again.issue.ref == issue
     assert again.now > first.now
-    assert scan.requests["threads"] == 2
+    assert scan.requests["read_many"] == 2
 
 
 # How long it lasts
@@ -302,7 +300,7 @@ def test_a_list_is_made_anew_after_a_while_and_looks_that_still_hold_are_kept(wo
     while (ref := scan.take()) is not None:
         order.append(ref)
     assert order == [*issues[2:], newest]
-    first, second = (call.args[0] for call in scan.wire.calls if call.name == "threads")
+    first, second = (call.args[0] for call in scan.wire.calls if call.name == "read_many")
     assert len(first) == 10
     assert set(second) == {issues[2], newest}, "what has not changed is not looked at again"
 
@@ -336,7 +334,7 @@ def test_it_is_made_anew_when_it_is_used_up_and_once_only(world):
         world.tracker.edit_labels(issue, add=("stage:review",), remove=("stage:ready",))
     assert scan.ref() is None
     assert scan.requests["find"] <= 5
-    assert scan.requests["threads"] <= 7
+    assert scan.requests["read_many"] <= 7
 
 
 def test_another_stage_that_may_be_worked_by_now_is_asked_for(world):
@@ -351,7 +349,7 @@ def test_an_issue_that_vanished_or_changed_before_the_look_is_passed_over(world)
     gone, moved, kept = (world.add() for _ in range(3))
 
     def meanwhile(call):
-        if call.name == "threads" and gone in call.args[0]:
+        if call.name == "read_many" and gone in call.args[0]:
             world.tracker.delete(gone)
             world.tracker.edit_labels(moved, add=("claimed",))
 
@@ -368,9 +366,9 @@ def test_a_thread_too_long_for_a_look_at_many_is_read_when_its_turn_has_come():
         world.tracker.comment(long, f"comment {number}")
     scan = Scan(world)
     assert scan.next().thread == world.read(short)
-    assert scan.requests == {"find": 1, "threads": 1}
+    assert scan.requests == {"find": 1, "read_many": 1}
     assert scan.next().thread == world.read(long)
-    assert scan.requests == {"find": 1, "threads": 1, "read": 1}
+    assert scan.requests == {"find": 1, "read_many": 1, "read": 1}
 
 
 # Company
@@ -447,11 +445,11 @@ def test_every_issue_is_worked_once_and_few_requests_are_spent_on_finding_them(b
     assert report.outcomes == {"advanced": 40}
     assert all(busy.labels(issue) == {"stage:review"} for issue in issues)
     spent = process.tracker.requests
-    assert spent["threads"] == 1
+    assert spent["read_many"] == 1
     assert spent["find"] + spent["find_threads"] <= 6
     assert spent["comment"] == 40, "a comment each"
     assert spent["read"] <= 40, "one reading for each: the proof"
-    assert spent["trip"] <= 120
+    assert spent["apply"] <= 120
 
 
 def test_a_claim_does_not_look_at_what_the_scan_has_looked_at(busy):
@@ -576,7 +574,7 @@ def test_a_worker_that_is_limited_asks_for_nothing_until_its_time_has_come(busy)
         call
         for call, at_s in zip(process.tracker.calls, asked, strict=True)
         if since < at_s < since + 300
-        and call.name in ("find", "threads", "find_threads")
+        and call.name in ("find", "read_many", "find_threads")
         and "claimed" not in str(call.args)  # sweeps go on
     ]
     assert scans == []

@@ -6,9 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.adapters.memory.tracker import MemoryTracker
-from dibs.adapters.sqlite.database import Database
-from dibs.adapters.sqlite.tracker import SqliteTracker
-from dibs.adapters.wrappers.trackers import PlainTracker, signed
+from dibs.adapters.wrappers.trackers import SignedTracker
 from dibs.core.card import Card, CardState, parse_mark, render_card, render_revoke, render_shown
 from dibs.core.events import Step
 from dibs.core.ids import HolderId, RunId, StageName
@@ -16,20 +14,8 @@ from dibs.core.issue import Draft
 from dibs.core.labels import AddLabels, EditComment, PostComment
 from dibs.core.lease import Revocation
 from dibs.core.signing import Signed, Strictness, parse_keyring, verify
-from dibs.ports.tracker import (
-    Batching,
-    FoundThreads,
-    Inspectable,
-    IssueQuery,
-    OneTrip,
-    ReadsFewer,
-    ReadsMany,
-    SelfChecking,
-    Standpoint,
-    Whoami,
-)
+from dibs.ports.tracker import IssueQuery, Standpoint
 from dibs.services.claiming import Claimed
-from dibs.services.effects import apply
 
 from .world import BEAT_S, TTL, TTL_S, Crash, World, codes, crashing
 
@@ -41,7 +27,7 @@ LENIENT = parse_keyring(OLD, Strictness.LENIENT)
 def keyed(world: World, ring) -> World:
     """The same backlog as processes see it that have this key."""
     other = copy.copy(world)
-    other.tracker = signed(world.tracker, ring)
+    other.tracker = SignedTracker(world.tracker, ring)
     return other
 
 
@@ -231,23 +217,6 @@ def test_a_lease_outlives_a_change_of_keys(comments):
 class Able(MemoryTracker):
     """A tracker in memory that offers what GitHub's does."""
 
-    def trip(self, issue, effects):
-        return apply(PlainTracker(self), issue, effects)
-
-    def threads(self, issues):
-        return {issue: self.read(issue) for issue in issues}
-
-    def at_once(self):
-        return 7
-
-    def find_threads(self, queries):
-        return tuple(self._answer(query) for query in queries)
-
-    def _answer(self, query):
-        found = self.find(query)
-        threads = tuple(self.read(issue.ref) for issue in found.issues)
-        return FoundThreads(threads, found.now, found.more)
-
     def login(self):
         return "fleet-bot"
 
@@ -258,34 +227,13 @@ class Able(MemoryTracker):
         return labels[:1]
 
 
-KINDS = (Batching, OneTrip, ReadsFewer, ReadsMany, SelfChecking, Whoami, Inspectable)
-
-
-def test_it_can_do_what_the_tracker_within_can_and_nothing_else(world, tmp_path):
-    database = Database(tmp_path / "backlog.db")
-    try:
-        trackers = [
-            MemoryTracker(world.clock.server_now),
-            Able(world.clock.server_now),
-            SqliteTracker(database),
-            PlainTracker(SqliteTracker(database)),
-        ]
-        for tracker in trackers:
-            wrapped = signed(tracker, RING)
-            for kind in KINDS:
-                assert isinstance(wrapped, kind) is isinstance(tracker, kind), (tracker, kind)
-            assert wrapped.traits == tracker.traits
-    finally:
-        database.close()
-
-
 def test_every_way_of_reading_and_writing_is_signed(world):
     inner = Able(world.clock.server_now)
-    wrapped = signed(inner, RING)
+    wrapped = SignedTracker(inner, RING)
     issue = wrapped.create(Draft("t")).ref
     posted = wrapped.comment(issue, forged("a", CardState.BID))
-    wrapped.trip(issue, (AddLabels(("x",)), PostComment(render_shown(RunId("b")))))
-    wrapped.trip(issue, (EditComment(posted.id, forged("a", CardState.BID, beats=1)),))
+    wrapped.apply(issue, (AddLabels(("x",)), PostComment(render_shown(RunId("b")))))
+    wrapped.apply(issue, (EditComment(posted.id, forged("a", CardState.BID, beats=1)),))
     assert [verify(one.body, issue, RING) for one in inner.read(issue).comments] == [
         Signed.VALID,
         Signed.VALID,
@@ -293,12 +241,11 @@ def test_every_way_of_reading_and_writing_is_signed(world):
     bare = inner.comment(issue, forged("c", CardState.BID))
     readings = [
         wrapped.read(issue),
-        wrapped.trip(issue, (AddLabels(("y",)),)),
-        wrapped.threads([issue])[issue],
+        wrapped.apply(issue, (AddLabels(("y",)),)),
+        wrapped.read_many([issue])[issue],
         *wrapped.find_threads([IssueQuery()])[0].threads,
     ]
     for thread in readings:
         assert [one.id for one in thread.comments if not one.by_writer] == [bare.id]
     assert (wrapped.login(), wrapped.missing_labels(("a", "b"))) == ("fleet-bot", ("a",))
     assert wrapped.standpoint().permission == "write"
-    assert wrapped.at_once() == 7

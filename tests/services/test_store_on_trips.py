@@ -132,9 +132,9 @@ def test_a_painter_that_was_overtaken_takes_off_no_stage_that_others_painted(wor
     keeper = late.hold(issue)
 
     def no_answer(call):
-        if call.name == "trip":
+        if call.name == "apply":
             late.tracker.before = lambda _: None
-            late.tracker.change = without_comments("read", "trip", times=lacking)
+            late.tracker.change = without_comments("read", "apply", times=lacking)
             world.clock.advance(10)
             world.process("sweeper").sweep()
             raise Unavailable("no reply")
@@ -150,9 +150,9 @@ def test_a_painter_that_wakes_up_two_stages_later_puts_right_what_it_painted(wor
     keeper, holding = late.hold(issue), []
 
     def sleep(call):
-        if call.name == "trip":
+        if call.name == "apply":
             late.tracker.before = lambda _: None
-            late.tracker.change = without_comments("trip", times=lacking)
+            late.tracker.change = without_comments("apply", times=lacking)
             world.clock.advance(10)
             world.process("sweeper").sweep()
             world.process("second").advance(issue)

@@ -46,7 +46,7 @@ def test_twenty_in_flight_eighty_queued_and_three_expired_are_four_requests(worl
         world.add()
     sweeper = world.process("sweeper")
     report = sweeper.sweep()
-    assert dict(sweeper.tracker.requests) == {"find_threads": 1, "trip": 3}
+    assert dict(sweeper.tracker.requests) == {"find_threads": 1, "apply": 3}
     assert [entry.issue for entry in report.changed] == dead
     assert report.looked_at == 23
     assert all(world.labels(issue) == {"stage:ready"} for issue in dead)
@@ -59,7 +59,7 @@ def test_working_labels_that_strayed_are_in_the_same_request(world):
     world.clock.advance(TTL_S)
     sweeper = world.process("sweeper")
     assert {entry.issue for entry in sweeper.sweep().changed} == {*dead, stray}
-    assert dict(sweeper.tracker.requests) == {"find_threads": 1, "trip": 2}
+    assert dict(sweeper.tracker.requests) == {"find_threads": 1, "apply": 2}
     assert world.labels(stray) == {"stage:ready"}
 
 
@@ -91,7 +91,7 @@ def test_an_issue_that_was_taken_after_it_was_read_shows_its_lease_again(world):
     quick = []
 
     def meanwhile(call):
-        if call.name == "trip" and not quick:
+        if call.name == "apply" and not quick:
             quick.append(world.process("quick").claimed(issue))
 
     sweeper.tracker.before = meanwhile
@@ -109,7 +109,7 @@ def test_an_issue_that_refuses_is_passed_over(world):
     sweeper = world.process("sweeper")
 
     def refuse(call):
-        if call.name == "trip" and call.args[0] == bad:
+        if call.name == "apply" and call.args[0] == bad:
             raise IssueLocked(bad)
 
     sweeper.tracker.before = refuse
@@ -151,7 +151,7 @@ def test_a_share_is_one_list_and_one_look_at_those_that_are_due(world):
     sweeper = world.process("sweeper")
     sweeping = sweeper.services.sweeping
     assert actions(sweeping.sweep(share=share())) == [Sweep.LIVE] * 3
-    assert dict(sweeper.tracker.requests) == {"find": 2, "threads": 1}
+    assert dict(sweeper.tracker.requests) == {"find": 2, "read_many": 1}
 
 
 def test_a_share_of_what_has_not_changed_is_lists_alone(world):
@@ -171,4 +171,4 @@ def test_after_a_disaster_the_rest_is_looked_at_a_hundred_at_a_time(world):
     sweeper = world.process("sweeper")
     report = sweeper.services.sweeping.sweep(share=share(), limit=200)
     assert {entry.issue for entry in report.changed} == set(dead)
-    assert dict(sweeper.tracker.requests) == {"find": 2, "threads": 3, "trip": 120}
+    assert dict(sweeper.tracker.requests) == {"find": 2, "read_many": 3, "apply": 120}

@@ -27,6 +27,7 @@ from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.issue import Draft, Thread
 from dibs.core.pipeline import Backoff, Pipeline
 from dibs.core.presets import STAGES
+from dibs.ports.tracker import Applies, OneAtATime
 from dibs.services.claiming import Claimed, ClaimOptions, ClaimResult, Refused
 from dibs.services.keeping import Keeper
 from dibs.settings import load as config
@@ -45,7 +46,7 @@ KINDS = (*STEPWISE, "trips")
 """And in comments on a tracker that takes several effects in one trip."""
 STORE_ON_TRIPS = "store on trips"
 
-WRITES = ("comment", "edit_comment", "edit_labels", "close", "create", "apply", "trip")
+WRITES = ("comment", "edit_comment", "edit_labels", "close", "create", "apply", "apply")
 
 
 def pipeline_of(base: Pipeline = STAGES, **stage_changes: Any) -> Pipeline:
@@ -82,6 +83,22 @@ class Wire:
     after: Callable[[Call], None] = lambda call: None
     change: Callable[[Call, Any], Any] = lambda call, answer: answer
     calls: list[Call] = field(default_factory=list)
+
+    def apply(self, issue: Any, effects: Any, **options: Any) -> Any:
+        """One by one, each effect is a call of its own."""
+        if self.adapter.traits.applies is Applies.ONE_BY_ONE:
+            return OneAtATime.apply(self, issue, effects, **options)
+        return self.__getattr__("apply")(issue, effects, **options)
+
+    def read_many(self, issues: Any) -> Any:
+        if self.adapter.traits.reads_together == 1:
+            return OneAtATime.read_many(self, issues)
+        return self.__getattr__("read_many")(issues)
+
+    def find_threads(self, queries: Any) -> Any:
+        if self.adapter.traits.reads_together == 1:
+            return OneAtATime.find_threads(self, queries)
+        return self.__getattr__("find_threads")(queries)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.adapter, name)

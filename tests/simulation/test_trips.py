@@ -36,7 +36,7 @@ def sent(world, issue, effects=MOVE, *, name="sender"):
 
     def main():
         try:
-            came.append(tracker.trip(issue, effects))
+            came.append(tracker.apply(issue, effects))
         except (Unavailable, NoSuchComment) as failure:
             came.append(failure)
 

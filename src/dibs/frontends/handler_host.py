@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     check = arguments[:1] == ["--check"]
     try:
         handler = load(arguments[-1])
-    except Exception as failure:  # noqa: BLE001 - the user's module may raise anything
+    except Exception as failure:  # noqa: BLE001 - a failed attempt, told in the run's output
         sys.stderr.write(f"{type(failure).__name__}: {failure}\n")
         return 1
     return 0 if check else _call(handler)

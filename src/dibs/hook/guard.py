@@ -27,8 +27,9 @@ from dibs.hook.rules import (
 )
 from dibs.ports.leases import ShownLeases
 from dibs.ports.system import Clock, Threads
-from dibs.ports.tracker import FollowsPulls, Tracker, TrackerTraits, follows_pulls, read_each
+from dibs.ports.tracker import Tracker, TrackerTraits
 from dibs.services.claiming import Granting
+from dibs.services.reading import follows_pulls, read_each
 
 MOST_ISSUES = 100
 _MOST_BRANCHES = 5
@@ -128,9 +129,7 @@ class Guarding:
             yield judge_push(thread, standing, linked, self._pipeline, self._grace, pusher)
 
     @staticmethod
-    def _pulls(
-        pulls: FollowsPulls, refs: Sequence[IssueRef]
-    ) -> dict[IssueRef, tuple[LinkedPull, ...]]:
+    def _pulls(pulls: Tracker, refs: Sequence[IssueRef]) -> dict[IssueRef, tuple[LinkedPull, ...]]:
         return dict(pulls.pulls_of(refs))
 
 

@@ -36,8 +36,9 @@ from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of, missi
 from dibs.label_state.claims import their_claims
 from dibs.label_state.pauses import paused_by_file, paused_by_log
 from dibs.label_state.stale import Stale, free, stale_on
-from dibs.ports.tracker import IssueQuery, walk_threads
+from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import apply_to
+from dibs.services.reading import walk_threads
 from dibs.settings import load as config
 from dibs.wiring.services import Services
 

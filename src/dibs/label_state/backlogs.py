@@ -27,7 +27,6 @@ from dibs.core.issue import Thread
 from dibs.core.pipeline import Dialect
 from dibs.core.presets import EVERY
 from dibs.label_state.labels import STANDARD_LABELS
-from dibs.ports.tracker import Inspectable
 from dibs.settings import load as config
 from dibs.settings.load import Settings
 from dibs.wiring.services import Services, connect
@@ -255,4 +254,4 @@ def missing_labels(backlog: Backlog) -> list[str]:
     """None where a tracker wants no labels made."""
     tracker = backlog.services.tracker
     names = [label.name for label in EVERY]
-    return list(tracker.missing_labels(names)) if isinstance(tracker, Inspectable) else []
+    return list(tracker.missing_labels(names))

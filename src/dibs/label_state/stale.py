@@ -21,8 +21,9 @@ from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, claim_window
 from dibs.label_state.claims import TheirClaim, dry_run, their_claims
-from dibs.ports.tracker import IssueQuery, walk_threads
+from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import Freeing, apply_to
+from dibs.services.reading import walk_threads
 
 UNKNOWN = "?"
 _EVERY = 100_000

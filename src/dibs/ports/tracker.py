@@ -4,35 +4,18 @@ Adapters raise the errors of `core.errors` (`NoSuchIssue`, `Unavailable`, `RateL
 `NotPermitted`, `Damaged`) and nothing else. Adding a label that is there and removing one that is
 not are both successes.
 
-Reading many issues with their comments, in as few requests as the tracker can do it.
-
-Where a tracker reads many at once, a hundred cost one request; where it does not, each costs one.
-A thread that came incomplete is read by itself, once: what is still missing then is for the caller
-to judge. Issues that vanished since they were listed are left out.
-
-Walking a query's answer page by page, however long it is.
-
-Which account a tracker is used with, where it can tell.
-
-What is left of a tracker's patience, for people to see: trackers that count have one.
-
-Whether what is being done is a person's word: a pause, a revoke, and the readings they need.
-
-Where requests are scarce, such a word must not wait behind the workers that it is to stop. What
-follows from it is the adapter's; who says it is known only here above.
-
-Which pull requests an issue has, where a tracker has pull requests.
+What a tracker can do is written in its traits. `OneAtATime` does everything that takes several
+calls through the calls for one issue and one effect, for trackers that have no better way.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from itertools import islice
-from typing import Protocol, assert_never, runtime_checkable
+from enum import StrEnum
+from typing import Protocol, assert_never
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dibs.core.errors import NoSuchIssue, Outage
 from dibs.core.events import Reached, Step, unwatched
@@ -40,7 +23,32 @@ from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
-from dibs.core.pipeline import Pipeline
+
+
+class Applies(StrEnum):
+    """How the effects of one `Tracker.apply` happen."""
+
+    ONE_BY_ONE = "one by one"
+    """A call for each, and then a reading."""
+    IN_ONE_REQUEST = "in one request"
+    """In their order, each by itself: if one fails, any other may have happened."""
+    IN_ONE_STEP = "in one step"
+    """All or none of them, and only if the issue is unchanged."""
+
+
+class Standpoint(Struct, frozen=True):
+    """What our account is to the tracker, as far as it says."""
+
+    believed: str
+    """Whose cards are believed, in words."""
+    permission: str = ""
+    """What we may do there, in the tracker's word."""
+    may_write: bool | None = None
+    """Whether we may write comments and labels; None if it does not say."""
+    ours_count: bool | None = None
+    """Whether cards by our own account are believed; None if nobody can say."""
+    doubt: str = ""
+    """Why others may believe somebody else; empty if everybody judges alike."""
 
 
 class TrackerTraits(Struct, frozen=True):
@@ -59,6 +67,18 @@ class TrackerTraits(Struct, frozen=True):
     """Whether reading an issue costs next to nothing, so that looking before bidding pays."""
     in_flight: timedelta | None = None
     """How long after it was sent a request may still take effect; None if nobody can say."""
+    applies: Applies = Applies.ONE_BY_ONE
+    """How the effects of one `apply` happen."""
+    reads_together: int = 1
+    """How many issues with their comments one request reads now; 1: each takes a request."""
+    shortlists: bool = False
+    """Whether a worker reads one list for many claims, because asking for each claim costs."""
+    accounts: bool = False
+    """Whether it has accounts, permissions and labels that `dibs doctor` asks about."""
+    checks_itself: bool = False
+    """Whether it can inspect its own storage for damage."""
+    pulls: bool = False
+    """Whether it knows which pull requests an issue has."""
 
     @property
     def patience(self) -> timedelta:
@@ -97,17 +117,59 @@ class Tracker(Protocol):
     @property
     def traits(self) -> TrackerTraits: ...
 
+    # Reading
+
     def find(self, query: IssueQuery) -> Found: ...
+
+    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
+        """An answer with comments to each query, in the order of the queries."""
+        ...
 
     def read(self, issue: IssueRef) -> Thread:
         """The issue with all its comments, in the server's order."""
+        ...
+
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+        """The issues with their comments; those that are gone are left out."""
         ...
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         """How many open issues carry each label; or how many at all."""
         ...
 
+    def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
+        """The pull requests, open or over, that say they close each of these issues.
+
+        An issue that is gone, or whose pull requests cannot be seen, is left out.
+        """
+        ...
+
+    def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
+        """Title and text of each open pull request from this branch of this repository."""
+        ...
+
+    # Writing
+
     def create(self, draft: Draft) -> Issue: ...
+
+    def apply(
+        self,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,
+        reached: Reached = unwatched,
+    ) -> Thread | None:
+        """Do the effects in their order, and return the issue as it is afterwards.
+
+        `if_unchanged`: do nothing and return None if the issue is not as it was seen. Only a
+        tracker that applies in one step keeps this strictly; one by one, the issue may change
+        between the look and the first effect, and in one request nobody looks at all.
+        `reached` is called after each effect that is a call of its own.
+        Raises what the first effect that failed raises. The returned issue shows what these
+        effects wrote, even if readings lag.
+        """
+        ...
 
     def comment(self, issue: IssueRef, body: str) -> Comment: ...
 
@@ -123,60 +185,83 @@ class Tracker(Protocol):
         """Make sure the labels exist, where a tracker wants them made."""
         ...
 
+    # About itself
 
-@runtime_checkable
-class Batching(Protocol):
-    """Optional: several effects and a reading in one trip. Correctness never depends on it."""
+    def login(self) -> str | None:
+        """The account's name; None if unknown. At most one request in a process's life."""
+        ...
 
-    def apply(
-        self, issue: IssueRef, effects: Sequence[Effect], *, seen: Issue | None = None
-    ) -> Thread | None:
-        """With `seen`: only if the issue is still as it was seen; None if it is not."""
+    def standpoint(self) -> Standpoint:
+        """What our account may do here; asked only of a tracker with accounts."""
+        ...
+
+    def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
+        """The labels that the tracker wants made and that are not there."""
+        ...
+
+    def flaws(self) -> tuple[str, ...]:
+        """What is damaged in the tracker's own storage, in words."""
         ...
 
 
-@runtime_checkable
-class OneTrip(Protocol):
-    """Optional: several effects and then a reading in one request, but not in one step.
+class OneAtATime:
+    """The calls for many issues and many effects, made of the calls for one.
 
-    The effects happen in their order and each by itself: if one fails, any other may have happened.
+    A tracker inherits it and overrides what it can do better; its traits say which that is.
     """
 
-    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
-        """The issue as it is after the effects. Raises what the first that failed would raise.
+    def read_many(self: Tracker, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+        found: dict[IssueRef, Thread] = {}
+        for issue in issues:
+            try:
+                found[issue] = self.read(issue)
+            except NoSuchIssue:
+                continue
+        return found
 
-        Whatever else lags: the reading shows what these effects wrote.
-        """
-        ...
+    def find_threads(self: Tracker, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
+        answers = []
+        for query in queries:
+            found = self.find(query)
+            read = self.read_many([issue.ref for issue in found.issues])
+            threads = tuple(read[issue.ref] for issue in found.issues if issue.ref in read)
+            answers.append(FoundThreads(threads, found.now, found.more))
+        return tuple(answers)
 
+    def apply(
+        self: Tracker,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,
+        reached: Reached = unwatched,
+    ) -> Thread | None:
+        if if_unchanged is not None and self.read(issue).issue != if_unchanged:
+            return None
+        for effect in effects:
+            apply_one(self, issue, effect, reached)
+        return self.read(issue)
 
-@runtime_checkable
-class ReadsMany(Protocol):
-    """Optional: many issues with their comments in one request."""
+    def pulls_of(
+        self,
+        issues: Sequence[IssueRef],  # noqa: ARG002 - there are none
+    ) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
+        return {}
 
-    def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
-        """Those of them that are still there."""
-        ...
+    def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
 
-    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
-        """An answer to each query, in its order."""
-        ...
+    def login(self) -> str | None:
+        return None
 
+    def standpoint(self) -> Standpoint:
+        return Standpoint(believed="everybody who can write to the tracker")
 
-@runtime_checkable
-class ReadsFewer(Protocol):
-    """Optional, for one that reads many: at times it may have to read them one by one."""
+    def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
 
-    def at_once(self) -> int:
-        """How many issues with their comments are one request now; 1: each is one or more."""
-        ...
-
-
-@runtime_checkable
-class SelfChecking(Protocol):
-    """Optional: an adapter that can inspect its own storage for damage."""
-
-    def flaws(self) -> tuple[str, ...]: ...
+    def flaws(self) -> tuple[str, ...]:
+        return ()
 
 
 def apply_one(
@@ -204,145 +289,6 @@ def apply_one(
 
 
 _PAGE = 200
-
-
-def walk(tracker: Tracker, query: IssueQuery) -> Iterator[Issue]:
-    """The query's issues, `query.limit` at most, asked for as they are consumed."""
-    left = query
-    while left.limit > 0:
-        found = tracker.find(replace(left, limit=min(left.limit, _PAGE)))
-        yield from found.issues
-        if not found.more or not found.issues:
-            return
-        last = found.issues[-1].ref
-        left = replace(left, limit=left.limit - len(found.issues), after=last, skip=0)
-
-
-AT_ONCE = 100
-"""How many issues with their comments one request may ask for."""
-
-
-def reads_many(tracker: Tracker) -> ReadsMany | None:
-    """The tracker, if it can read many issues in one request."""
-    able: object = tracker
-    return able if isinstance(able, ReadsMany) else None
-
-
-def looks_ahead(tracker: Tracker) -> ReadsMany | None:
-    """The tracker, if looking at many issues at once is worth more than looking at one each time.
-
-    Where reading costs next to nothing, the freshest look is the best one.
-    """
-    return None if tracker.traits.cheap_reads else reads_many(tracker)
-
-
-def at_once(many: ReadsMany) -> int:
-    """How many issues it is worth looking at while at it."""
-    able: object = many
-    return able.at_once() if isinstance(able, ReadsFewer) else AT_ONCE
-
-
-def read_each(tracker: Tracker, refs: Iterable[IssueRef]) -> Iterator[Thread]:
-    """The issues in the order they were named, asked for as they are consumed."""
-    many = reads_many(tracker)
-    if many is None:
-        for ref in refs:
-            yield from _read(tracker, ref)
-        return
-    named = iter(refs)
-    while page := tuple(islice(named, AT_ONCE)):
-        found = many.threads(page)
-        for ref in page:
-            if ref in found:
-                yield from _completed(tracker, found[ref])
-
-
-def walk_threads(tracker: Tracker, *queries: IssueQuery) -> Iterator[Thread]:
-    """What the queries find, each up to its limit, with the comments.
-
-    With a tracker that reads many, the first pages of all queries are one request, the second
-    pages another; so an issue that two queries find comes twice.
-    """
-    many = reads_many(tracker)
-    if many is None:
-        for query in queries:
-            yield from read_each(tracker, (issue.ref for issue in walk(tracker, query)))
-        return
-    left = [query for query in queries if query.limit > 0]
-    while left:
-        pages = many.find_threads([replace(one, limit=min(one.limit, AT_ONCE)) for one in left])
-        for page in pages:
-            for thread in page.threads:
-                yield from _completed(tracker, thread)
-        left = [rest for one, page in zip(left, pages, strict=True) for rest in _rest(one, page)]
-
-
-def _rest(query: IssueQuery, page: FoundThreads) -> Iterator[IssueQuery]:
-    left = query.limit - len(page.threads)
-    if page.more and page.threads and left > 0:
-        yield replace(query, limit=left, after=page.threads[-1].issue.ref, skip=0)
-
-
-def _completed(tracker: Tracker, thread: Thread) -> Iterator[Thread]:
-    if thread.complete:
-        yield thread
-    else:
-        yield from _read(tracker, thread.issue.ref)
-
-
-def _read(tracker: Tracker, ref: IssueRef) -> Iterator[Thread]:
-    try:
-        thread = tracker.read(ref)
-    except NoSuchIssue:
-        return
-    yield thread
-
-
-@runtime_checkable
-class Whoami(Protocol):
-    """Optional: whose token it is."""
-
-    def login(self) -> str | None:
-        """The account's name; None if nobody can say. One request in a process's life, at most."""
-        ...
-
-
-class Standpoint(Struct, frozen=True):
-    """What our account is to the tracker, as far as it says."""
-
-    believed: str
-    """Whose cards are believed, in words."""
-    permission: str = ""
-    """What we may do there, in the tracker's word."""
-    may_write: bool | None = None
-    """Whether we may write comments and labels; None if it does not say."""
-    ours_count: bool | None = None
-    """Whether cards by our own account are believed; None if nobody can say."""
-    doubt: str = ""
-    """Why others may believe somebody else; empty if everybody judges alike."""
-
-
-@runtime_checkable
-class Inspectable(Protocol):
-    """Optional: what `dibs doctor` asks a tracker that has accounts and labels of its own."""
-
-    def standpoint(self) -> Standpoint: ...
-
-    def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Those that the tracker wants made and that nobody has made."""
-        ...
-
-
-def with_ourselves(pipeline: Pipeline, tracker: Tracker, issue: Issue) -> Pipeline:
-    """The pipeline as it judges this issue: our own account is of the fleet.
-
-    Asked for only if somebody stands on the issue who might be us: it may cost a request.
-    """
-    people = pipeline.people
-    if not people.assigned(issue) and not people.pulling(issue):
-        return pipeline
-    login = tracker.login() if isinstance(tracker, Whoami) else None
-    return replace(pipeline, people=people.and_of_the_fleet([login])) if login else pipeline
 
 
 class Allowance(Struct, frozen=True):
@@ -415,25 +361,3 @@ def is_persons_word() -> bool:
 
 PULLS_AT_ONCE = 100
 """Of how many issues one request may ask for the pull requests."""
-
-
-@runtime_checkable
-class FollowsPulls(Protocol):
-    """Optional: what became of the pull requests that say they close an issue."""
-
-    def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
-        """Open or over, of as many issues as one request can ask about at a time.
-
-        An issue that is gone, or of which nobody can say, is left out.
-        """
-        ...
-
-    def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
-        """Title and text of each open pull request from this branch of this repository."""
-        ...
-
-
-def follows_pulls(tracker: Tracker) -> FollowsPulls | None:
-    """The tracker, if it knows of pull requests."""
-    able: object = tracker
-    return able if isinstance(able, FollowsPulls) else None

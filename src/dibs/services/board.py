@@ -28,7 +28,8 @@ from dibs.core.lease import Record, Standing, Try
 from dibs.core.named import is_named
 from dibs.core.pipeline import NoHandler, Pipeline, Stage
 from dibs.ports.leases import Guarantee, Pauses, ShownLeases
-from dibs.ports.tracker import IssueQuery, Tracker, looks_ahead, walk, walk_threads, with_ourselves
+from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.services.reading import walk, walk_threads, with_ourselves
 from dibs.services.scanning import urgency
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class Board:
         """Issues as a person lists them, oldest first."""
         labels = (self._pipeline.stage(stage).label,) if stage else ()
         query = IssueQuery(labels, limit=limit, closed_too=closed_too)
-        if looks_ahead(self._tracker) and Guarantee.ATOMIC not in self._leases.guarantees:
+        if self._tracker.traits.shortlists and Guarantee.ATOMIC not in self._leases.guarantees:
             # The issues come with their cards: who holds what is known without asking again.
             return tuple(
                 self._row(thread.issue, self._leases.standing(thread).live)
@@ -143,7 +144,7 @@ class Board:
 
     def _issues(self, query: IssueQuery) -> Iterator[Issue]:
         """With everything that keeps a worker off, as far as one request can tell it."""
-        if looks_ahead(self._tracker) is None:
+        if not self._tracker.traits.shortlists:
             yield from walk(self._tracker, query)
         else:
             yield from (thread.issue for thread in walk_threads(self._tracker, query))

@@ -21,10 +21,11 @@ from dibs.core.errors import Misuse, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Thread
 from dibs.core.pipeline import BundleWorktree, Pipeline, Stage
-from dibs.ports.tracker import IssueQuery, Tracker, read_each
+from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.ending import Advancing
 from dibs.services.keeping import Keeper
+from dibs.services.reading import read_each
 
 PREFIX = "agent:bundle:"
 

@@ -59,8 +59,9 @@ from dibs.core.lease import (
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.leases import PROTECTIVE, Granters, Guarantee, Pauses, ShownLeases
 from dibs.ports.system import Clock, Journal
-from dibs.ports.tracker import IssueQuery, Tracker, looks_ahead, with_ourselves
+from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.effects import apply, put_back
+from dibs.services.reading import with_ourselves
 
 
 class Granting:
@@ -260,7 +261,7 @@ class Claiming:
         """How many of its places are taken, as far as it has a limit. No promise either."""
         if stage.wip is None:
             return 0
-        if Guarantee.ATOMIC in self._leases.guarantees or looks_ahead(self._tracker) is None:
+        if Guarantee.ATOMIC in self._leases.guarantees or not self._tracker.traits.shortlists:
             return len(self._leases.live(stage.name, limit=stage.wip))
         # Where leases are read off the tracker, and that is dear, the labels have to do.
         shown = IssueQuery(self._pipeline.held_labels(stage), limit=stage.wip)

@@ -70,8 +70,9 @@ from dibs.core.lease import (
 )
 from dibs.ports.leases import Guarantee, Painter
 from dibs.ports.system import Clock
-from dibs.ports.tracker import IssueQuery, OneTrip, Tracker, walk_threads
-from dibs.services.effects import apply, paint_ending, repair_labels, trips_of
+from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.services.effects import apply, in_one_request, paint_ending, repair_labels
+from dibs.services.reading import walk_threads
 
 _REMEMBERED = 1024
 
@@ -116,8 +117,9 @@ class OwnCards:
         self._lock = threading.Lock()
 
     @property
-    def one_trip(self) -> OneTrip | None:
-        return trips_of(self._tracker)
+    def in_one_request(self) -> bool:
+        """Whether an edit of the card and the labels are one request, which returns the issue."""
+        return in_one_request(self._tracker)
 
     def concede(self, lease: Lease) -> None:
         self._edit(lease, card(lease, CardState.CONCEDED))
@@ -179,17 +181,16 @@ class OwnCards:
 
     def _write(self, lease: Lease, wanted: Card, paint: Sequence[Effect]) -> Written:
         try:
-            if self.one_trip is None:
+            if not self.in_one_request:
                 return Written(self._edit(lease, wanted).updated_at)
-            return self._travel(self.one_trip, lease, wanted, paint)
+            return self._write_with_labels(lease, wanted, paint)
         except Unavailable:
             self._of(lease.run).astray_until = self._gone_by(lease.ttl)
             raise
 
-    @staticmethod
-    def _travel(trips: OneTrip, lease: Lease, wanted: Card, paint: Sequence[Effect]) -> Written:
+    def _write_with_labels(self, lease: Lease, wanted: Card, paint: Sequence[Effect]) -> Written:
         edit = EditComment(own_card(lease), render_card(wanted))
-        thread = trips.trip(lease.issue, (edit, *paint))
+        thread = apply(self._tracker, lease.issue, (edit, *paint))
         shown = next((one for one in thread.comments if one.id == own_card(lease)), None)
         if shown is None and thread.complete:
             raise NoSuchComment(lease.issue, own_card(lease))
@@ -317,7 +318,7 @@ class CardEndings:
     def _must_look(self, run: RunId) -> bool:
         """Whether writing right away could undo an ending: of ours, or of our run elsewhere."""
         ours = self._cards.held_here(run) and self._cards.fate(run) is Fate.NONE
-        return self._cards.one_trip is None or not ours
+        return not self._cards.in_one_request or not ours
 
     def _looked_up(self, lease: Lease) -> _Decided | Lost | None:
         """Whether an ending of ours has landed already, or is too late to be written."""
@@ -346,7 +347,7 @@ class CardEndings:
         record = standing_on_comments(thread, self._rules).record
         if record is not None and record.lease.run == lease.run and record.ending is not None:
             self._cards.ended(lease.run)
-            seen = thread if self._cards.one_trip is not None and thread.complete else None
+            seen = thread if self._cards.in_one_request and thread.complete else None
             return _Decided(record, seen, asked_at)
         why = self._not_ours(lease, thread)
         return None if why is None else self._lost(lease, why)
@@ -382,7 +383,7 @@ class CardEndings:
             except Unavailable:
                 # Any part of a trip may have happened, so it is not left like that.
                 tried_on, tries = tried_on or looked, tries + 1
-                if trips_of(self._tracker) is None or tried_on is None or tries == _PATIENCE:
+                if not in_one_request(self._tracker) or tried_on is None or tries == _PATIENCE:
                     raise
                 self._let_settle(_PAUSE_S * 2**tries)
                 continue

@@ -19,17 +19,9 @@ from dibs.core.pipeline import Command, NoWorktree, Pipeline, PythonCallable
 from dibs.core.signing import Keyring, Signed, Strictness, verify
 from dibs.ports.leases import PROTECTIVE, LeaseStore, Pauses, ShownLeases, Worrying
 from dibs.ports.system import Runner, Workplaces
-from dibs.ports.tracker import (
-    BudgetReport,
-    Inspectable,
-    IssueQuery,
-    SelfChecking,
-    Tracker,
-    TrackerTraits,
-    Whoami,
-    walk_threads,
-)
+from dibs.ports.tracker import BudgetReport, IssueQuery, Tracker, TrackerTraits
 from dibs.services.claiming import Granting
+from dibs.services.reading import walk_threads
 
 _MOST_LOOKED_AT = 200
 _LITTLE = 0.1
@@ -113,7 +105,7 @@ class Diagnosing:
 
     def _account(self) -> Iterator[Finding]:
         tracker = self._of.tracker
-        if not isinstance(tracker, Whoami):
+        if not tracker.traits.accounts:
             yield fine("account", f"the tracker has no accounts; we write as {self._of.author}")
         elif (login := tracker.login()) is None:
             text = "the tracker does not say which account this is"
@@ -124,7 +116,7 @@ class Diagnosing:
 
     def _trust(self) -> Iterator[Finding]:
         tracker = self._of.tracker
-        if not isinstance(tracker, Inspectable):
+        if not tracker.traits.accounts:
             yield fine("trust", "whoever can write to the tracker is believed")
             return
         stands = tracker.standpoint()
@@ -144,7 +136,7 @@ class Diagnosing:
 
     def _labels(self) -> Iterator[Finding]:
         tracker, wanted = self._of.tracker, self._of.pipeline.every_label
-        if not isinstance(tracker, Inspectable):
+        if not tracker.traits.accounts:
             yield fine("labels", "the tracker needs none made")
         elif missing := tracker.missing_labels(wanted):
             text = f"{len(missing)} of {len(wanted)} labels are not there: {', '.join(missing)}"
@@ -208,7 +200,7 @@ class Diagnosing:
 
     def _storage(self) -> Iterator[Finding]:
         tracker = self._of.tracker
-        if not isinstance(tracker, SelfChecking):
+        if not tracker.traits.checks_itself:
             return
         flaws = tracker.flaws()
         for flaw in flaws:

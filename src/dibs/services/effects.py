@@ -40,15 +40,14 @@ from dibs.core.lease import Outcome, Standing
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.leases import ShownLeases
 from dibs.ports.system import Clock
-from dibs.ports.tracker import Batching, OneTrip, Tracker, apply_one
+from dibs.ports.tracker import Applies, Tracker
 
 _REPAIRS = 5
 
 
-def trips_of(tracker: Tracker) -> OneTrip | None:
-    """The tracker, if one trip is the best that it can do."""
-    able: object = tracker
-    return able if isinstance(able, OneTrip) and not isinstance(able, Batching) else None
+def in_one_request(tracker: Tracker) -> bool:
+    """Whether several effects are one request and not one step: any part of it may happen."""
+    return tracker.traits.applies is Applies.IN_ONE_REQUEST
 
 
 def apply(
@@ -57,36 +56,27 @@ def apply(
     effects: Sequence[Effect],
     reached: Reached = unwatched,
 ) -> Thread:
-    """Do it, whatever the issue looks like by now."""
+    """Do the effects, however the issue looks by now."""
     if not effects:
         return tracker.read(issue)
-    if isinstance(tracker, Batching):
-        thread = tracker.apply(issue, effects)
-        assert thread is not None, "without a condition it is always applied"
-        return thread
-    if (trips := trips_of(tracker)) is not None:
-        return trips.trip(issue, effects)
-    for effect in effects:
-        apply_one(tracker, issue, effect, reached)
-    return tracker.read(issue)
+    thread = tracker.apply(issue, effects, reached=reached)
+    assert thread is not None, "without a condition the effects are always applied"
+    return thread
 
 
 def apply_to(
     tracker: Tracker, seen: Issue, effects: Sequence[Effect], reached: Reached = unwatched
 ) -> Thread | None:
-    """Do it only if the issue is still as it was seen; None if it is not.
+    """Do the effects only if the issue is still as it was seen; None if it is not.
 
-    One step with a batching tracker. With any other a moment remains between looking and doing, in
-    which a sleeper may spoil the picture, never the truth. Where a trip can do it, that moment
-    begins when the issue was seen: a look just before would cost as much again and change little.
+    Only a tracker that applies in one step keeps this strictly. With any other a moment remains
+    between looking and doing, in which a sleeper may spoil the picture, never the truth. Where
+    several effects are one request, that moment begins when the issue was seen: a look just before
+    would cost as much again and change little.
     """
-    if isinstance(tracker, Batching):
-        return tracker.apply(seen.ref, effects, seen=seen)
-    if (trips := trips_of(tracker)) is not None:
-        return trips.trip(seen.ref, effects) if effects else tracker.read(seen.ref)
-    if tracker.read(seen.ref).issue != seen:
-        return None
-    return apply(tracker, seen.ref, effects, reached)
+    if not effects and in_one_request(tracker):
+        return tracker.read(seen.ref)
+    return tracker.apply(seen.ref, effects, if_unchanged=seen, reached=reached)
 
 
 def paint_ending(
@@ -106,15 +96,17 @@ def paint_ending(
 
     `tried_on` is what was seen before a trip of ours of which any part may have happened.
     """
-    if isinstance(tracker, Batching):
-        paint = plan(seen)
-        effects = (*paint.showing, *mark, *paint.letting_go)
-        return tracker.apply(seen.issue.ref, effects, seen=seen.issue)
-    if trips_of(tracker) is not None:
-        if tried_on is not None:
+    match tracker.traits.applies:
+        case Applies.IN_ONE_STEP:
+            paint = plan(seen)
+            effects = (*paint.showing, *mark, *paint.letting_go)
+            return tracker.apply(seen.issue.ref, effects, if_unchanged=seen.issue)
+        case Applies.IN_ONE_REQUEST if tried_on is not None:
             return _paint_the_rest(tracker, seen, plan, mark, tried_on)
-        return _paint_in_a_trip(tracker, seen, plan, mark)
-    return _paint_step_by_step(tracker, seen, plan, mark, reached)
+        case Applies.IN_ONE_REQUEST:
+            return _paint_in_a_trip(tracker, seen, plan, mark)
+        case Applies.ONE_BY_ONE:
+            return _paint_step_by_step(tracker, seen, plan, mark, reached)
 
 
 def _paint_step_by_step(

@@ -24,18 +24,11 @@ from dibs.core.following import (
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Issue, Thread
 from dibs.core.pipeline import FollowsPull, Pipeline, Stage
-from dibs.ports.tracker import (
-    PULLS_AT_ONCE,
-    FollowsPulls,
-    IssueQuery,
-    Tracker,
-    Whoami,
-    follows_pulls,
-    walk,
-)
+from dibs.ports.tracker import PULLS_AT_ONCE, IssueQuery, Tracker
 from dibs.services.claiming import Claimed, Claiming, ClaimOptions, Granting
 from dibs.services.ending import Advancing, Finished
 from dibs.services.keeping import Keeper
+from dibs.services.reading import follows_pulls, walk
 
 _log = logging.getLogger("dibs.following")
 _MOST_REMEMBERED = 10_000
@@ -159,9 +152,7 @@ class Following:
         query = IssueQuery((stage.label,), limit=limit, after=after, closed_too=True)
         return list(walk(self._tracker, query))
 
-    def _page(
-        self, issues: Sequence[Issue], watch: _Watch, pulls: FollowsPulls
-    ) -> Iterator[Followed]:
+    def _page(self, issues: Sequence[Issue], watch: _Watch, pulls: Tracker) -> Iterator[Followed]:
         known = pulls.pulls_of([issue.ref for issue in issues])
         for issue in issues:
             try:
@@ -234,5 +225,5 @@ class Following:
         login, tracker = pull.author.login.casefold(), self._tracker
         if login in self._pipeline.people.fleet:
             return True
-        ours = tracker.login() if isinstance(tracker, Whoami) else None
+        ours = tracker.login()
         return ours is not None and ours.casefold() == login

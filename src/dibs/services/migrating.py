@@ -18,8 +18,9 @@ from dibs.core.granter import Appointed, Granter, Moving
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.ports.leases import Granters, ShownLeases
 from dibs.ports.system import Clock
-from dibs.ports.tracker import IssueQuery, Tracker, walk
+from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Claiming
+from dibs.services.reading import walk
 
 _LOOK_EVERY_S = 1.0
 

@@ -38,7 +38,7 @@ from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime, StageName
 from dibs.core.issue import Issue, Thread
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.system import Clock
-from dibs.ports.tracker import Found, IssueQuery, ReadsMany, Tracker, at_once
+from dibs.ports.tracker import Found, IssueQuery, Tracker
 
 if TYPE_CHECKING:
     from random import Random
@@ -358,7 +358,6 @@ class Shortlisting:
     def __init__(
         self,
         tracker: Tracker,
-        many: ReadsMany,
         pipeline: Pipeline,
         clock: Clock,
         *,
@@ -366,7 +365,6 @@ class Shortlisting:
         dice: "Random",
     ) -> None:
         self._tracker = tracker
-        self._many = many
         self._pipeline = pipeline
         self._clock = clock
         self._kept_s = max(poll_s, _KEPT_S)
@@ -535,9 +533,9 @@ class Shortlisting:
         unseen.remove(left[place].issue.ref)
         if window > 1:
             self._dice.shuffle(unseen)
-        most = min(_LOOKED_AT, at_once(self._many))
+        most = min(_LOOKED_AT, self._tracker.traits.reads_together)
         wanted = [left[place].issue.ref, *unseen[: most - 1]]
-        self._looks |= self._many.threads(wanted)
+        self._looks |= self._tracker.read_many(wanted)
 
     def _still_there(self, issue: Issue, stage: Stage) -> bool:
         unwanted = {self._pipeline.labels.claimed, *self._pipeline.vetoes}

@@ -47,7 +47,7 @@ from dibs.core.lease import (
 from dibs.ports.leases import Guarantee, LeaseStore, Painter, acquire_patiently
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Tracker
-from dibs.services.effects import apply, paint_ending, repair_labels, trips_of
+from dibs.services.effects import apply, in_one_request, paint_ending, repair_labels
 
 if TYPE_CHECKING:
     import logging
@@ -166,11 +166,11 @@ class Showing:
                 continue
             except Unavailable:
                 tried_on, tries = tried_on or thread, tries + 1
-                if trips_of(self._tracker) is None or tries == _TRIES:
+                if not in_one_request(self._tracker) or tries == _TRIES:
                     raise
                 continue  # any part of a trip may have happened, so it is not left like that
             if painted is not None:
-                if trips_of(self._tracker) is not None and (since := self._done(record)):
+                if in_one_request(self._tracker) and (since := self._done(record)):
                     # In one trip nobody looks before the card is written, and all write the same.
                     self._put_right(since, plan, thread)
                 self._reached(Step.FINISH_PAINTED)

@@ -34,17 +34,10 @@ from dibs.core.lease import Record, Standing
 from dibs.core.pipeline import Pipeline
 from dibs.ports.leases import ShownLeases
 from dibs.ports.system import Journal
-from dibs.ports.tracker import (
-    AT_ONCE,
-    IssueQuery,
-    Tracker,
-    read_each,
-    reads_many,
-    walk,
-    walk_threads,
-)
+from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.claiming import Claiming, Granting
-from dibs.services.effects import Freeing, apply, trips_of
+from dibs.services.effects import Freeing, apply, in_one_request
+from dibs.services.reading import AT_ONCE, read_each, walk, walk_threads
 
 _log = logging.getLogger("dibs.sweeping")
 
@@ -128,7 +121,7 @@ class Sweeping:
         claimed = self._pipeline.labels.claimed
         # Closed ones too: they can be stuck.
         query = IssueQuery((claimed,), limit=limit, after=after, closed_too=True)
-        if share is None and reads_many(self._tracker) is not None:
+        if share is None and self._tracker.traits.reads_together > 1:
             return self._at_once(query, dry_run=dry_run)
         if not self._granting.keeps_house():
             return SweepReport(0, ())
@@ -183,7 +176,7 @@ class Sweeping:
         self._forget_what_is_over(found.now)
         left = list(found.issues)
         swept: list[Swept] = []
-        in_order, at_once = 0, 0 if reads_many(self._tracker) is None else AT_ONCE
+        in_order, at_once = 0, AT_ONCE if self._tracker.traits.reads_together > 1 else 0
         while left and in_order < share.looks:
             amiss = any(entry.changed for entry in swept)
             count = max(share.looks - in_order, at_once if amiss else 0)
@@ -261,7 +254,7 @@ class Sweeping:
 
     def _hidden(self, freed: Thread) -> bool:
         """Whether somebody took it after we had looked. Then its labels are put back."""
-        if trips_of(self._tracker) is None:
+        if not in_one_request(self._tracker):
             return False  # it was looked at once more before it was freed
         held = self._leases.standing(freed).live
         if held is None:

@@ -25,7 +25,7 @@ from dibs.core.ids import HolderId, RunId
 from dibs.core.pipeline import Dialect, InProcess, Pipeline, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
-from dibs.ports.tracker import Batching, Inspectable, OneTrip, SelfChecking, Tracker, looks_ahead
+from dibs.ports.tracker import Applies, Tracker
 from dibs.settings.load import Settings, actor
 from dibs.wiring.trackers import (
     TRACKERS,
@@ -110,7 +110,7 @@ class Services:
         self._new_run = new_run or fresh_run
         self._dice = dice or fresh_dice
         stamped, tracker = _stamped(settings, adapters), adapters.tracker
-        swaps = isinstance(tracker, Batching | OneTrip)
+        swaps = tracker.traits.applies is not Applies.ONE_BY_ONE
         self._stamped = replace(stamped, swaps_labels=swaps)
 
     @property
@@ -472,12 +472,10 @@ class Services:
     def _scanning(self) -> Scanning | Shortlisting:
         from dibs.services.scanning import Scanning, Shortlisting
 
-        many = looks_ahead(self.tracker)
-        if many is None:
+        if not self.tracker.traits.shortlists:
             return Scanning(self.tracker, self.pipeline, self.adapters.clock)
         return Shortlisting(
             self.tracker,
-            many,
             self.pipeline,
             self.adapters.clock,
             poll_s=self.settings.poll.total_seconds(),
@@ -493,13 +491,13 @@ class Services:
         """Make the backlog ready, and say what that took. Nothing is made that is there."""
         labels = (*self.pipeline.every_label, *self.pipeline.priorities)
         tracker = self.tracker
-        missing = tracker.missing_labels(labels) if isinstance(tracker, Inspectable) else ()
+        missing = tracker.missing_labels(labels)
         tracker.prepare(labels)
         return (*(f"label {label}" for label in missing), *self.adapters.prepare())
 
     def flaws(self) -> tuple[str, ...]:
         """What the adapters find wrong with their own storage."""
-        return self.tracker.flaws() if isinstance(self.tracker, SelfChecking) else ()
+        return self.tracker.flaws()
 
     def close(self) -> None:
         for close in reversed(self.adapters.close):
@@ -629,15 +627,15 @@ def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
 
 def _speak(adapters: Adapters) -> None:
     from dibs.adapters.system import wall_clock
-    from dibs.adapters.wrappers.trackers import spoken
+    from dibs.adapters.wrappers.trackers import SpokenTracker
 
-    adapters.tracker = spoken(adapters.tracker, wall_clock)
+    adapters.tracker = SpokenTracker(adapters.tracker, wall_clock)
 
 
 def _sign(adapters: Adapters, keyring: Keyring) -> None:
-    from dibs.adapters.wrappers.trackers import signed
+    from dibs.adapters.wrappers.trackers import SignedTracker
 
-    adapters.tracker, adapters.keyring = signed(adapters.tracker, keyring), keyring
+    adapters.tracker, adapters.keyring = SignedTracker(adapters.tracker, keyring), keyring
 
 
 def listening(settings: Settings, *, unsigned: bool) -> Listening:

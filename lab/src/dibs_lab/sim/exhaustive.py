@@ -21,12 +21,12 @@ from dibs.adapters.memory.control import MemoryPauses
 from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import DibsError
-from dibs.core.events import Event, EventKind, Step
+from dibs.core.events import Event, EventKind, Reached, Step, unwatched
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.labels import Effect
 from dibs.core.lease import Outcome
-from dibs.ports.tracker import Found, IssueQuery, TrackerTraits, apply_one
+from dibs.ports.tracker import Applies, Found, IssueQuery, OneAtATime, TrackerTraits, apply_one
 from dibs.services.claiming import Claimed, ClaimOptions
 from dibs.services.keeping import Keeper
 from dibs.wiring.services import Adapters, Services
@@ -58,7 +58,7 @@ Role = Callable[["Actor"], None]
 """What an actor does, in terms of the shipped services."""
 
 
-class Actor:
+class Actor(OneAtATime):
     """Somebody whose steps are interleaved with the others'. Its own tracker, clock and threads."""
 
     traits = TrackerTraits(name="stepped")
@@ -221,11 +221,20 @@ class Traveller(Actor):
     Death in the middle leaves a part of it, as when the server dies.
     """
 
-    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+    traits = TrackerTraits(name="stepped", applies=Applies.IN_ONE_REQUEST)
+
+    def apply(
+        self,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,
+        reached: Reached = unwatched,
+    ) -> Thread:
         failure: DibsError | None = None
         for effect in effects:
             try:
-                apply_one(self, issue, effect)
+                apply_one(self, issue, effect, reached)
             except DibsError as refusal:  # it does not stop those after it
                 failure = failure or refusal
         if failure is not None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.memory.tracker import MemoryTracker
-from dibs.adapters.wrappers.trackers import spoken
+from dibs.adapters.wrappers.trackers import SpokenTracker
 from dibs.core.errors import Outage
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Thread
@@ -66,7 +66,9 @@ class MixedWorld(World):
 
     def services(self, process: Process) -> Services:
         services = super().services(process)
-        services.adapters.tracker = spoken(services.adapters.tracker, self.simulation.server_now)
+        services.adapters.tracker = SpokenTracker(
+            services.adapters.tracker, self.simulation.server_now
+        )
         return services
 
 

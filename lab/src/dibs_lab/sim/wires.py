@@ -7,12 +7,12 @@ Nothing else in the simulated world waits, so these are the points at which proc
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
 from dibs.core.errors import NoSuchComment, NoSuchIssue
-from dibs.core.events import Event, Step
+from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.ids import Fence, IssueRef
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.labels import Effect
@@ -27,7 +27,8 @@ from dibs.core.lease import (
     Revocation,
 )
 from dibs.ports.leases import Guarantee, LeaseStore
-from dibs.ports.tracker import Found, FoundThreads, IssueQuery, TrackerTraits
+from dibs.ports.tracker import Applies, Found, FoundThreads, IssueQuery, OneAtATime, TrackerTraits
+from dibs.services.reading import AT_ONCE
 from dibs_lab.sim.faults import Trouble, Weather
 from dibs_lab.sim.fibres import Process
 from dibs_lab.sim.history import Called, History, What
@@ -174,7 +175,7 @@ class Wire:
         self._weather.step(self._process, step)
 
 
-class WiredTracker:
+class WiredTracker(OneAtATime):
     """A `ports.tracker.Tracker`."""
 
     def __init__(
@@ -243,13 +244,29 @@ class WiredTracker:
 
 
 class WiredTrips(WiredTracker):
-    """The same with `ports.tracker.OneTrip` and `ReadsMany`: whoever has the one has the other."""
+    """The same with effects in one request, and many issues in one reading."""
 
-    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+    def __init__(self, wire: Wire, server: Server, **traits: Any) -> None:
+        super().__init__(wire, server, **traits)
+        self.traits = replace(
+            self.traits,
+            applies=Applies.IN_ONE_REQUEST,
+            reads_together=AT_ONCE,
+            shortlists=not self.traits.cheap_reads,
+        )
+
+    def apply(
+        self,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,
+        reached: Reached = unwatched,
+    ) -> Thread:
         thread = self._wire.trip(self._server, issue, effects)
         return self.read(issue) if self._wire.reads_again() else thread
 
-    def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
         def read() -> Mapping[IssueRef, Thread]:
             looked = self._wire.look(self._server, issues)
             return dict(zip(issues, looked, strict=True))

@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.core.errors import BadReference, NoSuchIssue
+from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.labels import Effect
-from dibs.ports.tracker import Found, FoundThreads, IssueQuery, Standpoint
+from dibs.ports.tracker import Found, FoundThreads, IssueQuery, Standpoint, TrackerTraits
 
 
 class SeveralRepositories:
@@ -25,9 +26,14 @@ class SeveralRepositories:
         self._trackers = tuple(trackers)
         self._by_name = {tracker.traits.repo: tracker for tracker in trackers}
         names = tuple(self._by_name)
-        self.traits = replace(
+        self._traits = replace(
             trackers[0].traits, name=f"github:{','.join(names)}", repo="", repos=names
         )
+
+    @property
+    def traits(self) -> TrackerTraits:
+        together = min(tracker.traits.reads_together for tracker in self._trackers)
+        return replace(self._traits, reads_together=together)
 
     def _of(self, issue: IssueRef) -> GithubTracker:
         if not issue.repo:
@@ -52,9 +58,6 @@ class SeveralRepositories:
                 break
         assert now is not None, "there is at least one repository"
         return Found(tuple(taken[query.skip :]), now, more)
-
-    def at_once(self) -> int:
-        return min(tracker.at_once() for tracker in self._trackers)
 
     def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
         taken: list[list[Thread]] = [[] for _ in queries]
@@ -94,12 +97,12 @@ class SeveralRepositories:
             counted.update(tracker.tally(labels, closed_too=closed_too))
         return dict(counted)
 
-    def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
         found: dict[IssueRef, Thread] = {}
         for tracker in self._trackers:
             mine = [issue for issue in issues if self._of(issue) is tracker]
             if mine:
-                found |= tracker.threads(mine)
+                found |= tracker.read_many(mine)
         return {issue: found[issue] for issue in issues if issue in found}
 
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
@@ -135,8 +138,15 @@ class SeveralRepositories:
     def close(self, issue: IssueRef) -> None:
         self._of(issue).close(issue)
 
-    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
-        return self._of(issue).trip(issue, effects)
+    def apply(
+        self,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,
+        reached: Reached = unwatched,
+    ) -> Thread:
+        return self._of(issue).apply(issue, effects, if_unchanged=if_unchanged, reached=reached)
 
     # All of them
 

@@ -25,12 +25,21 @@ from dibs.adapters.github.shapes import RestIssue, Translator, folded, rest_logi
 from dibs.adapters.github.trust import Believing, Judging, Viewer, is_mark
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
+from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.labels import Effect, LabelLook
 from dibs.core.signing import Keyring
-from dibs.ports.tracker import Found, FoundThreads, IssueQuery, Standpoint, TrackerTraits, apply_one
+from dibs.ports.tracker import (
+    Applies,
+    Found,
+    FoundThreads,
+    IssueQuery,
+    Standpoint,
+    TrackerTraits,
+    apply_one,
+)
 
 _SETTLE = timedelta(seconds=2)
 _GRAIN = timedelta(seconds=1)
@@ -63,12 +72,17 @@ class GithubTracker:
         others' pull requests keep us off an issue.
         """
         looks = looks or {}
-        self.traits = TrackerTraits(
+        self._traits = TrackerTraits(
             name=f"github:{repository}",
             repo=repository,
             settle=_SETTLE,
             grain=_GRAIN,
             in_flight=timedelta(seconds=reply_s) + _ENDED_BY_GITHUB,
+            applies=Applies.IN_ONE_REQUEST,
+            shortlists=True,
+            accounts=True,
+            checks_itself=True,
+            pulls=True,
         )
         self._transport = transport
         self._translator = Translator(repository, labels=looks, trusted=trusted)
@@ -92,6 +106,11 @@ class GithubTracker:
         self._trips = Trips(transport, self._translator, self._known, self.rest, self._graphql)
         self._pulls = Pulls(door, self._graphql, self._translator)
         self._viewer = Viewer(transport, door, self._translator, believing)
+
+    @property
+    def traits(self) -> TrackerTraits:
+        together = self._graphql.at_once if self._has_graphql() else 1
+        return replace(self._traits, reads_together=together)
 
     # Reading
 
@@ -118,13 +137,10 @@ class GithubTracker:
             lambda: self.rest.tally(labels, closed_too=closed_too),
         )
 
-    def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
         return self._either(
             lambda: self._graphql.threads(issues), lambda: self._each_thread(issues)
         )
-
-    def at_once(self) -> int:
-        return self._graphql.at_once if self._has_graphql() else 1
 
     def _has_graphql(self) -> bool:
         return self._speaks_graphql and self._transport.graphql_left()
@@ -205,7 +221,7 @@ class GithubTracker:
         wait_s = self._transport.graphql_back_in() if self._speaks_graphql else None
         if self._minds_pulls and wait_s is not None:
             raise RateLimited(
-                f"{self.traits.repo}: whether somebody has a pull request for it cannot be seen, "
+                f"{self._traits.repo}: whether somebody has a pull request for it cannot be seen, "
                 "since nothing is left of the token's GraphQL budget",
                 retry_after_s=max(wait_s, 1.0),
             )
@@ -242,7 +258,7 @@ class GithubTracker:
             else "may not write to the repository, as far as GitHub tells"
         )
         return NotPermitted(
-            f"what {author!r} writes counts for nothing in {self.traits.repo}: the account "
+            f"what {author!r} writes counts for nothing in {self._traits.repo}: the account "
             f"{how}, so its cards would be a stranger's; give it write access, or name all "
             "accounts of the fleet in [github] trusted of every worker's dibs.toml"
         )
@@ -261,7 +277,14 @@ class GithubTracker:
     def prepare(self, labels: Sequence[str]) -> None:
         self.rest.prepare(labels)
 
-    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+    def apply(
+        self,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,  # noqa: ARG002 - a look before costs as much again
+        reached: Reached = unwatched,  # noqa: ARG002 - they are one request
+    ) -> Thread:
         purpose = purpose_of(effects)
         if not effects:
             return self._read(issue, purpose, holding=False)
@@ -309,7 +332,7 @@ class GithubTracker:
             self._graphql.understood and self._transport.graphql_left()
         ):
             dear = (
-                f"{self.traits.repo}: GraphQL is not to be had, so every reading takes several "
+                f"{self._traits.repo}: GraphQL is not to be had, so every reading takes several "
                 "requests over REST, and linked pull requests are not seen"
             )
             return (*found, dear)

@@ -17,7 +17,7 @@ from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Thread
-from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
+from dibs.ports.tracker import Found, IssueQuery, OneAtATime, TrackerTraits
 
 _MOST_LISTINGS = 32
 
@@ -48,7 +48,7 @@ class _Listing:
             del self._numbers[place]
 
 
-class MemoryTracker:
+class MemoryTracker(OneAtATime):
     def __init__(
         self,
         now: Callable[[], ServerTime],
@@ -66,7 +66,9 @@ class MemoryTracker:
         self._comments: dict[IssueRef, list[Comment]] = {}
         self._pulls: dict[IssueRef, tuple[LinkedPull, ...]] = {}
         self._last_comment = 0
-        self.traits = TrackerTraits(name="memory:", settle=settle, grain=grain, cheap_reads=True)
+        self.traits = TrackerTraits(
+            name="memory:", settle=settle, grain=grain, cheap_reads=True, pulls=True
+        )
 
     def find(self, query: IssueQuery) -> Found:
         with self._lock:

@@ -12,10 +12,11 @@ from typing import assert_never
 
 from dibs.adapters.sqlite.database import Database, Transaction
 from dibs.core.errors import NoSuchComment, NoSuchIssue
+from dibs.core.events import Reached, unwatched
 from dibs.core.ids import ZERO, IssueRef, moment
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
-from dibs.ports.tracker import Found, IssueQuery, TrackerTraits
+from dibs.ports.tracker import Applies, Found, IssueQuery, OneAtATime, TrackerTraits
 
 _SCHEMA = """
 CREATE TABLE issues (
@@ -57,7 +58,7 @@ _SHELVED = (
 _DRIVER_SAMPLE = 200
 
 
-class SqliteTracker:
+class SqliteTracker(OneAtATime):
     def __init__(
         self, database: Database, *, author: str = "", shelf: frozenset[str] = frozenset()
     ) -> None:
@@ -68,6 +69,8 @@ class SqliteTracker:
             settle=ZERO,
             grain=timedelta(milliseconds=1),
             cheap_reads=True,
+            applies=Applies.IN_ONE_STEP,
+            checks_itself=True,
         )
         database.ensure("issues", _SCHEMA)
         self._extend_shelf(shelf)
@@ -142,15 +145,18 @@ class SqliteTracker:
     def prepare(self, labels: Sequence[str]) -> None:
         """Labels need no making here."""
 
-    # Optional capabilities
-
     def apply(
-        self, issue: IssueRef, effects: Sequence[Effect], *, seen: Issue | None = None
+        self,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,
+        reached: Reached = unwatched,  # noqa: ARG002 - they are one step
     ) -> Thread | None:
         """All effects in one transaction: the picture is never seen half painted."""
         with self._database.writing() as tx:
             number = _number(tx, issue)
-            if seen is not None and _issue(tx, issue) != seen:
+            if if_unchanged is not None and _issue(tx, issue) != if_unchanged:
                 return None
             for effect in effects:
                 match effect:

@@ -1,52 +1,37 @@
-"""A tracker around a tracker: what a wrapper does not change is handed on to the one within.
+"""A tracker around a tracker: a wrapper hands on to the tracker within what it does not change.
 
-The optional capabilities are there exactly if the tracker within has them, so that whoever asks a
-wrapped tracker what it can do gets the same answer. Those that write comments are not here: what
-becomes of a comment is what wrappers differ in.
+`SignedTracker` signs the marks that we write; a mark without a signature that holds is handed on as
+a comment by somebody without write access, so every rule that asks who wrote it applies as well.
 
-Any tracker with its optional capabilities hidden, so that the plain path can be exercised.
+`SpokenTracker` spells our cards as runners of the issue-claim state machine read them. Only what
+goes out is spelt anew: every reader of cards reads this dialect anyway. A card that says that its
+ending is shown goes out with a release beside it, since those runners know of no card that changes.
 
-Any tracker with signed marks: what we write is signed, and what nobody signed is not believed.
-
-A mark without a signature that holds is handed on as a comment by somebody without write access, so
-every rule that asks who wrote it applies to it as well.
-
-Any tracker on which our cards are spelt as runners of the issue-claim state machine read them.
-
-Only what goes out is spelt anew: every reader of cards reads this dialect anyway. A card that says
-that its ending is shown goes out with a release beside it, since those runners know of no card that
-changes.
+`PlainTracker` hides what a tracker can do better than one thing at a time.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import cache
-from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
 from dibs.core.agent_dialect import release_beside, spell
 from dibs.core.durations import format_instant
+from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.labels import EditComment, Effect, PostComment
 from dibs.core.signing import Keyring, believing, sign
 from dibs.ports.tracker import (
-    Batching,
-    FollowsPulls,
+    Applies,
     Found,
     FoundThreads,
-    Inspectable,
     IssueQuery,
-    OneTrip,
-    ReadsFewer,
-    ReadsMany,
-    SelfChecking,
+    OneAtATime,
     Standpoint,
     Tracker,
     TrackerTraits,
-    Whoami,
 )
 
 
@@ -87,76 +72,55 @@ class WrappedTracker:
     def prepare(self, labels: Sequence[str]) -> None:
         self._inner.prepare(labels)
 
+    def apply(
+        self,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,
+        reached: Reached = unwatched,
+    ) -> Thread | None:
+        return self._inner.apply(issue, effects, if_unchanged=if_unchanged, reached=reached)
 
-class _ReadingMany(WrappedTracker):
-    def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
-        return cast("ReadsMany", self._inner).threads(issues)
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+        return self._inner.read_many(issues)
 
     def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
-        return cast("ReadsMany", self._inner).find_threads(queries)
+        return self._inner.find_threads(queries)
 
-
-class _ReadingFewer(WrappedTracker):
-    def at_once(self) -> int:
-        return cast("ReadsFewer", self._inner).at_once()
-
-
-class _CheckingItself(WrappedTracker):
-    def flaws(self) -> tuple[str, ...]:
-        return cast("SelfChecking", self._inner).flaws()
-
-
-class _KnowingWho(WrappedTracker):
-    def login(self) -> str | None:
-        return cast("Whoami", self._inner).login()
-
-
-class _Inspected(WrappedTracker):
-    def standpoint(self) -> Standpoint:
-        return cast("Inspectable", self._inner).standpoint()
-
-    def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
-        return cast("Inspectable", self._inner).missing_labels(labels)
-
-
-class _FollowingPulls(WrappedTracker):
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
-        return cast("FollowsPulls", self._inner).pulls_of(issues)
+        return self._inner.pulls_of(issues)
 
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
-        return cast("FollowsPulls", self._inner).pull_texts(repo, branch)
+        return self._inner.pull_texts(repo, branch)
+
+    def login(self) -> str | None:
+        return self._inner.login()
+
+    def standpoint(self) -> Standpoint:
+        return self._inner.standpoint()
+
+    def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
+        return self._inner.missing_labels(labels)
+
+    def flaws(self) -> tuple[str, ...]:
+        return self._inner.flaws()
 
 
-Parts = Mapping[Any, type[WrappedTracker]]
-"""A capability, and the class that has it around a tracker which has it."""
+class PlainTracker(OneAtATime, WrappedTracker):
+    """Any tracker as one that does one thing at a time, so that this path can be exercised."""
 
-HANDED_ON: Parts = {
-    ReadsMany: _ReadingMany,
-    ReadsFewer: _ReadingFewer,
-    SelfChecking: _CheckingItself,
-    Whoami: _KnowingWho,
-    Inspectable: _Inspected,
-    FollowsPulls: _FollowingPulls,
-}
-
-Kind = TypeVar("Kind", bound=WrappedTracker)
-
-
-def wrapper(kind: type[Kind], parts: Parts, tracker: Tracker) -> type[Kind]:
-    """`kind` with every capability of the tracker: by its own `parts`, or else handed on."""
-    all_parts = {**HANDED_ON, **parts}
-    chosen = [part for capability, part in all_parts.items() if isinstance(tracker, capability)]
-    chosen.sort(key=lambda part: not issubclass(part, kind))  # before what is only handed on
-    return cast("type[Kind]", _made_of((*chosen, kind)))
-
-
-@cache
-def _made_of(parts: tuple[type[WrappedTracker], ...]) -> type[WrappedTracker]:
-    return type(parts[-1].__name__, parts, {"__module__": parts[-1].__module__})
-
-
-class PlainTracker(WrappedTracker):
-    """What `Tracker` asks for, and no more."""
+    @property
+    def traits(self) -> TrackerTraits:
+        return replace(
+            self._inner.traits,
+            applies=Applies.ONE_BY_ONE,
+            reads_together=1,
+            shortlists=False,
+            accounts=False,
+            checks_itself=False,
+            pulls=False,
+        )
 
 
 class SignedTracker(WrappedTracker):
@@ -173,6 +137,29 @@ class SignedTracker(WrappedTracker):
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
         return self._inner.edit_comment(issue, comment, sign(body, issue, self._keyring))
 
+    def apply(
+        self,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,
+        reached: Reached = unwatched,
+    ) -> Thread | None:
+        thread = self._inner.apply(
+            issue, self._signed(issue, effects), if_unchanged=if_unchanged, reached=reached
+        )
+        return None if thread is None else self._believing(thread)
+
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+        found = self._inner.read_many(issues)
+        return {issue: self._believing(thread) for issue, thread in found.items()}
+
+    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
+        return tuple(
+            replace(answer, threads=tuple(self._believing(thread) for thread in answer.threads))
+            for answer in self._inner.find_threads(queries)
+        )
+
     def _believing(self, thread: Thread) -> Thread:
         return believing(thread, self._keyring)
 
@@ -183,46 +170,6 @@ class SignedTracker(WrappedTracker):
             else effect
             for effect in effects
         )
-
-
-class _SignedBatching(SignedTracker):
-    def apply(
-        self, issue: IssueRef, effects: Sequence[Effect], *, seen: Issue | None = None
-    ) -> Thread | None:
-        inner = cast("Batching", self._inner)
-        thread = inner.apply(issue, self._signed(issue, effects), seen=seen)
-        return None if thread is None else self._believing(thread)
-
-
-class _SignedOneTrip(SignedTracker):
-    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
-        inner = cast("OneTrip", self._inner)
-        return self._believing(inner.trip(issue, self._signed(issue, effects)))
-
-
-class _SignedReadsMany(SignedTracker):
-    def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
-        found = cast("ReadsMany", self._inner).threads(issues)
-        return {issue: self._believing(thread) for issue, thread in found.items()}
-
-    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
-        answers = cast("ReadsMany", self._inner).find_threads(queries)
-        return tuple(
-            replace(answer, threads=tuple(self._believing(thread) for thread in answer.threads))
-            for answer in answers
-        )
-
-
-_SIGNED_PARTS: Parts = {
-    Batching: _SignedBatching,
-    OneTrip: _SignedOneTrip,
-    ReadsMany: _SignedReadsMany,
-}
-
-
-def signed(tracker: Tracker, keyring: Keyring) -> Tracker:
-    """The tracker, with marks that carry a signature."""
-    return wrapper(SignedTracker, _SIGNED_PARTS, tracker)(tracker, keyring)
 
 
 Now = Callable[[], datetime]
@@ -244,6 +191,17 @@ class SpokenTracker(WrappedTracker):
             self._inner.comment(issue, release)
         return edited
 
+    def apply(
+        self,
+        issue: IssueRef,
+        effects: Sequence[Effect],
+        *,
+        if_unchanged: Issue | None = None,
+        reached: Reached = unwatched,
+    ) -> Thread | None:
+        spelt = tuple(self._spelt(effects))
+        return self._inner.apply(issue, spelt, if_unchanged=if_unchanged, reached=reached)
+
     def _ts(self) -> str:
         return format_instant(self._now().replace(microsecond=0))
 
@@ -259,24 +217,3 @@ class SpokenTracker(WrappedTracker):
                         yield PostComment(release)
                 case _:
                     yield effect
-
-
-class _SpokenBatching(SpokenTracker):
-    def apply(
-        self, issue: IssueRef, effects: Sequence[Effect], *, seen: Issue | None = None
-    ) -> Thread | None:
-        inner = cast("Batching", self._inner)
-        return inner.apply(issue, tuple(self._spelt(effects)), seen=seen)
-
-
-class _SpokenOneTrip(SpokenTracker):
-    def trip(self, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
-        return cast("OneTrip", self._inner).trip(issue, tuple(self._spelt(effects)))
-
-
-_SPOKEN_PARTS: Parts = {Batching: _SpokenBatching, OneTrip: _SpokenOneTrip}
-
-
-def spoken(tracker: Tracker, now: Now) -> Tracker:
-    """The tracker, with cards that those runners read."""
-    return wrapper(SpokenTracker, _SPOKEN_PARTS, tracker)(tracker, now)

@@ -7,7 +7,7 @@ the port is asked of them only if it is there. Each check starts from an empty t
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -17,15 +17,8 @@ from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Draft, Issue, Thread
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 from dibs.ports.leases import Guarantee
-from dibs.ports.tracker import (
-    Batching,
-    IssueQuery,
-    OneTrip,
-    ReadsMany,
-    SelfChecking,
-    Tracker,
-    walk,
-)
+from dibs.ports.tracker import Applies, IssueQuery, Tracker
+from dibs.services.reading import walk
 from dibs.testing.conformance.report import (
     Check,
     Factory,
@@ -560,7 +553,7 @@ def an_outage_is_told_as_one(harness: TrackerHarness) -> None:
 def a_healthy_tracker_finds_no_flaw_in_itself(harness: TrackerHarness) -> None:
     """Whoever can inspect its own storage has nothing to say about one that is in order."""
     tracker = harness.tracker
-    if not isinstance(tracker, SelfChecking):
+    if not tracker.traits.checks_itself:
         raise NotApplicable("the tracker does not inspect itself")
     issue = add(harness, "fine", "ready").ref
     tracker.comment(issue, "hello")
@@ -570,7 +563,7 @@ def a_healthy_tracker_finds_no_flaw_in_itself(harness: TrackerHarness) -> None:
 
 def a_batch_returns_the_state_after(harness: TrackerHarness) -> None:
     """All effects, in their order, and the reading that follows them."""
-    batching = _batching(harness)
+    batching = harness.tracker
     issue = add(harness, "batch", "old").ref
     card = harness.tracker.comment(issue, "bid")
     harness.tick()
@@ -597,20 +590,20 @@ def a_batch_returns_the_state_after(harness: TrackerHarness) -> None:
 
 def a_batch_that_saw_an_older_issue_does_nothing(harness: TrackerHarness) -> None:
     """A sleeper that wakes up must not paint over what came after it."""
-    batching = _batching(harness)
+    batching = _in_one_step(harness)
     made = harness.tracker.create(Draft("Prices are wrong", labels=frozenset({"old"})))
     harness.tracker.edit_labels(made.ref, add=("newer",))
-    assert batching.apply(made.ref, (AddLabels(("stale",)),), seen=made) is None
+    assert batching.apply(made.ref, (AddLabels(("stale",)),), if_unchanged=made) is None
     current = harness.tracker.read(made.ref).issue
     assert current.labels == {"old", "newer"}
-    applied = batching.apply(made.ref, (AddLabels(("fresh",)),), seen=current)
+    applied = batching.apply(made.ref, (AddLabels(("fresh",)),), if_unchanged=current)
     assert applied is not None
     assert applied.issue.labels == {"old", "newer", "fresh"}
 
 
 def a_batch_is_all_or_nothing(harness: TrackerHarness) -> None:
     """An effect that cannot be done takes the others with it."""
-    batching = _batching(harness)
+    batching = _in_one_step(harness)
     issue = add(harness, "batch", "old").ref
     before = seen(harness, issue)
     effects = (
@@ -628,13 +621,14 @@ def a_batch_is_all_or_nothing(harness: TrackerHarness) -> None:
 
 def a_trip_returns_the_state_after(harness: TrackerHarness) -> None:
     """All effects, each by itself and in their order, and the reading that follows them."""
-    trips = _trips(harness)
+    trips = _in_one_request(harness)
     issue = add(harness, "trip", "old", "claimed").ref
     card = harness.tracker.comment(issue, "bid")
     harness.another().comment(issue, "somebody else's")
     harness.settle()
     harness.tick()
-    thread = trips.trip(
+    thread = _applied(
+        trips,
         issue,
         (
             EditComment(card.id, "held"),
@@ -655,10 +649,10 @@ def a_trip_returns_the_state_after(harness: TrackerHarness) -> None:
     assert (after.issue, after.comments) == (thread.issue, thread.comments)
     harness.tick()
     for number, effect in enumerate(_each_alone(card.id)):
-        alone = trips.trip(issue, (effect,))
+        alone = _applied(trips, issue, (effect,))
         told = seen(harness, issue)
         assert (told.issue, told.comments) == (alone.issue, alone.comments), f"effect {number}"
-    unchanged = trips.trip(issue, ())
+    unchanged = _applied(trips, issue, ())
     assert unchanged.comments == seen(harness, issue).comments
 
 
@@ -675,22 +669,22 @@ def _each_alone(card: int) -> tuple[Effect, ...]:
 
 def a_trip_tells_what_failed(harness: TrackerHarness) -> None:
     """An effect that cannot be done is raised as if it had been done alone."""
-    trips = _trips(harness)
+    trips = _in_one_request(harness)
     issue, other = add(harness, "trip", "old").ref, add(harness, "other").ref
     theirs = harness.tracker.comment(other, "untouched")
     ghost = IssueRef(harness.tracker.traits.repo, "999999")
     harness.settle()
     for missing in (theirs.id, theirs.id + 1000):
         effects = (AddLabels(("new",)), EditComment(missing, "x"), RemoveLabels(("old",)))
-        _assert_raises(NoSuchComment, lambda: trips.trip(issue, effects))  # noqa: B023
-    _assert_raises(NoSuchIssue, lambda: trips.trip(ghost, (AddLabels(("new",)),)))
-    _assert_raises(NoSuchIssue, lambda: trips.trip(ghost, ()))
+        _assert_raises(NoSuchComment, lambda: trips.apply(issue, effects))  # noqa: B023
+    _assert_raises(NoSuchIssue, lambda: trips.apply(ghost, (AddLabels(("new",)),)))
+    _assert_raises(NoSuchIssue, lambda: trips.apply(ghost, ()))
     assert seen(harness, other).comments == (theirs,)
 
 
 def many_threads_are_read_as_each_alone(harness: TrackerHarness) -> None:
     """Those that are there, with all their comments; one that was cut short says so."""
-    many = _reads_many(harness)
+    many = harness.tracker
     issues = [add(harness, f"issue {number}", "ready").ref for number in range(5)]
     for number, issue in enumerate(issues):
         for place in range(number):
@@ -700,19 +694,19 @@ def many_threads_are_read_as_each_alone(harness: TrackerHarness) -> None:
     harness.tracker.close(issues[1])
     harness.settle()
     ghost = IssueRef(harness.tracker.traits.repo, "999999")
-    threads = many.threads([issues[3], ghost, *issues, issues[2]])
+    threads = many.read_many([issues[3], ghost, *issues, issues[2]])
     assert set(threads) == set(issues), f"asked for {issues}, got {list(threads)}"
     for issue, thread in threads.items():
         alone = harness.another().read(issue)
         assert thread.issue == alone.issue
         assert thread.comments == alone.comments or not thread.complete, f"{issue} was cut short"
     assert all(threads[issue].complete for issue in issues[1:])
-    assert dict(many.threads([])) == {}
+    assert dict(many.read_many([])) == {}
 
 
 def threads_are_found_as_issues_are(harness: TrackerHarness) -> None:
     """Each query has its answer, in its place: the same issues as `find`, with their comments."""
-    many = _reads_many(harness)
+    many = harness.tracker
     for number in range(7):
         labels = (
             "ready",
@@ -750,7 +744,7 @@ def threads_are_found_as_issues_are(harness: TrackerHarness) -> None:
     ]
 
 
-def _walked(many: ReadsMany, query: IssueQuery) -> list[IssueRef]:
+def _walked(many: Tracker, query: IssueQuery) -> list[IssueRef]:
     walked: list[IssueRef] = []
     for _ in range(100):
         after = walked[-1] if walked else None
@@ -762,21 +756,21 @@ def _walked(many: ReadsMany, query: IssueQuery) -> list[IssueRef]:
     raise AssertionError("walking never ends")
 
 
-def _trips(harness: TrackerHarness) -> OneTrip:
-    if not isinstance(harness.tracker, OneTrip):
-        raise NotApplicable("the tracker makes no trips")
+def _applied(tracker: Tracker, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+    thread = tracker.apply(issue, effects)
+    assert thread is not None, "without a condition the effects are always applied"
+    return thread
+
+
+def _in_one_request(harness: TrackerHarness) -> Tracker:
+    if harness.tracker.traits.applies is not Applies.IN_ONE_REQUEST:
+        raise NotApplicable("the tracker does not apply several effects in one request")
     return harness.tracker
 
 
-def _reads_many(harness: TrackerHarness) -> ReadsMany:
-    if not isinstance(harness.tracker, ReadsMany):
-        raise NotApplicable("the tracker reads one issue at a time")
-    return harness.tracker
-
-
-def _batching(harness: TrackerHarness) -> Batching:
-    if not isinstance(harness.tracker, Batching):
-        raise NotApplicable("the tracker does not batch")
+def _in_one_step(harness: TrackerHarness) -> Tracker:
+    if harness.tracker.traits.applies is not Applies.IN_ONE_STEP:
+        raise NotApplicable("the tracker does not apply several effects in one step")
     return harness.tracker
 
 
@@ -817,13 +811,13 @@ CHECKS: tuple[Check[TrackerHarness], ...] = (
     Check(concurrent_writers_lose_nothing),
     Check(an_outage_is_told_as_one, optional=True),
     Check(a_healthy_tracker_finds_no_flaw_in_itself, optional=True),
-    Check(a_batch_returns_the_state_after, optional=True),
+    Check(a_batch_returns_the_state_after),
     Check(a_batch_is_all_or_nothing, optional=True),
     Check(a_batch_that_saw_an_older_issue_does_nothing, optional=True),
     Check(a_trip_returns_the_state_after, optional=True),
     Check(a_trip_tells_what_failed, optional=True),
-    Check(many_threads_are_read_as_each_alone, optional=True),
-    Check(threads_are_found_as_issues_are, optional=True),
+    Check(many_threads_are_read_as_each_alone),
+    Check(threads_are_found_as_issues_are),
 )
 
 
