@@ -124,11 +124,11 @@ def python_redis_lock(url: str) -> Iterator[Contender]:
 
 @contextmanager
 def postgres_ours(url: str) -> Iterator[Contender]:
-    from dibs.adapters.postgres.database import Database, parse_postgres_url
+    from dibs.adapters.postgres.database import PostgresDatabase, parse_postgres_url
     from dibs.adapters.postgres.leases import PostgresLeases
 
     # The server's own count of transactions will not do: for each NOTIFY every listener begins one.
-    class Counted(Database):
+    class Counted(PostgresDatabase):
         def ask(self, *arguments: Any, **options: Any) -> Any:
             contender.asked += 1
             return super().ask(*arguments, **options)

@@ -593,9 +593,9 @@ def test_what_is_in_flight_is_found_without_reading_what_is_over(store, admin, n
     )
     assert [record.lease for record in store.live()] == [lease]
     for statement, values in (
-        (store._say.live, ("NULL", "1000")),
-        (store._say.live, ("'ready'", "1000")),
-        (store._say.settle, ("'ready'",)),
+        (store._statements.live, ("NULL", "1000")),
+        (store._statements.live, ("'ready'", "1000")),
+        (store._statements.settle, ("'ready'",)),
     ):
         plan = _explained(admin, statement, values)
         assert "dibs_leases_running" in str(plan), plan
@@ -603,7 +603,7 @@ def test_what_is_in_flight_is_found_without_reading_what_is_over(store, admin, n
         assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < 20, plan
     counted = _explained(
         admin,
-        store._say.acquire_counted,
+        store._statements.acquire_counted,
         ("'acme/app'", "'new'", "'r'", "'w'", "'ready'", "60000", "0", "1"),
     )
     assert "Seq Scan" not in str(counted), counted
@@ -855,7 +855,7 @@ def test_it_wakes_who_waits(store):
 @pytest.fixture
 def all_ears(monkeypatch):
     """Nobody looks by itself before its time is over: who goes on earlier was told."""
-    monkeypatch.setattr("dibs.adapters.postgres.leases._EAR_S", (60.0, 60.0))
+    monkeypatch.setattr("dibs.adapters.postgres.leases._LISTEN_S", (60.0, 60.0))
 
 
 @pytest.mark.usefixtures("all_ears")

@@ -70,7 +70,7 @@ class CostlyMemory(MemoryTracker):
         with self._lock:
             known = self._issues.pop(issue)
             self._comments.pop(issue)
-            self._list(replace(known, open=False, labels=frozenset()))
+            self._update_listings(replace(known, open=False, labels=frozenset()))
             self._listings.clear()
 
 

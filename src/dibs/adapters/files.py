@@ -1,11 +1,11 @@
-"""Files that are there as a whole or not at all, and locks on files that die with their process.
+"""Files: whole replacement, locks, journals, and hints between the processes of a folder.
 
-Journals: a file of one JSON object per line, a list in memory, or nowhere.
+A replaced file has its old content or its new content, never a part. A lock on a file ends with its
+process. A journal is a file with one JSON object per line, a list in memory, or nothing.
 
-Hints between processes of one folder: a file that changes whenever somebody hints.
-
-Whoever waits compares what the file system says of it; nobody reads it. Replaced and not written
-into, so that two hints within one tick of the clock are two: the second is another file.
+A hint is a change of a file. A waiting process compares the file's status and never reads the file.
+`FileWaker` replaces the file instead of writing into it, so two hints within one tick of the clock
+are two changes: the second hint is another file.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from dibs.core.events import Event
 
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[None]:
-    """What the file system says against it, as an error of ours."""
+    """Raise Unwritable, with the path, in place of an OSError."""
     try:
         yield
     except OSError as flaw:
@@ -33,7 +33,7 @@ def written(path: Path) -> Iterator[None]:
 
 
 def replace_whole(path: Path, data: bytes) -> None:
-    """The old content or the new, whatever crashes in between. One writer at a time."""
+    """Replace the file's content; a crash leaves the old or the new. For one writer at a time."""
     part = path.with_name(f".{path.name}.part")
     with part.open("wb") as file:
         file.write(data)
@@ -52,9 +52,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def locked(path: Path, *, create: bool = False) -> int | None:
-    """The open file, if nobody else has it locked and it is still the one of that name.
+    """Open and lock the file. None if the file is locked, missing or replaced.
 
-    The lock is on the open file, so the kernel takes it off when its last process is gone.
+    Without `create`, also None if the file may not be opened.
+
+    The lock belongs to the open file, so the kernel removes the lock when the last process that
+    has the file open ends.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
@@ -63,7 +66,7 @@ def locked(path: Path, *, create: bool = False) -> int | None:
     except PermissionError:
         if create:
             raise
-        return None  # somebody else's
+        return None  # the file of another user
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), path.stat()):
@@ -91,7 +94,7 @@ class MemoryJournal:
 
 
 class FileJournal:
-    """Appended to by every process of the fleet; one write per line keeps lines whole."""
+    """A file to which every process of the fleet appends: each line whole, by a single write."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,7 +102,8 @@ class FileJournal:
         self._warned = False
 
     def append(self, event: Event) -> None:
-        # Texts and whole numbers, spaced as json.dumps does it, without importing json at a start.
+        # The same spaces as json.dumps, for texts and whole numbers, without the import of json,
+        # which would slow every start.
         line = msgspec.json.format(msgspec.json.encode(describe(event)), indent=0) + b"\n"
         try:
             with self._lock:
@@ -118,7 +122,7 @@ class FileJournal:
                 )
 
     def _open(self) -> int:
-        """Anew for each line, so that the file may be moved away at any time."""
+        """Open the file again for each line: an operator may move the file away at any time."""
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         try:
             return os.open(self._path, flags, 0o644)
@@ -128,8 +132,8 @@ class FileJournal:
 
 
 def describe(event: Event) -> dict[str, object]:
-    """An event as plain data, without what is not known. `logged_at` is for people."""
-    known = {
+    """The event as plain data, without empty fields. `logged_at` is for people."""
+    fields = {
         "event": event.kind.value,
         "logged_at": format_instant(wall_clock()),
         "at": format_instant(event.at) if event.at else None,
@@ -141,21 +145,22 @@ def describe(event: Event) -> dict[str, object]:
         "pid": os.getpid(),
         **event.detail,
     }
-    return {key: _writable(value) for key, value in known.items() if value is not None}
-
-
-def _writable(value: object) -> object:
-    """A name from the command line may hold bytes that are no UTF-8."""
-    return value.encode(errors="replace").decode() if isinstance(value, str) else value
+    # A name from the command line may hold bytes that are no UTF-8.
+    return {
+        key: value.encode(errors="replace").decode() if isinstance(value, str) else value
+        for key, value in fields.items()
+        if value is not None
+    }
 
 
 _EVERY_S = 1.0
 
-_Seen = tuple[int, int, int]
+_FileStatus = tuple[int, int, int]
+"""The inode, the time of the last change, and the length."""
 
 
 class FileHints:
-    """One process's ear."""
+    """The receiving side: whether another process has hinted since the last look."""
 
     every_s = _EVERY_S
 
@@ -170,17 +175,17 @@ class FileHints:
         self._seen = seen
         return True
 
-    def _look(self) -> _Seen | None:
-        """None where nobody ever hinted, or it cannot be told: polling goes on."""
+    def _look(self) -> _FileStatus | None:
+        """None before the first hint, or if the file cannot be looked at: polling goes on."""
         try:
-            told = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return None
-        return told.st_ino, told.st_mtime_ns, told.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 class FileWaker:
-    """One process's voice."""
+    """The sending side: `wake` hints to all processes that watch the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -189,7 +194,7 @@ class FileWaker:
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Its length differs from time to time as well: the same inode may be given out again.
+            # A random length, because the new file may get the inode of an earlier one.
             part.write_bytes(b"." * (1 + os.urandom(1)[0]))
             part.replace(self._path)
         except OSError as flaw:

@@ -1,15 +1,15 @@
-"""The only module that reads a clock.
+"""The machine and this process: clocks, threads, failpoints, state folders, git's variables.
 
-The interpreter's own threads, none of which keeps the process alive.
+Of all modules only this one and the warden read a clock. Threads are the interpreter's own, and
+none of them keeps the process alive.
 
-Dying on purpose: `DIBS_FAILPOINT=claim.granted` or `claim.granted:3` kills this process there.
+`DIBS_FAILPOINT=claim.granted` or `claim.granted:3` kills this process at that step, the first or
+the third time: for the tests that prove that a crash anywhere does no harm, and for operators'
+drills.
 
-For the tests that prove a crash anywhere does no harm, and for operators' own drills.
-
-Where things are kept that belong to a person's machine and to no project.
-
-A fleet that ran on the published system goes on where it was: in `ALFRED_HOME`, or in `~/.alfred`
-if that is there. Everybody else's is where the desktop's rules put what must survive a restart.
+The state folders hold data that belongs to a person's machine and to no project. A fleet that ran
+on the published system goes on where it was: in `ALFRED_HOME`, or in `~/.alfred` if that folder
+exists. Every other fleet's data is where the desktop's rules put data that must survive a restart.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ from dibs.core.ids import LocalTime
 
 
 class SystemClock:
-    """Monotonic time that goes on during suspend, so that a sleeping laptop loses its leases."""
+    """Monotonic time that goes on during suspend: the leases of a sleeping laptop expire."""
 
-    # Linux: CLOCK_MONOTONIC stops while suspended, CLOCK_BOOTTIME does not. Elsewhere the plain
-    # one is the best there is (on macOS it counts suspend).
+    # On Linux CLOCK_MONOTONIC stops while suspended and CLOCK_BOOTTIME does not. Elsewhere
+    # CLOCK_MONOTONIC is the best there is (on macOS it counts suspend).
     _source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
     def now(self) -> LocalTime:
@@ -45,41 +45,37 @@ class SystemClock:
 
 
 def uptime_ms() -> int:
-    """How long the machine has been up, suspend included: the same for all that have one BOOT."""
+    """Milliseconds since the machine started, suspend included.
+
+    Two processes can compare their uptimes only if their BOOT is equal.
+    """
     return int(SystemClock().now() * 1000)
 
 
 def _boot() -> str:
-    return " ".join([_start(), *_time_namespace()])
+    """The kernel's boot id, and the process's time namespace.
 
-
-def _start() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    except OSError:
-        return "unknown"  # then only a smaller uptime tells that there was a reboot
-
-
-def _time_namespace() -> list[str]:
-    """A container may have an uptime of its own, which says nothing of anybody else's.
-
-    The number of a namespace that is gone may be given to another, so what it adds is told too.
+    A container may have its own uptime, unrelated to the uptime of every process outside. The
+    number of a deleted namespace may return, and therefore the offsets are included.
     """
-    told: list[str] = []
-    with contextlib.suppress(OSError):  # not Linux, or one without them
-        told.append(str(Path("/proc/self/ns/time").readlink()))
+    try:
+        words = [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()]
+    except OSError:
+        words = ["unknown"]  # then only a smaller uptime reveals a reboot
+    with contextlib.suppress(OSError):  # not Linux, or a kernel without time namespaces
+        words.append(str(Path("/proc/self/ns/time").readlink()))
     with contextlib.suppress(OSError):
-        told.extend(Path("/proc/self/timens_offsets").read_text(encoding="utf-8").split())
-    return told
+        words.extend(Path("/proc/self/timens_offsets").read_text(encoding="utf-8").split())
+    return " ".join(words)
 
 
 BOOT = _boot()
-"""Which start of the machine this is, and whose uptime: only where it is the same can uptimes be
-compared."""
+"""Identifies the start of the machine and the time namespace: uptimes can be compared only if it is
+equal."""
 
 
 def wall_clock() -> datetime:
-    """Time of day, for people to read. Takes part in no decision."""
+    """The time of day, for people to read. Takes part in no decision."""
     return datetime.now(UTC)
 
 
@@ -99,19 +95,15 @@ class SystemThreads:
 
 
 def from_environment(value: str) -> Reached:
-    """An observer that kills the process the n-th time it passes the named step."""
+    """An observer that kills the process at the n-th pass of the named step."""
     if not value:
         return unwatched
     name, _, count = value.partition(":")
     try:
-        return _killing(Step(name), int(count or "1"))
+        fatal, left = Step(name), int(count or "1")
     except ValueError as flaw:
         known = ", ".join(Step)
         raise BadConfiguration(f"DIBS_FAILPOINT={value!r} is not a step; steps: {known}") from flaw
-
-
-def _killing(fatal: Step, times: int) -> Reached:
-    left = times
     lock = threading.Lock()
 
     def reached(step: Step) -> None:
@@ -126,35 +118,32 @@ def _killing(fatal: Step, times: int) -> Reached:
     return reached
 
 
-__all__ = ["chains_folder", "state_folder", "worktrees_folder"]
-
-
 def state_folder(environment: Mapping[str, str]) -> Path:
     if named := environment.get("DIBS_STATE"):
         return Path(named).absolute()
     xdg = environment.get("XDG_STATE_HOME", "")
-    if xdg.startswith("/"):  # others are to be ignored, says the standard
+    if xdg.startswith("/"):  # the standard says to ignore relative paths
         return Path(xdg) / "dibs"
     return Path(environment.get("HOME") or "/") / ".local" / "state" / "dibs"
 
 
 def worktrees_folder() -> Path:
-    return (_published() or state_folder(os.environ)) / "worktrees"
+    return (_published_home() or state_folder(os.environ)) / "worktrees"
 
 
 def chains_folder() -> Path:
-    published = _published()
+    published = _published_home()
     return (published / "state" if published else state_folder(os.environ)) / "pr-chains"
 
 
-def _published() -> Path | None:
+def _published_home() -> Path | None:
     if named := os.environ.get("ALFRED_HOME"):
         return Path(named).expanduser()
     usual = Path.home() / ".alfred"
     return usual if usual.is_dir() and not os.environ.get("DIBS_STATE") else None
 
 
-# What git sets for its own children, and what would change where or how our calls work.
+# The variables that git sets for its children, and those that change where or how git works.
 _GIT_VARIABLES = re.compile(
     r"GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR"
     r"|NAMESPACE|PREFIX|QUARANTINE_PATH|SHALLOW_FILE|GRAFT_FILE|REPLACE_REF_BASE|DEFAULT_HASH"
@@ -163,5 +152,5 @@ _GIT_VARIABLES = re.compile(
 
 
 def without_git_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """An environment, ours, without what would change where or how a git in it works."""
+    """Drop the variables that would change where or how git works."""
     return {name: text for name, text in environment.items() if not _GIT_VARIABLES.fullmatch(name)}

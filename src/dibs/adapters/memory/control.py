@@ -1,4 +1,4 @@
-"""Control records of one process: which store grants, and pauses."""
+"""Control records in this process's memory: the store that grants, and pauses."""
 
 import threading
 from collections.abc import Callable

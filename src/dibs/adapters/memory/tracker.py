@@ -1,8 +1,8 @@
-"""A tracker in this process's memory, for tests, the simulator and trying things out.
+"""A tracker in this process's memory, for tests, the simulator and first experiments.
 
-It does what a tracker does and nothing more: no batching, so the services' plain path is what runs
-on it. Time is handed in. Finding costs by what is found and not by what is there, so that a backlog
-of any size can be simulated.
+It has no batching, so the services run their plain path on it. The caller hands in the clock. The
+cost of a query depends on the issues it finds and not on the size of the backlog, so a backlog of
+any size can be simulated.
 """
 
 import threading
@@ -23,14 +23,14 @@ _MOST_LISTINGS = 32
 
 
 class _Listing:
-    """The numbers of the issues that one kind of query finds, kept in order as issues change."""
+    """The numbers of the issues that match a query, in order, updated as issues change."""
 
     def __init__(self, kind: IssueQuery, issues: Iterable[Issue]) -> None:
         self._kind = kind
         self._numbers = [int(issue.ref.key) for issue in issues if matches(issue, kind)]
 
     def page(self, query: IssueQuery) -> tuple[list[int], bool]:
-        """What a page of it holds, and whether there is more behind."""
+        """The numbers on the query's page, and whether more numbers follow."""
         after = query.after
         first = 0 if after is None else bisect_right(self._numbers, int(after.key))
         start = first + query.skip
@@ -38,7 +38,7 @@ class _Listing:
         return self._numbers[start:end], len(self._numbers) > end
 
     def take(self, issue: Issue) -> None:
-        """The issue is new, or not as it was."""
+        """Add or remove the issue's number, after the issue was created or changed."""
         number, wanted = int(issue.ref.key), matches(issue, self._kind)
         place = bisect_left(self._numbers, number)
         listed = place < len(self._numbers) and self._numbers[place] == number
@@ -77,7 +77,7 @@ class MemoryTracker(OneAtATime):
             return Found(page, self._now(), more=more)
 
     def _listing(self, query: IssueQuery) -> _Listing:
-        """Made when first asked for, and kept: workers ask the same few questions all day."""
+        """The query's listing, kept from the first use: workers repeat the same few queries."""
         kind = IssueQuery(query.labels, query.without, closed_too=query.closed_too)
         listing = self._listings.get(kind)
         if listing is None:
@@ -111,13 +111,13 @@ class MemoryTracker(OneAtATime):
             )
             self._issues[ref], self._comments[ref] = issue, []
             self._refs.append(ref)
-            self._list(issue)
+            self._update_listings(issue)
             return issue
 
     def comment(
         self, issue: IssueRef, body: str, *, author: str | None = None, by_writer: bool = True
     ) -> Comment:
-        """Beyond the port: anybody may be the author, with or without write access."""
+        """Post a comment. Beyond the port: by any author, with or without write access."""
         with self._lock:
             known, now = self._issue(issue), self._now()
             self._last_comment += 1
@@ -138,7 +138,7 @@ class MemoryTracker(OneAtATime):
             raise NoSuchComment(issue, comment)
 
     def delete_comment(self, issue: IssueRef, comment: int) -> None:
-        """Beyond the port: what a person may do on a tracker, and no service does."""
+        """Beyond the port: people can delete comments on a tracker; no service does."""
         with self._lock:
             known = self._issue(issue)
             left = [one for one in self._comments[issue] if one.id != comment]
@@ -150,13 +150,13 @@ class MemoryTracker(OneAtATime):
     def concern(
         self, issue: IssueRef, *, assignees: Sequence[Person] = (), pulls: Sequence[Pull] = ()
     ) -> None:
-        """Beyond the port: who is assigned, and who has an open pull request for it."""
+        """Beyond the port: set the assignees, and the open pull requests for the issue."""
         with self._lock:
             known = self._issue(issue)
             self._change(known, assignees=tuple(assignees), pulls=tuple(pulls))
 
     def link(self, issue: IssueRef, *pulls: LinkedPull) -> None:
-        """Beyond the port: the pull requests that say they close it, whatever became of them."""
+        """Beyond the port: set the pull requests that claim to close the issue, in any state."""
         with self._lock:
             self._issue(issue)
             self._pulls[issue] = pulls
@@ -166,7 +166,7 @@ class MemoryTracker(OneAtATime):
             return {issue: self._pulls.get(issue, ()) for issue in issues if issue in self._issues}
 
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:  # noqa: ARG002
-        """Here pull requests have no texts."""
+        """Nothing: pull requests have no texts here."""
         return ()
 
     def edit_labels(
@@ -183,7 +183,7 @@ class MemoryTracker(OneAtATime):
             self._change(self._issue(issue), open=False)
 
     def prepare(self, labels: Sequence[str]) -> None:
-        """Labels need no making here."""
+        """Do nothing: labels need no preparation here."""
 
     def _issue(self, ref: IssueRef) -> Issue:
         known = self._issues.get(ref)
@@ -195,9 +195,9 @@ class MemoryTracker(OneAtATime):
         changed = replace(known, updated_at=self._now(), **changes)
         self._issues[known.ref] = changed
         if changed.labels != known.labels or changed.open != known.open:
-            self._list(changed)
+            self._update_listings(changed)
 
-    def _list(self, issue: Issue) -> None:
+    def _update_listings(self, issue: Issue) -> None:
         for listing in self._listings.values():
             listing.take(issue)
 

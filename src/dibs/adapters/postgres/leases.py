@@ -1,11 +1,12 @@
 """Leases in one PostgreSQL table: the fence rises in the statement that grants.
 
-One row per issue, kept for ever, so that the fence never starts again. Expiry is judged by the
-server's clock. An ending stays unpainted until somebody has shown it on the tracker, and nothing
-is granted over it: that row is the write-ahead record. The columns are those of the SQLite store.
+One row per issue, kept for ever, so the fence never starts again. The server's clock decides when a
+lease expires. An ending stays unpainted until a client has shown it on the tracker, and nothing is
+granted over an unpainted ending: the row is the write-ahead record. The columns are those of the
+SQLite store, and one for the waiters.
 
-Decides what each answer of the server means. What it is asked stands in `postgres_statements`, how
-in `postgres_database`.
+Decides what each answer of the server means. The statements are in `statements`, sessions and
+retries in `database`.
 """
 
 import random
@@ -20,7 +21,7 @@ from msgspec.structs import replace
 
 from dibs.adapters.postgres.database import (
     Cells,
-    Database,
+    PostgresDatabase,
     Rows,
     Statement,
     Values,
@@ -52,16 +53,20 @@ from dibs.ports.leases import Guarantee
 
 _TRIES = 10
 _MOST_AWAITING = 1000
-_EAR_S = (5.0, 10.0)
-"""No wait is longer: whoever was to be woken may have died, and the others must find out."""
+_LISTEN_S = (5.0, 10.0)
+"""The longest wait, drawn from this range: only the first waiter is notified and may have died, so
+the others must look for themselves."""
 _NAP_S = (0.1, 0.4)
-"""Between two looks where nobody can be told anything."""
-_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # PostgreSQL's; its times are microseconds since then
+"""The sleep between two looks, drawn from this range, where notifications cannot be received."""
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)  # PostgreSQL's times are microseconds since then
 _INT8 = Struct("!q")
 
 
 class PostgresLeases:
-    """For many threads. Each borrows a connection for a statement, and one more while it waits."""
+    """The lease store in a PostgreSQL table. Safe for many threads.
+
+    A thread borrows a session for each statement, and a second session while it waits for an end.
+    """
 
     guarantees = (
         Guarantee.ATOMIC
@@ -72,63 +77,58 @@ class PostgresLeases:
         | Guarantee.COUNTED
     )
 
-    def __init__(self, database: Database, namespace: str | None = None) -> None:
+    def __init__(self, database: PostgresDatabase, namespace: str | None = None) -> None:
         self._database = database
         self.name = database.name
         self._namespace = namespace
-        self._say = LeaseStatements(namespace)
+        self._statements = LeaseStatements(namespace)
         self._knows_epochs = False
         self._clock = SystemClock()
-        self._made = False
-        self._making = threading.Lock()
+        self._table_ready = False
+        self._preparing = threading.Lock()
 
     @classmethod
     def connect(cls, url: str) -> "PostgresLeases":
-        """Reads the URL; talks to the server with the first operation, and not before."""
+        """Read the URL. The first operation opens the first connection."""
         parsed = parse_postgres_url(url)
-        return cls(Database(parsed), parsed.namespace)
+        return cls(PostgresDatabase(parsed), parsed.namespace)
 
     def close(self) -> None:
         self._database.close()
 
     def acquire(self, bid: Bid) -> AcquireResult:
         values = (
-            *_issue(bid.issue),
+            *_issue_key(bid.issue),
             *(_name(bid.run), _prose(bid.holder), _name(bid.stage)),
             *(_number(milliseconds(bid.ttl)), _number(bid.floor)),
         )
         if not self._knows_epochs:
-            self._ask_for_epochs()
+            self._ensure_table()
+            try:
+                self._database.ask(self._statements.epoch)
+            except (NotPermitted, Damaged):  # some hosted servers hide the position of their log
+                self._statements = LeaseStatements(self._namespace, epochs=False)
+            self._knows_epochs = True
         for _ in range(_TRIES):
-            told = _told(bid, self._bid(bid, values))
-            if told is not None:
-                return told
+            if bid.limit is None:
+                rows = self._ask(self._statements.acquire, values)
+            else:
+                stage = _name(bid.stage)
+                steps = (
+                    (self._statements.turn_to_count, (_number(_lock_number(stage)),)),
+                    (self._statements.settle, (stage,)),
+                    (self._statements.acquire_counted, (*values, _number(bid.limit))),
+                )
+                rows = self._database.transact(steps)
+            result = _acquire_result(bid, rows[0])
+            if result is not None:
+                return result
         return Unproven(f"the issue changed hands {_TRIES} times while we asked for it")
 
-    def _bid(self, bid: Bid, values: Values) -> Cells:
-        if bid.limit is None:
-            return self._ask(self._say.acquire, values)[0]
-        stage = _name(bid.stage)
-        steps = (
-            (self._say.turn_to_count, (_number(_lock_number(stage)),)),
-            (self._say.settle, (stage,)),
-            (self._say.acquire_counted, (*values, _number(bid.limit))),
-        )
-        return self._database.transact(steps)[0]
-
-    def _ask_for_epochs(self) -> None:
-        """Some who sell PostgreSQL as a service do not let anybody ask where its log is."""
-        self._make_sure()
-        try:
-            self._database.ask(self._say.epoch)
-        except (NotPermitted, Damaged):
-            self._say = LeaseStatements(self._namespace, epochs=False)
-        self._knows_epochs = True
-
     def renew(self, lease: Lease) -> RenewResult:
-        mine = _mine(lease)
+        key = _lease_key(lease)
         beat = _number(lease.beats + 1)
-        rows = self._ask(self._say.renew, (*mine, _ONE, _NONE), again=(*mine, _NONE, beat))
+        rows = self._ask(self._statements.renew, (*key, _ONE, _ZERO), again=(*key, _ZERO, beat))
         if not rows or _expired(rows[0]):
             return Lost(grants.NOT_OURS)
         record = _record(rows[0])
@@ -138,9 +138,9 @@ class PostgresLeases:
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         rows = self._ask(
-            self._say.release,
+            self._statements.release,
             (
-                *_mine(lease),
+                *_lease_key(lease),
                 ending.outcome.value.encode(),
                 _name(ending.next) if ending.next is not None else None,
                 _prose(ending.note),
@@ -152,119 +152,114 @@ class PostgresLeases:
         return Released(_record(rows[0]))
 
     def acknowledge(self, record: Record) -> None:
-        self._ask(self._say.acknowledge, _mine(record.lease))
+        self._ask(self._statements.acknowledge, _lease_key(record.lease))
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
         values = (
-            *(*_issue(issue), _name(revocation.run)),
+            *(*_issue_key(issue), _name(revocation.run)),
             *(_prose(revocation.by), _prose(revocation.reason), _flag(on=revocation.force)),
         )
         rows = self._ask(
-            self._say.revoke,
+            self._statements.revoke,
             (*values, _flag(on=False)),
             again=(*values, _flag(on=revocation.force)),
         )
-        record = _record(rows[0]) if rows else None
-        if record is None or (_expired(rows[0]) and not _forced(record)):
-            return None  # over before anybody revoked it
+        if not rows:
+            return None
+        record = _record(rows[0])
+        forced = record.revocation is not None and record.revocation.force
+        if _expired(rows[0]) and not forced:
+            return None  # the lease ran out before this revoke
         return record
 
     def read(self, issue: IssueRef) -> Record | None:
-        rows = self._ask(self._say.read, _issue(issue))
+        rows = self._ask(self._statements.read, _issue_key(issue))
         return _record(rows[0]) if rows else None
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         wanted = _name(stage) if stage is not None else None
-        return tuple(map(_record, self._ask(self._say.live, (wanted, _number(limit)))))
+        return tuple(map(_record, self._ask(self._statements.live, (wanted, _number(limit)))))
 
     def highest(self) -> Fence:
-        return Fence(_int(self._ask(self._say.highest)[0][0]))
+        return Fence(_int(self._ask(self._statements.highest)[0][0]))
 
     def await_end(self, issue: IssueRef, seconds: float) -> None:
+        """Wait for the notification of an end; where LISTEN cannot work, take a short sleep."""
         try:
-            if seconds > _NAP_S[0] and self._hears_of_the_end(issue, seconds):
-                return
+            if seconds > _NAP_S[0]:
+                with self._database.listening() as listener:
+                    if listener is not None:
+                        listener.session.forget_notifications()
+                        waiter = (*_issue_key(issue), listener.channel.encode())
+                        most = _number(_MOST_AWAITING)
+                        if not self._ask(self._statements.await_end, (*waiter, most)):
+                            return  # the issue is free already
+                        wait_s = min(seconds, random.uniform(*_LISTEN_S))
+                        if not listener.session.notified(wait_s):
+                            self._ask(self._statements.leave, waiter)
+                        return
         except Outage:
-            pass  # whoever asks next is told
+            pass  # the caller's next operation reports the outage
         self._clock.sleep(min(seconds, random.uniform(*_NAP_S)))
 
-    def _hears_of_the_end(self, issue: IssueRef, seconds: float) -> bool:
-        """Whether it was waited for with an open ear; False: nobody would have told us."""
-        with self._database.listening() as ear:
-            if ear is None:
-                return False
-            ear.session.forget_notifications()
-            me = (*_issue(issue), ear.channel.encode())
-            if not self._ask(self._say.await_end, (*me, _number(_MOST_AWAITING))):
-                return True  # there is nothing to wait for
-            if not ear.session.notified(min(seconds, random.uniform(*_EAR_S))):
-                self._ask(self._say.leave, me)
-            return True
-
     def _ask(self, statement: Statement, values: Values = (), again: Values | None = None) -> Rows:
-        if not self._made:
-            self._make_sure()
+        if not self._table_ready:
+            self._ensure_table()
         return self._database.ask(statement, values, again)
 
-    def _make_sure(self) -> None:
-        """The table is made by whoever comes first, or by somebody with more rights before that."""
-        with self._making:
+    def _ensure_table(self) -> None:
+        """Make a missing table, or check the version of an existing table.
+
+        The first client makes the table, unless a role with more rights has made it before.
+        """
+        with self._preparing:
             refusal: Outage | None = None
-            while not self._made:
+            while not self._table_ready:
                 there, version, has_schema = self._database.ask(
-                    self._say.inspect, self._say.inspected
+                    self._statements.inspect, self._statements.inspected
                 )[0]
                 if there == _TRUE:
-                    self._check_version(version)
-                    self._made = True
+                    # A copy may have been restored without its comments: then errors about missing
+                    # columns show a wrong version.
+                    if version is not None and version != VERSION.encode():
+                        raise Damaged(
+                            f"{self.name}: the table {self._statements.table} is of another "
+                            "version of dibs or not its table at all (its comment is "
+                            f"{version.decode()!r}, not {VERSION!r})"
+                        )
+                    self._table_ready = True
+                elif isinstance(refusal, NotPermitted):
+                    raise NotPermitted(
+                        f"{self.name}: there is no table {self._statements.table}, and this role "
+                        "may not make it; it needs CREATE on the schema, or the table and SELECT, "
+                        f"INSERT and UPDATE on it ({refusal})"
+                    ) from refusal
                 elif refusal is not None:
-                    raise self._cannot_make(refusal) from refusal
+                    raise refusal
                 else:
-                    refusal = self._make(with_schema=has_schema == _FALSE)
-
-    def _make(self, *, with_schema: bool) -> Outage | None:
-        """What went wrong. Somebody else may have made the table meanwhile, so look again."""
-        steps = [(statement, ()) for statement in self._say.making(with_schema=with_schema)]
-        try:
-            self._database.transact(steps)
-        except (NotPermitted, Damaged) as failure:
-            return failure
-        return None
-
-    def _check_version(self, version: bytes | None) -> None:
-        # A copy may have been restored without its comments: then the columns have to tell.
-        if version is not None and version != VERSION.encode():
-            raise Damaged(
-                f"{self.name}: the table {self._say.table} is of another version of dibs or not "
-                f"its table at all (its comment is {version.decode()!r}, not {VERSION!r})"
-            )
-
-    def _cannot_make(self, refusal: Outage) -> Outage:
-        if not isinstance(refusal, NotPermitted):
-            return refusal
-        return NotPermitted(
-            f"{self.name}: there is no table {self._say.table}, and this role may not make it; it "
-            f"needs CREATE on the schema, or the table and SELECT, INSERT and UPDATE on it "
-            f"({refusal})"
-        )
+                    making = self._statements.making(with_schema=has_schema == _FALSE)
+                    try:
+                        self._database.transact([(statement, ()) for statement in making])
+                    except (NotPermitted, Damaged) as failure:
+                        refusal = failure  # another client may have made the table: look again
 
 
-# What is said to the server
+# Values for the server
 
 _TRUE, _FALSE = b"\x01", b"\x00"
-_ONE, _NONE = b"1", b"0"
+_ONE, _ZERO = b"1", b"0"
 
 
-def _issue(issue: IssueRef) -> tuple[bytes, bytes]:
+def _issue_key(issue: IssueRef) -> tuple[bytes, bytes]:
     return _name(issue.repo), _name(issue.key)
 
 
-def _mine(lease: Lease) -> tuple[bytes, bytes, bytes]:
-    return *_issue(lease.issue), _name(lease.run)
+def _lease_key(lease: Lease) -> tuple[bytes, bytes, bytes]:
+    return *_issue_key(lease.issue), _name(lease.run)
 
 
 def _name(text: str) -> bytes:
-    """A name that something is found by again: kept as it is, or refused."""
+    """A name that rows are looked up by: stored unchanged. Raise Misuse if PostgreSQL cannot."""
     try:
         plain = text.encode()
     except UnicodeEncodeError:
@@ -277,7 +272,7 @@ def _name(text: str) -> bytes:
 
 
 def _prose(text: str) -> bytes:
-    """What people say: a letter that cannot be kept must not keep a lease from ending."""
+    """Free text: a character that PostgreSQL cannot store must not stop a lease from ending."""
     return text.replace("\0", "\ufffd").encode("utf-8", "replace")
 
 
@@ -290,15 +285,15 @@ def _flag(*, on: bool) -> bytes:
 
 
 def _lock_number(name: bytes) -> int:
-    """A signed number of 32 bits. Two stages that share one only wait for each other."""
+    """A signed 32-bit number for the stage's lock. Stages with equal numbers take turns as well."""
     return zlib.crc32(name) - 2**31
 
 
-# What it says
+# Values from the server
 
 
-def _told(bid: Bid, row: Cells) -> AcquireResult | None:
-    """None: the row that was seen and the row that was locked were not the same. Ask again."""
+def _acquire_result(bid: Bid, row: Cells) -> AcquireResult | None:
+    """None: the snapshot shows a free issue, but the locked row was not free. Ask again."""
     count, fence, granted_at, expires_at = row[:4]
     if fence is not None:
         return Granted(
@@ -313,15 +308,14 @@ def _told(bid: Bid, row: Cells) -> AcquireResult | None:
                 expires_at=_moment(expires_at),
             )
         )
-    known = _record(row[4:]) if row[4] is not None else None
-    told = grants.refusal(known, bid)
-    if told is None and bid.limit is not None and (n := _int(count)) >= bid.limit:
+    refusal = grants.refusal(_record(row[4:]) if row[4] is not None else None, bid)
+    if refusal is None and bid.limit is not None and (n := _int(count)) >= bid.limit:
         return Full(n)
-    return told
+    return refusal
 
 
 def _record(cells: Sequence[Any]) -> Record:
-    """From the columns and the server's time; what may follow is of no interest."""
+    """Read the columns of a row and then the server's time. Cells after them are ignored."""
     (repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at, beats, *rest) = cells
     outcome, target, note, painted, revoked_by, revoked_why, revoked_now, as_of = rest[:8]
     lease = Lease(
@@ -335,10 +329,12 @@ def _record(cells: Sequence[Any]) -> Record:
         expires_at=_moment(expires_at),
         beats=_int(beats),
     )
-    told_at = _moment(as_of)
+    as_of_time = _moment(as_of)
     ending = revocation = None
     if _expired(cells):
-        told_at = max(told_at, lease.expires_at)  # whatever the clock says since
+        as_of_time = max(
+            as_of_time, lease.expires_at
+        )  # even if the server's clock has stepped back
     elif outcome is not None:
         following = target.decode() if target is not None else None
         ending = Ending(Outcome(outcome.decode()), following, note.decode())
@@ -346,15 +342,11 @@ def _record(cells: Sequence[Any]) -> Record:
         revocation = Revocation(
             lease.run, revoked_by.decode(), revoked_why.decode(), force=revoked_now == _TRUE
         )
-    return Record(lease, told_at, ending, painted=painted == _TRUE, revocation=revocation)
+    return Record(lease, as_of_time, ending, painted=painted == _TRUE, revocation=revocation)
 
 
 def _expired(cells: Sequence[Any]) -> bool:
     return bool(cells[OUTCOME_AT] == EXPIRED.encode())
-
-
-def _forced(record: Record) -> bool:
-    return record.revocation is not None and record.revocation.force
 
 
 def _int(cell: bytes) -> Any:

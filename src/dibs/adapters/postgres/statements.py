@@ -1,25 +1,26 @@
-"""The lease table in PostgreSQL's own words: what is said to grant, renew, end, read and wait.
+"""The SQL of the lease table: how leases are granted, renewed, ended, read and waited for.
 
-Four rules shape every statement here, of which three are PostgreSQL's.
+Four rules shape every statement here. The first three follow from how PostgreSQL works.
 
-A statement may wait for a row, and an UPDATE judges its WHERE *before* it waits: a row that was
-only locked meanwhile is then changed on the word of an old clock, and a lease that ran out in the
-queue would be renewed. ON CONFLICT DO UPDATE locks first and judges after, in WHERE and in SET. So
-whatever depends on the time is said that way, with `clock_timestamp()`: `now()` would be the time
-at which the transaction began.
+1. A statement may have to wait for a row, and an UPDATE evaluates its WHERE *before* it waits. If
+   the other transaction only locked the row, the UPDATE then changes it by an old reading of the
+   clock, and would renew a lease that ran out during the wait. ON CONFLICT DO UPDATE locks first
+   and evaluates afterwards, in WHERE and in SET. So every condition on the time is written in that
+   form, with `clock_timestamp()`; `now()` would be the time at which the transaction began.
 
-What is read beside the row that is written comes from the statement's snapshot, which may be older
-than the row. A refusal may rest on it; a grant never does. If the two disagree, we ask again.
+2. Rows that a statement reads beside the row it writes come from the statement's snapshot, which
+   may be older than the written row. A refusal may rest on the snapshot; a grant never does. If the
+   snapshot and the written row disagree, the client asks again.
 
-A reading tells the time at which its transaction began, which is before its snapshot. So nobody is
-told that a lease is over which was renewed in between.
+3. A reading reports the time at which its transaction began, which is before its snapshot. So no
+   reader sees a lease as over that was renewed in between.
 
-The server's clock may step back, and then a lease that ran out would be live again. So whoever
-grants on the end of a lease that only the clock has ended, or tells the holder of it, writes it
-down: with the outcome `expired`, which is no ending, and which only the next grant takes away. A
-reading writes nothing.
+4. The server's clock may step back, and a lease that ran out would then be live again. So a
+   statement that grants over such an expiry, or reports it to the holder, stores the outcome
+   `expired`. That outcome is no ending, and only the next grant removes it. A reading writes
+   nothing.
 
-Names are spliced in, quoted; values never are.
+Names are spliced into the SQL, quoted; values never are.
 """
 
 from psycopg import sql
@@ -29,8 +30,8 @@ from dibs.adapters.postgres.database import Statement
 _TABLE = "dibs_leases"
 VERSION = "dibs leases, version 1"
 
-# Byte by byte: another collation may change its mind about equality with the next C library, and
-# then its index finds a row no more, and a second one is made for the same issue.
+# COLLATE "C" compares byte by byte. Another collation may change with the next C library; its index
+# would then miss an existing row, and the same issue would get a second row.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS {leases} (
     repo text COLLATE "C" NOT NULL,
@@ -57,34 +58,35 @@ CREATE INDEX IF NOT EXISTS {running} ON {leases} (expires_at) WHERE outcome IS N
 COMMENT ON TABLE {leases} IS {version}
 """
 EXPIRED = "expired"
-"""Among the outcomes: it ended without one, whatever the clock says from now on."""
+"""Stored as the outcome of a lease that ran out. It stays over even if the clock steps back."""
 _COLUMNS = (
     *("repo", "key", "fence", "run", "holder", "stage", "ttl_ms", "granted_at", "expires_at"),
     *("beats", "outcome", "next", "note", "painted", "revoked_by", "revoked_why", "revoked_now"),
 )
 OUTCOME_AT = _COLUMNS.index("outcome")
-# $1 the table, $2 its schema, both as they are spelt in a statement.
+# $1 the table, $2 its schema, both quoted as in a statement.
 _INSPECT = """
 SELECT to_regclass($1::text) IS NOT NULL, obj_description(to_regclass($1::text), 'pg_class'),
        to_regnamespace($2::text) IS NOT NULL
 """
-# Two who make the tables at once would trip over each other in the catalogue.
+# Two clients that make the table at the same time would collide in the catalogue.
 _TURN_TO_MAKE = "SELECT pg_advisory_xact_lock(1684628083, 0)"
 
 # The server's timeline is one higher after each promotion of a standby and each recovery to a point
-# in the past, which are the two ways in which a server forgets what it has granted. Fences begin
-# anew with it, above whatever may have been forgotten. The first timeline begins at 0. Its number
-# is the first eight hexadecimal digits of the name of the log's current file.
+# in the past. These are the two ways in which a server forgets grants. Each timeline gives fences a
+# new floor, above every fence that may have been forgotten; the first timeline's floor is 0. The
+# number of the timeline is the first eight hexadecimal digits of the name of the current log file.
 _EPOCH_BEGINS = """
 ((('x' || pg_walfile_name(pg_current_wal_lsn()))::bit(32)::bigint - 1) << 32)
 """
 
-# $1 repo, $2 key, $3 run, $4 holder, $5 stage, $6 ttl, $7 floor; {fits}: what else must be true.
-# Who is refused by what the snapshot shows changes nothing and locks nothing: a crowd that asks
-# for a held issue neither writes nor gets in the way of its holder. The grant judges again, by the
-# row it has locked. It takes its time once, in a subquery, so that the lease is a ttl long; the
-# time of a row that is new is taken earlier, before a wait for somebody who inserts it too and
-# gives up, and then the lease is over earlier, never later, than its holder believes.
+# $1 repo, $2 key, $3 run, $4 holder, $5 stage, $6 ttl, $7 floor; {fits}: a further condition.
+# If the snapshot already refuses the bid, the statement changes nothing and locks nothing: a crowd
+# that asks for a held issue neither writes nor delays the holder. Otherwise the grant evaluates
+# again, by the row it has locked. It reads the clock once, in a subquery, so that the lease is
+# exactly a ttl long. For a new row the clock is read earlier, before a possible wait for another
+# transaction that inserts the same row and then rolls back; the lease then ends earlier, never
+# later, than its holder believes.
 _ACQUIRE = """
 WITH standing AS MATERIALIZED (
     SELECT {columns}, statement_timestamp() AS as_of FROM {leases} WHERE repo = $1 AND key = $2
@@ -118,28 +120,29 @@ _IN_FLIGHT = """, in_flight AS MATERIALIZED (
     WHERE outcome IS NULL AND expires_at > now() AND stage = $5
 )"""
 _FITS = " AND (SELECT n FROM in_flight) < $8::bigint"
-# Bids with a limit on one stage take turns: each counts what the one before it was granted.
+# Bids with a limit on one stage take turns: each bid counts the grants of the bids before it.
 _TURN_TO_COUNT = "SELECT pg_advisory_xact_lock({literal}::regclass::oid::integer, $1::integer)"
-# What is not counted must not come back. A renewal that was made in time and is not committed yet
-# still shows as a lease that is over: this waits for it, and judges it again. What runs out after
-# this and before the count is counted: see `now()` there. What ran out more than a day ago is not
-# looked at: a table may have any number of such rows when its first limit is set.
+# A lease that the count leaves out must not become live again. A renewal that was made in time but
+# is not committed yet still shows the lease as over: this UPDATE waits for the renewal and then
+# evaluates the row again. A lease that runs out after this UPDATE and before the count is counted,
+# because the count uses `now()`. Leases that ran out more than a day ago are not looked at: a table
+# may have any number of such rows when its first limit is set.
 _SETTLE = """
 UPDATE {leases} SET outcome = 'expired'
 WHERE outcome IS NULL AND stage = $1 AND expires_at <= statement_timestamp()
     AND expires_at > statement_timestamp() - interval '1 day'
 """
 
-# Whoever holds the row is found, locked and then judged: see the top.
+# Finds the run's row, locks it and then evaluates it: see rule 1.
 _LOCKED = """
 INSERT INTO {leases} AS l ({columns})
 SELECT {columns} FROM {leases} WHERE repo = $1 AND key = $2 AND run = $3
 ON CONFLICT (repo, key) DO UPDATE SET """
-# One look at the clock for the whole row.
+# Reads the clock once for the whole row.
 _JUDGED = """(
             SELECT t, l.outcome IS NULL AND l.expires_at > t AS live FROM clock_timestamp() AS t
         ) AS judged"""
-# $4 is 1 and $5 is 0; or, sent again after a lost reply, 0 and the beat that was meant.
+# $4 is 1 and $5 is 0. Sent again after a lost reply, $4 is 0 and $5 is the intended beat.
 _RENEW = """
     (expires_at, beats, outcome) = (
         SELECT
@@ -153,7 +156,7 @@ _RENEW = """
 WHERE l.run = $3 AND l.outcome IS NULL
 RETURNING {of_l}, clock_timestamp()
 """
-# A row that has its ending already is written as it is, so that it comes back: a retry.
+# A row that already has an ending is written unchanged, so that a retry gets the row back.
 _RELEASE = """
     (expires_at, outcome, next, note, painted) = (
         SELECT
@@ -167,7 +170,7 @@ _RELEASE = """
 WHERE l.run = $3 AND l.outcome IS DISTINCT FROM 'expired'
 RETURNING {of_l}, clock_timestamp(), {wake}
 """
-# $7: it was sent before, and a lease that this very revoke has ended is the one that is meant.
+# $7: the statement was sent before, so a lease that this same revoke has ended matches as well.
 _REVOKE = """
     (revoked_by, revoked_why, revoked_now, expires_at, outcome) = (
         SELECT
@@ -196,9 +199,9 @@ ORDER BY granted_at, repo, key LIMIT $2::bigint
 """
 _HIGHEST = "SELECT COALESCE(MAX(fence), 0) FROM {leases}"
 
-# Who waits is named in the row, and only the first of them is told: a NOTIFY holds up all commits
-# of the server that notify, and a crowd that is woken asks all at once. The next grant takes the
-# first name off; who was woken and came too late queues again.
+# The row lists the waiters' channels, and only the first waiter is notified: a NOTIFY delays all
+# other commits on the server that notify, and a woken crowd would ask all at once. The next grant
+# removes the first channel; a waiter that was woken and came too late queues again.
 _WAKE = "CASE WHEN l.awaited[1] IS NOT NULL THEN pg_notify(l.awaited[1], '') IS NULL END"
 _AWAIT = """
 UPDATE {leases} SET awaited = CASE
@@ -215,7 +218,7 @@ WHERE repo = $1 AND key = $2 AND $3 = ANY (awaited)
 
 
 class LeaseStatements:
-    """What is said about one table."""
+    """The statements for the lease table of a namespace."""
 
     def __init__(self, namespace: str | None, *, epochs: bool = True) -> None:
         place = (namespace, _TABLE) if namespace is not None else (_TABLE,)
@@ -251,7 +254,8 @@ class LeaseStatements:
         self.revoke = self._statement(_LOCKED + _REVOKE)
         self.acknowledge = self._statement(_ACKNOWLEDGE, "acknowledge")
         self.read = self._statement(_READ, "read")
-        # Not kept: a plan from the time when the table was small would read all of it for ever.
+        # No name, so no plan is kept: a plan that was made while the table was small would read the
+        # whole table for ever.
         self.live = self._statement(_LIVE)
         self.highest = self._statement(_HIGHEST)
         self.await_end = self._statement(_AWAIT, "await_end")

@@ -1,9 +1,12 @@
-"""Leases in Redis or Valkey: one script, one round trip and one step for each operation.
+"""Leases in Redis or Valkey: each operation is one script, one round trip and one atomic step.
 
-The record of an issue is a hash that anybody can read, and that never expires; the live index of
-its stage changes in the same step, so a count of it stands. Time is the server's. The fence rises
-above the record, above the bid's floor and above the epoch of the server process (`redis_links`),
-so that it does not go back with the data.
+The record of an issue is a hash that any client can read and that never expires. The script that
+changes a record also changes the live index of the stage, so a count of that index is exact. Time
+is the server's. A new fence is higher than the fence in the record, the bid's floor and the floor
+of the server process's epoch (`links`), so a server that lost data does not repeat old fences.
+
+Decides how each script is called and what its reply means. The scripts are in `scripts`,
+connections in `links`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +17,7 @@ from msgspec.structs import replace
 
 from dibs.adapters.redis import scripts
 from dibs.adapters.redis.links import RedisLinks, RedisUrl, parse_redis_url
-from dibs.adapters.redis.scripts import Keys, issue_spelt, spelt
+from dibs.adapters.redis.scripts import RedisKeys, issue_spelt, spelt
 from dibs.adapters.system import SystemClock
 from dibs.core import grants
 from dibs.core.errors import Damaged, Unavailable
@@ -56,13 +59,13 @@ _ALWAYS = (
 
 
 class RedisLeases:
-    """One namespace on one server. Safe for many threads."""
+    """The lease store in a namespace of a Redis server. Safe for many threads."""
 
     def __init__(self, url: RedisUrl) -> None:
-        """Connects, so that a server which is no good for leases is refused at the start."""
+        """Connect now, to refuse a server unfit for leases before the first operation."""
         self.name = url.name
         self._timeout_s = url.timeout_s
-        self._keys = Keys(url.namespace)
+        self._keys = RedisKeys(url.namespace)
         self._links = RedisLinks(url, self._keys.epoch)
         self._links.ask(("PING",))
 
@@ -72,7 +75,7 @@ class RedisLeases:
 
     @property
     def guarantees(self) -> Guarantee:
-        """`DURABLE` while the server keeps an append-only file, and not otherwise."""
+        """`DURABLE` only if the server that was greeted last keeps an append-only file."""
         return _ALWAYS | Guarantee.DURABLE if self._links.durable else _ALWAYS
 
     def close(self) -> None:
@@ -86,19 +89,28 @@ class RedisLeases:
             "" if bid.limit is None else str(bid.limit),
         )
         reply = self._links.run(scripts.ACQUIRE, words)
-        if reply == [3]:  # the epoch is another server's
+        if reply == [3]:  # the stored epoch was begun by another server process
             reply = self._links.run_greeted(scripts.ACQUIRE, words)
         if isinstance(reply, str):
-            now_ms, fence = reply.split()
-            return Granted(_granted(bid, holder, Fence(int(fence)), int(now_ms), ttl_ms))
-        return self._not_granted(bid, reply)
-
-    def _not_granted(self, bid: Bid, reply: list[Any]) -> AcquireResult:
+            granted_ms, fence = reply.split()
+            now, ttl = moment(int(granted_ms)), timedelta(milliseconds=ttl_ms)
+            return Granted(
+                Lease(
+                    issue=bid.issue,
+                    run=bid.run,
+                    holder=HolderId(holder),
+                    stage=bid.stage,
+                    fence=Fence(int(fence)),
+                    ttl=ttl,
+                    granted_at=now,
+                    expires_at=later(now, ttl),
+                )
+            )
         match reply:
             case [0, now_ms, fields]:
-                told = grants.refusal(self._record(bid.issue, now_ms, fields), bid)
-                assert told is not None, "the script grants what is free"
-                return told
+                refusal = grants.refusal(self._record(bid.issue, now_ms, fields), bid)
+                assert refusal is not None, "the script grants what is free"
+                return refusal
             case [2, count]:
                 return Full(count)
             case [3]:
@@ -135,8 +147,21 @@ class RedisLeases:
         )
         reply = self._links.run(scripts.RELEASE, words)
         if isinstance(reply, int):
-            kept = ending if note == ending.note else replace(ending, note=note)
-            return Released(_ended(lease, kept, reply, painted=painted))
+            # The script answers with the time alone if the holder's copy of the record is right.
+            now = moment(reply)
+            ended = Lease(
+                issue=lease.issue,
+                run=lease.run,
+                holder=lease.holder,
+                stage=lease.stage,
+                fence=lease.fence,
+                ttl=lease.ttl,
+                granted_at=lease.granted_at,
+                expires_at=now,
+                beats=lease.beats,
+            )
+            stored = ending if note == ending.note else replace(ending, note=note)
+            return Released(Record(ended, now, stored, painted=painted))
         match reply:
             case [1, now_ms, fields]:
                 return Released(self._record(lease.issue, now_ms, fields))
@@ -173,17 +198,17 @@ class RedisLeases:
         )
 
     def highest(self) -> Fence:
-        """No lower than any fence that was granted; the server's time, as a rule."""
+        """A fence no lower than any granted fence: as a rule the server's time in microseconds."""
         return Fence(int(self._links.run(scripts.HIGHEST, (self._keys.epoch,))))
 
     def await_end(self, issue: IssueRef, seconds: float) -> None:
-        """Block on the issue's list, in turns that end well before the connection's timeout."""
+        """Block on the issue's wake list, in turns of at most half the connection's timeout."""
         wake, clock = self._keys.wake + spelt(issue), SystemClock()
         until = clock.now() + seconds
         while (left_s := until - clock.now()) > 0:
             turn_s = max(min(left_s, self._timeout_s / 2), 0.001)
             turn_ms = str(int(turn_s * 1000) + 1)
-            # Sent together: a lease that ends in between finds that somebody waits.
+            # Both commands go out together: a lease that ends in between already sees the waiter.
             _, woken = self._links.ask(
                 ("EVAL", scripts.AWAIT.text, "2", self._record_key(issue), wake, turn_ms),
                 ("BLPOP", wake, f"{turn_s:.3f}"),
@@ -195,8 +220,30 @@ class RedisLeases:
         return self._keys.issue + spelt(issue)
 
     def _record(self, issue: IssueRef, now_ms: int, fields: Sequence[Any]) -> Record:
+        """Read the hash fields, in the order of `scripts.FIELDS`. Raise Damaged if any is bad."""
         try:
-            return _record(issue, now_ms, fields)
+            (run, holder, stage, fence, ttl_ms, granted_at, expires_at, beats, *rest) = fields
+            outcome, target, note, painted, revoked_by, revoked_why, revoked_now = rest
+            lease = Lease(
+                issue=issue,
+                run=RunId(run),
+                holder=HolderId(holder),
+                stage=StageName(stage),
+                fence=Fence(int(fence)),
+                ttl=timedelta(milliseconds=int(ttl_ms)),
+                granted_at=moment(int(granted_at)),
+                expires_at=moment(int(expires_at)),
+                beats=int(beats),
+            )
+            as_of, ending, revocation = moment(now_ms), None, None
+            if outcome == scripts.EXPIRED:
+                as_of = max(as_of, lease.expires_at)  # even if the server's clock has stepped back
+            elif outcome is not None:
+                ending = Ending(Outcome(outcome), target and StageName(target), note or "")
+            if revoked_by is not None:
+                force = revoked_now == "1"
+                revocation = Revocation(lease.run, revoked_by, revoked_why or "", force=force)
+            return Record(lease, as_of, ending, painted=painted != "0", revocation=revocation)
         except (TypeError, ValueError) as failure:
             raise Damaged(
                 f"{self.name}: the record of {issue} is not whole; look at the hash "
@@ -204,68 +251,6 @@ class RedisLeases:
             ) from failure
 
 
-def _granted(bid: Bid, holder: str, fence: Fence, now_ms: int, ttl_ms: int) -> Lease:
-    now, ttl = moment(now_ms), timedelta(milliseconds=ttl_ms)
-    return Lease(
-        issue=bid.issue,
-        run=bid.run,
-        holder=HolderId(holder),
-        stage=bid.stage,
-        fence=fence,
-        ttl=ttl,
-        granted_at=now,
-        expires_at=later(now, ttl),
-    )
-
-
-def _ended(lease: Lease, ending: Ending, now_ms: int, *, painted: bool) -> Record:
-    """What the script has written, which said that everything else is as the holder has it."""
-    now = moment(now_ms)
-    return Record(
-        Lease(
-            issue=lease.issue,
-            run=lease.run,
-            holder=lease.holder,
-            stage=lease.stage,
-            fence=lease.fence,
-            ttl=lease.ttl,
-            granted_at=lease.granted_at,
-            expires_at=now,
-            beats=lease.beats,
-        ),
-        now,
-        ending,
-        painted=painted,
-    )
-
-
-def _record(issue: IssueRef, now_ms: int, fields: Sequence[Any]) -> Record:
-    (run, holder, stage, fence, ttl_ms, granted_at, expires_at, beats, *rest) = fields
-    outcome, target, note, painted, revoked_by, revoked_why, revoked_now = rest
-    lease = Lease(
-        issue=issue,
-        run=RunId(run),
-        holder=HolderId(holder),
-        stage=StageName(stage),
-        fence=Fence(int(fence)),
-        ttl=timedelta(milliseconds=int(ttl_ms)),
-        granted_at=moment(int(granted_at)),
-        expires_at=moment(int(expires_at)),
-        beats=int(beats),
-    )
-    as_of, ending = moment(now_ms), None
-    if outcome == scripts.EXPIRED:
-        as_of = max(as_of, lease.expires_at)  # whatever the clock says since
-    elif outcome is not None:
-        ending = Ending(Outcome(outcome), target and StageName(target), note or "")
-    revocation = (
-        Revocation(lease.run, revoked_by, revoked_why or "", force=revoked_now == "1")
-        if revoked_by is not None
-        else None
-    )
-    return Record(lease, as_of, ending, painted=painted != "0", revocation=revocation)
-
-
 def _prose(text: str) -> str:
-    """What people say: a letter that cannot be kept must not keep a lease from ending."""
+    """Free text that Redis can store: a lone surrogate must not stop a lease from ending."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,17 +1,4 @@
-"""Connections to the primary of a Redis or Valkey: found, greeted, reused, and given up.
-
-Decides whom to trust: a server is greeted before the first command on every connection. A replica
-is refused, and so is a server that may evict keys; and if another server process than before is
-there (restarted, failed over, restored from an older snapshot), a new epoch of fences begins.
-Knows nothing of leases.
-
-redis-py makes, authenticates and reads the connections. Its client and its pool are left out: they
-double the time of a call, and a pool cannot say which server process a reply came from.
-
-A call whose connection broke is made once more on a new one, since every script is idempotent; one
-that timed out is not. Links do not cross a fork: a child starts with none.
-
-What the URL of a Redis or Valkey store says: where the server is, and how it is reached.
+"""The URL of a Redis or Valkey store, and connections to the primary that the URL leads to.
 
     redis://[user:password@]host[:port][/db]
     redis+sentinel://[user:password@]host[:port],host[:port],.../service[/db]
@@ -20,14 +7,27 @@ What the URL of a Redis or Valkey store says: where the server is, and how it is
 
 `rediss` in place of `redis` speaks TLS, with the options `ssl_ca_certs`, `ssl_certfile` and
 `ssl_keyfile`. `namespace` keeps several backlogs apart on one server, `timeout` is in seconds,
-`db` a number. Connects to nothing. No error tells more of the URL than may be shown.
+`db` is a number. Reading a URL opens no connection. No error text shows a secret part of the URL.
+
+Decides which server to trust: every new connection greets its server before the first command. The
+greeting refuses a replica, and a server that may evict keys. If the greeting meets another server
+process than before (restarted, failed over, restored from an older snapshot), a new epoch of fences
+begins. Knows nothing of leases.
+
+redis-py makes, authenticates and reads the connections. Its client and its pool are left out: they
+double the time of a call, and a pool cannot tell which server process a reply came from.
+
+If a connection breaks during a call, the call is repeated once on a new connection, because every
+script is idempotent. A call that timed out is not repeated. Links do not cross a fork: a child
+process starts with none.
 """
 
 import os
 import re
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -74,7 +74,7 @@ _UNREADABLE = (
 )
 
 
-class Kind(Enum):
+class RedisTopology(Enum):
     SINGLE = ""
     SENTINEL = "sentinel"
     CLUSTER = "cluster"
@@ -83,59 +83,74 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL that makes sense. Its repr shows no secret."""
+    """A URL that was checked. The repr shows no secret."""
 
     name: str
-    """Fit for people: no user, no password, no options."""
-    kind: Kind
+    """For messages: without user, password and options."""
+    topology: RedisTopology
     tls: bool
     addresses: tuple[Address, ...]
-    """The server, the sentinels, or the nodes of a cluster that are asked first."""
+    """The server, the sentinels, or the cluster nodes to ask first. Empty for a socket file."""
     path: str
-    """Of the socket file."""
+    """The path of the socket file; empty for every other URL."""
     service: str
-    """What the sentinels call the primary."""
+    """The sentinels' name for the primary; empty without sentinels."""
     db: int
     namespace: str
     timeout_s: float
     files: Mapping[str, str]
-    """Of TLS: by redis-py's names."""
+    """The TLS files, by redis-py's names."""
     credentials: Mapping[str, str] = field(repr=False)
     sentinel_credentials: Mapping[str, str] = field(repr=False)
 
 
 def parse_redis_url(url: str) -> RedisUrl:
-    """Raise BadConfiguration for what cannot be meant."""
+    """Raise BadConfiguration if a part of the URL is unknown, missing or out of range."""
     try:
         parts = urlsplit(url)
     except ValueError:
         raise BadConfiguration(_UNREADABLE) from None
-    # A password with one of / ? # in it is cut there, and its rest must not be taken for a database
-    # or an option, and so be shown.
+    # An unquoted / ? or # ends the password early. The rest of the password must not be read as a
+    # database or an option, because an error text would then show it.
     if parts.fragment or "@" in parts.path + parts.query:
         raise BadConfiguration(_UNREADABLE)
     if parts.scheme not in SCHEMES:
         raise BadConfiguration(
             f"{parts.scheme!r} is no scheme of the Redis store; it has {', '.join(SCHEMES)}"
         )
-    base, _, kind_name = parts.scheme.partition("+")
-    kind = Kind.UNIX if base == "unix" else Kind(kind_name)
-    login, _, place = parts.netloc.rpartition("@")
-    options = _options(parts.query)
-    path, service, db_text = _path(kind, unquote(parts.path))
-    addresses = () if kind is Kind.UNIX else _addresses(place, 26379 if service else 6379)
+    base, _, suffix = parts.scheme.partition("+")
+    topology = RedisTopology.UNIX if base == "unix" else RedisTopology(suffix)
+    login, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = login.partition(":")
+    credentials = {"username": unquote(user), "password": unquote(password)}
+    options = _parse_options(parts.query)
+    path, service, db = _parse_path(topology, unquote(parts.path))
+    addresses = []
+    for host in () if topology is RedisTopology.UNIX else hosts.split(","):
+        try:
+            address = urlsplit(f"//{host}")
+            name, port = address.hostname, address.port
+        except ValueError:
+            name, port = None, None
+        if not name:
+            raise BadConfiguration(_UNREADABLE)
+        addresses.append((name, port or (26379 if service else 6379)))
+    db = options.get("db", db) or "0"
+    if not db.isdecimal() or (topology is RedisTopology.CLUSTER and int(db)):
+        allowed = "only 0" if topology is RedisTopology.CLUSTER else "a number"
+        raise BadConfiguration(f"the database of the Redis store is {allowed}, not {db!r}")
     return RedisUrl(
-        name=f"{parts.scheme}://{place}{parts.path}",
-        kind=kind,
+        name=f"{parts.scheme}://{hosts}{parts.path}",
+        topology=topology,
         tls=base == "rediss",
-        addresses=addresses,
+        addresses=tuple(addresses),
         path=path,
         service=service,
-        db=_db(kind, options.get("db", db_text)),
-        namespace=_namespace(options.get("namespace", "dibs")),
-        timeout_s=_timeout(options.get("timeout", "5")),
-        files=_files(options),
-        credentials=_credentials(login),
+        db=int(db),
+        namespace=options["namespace"],
+        timeout_s=float(options["timeout"]),
+        files={name: options[name] for name in _FILES if name in options},
+        credentials={name: value for name, value in credentials.items() if value},
         sentinel_credentials={
             name.removeprefix("sentinel_"): options[name]
             for name in _SENTINEL_OPTIONS
@@ -144,24 +159,44 @@ def parse_redis_url(url: str) -> RedisUrl:
     )
 
 
-def _options(query: str) -> dict[str, str]:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    for name in options:
+def _parse_options(query: str) -> dict[str, str]:
+    """The options, with a checked `namespace` and `timeout` and TLS files that exist."""
+    options = {
+        "namespace": "dibs",
+        "timeout": "5",
+        **dict(parse_qsl(query, keep_blank_values=True)),
+    }
+    for name, value in options.items():
         if name not in _OPTIONS:
             raise BadConfiguration(
                 f"the Redis store has no option {name!r}; it has {', '.join(_OPTIONS)}"
             )
+        if name in _FILES and not Path(value).is_file():
+            raise BadConfiguration(f"{name}: there is no file {value}")
+    namespace, timeout = options["namespace"], options["timeout"]
+    # No braces: the namespace is in the hash tag that keeps its keys on one node of a cluster.
+    if not _NAMESPACE.fullmatch(namespace):
+        raise BadConfiguration(
+            f"namespace {namespace!r}: one to 64 letters, digits and the signs _ . : / - "
+            "are allowed"
+        )
+    try:
+        seconds = float(timeout)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
+        raise BadConfiguration(f"timeout {timeout!r} of the Redis store: write seconds, as in 5")
     return options
 
 
-def _path(kind: Kind, path: str) -> tuple[str, str, str]:
-    """The socket's path, the service and the database, as far as this kind of URL has them."""
-    if kind is Kind.UNIX:
+def _parse_path(topology: RedisTopology, path: str) -> tuple[str, str, str]:
+    """The socket file, the service and the database; empty where the URL cannot have them."""
+    if topology is RedisTopology.UNIX:
         if not path:
             raise BadConfiguration("the URL of the Redis store names no socket file")
         return path, "", ""
     words = path.strip("/").split("/")
-    if kind is Kind.SENTINEL:
+    if topology is RedisTopology.SENTINEL:
         if not words[0]:
             raise BadConfiguration(
                 "the URL of the Redis store names no service after the sentinels; "
@@ -171,77 +206,22 @@ def _path(kind: Kind, path: str) -> tuple[str, str, str]:
     return "", "", "/".join(words)
 
 
-def _addresses(place: str, port: int) -> tuple[Address, ...]:
-    found = []
-    for one in place.split(","):
-        try:
-            parts = urlsplit(f"//{one}")
-            host, number = parts.hostname, parts.port
-        except ValueError:
-            host, number = None, None
-        if not host:
-            raise BadConfiguration(_UNREADABLE)
-        found.append((host, number or port))
-    return tuple(found)
-
-
-def _db(kind: Kind, text: str) -> int:
-    if not text:
-        return 0
-    if not text.isdecimal() or (kind is Kind.CLUSTER and int(text)):
-        known = "only 0" if kind is Kind.CLUSTER else "a number"
-        raise BadConfiguration(f"the database of the Redis store is {known}, not {text!r}")
-    return int(text)
-
-
-def _namespace(text: str) -> str:
-    # No braces: the namespace is in the hash tag that keeps its keys on one node of a cluster.
-    if not _NAMESPACE.fullmatch(text):
-        raise BadConfiguration(
-            f"namespace {text!r}: one to 64 letters, digits and the signs _ . : / - are allowed"
-        )
-    return text
-
-
-def _timeout(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
-        raise BadConfiguration(f"timeout {text!r} of the Redis store: write seconds, as in 5")
-    return seconds
-
-
-def _files(options: Mapping[str, str]) -> dict[str, str]:
-    files = {name: options[name] for name in _FILES if name in options}
-    for name, path in files.items():
-        if not Path(path).is_file():
-            raise BadConfiguration(f"{name}: there is no file {path}")
-    return files
-
-
-def _credentials(login: str) -> dict[str, str]:
-    user, _, password = login.partition(":")
-    found = {"username": unquote(user), "password": unquote(password)}
-    return {name: value for name, value in found.items() if value}
-
-
 T = TypeVar("T")
 _MOST_IDLE = 32
 _MOST_HOPS = 5
 _FORBIDDEN = (AuthenticationError, AuthorizationError, NoPermissionError)
 _LATER = (ConnectionBroke, TimedOut, ReadOnlyError, ClusterDownError, TryAgainError, AskError)
 _LATER_CODES = ("BUSY", "NOREPLICAS", "READONLY", "UNBLOCKED", "UNKILLABLE")
-# Redis 6 wraps what a command inside a script says; rights that lack there have no code at all.
+# Redis 6 wraps the error of a command inside a script; a missing right there has no code at all.
 _CODE = re.compile(r"(?:^|user_script: ?\d+: -)([A-Z]+) ")
 _NO_RIGHT = re.compile("ACL failure in script|The user executing the script")
-# This link is of no more use, but another may be: it broke, or its server is not the primary.
+# The link cannot be used any more, but a new link may work: the connection broke, or the server is
+# not the primary.
 _GONE = (ConnectionBroke, ReadOnlyError, MovedError)
 
 
-class Wire(Protocol):
-    """What is used of redis-py's connections, which it leaves without types."""
+class RedisConnection(Protocol):
+    """The part of redis-py's connections that dibs uses; redis-py gives them no types."""
 
     def connect(self) -> None: ...
 
@@ -254,21 +234,21 @@ class Wire(Protocol):
     def read_response(self) -> Any: ...
 
 
-_TCP: Callable[..., Wire] = Connection
-_TLS: Callable[..., Wire] = SSLConnection
-_UNIX: Callable[..., Wire] = UnixDomainSocketConnection
+_TCP: Callable[..., RedisConnection] = Connection
+_TLS: Callable[..., RedisConnection] = SSLConnection
+_UNIX: Callable[..., RedisConnection] = UnixDomainSocketConnection
 _SENTINEL: Any = Sentinel
 
 
 class Link:
-    """One connection, greeted whenever it is made."""
+    """A connection that greets the server each time redis-py connects."""
 
     __slots__ = ("_connection", "_epoch", "_name", "durable", "server")
 
-    def __init__(self, make: Callable[..., Wire], epoch: str, name: str) -> None:
+    def __init__(self, make: Callable[..., RedisConnection], epoch: str, name: str) -> None:
         self._epoch, self._name = epoch, name
         self.server = ""
-        """Which process answers: another one after every start."""
+        """The run_id of the server process: a new one after every start."""
         self.durable = False
         self._connection = make(redis_connect_func=self._greet)
 
@@ -284,48 +264,49 @@ class Link:
         self._connection.send_packed_command([packed(words, script.head, 3)])
         try:
             return self._connection.read_response()
-        except NoScriptError:  # restarted, flushed, or new to the server
+        except NoScriptError:  # the server restarted, flushed its scripts, or never had this one
             return self.ask(("EVAL", script.text, script.keys, *words))[0]
 
     def ask(self, *commands: Sequence[str]) -> list[Any]:
-        """The replies to several commands, for one round trip."""
+        """The replies to several commands, in a single round trip."""
         self._connection.send_packed_command([packed(command) for command in commands])
         return [self._connection.read_response() for _ in commands]
 
-    def _greet(self, connection: Wire) -> None:
-        try:
+    def _greet(self, connection: RedisConnection) -> None:
+        """Refuse an unfit server, and begin a new epoch if the server process is a new one."""
+        with ExitStack() as hang_up:
+            # redis-py disconnects after its own errors only. After any other error it would go on
+            # to use the connection without a greeting.
+            hang_up.callback(connection.disconnect)
             connection.on_connect()
-            # A node of a cluster that does not have our keys answers the second with MOVED.
-            told, known = self.ask(("INFO",), ("HMGET", self._epoch, "server"))
-            facts = _facts(told)
-            self._refuse_unfit(facts)
+            # A cluster node that does not have our keys answers the second command with MOVED.
+            info, stored = self.ask(("INFO",), ("HMGET", self._epoch, "server"))
+            lines = (line.partition(":") for line in info.splitlines() if not line.startswith("#"))
+            facts = {name: value for name, _, value in lines}
+            if facts.get("role") != "master":
+                raise Unavailable(
+                    f"{self._name} is a replica, which grants nothing; ask its primary"
+                )
+            policy = facts.get("maxmemory_policy", "unknown")
+            if policy.startswith("allkeys"):
+                raise BadConfiguration(
+                    f"{self._name} evicts any key when its memory is full (maxmemory-policy "
+                    f"{policy}): it could forget who holds an issue, and which fences it granted; "
+                    "leases need a server with the policy noeviction, or one of volatile-*"
+                )
+            if not facts.get("run_id"):
+                raise BadConfiguration(
+                    f"{self._name} does not tell its run_id (INFO server), so that a restart, "
+                    "after which fences must not repeat, could go unnoticed"
+                )
             self.server, self.durable = facts["run_id"], facts.get("aof_enabled") == "1"
-            if known != [self.server]:
+            if stored != [self.server]:
                 self.ask(("EVAL", BEGIN_EPOCH.text, "1", self._epoch, self.server))
-        except BaseException:
-            # redis-py hangs up after its own errors only, and would use the rest without greeting.
-            connection.disconnect()
-            raise
-
-    def _refuse_unfit(self, facts: dict[str, str]) -> None:
-        if facts.get("role") != "master":
-            raise Unavailable(f"{self._name} is a replica, which grants nothing; ask its primary")
-        policy = facts.get("maxmemory_policy", "unknown")
-        if policy.startswith("allkeys"):
-            raise BadConfiguration(
-                f"{self._name} evicts any key when its memory is full (maxmemory-policy {policy}): "
-                "it could forget who holds an issue, and which fences it granted; leases need a "
-                "server with the policy noeviction, or one of volatile-*"
-            )
-        if not facts.get("run_id"):
-            raise BadConfiguration(
-                f"{self._name} does not tell its run_id (INFO server), so that a restart, after "
-                "which fences must not repeat, could go unnoticed"
-            )
+            hang_up.pop_all()
 
 
 class RedisLinks:
-    """A stock of links to wherever the primary is. Threads borrow one for a call."""
+    """A pool of links to the primary. A thread borrows a link for each call."""
 
     def __init__(self, url: RedisUrl, epoch: str) -> None:
         self._url, self._epoch = url, epoch
@@ -336,11 +317,11 @@ class RedisLinks:
         self._pid = os.getpid()
         self._closed = False
         self._primary: Address | None = None
-        self._finding = threading.Lock()
-        self._sentinel = _sentinel(url) if url.kind is Kind.SENTINEL else None
+        self._asking_sentinels = threading.Lock()
+        self._sentinel = _sentinel(url) if url.topology is RedisTopology.SENTINEL else None
 
     def run(self, script: Script, words: Sequence[str], again: Sequence[str] = ()) -> Any:
-        """What the script answers. `again`: the words for when it may have run already."""
+        """Run the script. `again` replaces `words` in a second try: the first may have run."""
         return self._call(
             self._borrow,
             lambda link: link.run(script, words),
@@ -348,19 +329,19 @@ class RedisLinks:
         )
 
     def run_greeted(self, script: Script, words: Sequence[str]) -> Any:
-        """What the script answers to a link that greets its server now."""
+        """Run the script on a new link, which greets the server before the script runs."""
         self._drop_idle()
         return self._call(self._open, lambda link: link.run(script, words))
 
     def ask(self, *commands: Sequence[str]) -> list[Any]:
-        """The replies to several commands, for one round trip."""
+        """The replies to several commands, in a single round trip."""
         return self._call(self._borrow, lambda link: link.ask(*commands))
 
     def close(self) -> None:
         self._closed = True
         self._drop_idle()
-        for asked in self._sentinel.sentinels if self._sentinel is not None else ():
-            asked.close()
+        for client in self._sentinel.sentinels if self._sentinel is not None else ():
+            client.close()
 
     def _call(
         self,
@@ -368,83 +349,94 @@ class RedisLinks:
         first: Callable[[Link], T],
         second: Callable[[Link], T] | None = None,
     ) -> T:
+        """Make a call; repeat it once on a new link if the link broke or the primary moved."""
         try:
             try:
                 return self._on(lend(), first)
             except RedisError as failure:
                 if not isinstance(failure, _GONE) and _code(failure) != "READONLY":
                     raise
-            self._drop_idle()  # they lead to the same server
+            self._drop_idle()  # the idle links lead to the same server
             return self._on(self._open(), second or first)
         except RedisError as failure:
             raise self._outage(failure) from failure
 
     def _on(self, link: Link, call: Callable[[Link], T]) -> T:
+        """Make a call on the link, then keep the link for the next call if there is room."""
         try:
             reply = call(link)
         except BaseException:
-            link.close()  # there may be an answer on the way that nobody waits for
+            link.close()  # a reply that nobody reads may still be on its way
             raise
-        self._give_back(link)
+        if self._closed or len(self._idle) >= _MOST_IDLE:
+            link.close()
+        else:
+            self._idle.append(link)
         return reply
 
     def _borrow(self) -> Link:
-        if self._pid != os.getpid():
+        if self._pid != os.getpid():  # forked: the parent goes on using its links
             self._pid, self._idle = os.getpid(), []
         return self._idle_link() or self._open()
 
     def _idle_link(self) -> Link | None:
         try:
-            return self._idle.pop()  # one step: nobody else has it then, and no lock is needed
+            return self._idle.pop()  # atomic: no two threads get the same link, without a lock
         except IndexError:
             return None
-
-    def _give_back(self, link: Link) -> None:
-        if self._closed or len(self._idle) >= _MOST_IDLE:
-            link.close()
-        else:
-            self._idle.append(link)
 
     def _drop_idle(self) -> None:
         while (link := self._idle_link()) is not None:
             link.close()
 
     def _open(self) -> Link:
-        """A new link. Raises what is ours: a server that cannot be reached is not asked twice."""
+        """A new link to the first address that answers.
+
+        Raises dibs' own errors and never a RedisError: `_call` must not ask an unreachable server
+        twice.
+        """
         if self._closed:
             raise Unavailable(f"{self.name} was closed by this program")
+        link: Link | None = None
+        failure: RedisError = ConnectionBroke("there is no address to ask")
         try:
-            link = self._first_of(self._addresses())
-        except RedisError as failure:
+            addresses = self._url.addresses or (("", 0),)
+            if self._sentinel is not None:
+                with self._asking_sentinels:  # redis-py reorders its sentinels while it asks them
+                    addresses = (self._sentinel.discover_master(self._url.service),)
+            elif self._url.topology is RedisTopology.CLUSTER and self._primary is not None:
+                addresses = (self._primary, *addresses)  # the likeliest address first
+            for address in addresses:
+                try:
+                    link = self._reach(address)
+                    break
+                except (ConnectionBroke, TimedOut) as missed:
+                    failure = missed
+        except RedisError as refused:
+            failure = refused
+        if link is None:
             raise self._outage(failure) from failure
         self.durable = link.durable
         return link
 
-    def _addresses(self) -> Iterable[Address]:
-        """Where the primary may be, the likeliest first."""
-        if self._sentinel is not None:
-            with self._finding:  # redis-py reorders its sentinels while it asks them
-                return (self._sentinel.discover_master(self._url.service),)
-        if self._url.kind is Kind.CLUSTER and self._primary is not None:
-            return (self._primary, *self._url.addresses)
-        return self._url.addresses or (("", 0),)
-
-    def _first_of(self, addresses: Iterable[Address]) -> Link:
-        failure: RedisError | None = None
-        for address in addresses:
-            try:
-                return self._reach(address)
-            except (ConnectionBroke, TimedOut) as missed:
-                failure = missed
-        raise failure or ConnectionBroke("there is no address to ask")
-
     def _reach(self, address: Address) -> Link:
+        """Connect to the address, or to the cluster node that the server there names instead."""
+        url = self._url
+        settings = {**_settings(url), "db": url.db, **url.credentials}
         for _ in range(_MOST_HOPS):
-            link = Link(self._making(address), self._epoch, self.name)
+            host, port = address
+            make: Callable[..., RedisConnection]
+            if url.topology is RedisTopology.UNIX:
+                make = partial(_UNIX, path=url.path, **settings)
+            elif url.tls:
+                make = partial(_TLS, **url.files, **settings, host=host, port=port)
+            else:
+                make = partial(_TCP, **settings, host=host, port=port)
+            link = Link(make, self._epoch, self.name)
             try:
                 link.open()
             except MovedError as moved:
-                address = (moved.host or address[0], moved.port)
+                address = (moved.host or host, moved.port)
             except ConnectionBroke as failure:
                 if isinstance(failure.__context__, ssl.SSLCertVerificationError):
                     text = f"{self.name} cannot prove who it is ({failure})"
@@ -455,16 +447,8 @@ class RedisLinks:
                 return link
         raise ConnectionBroke("its nodes do not agree on who has our keys")
 
-    def _making(self, address: Address) -> Callable[..., Wire]:
-        url = self._url
-        settings = {**_settings(url), "db": url.db, **url.credentials}
-        if url.kind is Kind.UNIX:
-            return partial(_UNIX, path=url.path, **settings)
-        settings |= {"host": address[0], "port": address[1]}
-        return partial(_TLS, **url.files, **settings) if url.tls else partial(_TCP, **settings)
-
     def _outage(self, failure: RedisError) -> Outage:
-        """Which of our errors this is: who must act, and would trying again help."""
+        """Translate to dibs' error tree: who must act, and whether a later try may help."""
         if isinstance(failure, _FORBIDDEN) or _NO_RIGHT.search(str(failure)):
             return NotPermitted(f"{self.name} refuses us ({failure})")
         if isinstance(failure, _LATER) or _code(failure) in _LATER_CODES:
@@ -479,7 +463,7 @@ def _settings(url: RedisUrl) -> dict[str, Any]:
         "protocol": 2,
         "client_name": "dibs",
         "decode_responses": True,
-        "encoding_errors": "backslashreplace",  # whatever is stored or said, it can be told
+        "encoding_errors": "backslashreplace",  # any stored bytes can be shown
     }
 
 
@@ -491,30 +475,26 @@ def _sentinel(url: RedisUrl) -> Any:
 
 
 def packed(words: Sequence[str], head: str = "", in_head: int = 0) -> bytes:
-    """A command in Redis' own form. redis-py's packer takes a third of the time of a whole call."""
+    """A command in Redis' wire format; `head` is a packed beginning of `in_head` words.
+
+    Raise Misuse for a word that is no valid Unicode text: a replacement character could make two
+    names equal. redis-py's own packer takes a third of the time of a whole call.
+    """
     count = f"*{len(words) + in_head}\r\n{head}"
     text = "".join([count, *[f"${len(word)}\r\n{word}\r\n" for word in words]])
     if text.isascii():
         return text.encode("ascii")
-    parts = [_in_utf8(word) for word in words]
-    return count.encode("ascii") + b"".join(b"$%d\r\n%b\r\n" % (len(p), p) for p in parts)
-
-
-def _in_utf8(word: str) -> bytes:
-    """As it is, or not at all: two names that are spelt alike would be one."""
-    try:
-        return word.encode()
-    except UnicodeEncodeError:
-        raise Misuse(f"{word!r} cannot be kept by Redis: it has half letters") from None
+    parts = [count.encode("ascii")]
+    for word in words:
+        try:
+            data = word.encode()
+        except UnicodeEncodeError:
+            raise Misuse(f"{word!r} cannot be kept by Redis: it has half letters") from None
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
 
 
 def _code(failure: RedisError) -> str:
-    """The server's word for it, where redis-py has no class for that."""
+    """The error code in the server's text, for errors that redis-py has no class for."""
     found = _CODE.search(str(failure))
     return found[1] if found else ""
-
-
-def _facts(told: str) -> dict[str, str]:
-    """What INFO says, by name."""
-    lines = (line.partition(":") for line in told.splitlines() if not line.startswith("#"))
-    return {name: value for name, _, value in lines}

@@ -1,26 +1,27 @@
-"""What the Redis store does inside the server: one script for each operation, in Lua.
+"""The scripts that the Redis store runs inside the server: one for each operation, in Lua.
 
-Each does its work in one step that nobody can look into, by the server's clock, and says the same
-as `core.grants`. Knows the keys of a namespace, which all carry one hash tag, so that a cluster
-keeps them on one node:
+Each script does its work in one step, by the server's clock; no client sees a state in between. The
+scripts give the same answers as `core.grants`. This module also knows the keys of a namespace. All
+of them carry one hash tag, so a cluster keeps them on one node:
 
-    {dibs:NAMESPACE}:issue:ISSUE    hash: the record, for ever; only what is so is a field of it
+    {dibs:NAMESPACE}:issue:ISSUE    hash: the record, for ever; a field is absent if it has no value
     {dibs:NAMESPACE}:live:STAGE     sorted set of GRANTED_AT:RECORD, by expiry
     {dibs:NAMESPACE}:wake:ISSUE     list that waiters block on; the only key that expires
     {dibs:NAMESPACE}:epoch          hash: which server grants, where its fences begin, which stages
                                     have a live index
 
-A script that fails half-way is not undone, so each writes in an order that errs on the safe side:
-the index first and then the grant, the ending first and then the index.
+Redis does not undo a script that fails half-way, so each script writes in an order that errs on the
+safe side: the index first and then the grant, the ending first and then the index.
 
-The server's clock may step back, and then a lease that ran out would be live again. So whoever acts
-on the end of a lease that only the clock has ended, or tells the holder of it, writes it down: with
-the outcome `expired`, which is no ending, and which nothing but the next grant takes away. A mark
-on the lease, and not the time at which it was made: a clock that was an hour ahead would else have
-to be waited for before anything could expire again.
+The server's clock may step back, and a lease that ran out would then be live again. So a script
+that acts on such an expiry, or reports it to the holder, first stores the outcome `expired`. That
+outcome is no ending, and only the next grant removes it. The script stores a mark on the lease and
+not the time of the expiry: after a clock that was an hour ahead, nothing could expire until the
+corrected clock had caught up with the stored time.
 
-Numbers are written with %.0f: Lua's own way turns fences into 1.8e+15. What nearly every call gets
-is returned as one line, since a client in Python takes its time over each element of a reply.
+Numbers are formatted with %.0f, because Lua's default turns fences into 1.8e+15. ACQUIRE and
+RELEASE usually reply with a single value instead of a list, because a Python client spends time on
+each element of a reply.
 """
 
 from dataclasses import dataclass, field
@@ -32,20 +33,20 @@ FIELDS = (
     *("run", "holder", "stage", "fence", "ttl_ms", "granted_at", "expires_at", "beats"),
     *("outcome", "next", "note", "painted", "revoked_by", "revoked_why", "revoked_now"),
 )
-"""The record, in the order in which scripts return it."""
+"""The fields of a record, in the order in which scripts return them."""
 EXPIRED = "expired"
-"""Among the outcomes: it ended without one, whatever the clock says from now on."""
+"""Stored as the outcome of a lease that ran out. It stays over even if the clock steps back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
     keys: str
-    """How many of its arguments are keys."""
+    """The number of leading arguments that are keys."""
     text: str
     granting: bool = False
-    """Its last argument is the server that the link was greeted by."""
+    """Whether the script takes one more argument: the run_id of the server the link greeted."""
     head: str = field(init=False)
-    """The three words that a call of it begins with, in Redis' own form."""
+    """EVALSHA, the digest and `keys`, in Redis' wire format: every call begins with these words."""
 
     def __post_init__(self) -> None:
         sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
@@ -53,8 +54,8 @@ class Script:
         object.__setattr__(self, "head", head)
 
 
-class Keys:
-    """The names of a namespace's keys."""
+class RedisKeys:
+    """The key names and key prefixes of a namespace."""
 
     def __init__(self, namespace: str) -> None:
         self.prefix = f"{{dibs:{namespace}}}:"
@@ -65,7 +66,7 @@ class Keys:
 
 
 def spelt(issue: IssueRef) -> str:
-    """The issue as part of a key: no two issues are spelt alike."""
+    """The issue as part of a key; two issues never get the same text."""
     if "#" in issue.repo or "%" in issue.repo:
         repo = issue.repo.replace("%", "%25").replace("#", "%23")
         return f"{repo}#{issue.key}"
@@ -73,6 +74,7 @@ def spelt(issue: IssueRef) -> str:
 
 
 def issue_spelt(text: str) -> IssueRef:
+    """The inverse of `spelt`."""
     repo, _, key = text.partition("#")
     return IssueRef(repo.replace("%23", "#").replace("%25", "%"), key)
 
@@ -83,14 +85,15 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local now_text = string.format('%.0f', now)
 """
-# A replica answers as well, with what it heard last; and a connection outlives the demotion of its
-# server. Whoever writes is refused by the server itself, in these words.
+# A replica would answer too, from data that may be old, and a connection survives the demotion of
+# its server. A script that writes needs no check: the server refuses it with the same READONLY.
 _PRIMARY_ONLY = """
 if not string.find(redis.call('INFO', 'replication'), 'role:master', 1, true) then
   return redis.error_reply('READONLY this server is a replica now')
 end
 """
-# Once for each lease that ran out. Names of keys come out of the index: see REVOKE.
+# Marks each lease of the index that ran out as expired, once, and removes it from the index. The
+# names of the records come from the index and are not in KEYS: see REVOKE.
 _DROP_EXPIRED = """
 local function drop_expired(index)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now_text)) do
@@ -105,8 +108,8 @@ local function drop_expired(index)
   end
 end
 """
-# Exactly one waiter is served by one element. Nobody blocked takes the next one that comes: for
-# two seconds, and once, however many leases end meanwhile.
+# One element wakes exactly one blocked waiter. If no waiter is blocked, the element stays for two
+# seconds for the next waiter; there is never more than one, however many leases end.
 _WAKE = """
   redis.call('LPUSH', wake, now_text)
   redis.call('LTRIM', wake, 0, 0)
@@ -262,8 +265,8 @@ return 1
 """,
 )
 
-# The stage, and with it the name of the live index, is known to the record only. It carries the
-# same hash tag, so the node that has the record has it.
+# Only the record knows the stage, and with it the name of the live index, so the index is not in
+# KEYS. The index carries the same hash tag, so it is on the same node as the record.
 REVOKE = Script(
     "2",
     """
@@ -319,8 +322,8 @@ return {now, redis.call('HMGET', KEYS[1], """
 """,
 )
 
-# The members sort by grant, so no more records are touched than are returned; those that ran out
-# are dropped from the index once.
+# The members sort by the time of the grant, so the script stops reading records at the limit.
+# Leases that ran out are dropped from the index once.
 LIVE = Script(
     "1",
     """
@@ -359,7 +362,7 @@ return {now, found}
 """,
 )
 
-# What was granted is below the clock (see BEGIN_EPOCH), or was written down: no record is read.
+# Reads no record: every granted fence is below the clock (see BEGIN_EPOCH) or stored as `highest`.
 HIGHEST = Script(
     "1",
     """
@@ -374,7 +377,7 @@ return string.format('%.0f', math.max(
 """,
 )
 
-# An issue that is free already wakes somebody: the one who has waited longest, or the asker.
+# If the issue is already free, wakes one waiter: the longest waiting, or else the caller itself.
 AWAIT = Script(
     "2",
     """

@@ -1,1 +1,1 @@
-"""One module per kind; wiring imports the one that is configured."""
+"""Runners of handlers, one module per kind; wiring imports the configured one."""

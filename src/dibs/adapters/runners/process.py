@@ -1,8 +1,8 @@
-"""Handlers as processes, each under a warden, with its output kept in a folder of its own.
+"""Handlers as processes. Each run has a warden, and a folder that keeps its files.
 
-.dibs/runs/RUN/issue.json    what the handler reads on standard input
-.dibs/runs/RUN/output.log    what it wrote to standard output and error
-.dibs/runs/RUN/result.json   what it left in DIBS_RESULT, if anything
+.dibs/runs/RUN/issue.json    the handler's standard input
+.dibs/runs/RUN/output.log    the handler's standard output and error
+.dibs/runs/RUN/result.json   the file that DIBS_RESULT names, if the handler wrote one
 """
 
 import fnmatch
@@ -16,6 +16,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import assert_never
 
 from dibs.adapters.system import SystemClock, without_git_variables
 from dibs.core.errors import HandlerUnusable
@@ -23,7 +24,8 @@ from dibs.core.ids import LocalTime
 from dibs.core.pipeline import Command, PythonCallable
 from dibs.ports.system import Assignment, Exited, RunEnd, Stopped
 
-# A handler is the least trusted process here: what opens the tracker stays with the worker.
+# A handler is the least trusted process here: credentials for trackers and stores stay with the
+# worker.
 SECRET_NAMES = (
     "GITHUB_TOKEN",
     "GH_TOKEN",
@@ -44,8 +46,8 @@ SECRET_NAMES = (
 )
 _WARDEN_SLACK_S = 2.0
 _LARGEST_RESULT = 65_536
-_PLACES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
-_SHELL_WORDS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
+_PLACE_VARIABLES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
+_SHELL_CHARACTERS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 
 
 class ProcessRunner:
@@ -53,14 +55,30 @@ class ProcessRunner:
         self._runs = runs
         self._environment = environment
         self._folder = folder
-        """Where handlers run: the folder of the configuration that names them."""
+        """The folder of the configuration, in which handlers run by default."""
 
     def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
+        """Raise HandlerUnusable if the handler is missing or cannot be loaded.
+
+        `elsewhere`: the command will run in another folder, so relative paths are not checked.
+        """
         match handler:
             case Command(line):
                 _check_command(line, None if elsewhere else self._folder)
             case PythonCallable(target):
-                self._check_callable(target)
+                # Import it in a separate process, as a run does: an import can have any effect.
+                probe = subprocess.run(
+                    [sys.executable, "-m", "dibs.frontends.handler_host", "--check", target],
+                    capture_output=True,
+                    text=True,
+                    timeout=None,
+                    check=False,
+                    cwd=self._folder,
+                    env=_without_secrets(self._environment, ()),
+                )
+                if probe.returncode:
+                    said = (probe.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+                    raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {said}")
 
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> "ProcessRun":
         folder = self._runs / assignment.run
@@ -69,50 +87,38 @@ class ProcessRunner:
             (folder / "issue.json").write_bytes(assignment.stdin)
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
-        environment = {
-            **self._without_git_variables(assignment),
-            **assignment.environment,
-            "DIBS_RESULT": str((folder / "result.json").absolute()),
-        }
+        environment = dict(self._environment)
+        if not assignment.as_typed:
+            environment = _without_secrets(environment, assignment.pass_env)
+            for name in _PLACE_VARIABLES:  # another run's, if a handler started this worker
+                environment.pop(name, None)
+            if assignment.folder is not None:
+                # If a git hook or alias started the worker, git's variables name the repository of
+                # that hook. Every git in the worktree would obey them and commit there.
+                environment = without_git_variables(environment)
+                environment |= {"DIBS_ROOT": str(self._folder.absolute())}
+        environment |= assignment.environment
+        environment |= {"DIBS_RESULT": str((folder / "result.json").absolute())}
         try:
             place = Path.cwd() if assignment.as_typed else assignment.folder or self._folder
-            argv = _argv(assignment.handler, self._folder.absolute())
+            match assignment.handler:
+                case Command(line):
+                    argv = ["/bin/sh", "-c", line]
+                case PythonCallable(target):
+                    host = [sys.executable, "-m", "dibs.frontends.handler_host"]
+                    argv = [*host, "--path", str(self._folder.absolute()), target]
+                case _:
+                    assert_never(assignment.handler)
             return ProcessRun(assignment, argv, folder, environment, trusted_until, place)
         except OSError as failure:  # no process, no memory, too many files
             raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
 
-    def _without_git_variables(self, assignment: Assignment) -> dict[str, str]:
-        if assignment.as_typed:
-            return dict(self._environment)
-        kept = _without_secrets(self._environment, assignment.pass_env)
-        for name in _PLACES:  # a worker may be a handler's child: these are of another run
-            kept.pop(name, None)
-        if assignment.folder is None:
-            return kept
-        # A worker that a git hook or alias started is told where that is, and so would be every
-        # git in the worktree: it would commit elsewhere.
-        return {**without_git_variables(kept), "DIBS_ROOT": str(self._folder.absolute())}
-
-    def _check_callable(self, target: str) -> None:
-        """In a process of its own, as it will run: importing it here could do anything."""
-        probe = subprocess.run(
-            [sys.executable, "-m", "dibs.frontends.handler_host", "--check", target],
-            capture_output=True,
-            text=True,
-            timeout=None,
-            check=False,
-            cwd=self._folder,
-            env=_without_secrets(self._environment, ()),
-        )
-        if probe.returncode:
-            said = (probe.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-            raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {said}")
-
 
 def _check_command(line: str, folder: Path | None) -> None:
-    """A plain program name must exist and be executable. Shell constructs are the shell's.
+    """Raise HandlerUnusable if the program does not exist or is not executable.
 
-    Without a folder, what is named by a path from there cannot be looked for yet.
+    A line that begins with a shell construct is left to the shell. Without a folder, a program
+    named by a relative path cannot be checked yet.
     """
     try:
         words = shlex.split(line)
@@ -121,7 +127,15 @@ def _check_command(line: str, folder: Path | None) -> None:
     if not words:
         raise HandlerUnusable("the command is empty")
     program = words[0]
-    if _SHELL_WORDS & set(program) or program in {"if", "for", "while", "case", "exec", "cd", "."}:
+    if _SHELL_CHARACTERS & set(program) or program in {
+        "if",
+        "for",
+        "while",
+        "case",
+        "exec",
+        "cd",
+        ".",
+    }:
         return
     if folder is None and "/" in program and not program.startswith("/"):
         return
@@ -133,15 +147,13 @@ def _check_command(line: str, folder: Path | None) -> None:
         raise HandlerUnusable(f"the handler {program!r} is a folder")
     if "/" in program and place.exists():
         raise HandlerUnusable(f"the handler {program!r} is not readable and executable")
-    if "/" in program or not _builtin(program):
-        raise HandlerUnusable(f"the handler {program!r} was not found")
-
-
-def _builtin(program: str) -> bool:
-    probe = subprocess.run(
-        ["/bin/sh", "-c", 'type "$1" >/dev/null 2>&1', "sh", program], timeout=60, check=False
-    )
-    return probe.returncode == 0
+    if "/" not in program:
+        probe = subprocess.run(
+            ["/bin/sh", "-c", 'type "$1" >/dev/null 2>&1', "sh", program], timeout=60, check=False
+        )
+        if probe.returncode == 0:  # a builtin of the shell
+            return
+    raise HandlerUnusable(f"the handler {program!r} was not found")
 
 
 def _without_secrets(environment: Mapping[str, str], trusted: tuple[str, ...]) -> dict[str, str]:
@@ -153,7 +165,7 @@ def _without_secrets(environment: Mapping[str, str], trusted: tuple[str, ...]) -
 
 
 class ProcessRun:
-    """One handler under its warden."""
+    """A handler that runs under its warden."""
 
     def __init__(
         self,
@@ -166,11 +178,11 @@ class ProcessRun:
     ) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._said = b""
+        self._status_lines = b""
         self._clock = SystemClock()
         self._patience_s = assignment.stop_within.total_seconds() + _WARDEN_SLACK_S
-        self._ordered: tuple[float, str] | None = None
-        """When the warden was told to end the group, and why."""
+        self._stop_ordered: tuple[float, str] | None = None
+        """Until when the warden must have ended the group, and why; None: no order was sent."""
         control_read, self._control = os.pipe()
         os.set_blocking(self._control, False)  # a stopped warden must not stop us too
         self._status, status_write = os.pipe()
@@ -196,44 +208,39 @@ class ProcessRun:
         os.close(status_write)
 
     def trust_until(self, moment: LocalTime) -> None:
-        self._order(f"until {float(moment)!r}")
+        self._send_order(f"until {float(moment)!r}")
 
     def stop(self, why: str) -> None:
-        if self._ordered is None:
-            self._ordered = (self._clock.now() + self._patience_s, why)
-            self._order(f"stop {why}")
+        if self._stop_ordered is None:
+            self._stop_ordered = (self._clock.now() + self._patience_s, why)
+            self._send_order(f"stop {why}")
 
     def kill(self) -> None:
         why = "the worker was told to stop at once"
-        self._ordered = (self._clock.now() + _WARDEN_SLACK_S, why)
-        self._order(f"kill {why}")
+        self._stop_ordered = (self._clock.now() + _WARDEN_SLACK_S, why)
+        self._send_order(f"kill {why}")
 
-    def _order(self, line: str) -> None:
+    def _send_order(self, line: str) -> None:
         with self._lock:
             if self._control < 0:
                 return
             try:
                 os.write(self._control, (line.replace("\n", " ") + "\n").encode())
             except (BrokenPipeError, BlockingIOError):
-                pass  # the warden is done, or does not listen: poll sees to either
+                pass  # the warden has ended or is frozen: `poll` handles both
 
     def poll(self, seconds: float) -> RunEnd | None:
         poller = select.poll()  # select() cannot watch descriptors past 1024
         poller.register(self._status, select.POLLIN)
-        if not poller.poll(seconds * 1000):
-            return self._overrule()
-        data = os.read(self._status, 65536)
-        self._said += data
-        if data:
+        if poller.poll(seconds * 1000):
+            data = os.read(self._status, 65536)
+            self._status_lines += data
+            return None if data else self._end()
+        if self._stop_ordered is None or self._clock.now() < self._stop_ordered[0]:
             return None
-        return self._end()
-
-    def _overrule(self) -> RunEnd | None:
-        """A warden that was told and does nothing is itself frozen: end group and warden for it."""
-        if self._ordered is None or self._clock.now() < self._ordered[0]:
-            return None
-        why = self._ordered[1]
-        for line in self._said.decode(errors="replace").splitlines():
+        # A warden that does not obey in time is itself frozen: end the group and the warden.
+        why = self._stop_ordered[1]
+        for line in self._status_lines.decode(errors="replace").splitlines():
             if line.startswith("started "):
                 _kill_group(int(line.removeprefix("started ")))
         self._process.kill()
@@ -241,13 +248,13 @@ class ProcessRun:
         return Stopped(why)
 
     def _end(self) -> RunEnd:
-        """The warden has closed its status pipe: read its last word."""
+        """Read the last status line, once the warden has closed the status pipe or was killed."""
         self._process.wait()
         with self._lock:
             os.close(self._control)
             os.close(self._status)
             self._control = -1
-        lines = self._said.decode(errors="replace").splitlines()
+        lines = self._status_lines.decode(errors="replace").splitlines()
         last = lines[-1] if lines else ""
         verb, _, rest = last.partition(" ")
         if verb == "exited":
@@ -255,7 +262,7 @@ class ProcessRun:
         if verb == "stopped":
             return Stopped(rest)
         if verb == "started":
-            _kill_group(int(rest))  # the warden itself was killed: nobody else will end the group
+            _kill_group(int(rest))  # the warden was killed and cannot end the group
         return Stopped("its warden died")
 
     def result(self) -> bytes:
@@ -274,12 +281,3 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass
-
-
-def _argv(handler: Command | PythonCallable, folder: Path) -> list[str]:
-    match handler:
-        case Command(line):
-            return ["/bin/sh", "-c", line]
-        case PythonCallable(target):
-            host = [sys.executable, "-m", "dibs.frontends.handler_host"]
-            return [*host, "--path", str(folder), target]

@@ -1,15 +1,16 @@
-"""Stands between a worker and its handler, so that the handler never outlives the lease.
+"""A program between a worker and its handler: the handler never outlives the lease.
 
-Started as a program of its own with nothing but the standard library. It runs the handler in a
-session of its own and ends the whole process group when the worker says so, when the worker dies
-(the control pipe closes), or when the trusted time is over, which it watches by itself: a worker
-that was frozen or killed cannot do it.
+It runs on its own with nothing but the standard library. It starts the handler in a new session and
+ends the whole process group when the worker orders it, when the worker dies (the control pipe
+closes), or when the trusted time is over. The warden watches that time itself, because a worker
+that was frozen or killed cannot.
 
     warden.py CONTROL_FD STATUS_FD STOP_WITHIN_S TRUSTED_UNTIL [SHARED_FD...] -- ARGV...
 
 Control lines: `until SECONDS`, `stop WHY`, `kill WHY`. Status lines: `started PID`, then
-`exited CODE` or `stopped WHY`. The shared files are kept open until the group has ended, and closed
-to the handler: a lock on one says that somebody may still be at work.
+`exited CODE` or `stopped WHY`. The warden keeps the shared files open until the group has ended,
+and the handler does not inherit them: a lock on a shared file means that a run may still be at
+work.
 """
 
 import os
@@ -45,69 +46,62 @@ class Warden:
         if _now() >= self._until:
             self._say("stopped the lease was lost before it could start")
             return
-        self._child = self._spawn(argv)
-        self._say(f"started {self._child}")
+        grouped, ungrouped = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                os.setsid()
+                os.close(ungrouped)
+                for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+                    signal.signal(default, signal.SIG_DFL)
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                os.execvp(argv[0], argv)
+            except OSError as failure:
+                os.write(2, f"dibs: cannot start {argv[0]}: {failure}\n".encode())
+            os._exit(127)
+        # Go on only when the child has a group of its own, since only a group can be ended: the
+        # read returns when the child has closed the pipe after setsid, or is gone.
+        os.close(ungrouped)
+        os.read(grouped, 1)
+        os.close(grouped)
+        self._child = child
+        self._say(f"started {child}")
         why = self._watch()
         if why is None:
-            self._end_group(0.0)  # what the handler left behind has no lease any more
+            self._end_group(0.0)  # processes that the handler left behind have no lease any more
             self._say(f"exited {self._code}")
         else:
             kill = why.startswith("kill ")
             self._end_group(0.0 if kill else self._stop_within_s)
             self._say(f"stopped {why.removeprefix('kill ')}")
 
-    def _spawn(self, argv: list[str]) -> int:
-        """Start the handler, and return once it has a group of its own: only that can be ended."""
-        grouped, alone = os.pipe()
-        child = os.fork()
-        if child:
-            os.close(alone)
-            os.read(grouped, 1)  # the end of the pipe: the child has closed it, or is gone
-            os.close(grouped)
-            return child
-        try:
-            os.setsid()
-            os.close(alone)
-            for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-                signal.signal(default, signal.SIG_DFL)
-            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-            os.execvp(argv[0], argv)
-        except OSError as failure:
-            os.write(2, f"dibs: cannot start {argv[0]}: {failure}\n".encode())
-        os._exit(127)
-
     def _watch(self) -> str | None:
-        """Wait for the handler's end (None) or a reason to end it."""
-        while True:
-            if self._reap():
-                return None
+        """Wait for the handler's end (None) or a reason to end it; `kill REASON`: at once."""
+        while not self._reap():
             left = self._until - _now()
             if left <= 0:
                 return "the lease was not renewed in time"
             ready, _, _ = select.select([self._control, self._child_woke], [], [], min(left, 60.0))
             if self._child_woke in ready:
                 os.read(self._child_woke, 4096)
-            if self._control in ready:
-                order = self._read_orders()
-                if order is not None and not self._reap():
-                    return order
-
-    def _read_orders(self) -> str | None:
-        data = os.read(self._control, 65536)
-        if not data:
-            return "the worker died"
-        *lines, self._pending = (self._pending + data).split(b"\n")
-        for line in lines:
-            verb, _, rest = line.decode(errors="replace").partition(" ")
-            if verb == "until":
-                self._until = float(rest)
-            elif verb == "stop":
-                return rest
-            elif verb == "kill":
-                return f"kill {rest}"
+            if self._control not in ready:
+                continue
+            data = os.read(self._control, 65536)
+            order = None if data else "the worker died"
+            *lines, self._pending = (self._pending + data).split(b"\n")
+            for line in lines:
+                verb, _, rest = line.decode(errors="replace").partition(" ")
+                if verb == "until":
+                    self._until = float(rest)
+                elif verb in {"stop", "kill"}:
+                    order = rest if verb == "stop" else f"kill {rest}"
+                    break
+            if order is not None and not self._reap():
+                return order
         return None
 
     def _reap(self) -> bool:
+        """Whether the handler has ended; its exit code is collected then."""
         if self._code is None:
             pid, status = os.waitpid(self._child, os.WNOHANG)
             if pid:
@@ -115,7 +109,10 @@ class Warden:
         return self._code is not None
 
     def _end_group(self, within_s: float) -> None:
-        """SIGTERM to all, SIGKILL to whoever is left. The leader's exit does not end the wait."""
+        """Send SIGTERM to the group, and SIGKILL to the processes left after `within_s`.
+
+        The wait goes on after the handler's exit while the group still has processes.
+        """
         deadline = _now() + within_s
         if within_s > 0 and self._signal(signal.SIGTERM):
             while _now() < deadline and (not self._reap() or self._signal(0)):
@@ -125,7 +122,7 @@ class Warden:
             select.select([self._child_woke], [], [], 0.05)
 
     def _signal(self, number: int) -> bool:
-        """True if the group still had anybody to receive it."""
+        """Signal the group. False if the group has no process left to receive the signal."""
         try:
             os.killpg(self._child, number)
         except ProcessLookupError:
@@ -138,7 +135,7 @@ class Warden:
         try:
             os.write(self._status, (line.replace("\n", " ") + "\n").encode())
         except BrokenPipeError:
-            pass  # the worker is gone; the group was still ended
+            pass  # the worker is gone; the warden still ends the group
 
 
 def main() -> None:

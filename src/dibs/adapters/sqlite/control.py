@@ -1,4 +1,6 @@
-"""Control records in the embedded tracker's file: which store grants, and pauses."""
+"""Control records in the embedded tracker's file: the store that grants, and pauses."""
+
+from typing import assert_never
 
 from dibs.adapters.sqlite.database import Database, Transaction
 from dibs.core.eligibility import Pause, PauseScope
@@ -33,20 +35,19 @@ class SqliteGranters:
             known = _read(tx)
             if known is not None and known != instead_of:
                 return known
+            match granter:
+                case Appointed(store, floor):
+                    row: tuple[object, ...] = (store, None, floor, "")
+                case Moving(origin, target, floor, mover):
+                    row = (origin, target, floor, mover)
+                case _:
+                    assert_never(granter)
             tx.sql.execute(
                 "INSERT OR REPLACE INTO granter (id, store, target, floor, mover)"
                 " VALUES (1, ?, ?, ?, ?)",
-                _row(granter),
+                row,
             )
             return granter
-
-
-def _row(granter: Granter) -> tuple[str, str | None, int, str]:
-    match granter:
-        case Appointed(store, floor):
-            return store, None, floor, ""
-        case Moving(origin, target, floor, mover):
-            return origin, target, floor, mover
 
 
 def _read(tx: Transaction) -> Granter | None:
@@ -94,7 +95,7 @@ class SqlitePauses:
 
     def resume(self, scope: PauseScope, *, repo: str, by: str) -> bool:  # noqa: ARG002 - no log
         with self._database.writing() as tx:
-            gone = tx.sql.execute(
+            deleted = tx.sql.execute(
                 "DELETE FROM pauses WHERE scope = ? AND repo = ?", (scope.value, repo)
             )
-            return gone.rowcount > 0
+            return deleted.rowcount > 0

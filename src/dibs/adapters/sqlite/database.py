@@ -1,7 +1,7 @@
-"""One SQLite file shared by many processes: connections, transactions, time, errors.
+"""One SQLite file that many processes share: connections, transactions, time, errors.
 
-Decides how the embedded adapters talk to the file: write-ahead log, one immediate transaction per
-write, a clock that never runs backwards, and which of our errors each failure of SQLite's is.
+Decides how the embedded adapters use the file: a write-ahead log, one immediate transaction per
+write, a clock that never runs backwards, and which error of dibs each failure of SQLite becomes.
 Knows no table but its clock.
 """
 
@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -19,11 +19,11 @@ from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
 
 # Whole milliseconds since 1970, by SQLite's own clock.
 _WALL_MS = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
-# The database's time goes on with the machine's uptime, not with its time of day: a step of the
-# wall clock, either way, neither frees a lease that is held nor keeps one that is over. After a
-# reboot nobody holds anything, and time is taken from the wall again, never backwards.
-# A time is written down once a second and not with every transaction, which would cost a page each:
-# whatever was handed out since is less than a second later.
+# The database's time follows the machine's uptime and not the wall clock: a step of the wall clock,
+# in either direction, neither frees a held lease nor prolongs a lease that is over. After a reboot
+# no process holds a lease, and the time is taken from the wall clock again, but never goes
+# backwards. The time is stored once a second and not with every transaction, which would write a
+# page each time: a time that was handed out since is less than a second after the stored time.
 _WRITTEN_EVERY_MS = 1000
 _NOW_MS = (
     "CASE WHEN boot = :boot AND :uptime >= uptime THEN high + :uptime - uptime"
@@ -55,14 +55,14 @@ _FORBIDDEN = {
 
 
 class Transaction(Struct, frozen=True):
-    """An open transaction and the server time it runs at."""
+    """An open transaction, and the database's time at which the transaction runs."""
 
     sql: sqlite3.Connection
     now_ms: int
 
 
 class Database:
-    """A file and a small stock of connections to it. Threads borrow one per transaction."""
+    """A file and a small pool of connections. A thread borrows a connection per transaction."""
 
     def __init__(self, path: Path, *, busy_s: float = 30.0) -> None:
         self.path = path
@@ -73,7 +73,7 @@ class Database:
         self._pid = os.getpid()
 
     def ensure(self, table: str, schema: str) -> None:
-        """Create tables once; a file that has them is not written to."""
+        """Create the tables of the schema, and the clock. Do not write to a file that has them."""
         with self._connection() as sql:
             known = sql.execute(
                 "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name IN (?, 'clock')",
@@ -86,7 +86,7 @@ class Database:
                 _create(sql, _CLOCK)
                 if not sql.execute(
                     "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
-                ).fetchone():  # asked again: another process may have been first
+                ).fetchone():  # checked again: another process may have created it since
                     _create(sql, schema)
                 sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 sql.execute("COMMIT")
@@ -96,11 +96,18 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
-        """One immediate transaction: it waits for its turn once, and then cannot be refused."""
+        """An immediate transaction: it waits for its turn at the start, and is never refused after.
+
+        The time is stored if the stored time is too old.
+        """
         with self._connection() as sql:
             self._patiently(sql, "BEGIN IMMEDIATE")
             try:
-                yield Transaction(sql, _now_ms(sql))
+                uptime = _uptime()
+                now_ms, written = sql.execute(_PEEK, uptime).fetchone()
+                if not written:
+                    sql.execute(_TICK, uptime)
+                yield Transaction(sql, int(now_ms))
                 sql.execute("COMMIT")
             except BaseException:
                 _roll_back(sql)
@@ -108,7 +115,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
-        """One snapshot: every statement inside sees the same moment."""
+        """A snapshot: all statements of the transaction see the same state."""
         with self._connection() as sql:
             sql.execute("BEGIN")
             try:
@@ -118,22 +125,25 @@ class Database:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
+        """Lend a connection, and translate SQLite's errors into those of dibs."""
         try:
-            sql = self._borrow()
+            with self._lock:
+                if self._pid != os.getpid():  # forked: SQLite connections must not cross a fork
+                    self._pid, self._idle = os.getpid(), []
+                sql = self._idle.pop() if self._idle else None
+            if sql is None:
+                sql = self._connect()
             try:
                 yield sql
             finally:
-                self._give_back(sql)
+                with self._lock:
+                    keep = not self._closed and len(self._idle) < 8
+                    if keep:
+                        self._idle.append(sql)
+                if not keep:
+                    sql.close()
         except sqlite3.Error as failure:
             raise translate(failure, self.path) from failure
-
-    def _borrow(self) -> sqlite3.Connection:
-        with self._lock:
-            if self._pid != os.getpid():  # forked: SQLite connections must not cross a fork
-                self._pid, self._idle = os.getpid(), []
-            if self._idle:
-                return self._idle.pop()
-        return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -143,38 +153,31 @@ class Database:
         sql = sqlite3.connect(
             self.path, timeout=_TURN_S[0], isolation_level=None, check_same_thread=False
         )
-        try:
+        with ExitStack() as on_failure:
+            on_failure.callback(sql.close)
             # WAL lets readers go on while one process writes. NORMAL syncs at checkpoints: a killed
             # process loses nothing, a power cut may lose the last commits but never the file.
-            self._use_wal(sql)
+            mode = self._patiently(sql, "PRAGMA journal_mode = WAL").fetchone()[0]
+            if mode != "wal":
+                raise Damaged(f"{self.path} cannot keep a write-ahead log (its mode stays {mode})")
             sql.execute("PRAGMA synchronous = NORMAL")
-            self._check_version(sql)
-        except BaseException:
-            sql.close()
-            raise
+            version = sql.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, SCHEMA_VERSION):
+                raise Damaged(
+                    f"{self.path} was written by another version of dibs "
+                    f"(its schema is {version}, this one knows {SCHEMA_VERSION})"
+                )
+            on_failure.pop_all()
         return sql
-
-    def _use_wal(self, sql: sqlite3.Connection) -> None:
-        mode = self._patiently(sql, "PRAGMA journal_mode = WAL").fetchone()[0]
-        if mode != "wal":
-            raise Damaged(f"{self.path} cannot keep a write-ahead log (its mode stays {mode})")
-
-    def _check_version(self, sql: sqlite3.Connection) -> None:
-        version = sql.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, SCHEMA_VERSION):
-            raise Damaged(
-                f"{self.path} was written by another version of dibs "
-                f"(its schema is {version}, this one knows {SCHEMA_VERSION})"
-            )
 
     def _patiently(
         self, sql: sqlite3.Connection, statement: str, values: Mapping[str, object] = _NOTHING
     ) -> sqlite3.Cursor:
-        """Wait our turn in short, uneven steps.
+        """Execute the statement; while the file is busy, try again after short, random sleeps.
 
-        SQLite's own waiting doubles up to a tenth of a second, by which time what a worker meant to
-        claim is long gone; and some statements (journal_mode, a snapshot during recovery) do not
-        wait at all.
+        SQLite's own waits double up to a tenth of a second, and by then another worker has long
+        claimed the issue. Some statements (journal_mode, a snapshot during recovery) do not wait
+        at all.
         """
         clock = SystemClock()
         deadline = clock.now() + self._busy_s
@@ -188,13 +191,6 @@ class Database:
 
                 clock.sleep(random.uniform(*_TURN_S))
 
-    def _give_back(self, sql: sqlite3.Connection) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < 8:
-                self._idle.append(sql)
-                return
-        sql.close()
-
     def __del__(self) -> None:
         self.close()
 
@@ -206,21 +202,12 @@ class Database:
             sql.close()
 
 
-def _now_ms(sql: sqlite3.Connection) -> int:
-    """The database's time, for a transaction that writes."""
-    uptime = _uptime()
-    now_ms, written = sql.execute(_PEEK, uptime).fetchone()
-    if not written:
-        sql.execute(_TICK, uptime)
-    return int(now_ms)
-
-
 def _uptime() -> Mapping[str, object]:
     return {"uptime": uptime_ms(), "boot": BOOT}
 
 
 def _create(sql: sqlite3.Connection, schema: str) -> None:
-    """Statement by statement: executescript would commit the transaction it runs in."""
+    """Execute each statement alone: executescript would commit the open transaction."""
     for statement in schema.split(";"):
         if statement.strip():
             sql.execute(statement)
@@ -232,7 +219,7 @@ def _roll_back(sql: sqlite3.Connection) -> None:
 
 
 def translate(failure: sqlite3.Error, path: Path) -> Outage:
-    """Which of our errors this is: who must act, and would trying again help."""
+    """Translate to dibs' error tree: who must act, and whether a later try may help."""
     code = getattr(failure, "sqlite_errorcode", None)
     primary = code & 0xFF if code is not None else None
     if primary in _BUSY:

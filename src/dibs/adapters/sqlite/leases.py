@@ -1,8 +1,8 @@
 """Leases in one SQLite file: the fence rises in the same statement that grants.
 
-One row per issue, kept for ever, so that the fence never starts again. Expiry is judged by the
-database's clock. An ending stays `painted = 0` until somebody has shown it on the tracker, and
-nothing is granted over it: that row is the write-ahead record.
+One row per issue, kept for ever, so the fence never starts again. The database's clock decides when
+a lease expires. An ending stays `painted = 0` until a process has shown it on the tracker, and
+nothing is granted over an unpainted ending: the row is the write-ahead record.
 """
 
 from datetime import timedelta
@@ -16,7 +16,6 @@ from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName, milliseco
 from dibs.core.lease import (
     AcquireResult,
     Bid,
-    Busy,
     Ending,
     Full,
     Granted,
@@ -102,14 +101,24 @@ class SqliteLeases:
                 "floor": bid.floor,
                 "now": tx.now_ms,
             }
-            if bid.limit is not None and (told := _full(tx, bid, bid.limit)) is not None:
-                return told
+            if bid.limit is not None:
+                refusal = grants.refusal(_read(tx, bid.issue), bid)
+                if refusal is not None:
+                    return refusal
+                # No other transaction can write before this one ends, so the count stays right.
+                count: int = tx.sql.execute(
+                    "SELECT COUNT(*) FROM leases"
+                    " WHERE outcome IS NULL AND expires_at > ? AND stage = ?",
+                    (tx.now_ms, bid.stage),
+                ).fetchone()[0]
+                if count >= bid.limit:
+                    return Full(count)
             row = tx.sql.execute(_ACQUIRE, values).fetchone()
             if row is not None:
                 return Granted(_record(row, tx).lease)
-            told = grants.refusal(_read(tx, bid.issue), bid)
-            assert told is not None, "a refused upsert means that the row is there, and not free"
-            return told
+            refusal = grants.refusal(_read(tx, bid.issue), bid)
+            assert refusal is not None, "a refused upsert means that the row is there, and not free"
+            return refusal
 
     def renew(self, lease: Lease) -> RenewResult:
         with self._database.writing() as tx:
@@ -117,7 +126,7 @@ class SqliteLeases:
                 f"UPDATE leases SET expires_at = :now + ttl_ms, beats = beats + 1 WHERE {_MINE}"
                 f" AND outcome IS NULL AND expires_at > :now AND revoked_by IS NULL"
                 f" RETURNING {_COLUMNS}",
-                _mine(lease, tx),
+                _lease_key(lease, tx),
             ).fetchone()
             if row is not None:
                 return Renewed(replace(_record(row, tx).lease, card=lease.card))
@@ -138,7 +147,7 @@ class SqliteLeases:
                 f" note = :note, painted = :painted WHERE {_MINE}"
                 f" AND outcome IS NULL AND expires_at > :now RETURNING {_COLUMNS}",
                 {
-                    **_mine(lease, tx),
+                    **_lease_key(lease, tx),
                     "outcome": ending.outcome.value,
                     "next": ending.next,
                     "note": ending.note,
@@ -156,7 +165,7 @@ class SqliteLeases:
         with self._database.writing() as tx:
             tx.sql.execute(
                 f"UPDATE leases SET painted = 1 WHERE {_MINE} AND outcome IS NOT NULL",
-                _mine(record.lease, tx),
+                _lease_key(record.lease, tx),
             )
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
@@ -197,19 +206,7 @@ class SqliteLeases:
             return Fence(row[0])
 
 
-def _full(tx: Transaction, bid: Bid, limit: int) -> Granted | Busy | Full | None:
-    """What a bid with a limit is told; the transaction is alone, so the count stands."""
-    told = grants.refusal(_read(tx, bid.issue), bid)
-    if told is not None:
-        return told
-    count: int = tx.sql.execute(
-        "SELECT COUNT(*) FROM leases WHERE outcome IS NULL AND expires_at > ? AND stage = ?",
-        (tx.now_ms, bid.stage),
-    ).fetchone()[0]
-    return Full(count) if count >= limit else None
-
-
-def _mine(lease: Lease, tx: Transaction) -> dict[str, Any]:
+def _lease_key(lease: Lease, tx: Transaction) -> dict[str, Any]:
     return {
         "repo": lease.issue.repo,
         "key": lease.issue.key,

@@ -1,4 +1,7 @@
-"""Sightings of records in a file of this machine, for stores that have no clock."""
+"""Since when each record has its version, in a file on this machine: for stores without a clock.
+
+A sighting is a record, its version, and the machine's uptime at which that version was first seen.
+"""
 
 from datetime import timedelta
 
@@ -20,7 +23,7 @@ _WRITE = (
     " ON CONFLICT (record) DO UPDATE"
     " SET version = excluded.version, uptime = excluded.uptime, boot = excluded.boot"
 )
-# Another process may have seen it between our reading and our writing: then its sighting stands.
+# If another process stored the same version between our reading and our writing, its row stays.
 _WRITE_IF_NEW = (
     f"{_WRITE} WHERE version <> excluded.version OR boot <> excluded.boot"
     " OR uptime > excluded.uptime"
@@ -28,23 +31,33 @@ _WRITE_IF_NEW = (
 
 
 class FileObservations:
-    """Of all processes of this machine that share the file, on the machine's uptime.
+    """The sightings of all processes on the machine that share the file, by the machine's uptime.
 
-    A row of another start of the machine, or of a container that has an uptime of its own, is no
-    sighting. Where starts cannot be told apart, an uptime that is larger than ours is not believed,
-    and a smaller one claims less than the truth.
+    A row from before a reboot, or from a container with its own uptime, does not count. Where
+    reboots cannot be told apart, a row with a larger uptime than the present does not count, and a
+    row with a smaller uptime gives an age below the true age.
     """
 
     def __init__(self, database: Database, *, most: int = MOST_REMEMBERED) -> None:
         self._database = database
         database.ensure("sightings", _SCHEMA)
-        self._forget_beyond(most)
+        # Each start bounds the file: the records that did not change for longest go first.
+        with database.reading() as tx:
+            count: int = tx.sql.execute("SELECT COUNT(*) FROM sightings").fetchone()[0]
+        if count > most:
+            with database.writing() as tx:
+                tx.sql.execute("DELETE FROM sightings WHERE boot <> ?", (BOOT,))
+                tx.sql.execute(
+                    "DELETE FROM sightings WHERE record NOT IN"
+                    " (SELECT record FROM sightings ORDER BY uptime DESC LIMIT ?)",
+                    (most,),
+                )
 
     def age(self, record: str, version: str) -> timedelta:
         with self._database.reading() as tx:
-            known = _known(tx, record)
-        if known is not None and known[0] == version:
-            return known[1]
+            sighting = _last_sighting(tx, record)
+        if sighting is not None and sighting[0] == version:
+            return sighting[1]
         with self._database.writing() as tx:
             tx.sql.execute(_WRITE_IF_NEW, (record, version, uptime_ms(), BOOT))
         return ZERO
@@ -55,31 +68,17 @@ class FileObservations:
 
     def silence(self, record: str) -> timedelta:
         with self._database.reading() as tx:
-            known = _known(tx, record)
-        return ZERO if known is None else known[1]
-
-    def _forget_beyond(self, most: int) -> None:
-        """The file is bounded whenever it is opened: what did not change for longest goes first."""
-        with self._database.reading() as tx:
-            count: int = tx.sql.execute("SELECT COUNT(*) FROM sightings").fetchone()[0]
-        if count <= most:
-            return
-        with self._database.writing() as tx:
-            tx.sql.execute("DELETE FROM sightings WHERE boot <> ?", (BOOT,))
-            tx.sql.execute(
-                "DELETE FROM sightings WHERE record NOT IN"
-                " (SELECT record FROM sightings ORDER BY uptime DESC LIMIT ?)",
-                (most,),
-            )
+            sighting = _last_sighting(tx, record)
+        return ZERO if sighting is None else sighting[1]
 
 
-def _known(tx: Transaction, record: str) -> tuple[str, timedelta] | None:
-    """The version seen last, and for how long; None if there is no sighting to believe."""
+def _last_sighting(tx: Transaction, record: str) -> tuple[str, timedelta] | None:
+    """The version seen last, and for how long; None without a sighting that counts."""
     row = tx.sql.execute(
         "SELECT version, uptime FROM sightings WHERE record = ? AND boot = ?", (record, BOOT)
     ).fetchone()
     now_ms = uptime_ms()
     if row is None or row[1] > now_ms:
         return None
-    # Both are cut to whole milliseconds, so their difference may be one too many.
+    # Both are cut to whole milliseconds, so the difference may be a millisecond too large.
     return row[0], timedelta(milliseconds=max(0, now_ms - row[1] - 1))

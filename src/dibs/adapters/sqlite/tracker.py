@@ -1,8 +1,9 @@
 """The embedded default: a tracker in one SQLite file, shared by any number of processes.
 
-Timestamps come from the database, ids only grow, and a scan walks an index of open issues by label,
-so it touches what it returns however large the backlog is. The labels that keep workers off are the
-*shelf*: issues that carry one stand apart in that index and cost a scan nothing.
+Timestamps come from the database, and ids only grow. A scan walks an index of open issues by label,
+so its cost depends on the issues it returns and not on the size of the backlog. The labels that
+keep workers off are the *shelf*: issues that carry such a label stand apart in that index and cost
+a scan nothing.
 """
 
 import sqlite3
@@ -76,7 +77,7 @@ class SqliteTracker(OneAtATime):
         self._extend_shelf(shelf)
 
     def _extend_shelf(self, wanted: frozenset[str]) -> None:
-        """The shelf only grows, so processes with different settings cannot undo each other."""
+        """Add labels to the shelf. The shelf only grows: no process undoes another's settings."""
         with self._database.reading() as tx:
             if wanted <= _shelf(tx):
                 return
@@ -143,7 +144,7 @@ class SqliteTracker(OneAtATime):
             _close(tx, _number(tx, issue))
 
     def prepare(self, labels: Sequence[str]) -> None:
-        """Labels need no making here."""
+        """Do nothing: labels need no preparation here."""
 
     def apply(
         self,
@@ -153,7 +154,10 @@ class SqliteTracker(OneAtATime):
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,  # noqa: ARG002 - they are one step
     ) -> Thread | None:
-        """All effects in one transaction: the picture is never seen half painted."""
+        """Apply all effects in a single transaction, so that no reader sees a half-painted picture.
+
+        Returns None, and changes nothing, if the issue differs from `seen`.
+        """
         with self._database.writing() as tx:
             number = _number(tx, issue)
             if if_unchanged is not None and _issue(tx, issue) != if_unchanged:
@@ -183,12 +187,14 @@ class SqliteTracker(OneAtATime):
 def _find_statement(
     tx: Transaction, query: IssueQuery, shelf: frozenset[str]
 ) -> tuple[str, list[object]]:
-    """Walk the index of the rarest wanted label; probe the others issue by issue."""
+    """A SELECT that walks the index of the rarest label, and checks each issue for the rest."""
     after = int(query.after.key) if query.after else 0
     others: Sequence[str] = ()
     without = query.without
     if query.labels:
-        first, *others = _rarest_first(tx, query.labels)
+        first, *others = query.labels
+        if others:
+            first, *others = sorted(query.labels, key=lambda label: _rarity(tx, label))
         states = "l.open IN (0, 1)" if query.closed_too else "l.open = 1"
         if shelf and shelf <= set(without):
             without = tuple(label for label in without if label not in shelf)
@@ -221,14 +227,8 @@ def _find_statement(
     )
 
 
-def _rarest_first(tx: Transaction, labels: Sequence[str]) -> list[str]:
-    if len(labels) == 1:
-        return list(labels)
-    return sorted(labels, key=lambda label: _rarity(tx, label))
-
-
 def _rarity(tx: Transaction, label: str) -> int:
-    """How many open issues carry the label, counted no further than it takes to choose."""
+    """The number of open issues with the label, counted up to `_DRIVER_SAMPLE`."""
     return int(
         tx.sql.execute(
             "SELECT COUNT(*) FROM"
@@ -270,7 +270,7 @@ def _issue(tx: Transaction, ref: IssueRef) -> Issue:
 
 
 def _number(tx: Transaction, ref: IssueRef) -> int:
-    """The issue's number, if there is such an issue."""
+    """The issue's number. Raise NoSuchIssue if the file has no such issue."""
     number = int(ref.key) if ref.key.isdigit() and len(ref.key) < 19 and not ref.repo else 0
     if not tx.sql.execute("SELECT 1 FROM issues WHERE number = ?", (number,)).fetchone():
         raise NoSuchIssue(ref)
@@ -323,8 +323,9 @@ def _edit(tx: Transaction, number: int, comment: int, body: str, ref: IssueRef) 
 
 
 def _add_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
+    probe = "SELECT 1 FROM issue_labels WHERE number = ? AND label = ?"
     for label in labels:
-        if _has_label(tx, number, label):
+        if tx.sql.execute(probe, (number, label)).fetchone() is not None:
             continue
         added = tx.sql.execute(
             "INSERT INTO issue_labels (label, open, shelved, number)"
@@ -333,11 +334,6 @@ def _add_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
         )
         _touch(tx, number, added)
     _shelve(tx, number)
-
-
-def _has_label(tx: Transaction, number: int, label: str) -> bool:
-    probe = "SELECT 1 FROM issue_labels WHERE number = ? AND label = ?"
-    return tx.sql.execute(probe, (number, label)).fetchone() is not None
 
 
 def _remove_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
@@ -350,7 +346,7 @@ def _remove_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
 
 
 def _shelve(tx: Transaction, number: int) -> None:
-    """Put the issue's entries where a scan finds or overlooks them."""
+    """Mark the issue's index entries: shelved if the issue carries a label of the shelf."""
     shelved = tx.sql.execute(f"SELECT {_SHELVED.format('?')}", (number,)).fetchone()[0]
     tx.sql.execute(
         "UPDATE issue_labels SET shelved = ? WHERE number = ? AND shelved <> ?",
@@ -369,5 +365,6 @@ def _close(tx: Transaction, number: int) -> None:
 
 
 def _touch(tx: Transaction, number: int, change: sqlite3.Cursor) -> None:
+    """Set `updated_at` if the change had any effect."""
     if change.rowcount:
         tx.sql.execute("UPDATE issues SET updated_at = ? WHERE number = ?", (tx.now_ms, number))
