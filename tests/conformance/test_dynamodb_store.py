@@ -22,7 +22,7 @@ from tests.servers.process import wait_until
 from tests.servers.relay import Relay
 
 from dibs.adapters.dynamodb.leases import DynamoLeases
-from dibs.adapters.dynamodb.table import Place, Table, definition, parse_place
+from dibs.adapters.dynamodb.table import DynamoPlace, DynamoTable, definition, parse_place
 from dibs.adapters.sqlite.observations import FileObservations
 from dibs.adapters.system import SystemClock, wall_clock
 from dibs.core.errors import (
@@ -752,7 +752,7 @@ def test_half_a_letter_in_a_name_is_refused_and_in_prose_replaced(harness):
 )
 def test_tables_of_one_name_do_not_share_their_sightings(harness, elsewhere):
     def identity(**options):
-        table = Table(parse_place(harness.server.url(TABLE, **options)), SystemClock())
+        table = DynamoTable(parse_place(harness.server.url(TABLE, **options)), SystemClock())
         table.close()
         return table.identity
 
@@ -813,11 +813,13 @@ def edit(harness, record: str, update: str, value) -> None:
 
 
 def test_a_place_is_read_from_its_url():
-    assert parse_place("dynamodb://Leases") == Place("Leases")
+    assert parse_place("dynamodb://Leases") == DynamoPlace("Leases")
     assert parse_place(
         "dynamodb://my.leases-1?region=eu-central-1&endpoint=http://127.0.0.1:8000"
         "&timeout=2.5&namespace=shop&create=true"
-    ) == Place("my.leases-1", "eu-central-1", "http://127.0.0.1:8000", 2.5, "shop", create=True)
+    ) == DynamoPlace(
+        "my.leases-1", "eu-central-1", "http://127.0.0.1:8000", 2.5, "shop", create=True
+    )
 
 
 @pytest.mark.parametrize(

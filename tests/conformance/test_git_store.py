@@ -25,7 +25,7 @@ from tests.servers.git_repository import ALONE, bare_repository, git
 from tests.servers.process import wait_until
 
 from dibs.adapters.git.leases import GitLeases
-from dibs.adapters.git.records import Kept, Slot, read_record, write_record, write_slots
+from dibs.adapters.git.records import Slot, StoredLease, read_record, write_record, write_slots
 from dibs.adapters.git.refs import GitRemote, Names, quoted
 from dibs.adapters.sqlite.observations import FileObservations
 from dibs.adapters.system import wall_clock
@@ -198,7 +198,7 @@ TEXT = st.text(max_size=50)
 def test_a_message_comes_back_letter_for_letter(one, two, three, fence, flag, outcome):
     wish = replace(bid(IssueRef(one, two), "r", TTL), holder=HolderId(three), run=RunId(two))
     record = grants.grant(wish, Fence(fence), ServerTime(EPOCH))
-    kept = Kept(
+    kept = StoredLease(
         record.lease,
         "pulse",
         Ending(outcome, None if flag else wish.stage, one) if flag else None,

@@ -1,12 +1,13 @@
-"""One DynamoDB table: its place, its shape, single conditional writes, errors.
+"""One DynamoDB table: its URL, its definition, reads, conditional writes, and errors.
 
-Decides how an adapter talks to the table: every read is consistent, every write is a conditional
-update that tells what stood there if it was refused, every request has a bound in time, and each
-failure of the service's is one of our errors. Knows nothing of leases: items are plain values.
+This module decides how an adapter talks to the table. Every read is consistent. Every write is a
+conditional update, and a refused update returns the item that was in the way. Every request is
+bounded in time. Each failure of the service becomes one of our errors. The module knows nothing of
+leases: items are plain values.
 
-The vendor's library repeats a request whose reply was lost. A repeated write may therefore be
-refused because its first sending was done. Whoever writes puts something of its own in the item
-and looks for it in what it is told.
+The vendor's library repeats a request whose reply was lost. So a repeated write may be refused
+because its first sending was done. A caller that writes must put a value of its own into the item,
+and look for that value in the returned item.
 """
 
 import hashlib
@@ -59,7 +60,7 @@ _RETRY_AFTER_S = 1.0
 _REFUSED = "ConditionalCheckFailedException"
 _CANCELED = "TransactionCanceledException"
 _NO_TABLE = "ResourceNotFoundException"
-# A plain write meets an item that somebody's transaction is just about to write.
+# A plain write met an item that another client's transaction is about to write.
 _CONFLICT = "TransactionConflictException"
 _LOST_RACES = {"None", "ConditionalCheckFailed", "TransactionConflict"}
 _THROTTLED = {
@@ -102,8 +103,8 @@ _WITHOUT_CREDENTIALS = tuple(
 )
 
 
-class Place(Struct, frozen=True):
-    """Which table, where, and which part of it is ours."""
+class DynamoPlace(Struct, frozen=True):
+    """Which table, where the table is, and which part (namespace) of the table is ours."""
 
     table: str
     region: str | None = None
@@ -113,41 +114,51 @@ class Place(Struct, frozen=True):
     create: bool = False
 
 
-def parse_place(url: str) -> Place:
+def parse_place(url: str) -> DynamoPlace:
     """Read `dynamodb://TABLE?region=..&endpoint=..&timeout=5&namespace=..&create=true`."""
     try:
         parts = urlsplit(url)
-        url.encode()  # half letters cannot be sent
+        url.encode()  # lone surrogates cannot be sent
     except ValueError:
         raise BadConfiguration(_WRITTEN_AS) from None
     elsewhere = parts.path not in ("", "/") or parts.fragment
-    # Not quoted: a secret that was meant to stand before an @ may be in it.
-    if parts.scheme != SCHEME or elsewhere or "@" in parts.netloc or _cut_off(parts.query):
+    # An @ in an option shows that the URL was cut within a user and a secret. Only an endpoint may
+    # contain one.
+    in_options = any(
+        "@" in option for option in parts.query.split("&") if not option.startswith("endpoint=")
+    )
+    if parts.scheme != SCHEME or elsewhere or "@" in parts.netloc or in_options:
+        # The URL is not quoted: it may contain a secret that should have stood before an @.
         raise BadConfiguration(_WRITTEN_AS)
     if not _TABLE_NAME.fullmatch(parts.netloc):
         raise BadConfiguration(f"{parts.netloc!r} cannot be the name of a DynamoDB table")
-    said = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if unknown := sorted(said.keys() - _OPTIONS):
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unknown := sorted(options.keys() - _OPTIONS):
         raise BadConfiguration(
             f"{SCHEME}://{parts.netloc} has no option {', '.join(unknown)}; "
             f"it may have {', '.join(sorted(_OPTIONS))}"
         )
-    return Place(
+    endpoint = _checked_endpoint(options.get("endpoint") or None)
+    timeout, create = options.get("timeout", "5"), options.get("create", "false")
+    try:
+        timeout_s = float(timeout)
+    except ValueError:
+        timeout_s = 0.0
+    if not 0 < timeout_s <= 600:
+        raise BadConfiguration(f"timeout {timeout!r} is not a number of seconds from 0 to 600")
+    if create not in ("true", "false"):
+        raise BadConfiguration(f"create may be true or false, not {create!r}")
+    return DynamoPlace(
         table=parts.netloc,
-        region=said.get("region") or None,
-        endpoint=_endpoint(said.get("endpoint") or None),
-        timeout_s=_seconds(said.get("timeout", "5")),
-        namespace=said.get("namespace") or "dibs",
-        create=_yes(said.get("create", "false")),
+        region=options.get("region") or None,
+        endpoint=endpoint,
+        timeout_s=timeout_s,
+        namespace=options.get("namespace") or "dibs",
+        create=create == "true",
     )
 
 
-def _cut_off(query: str) -> bool:
-    """Whether an @ shows that this is the rest of a user and a secret; an endpoint may have one."""
-    return any("@" in name for name in query.split("&") if not name.startswith("endpoint="))
-
-
-def _endpoint(text: str | None) -> str | None:
+def _checked_endpoint(text: str | None) -> str | None:
     if text is None:
         return None
     try:
@@ -160,24 +171,11 @@ def _endpoint(text: str | None) -> str | None:
     return text
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 600:
-        raise BadConfiguration(f"timeout {text!r} is not a number of seconds from 0 to 600")
-    return seconds
-
-
-def _yes(text: str) -> bool:
-    if text not in ("true", "false"):
-        raise BadConfiguration(f"create may be true or false, not {text!r}")
-    return text == "true"
-
-
 class Change(Struct, frozen=True):
-    """What one conditional update does to an item. `#name` is an attribute, `:name` a value."""
+    """A conditional update of one item. In expressions, `#name` is an attribute, `:name` a value.
+
+    The value of an attribute in `put` has the attribute's name.
+    """
 
     only_if: str
     put: Mapping[str, Value]
@@ -185,7 +183,7 @@ class Change(Struct, frozen=True):
     """Attributes whose new value is an expression over the item."""
     drop: Sequence[str] = ()
     given: Mapping[str, Value] = field(default_factory=dict)
-    """Values that the expressions name, beside those that are put."""
+    """Values that the expressions name, in addition to those in `put`."""
 
     def rendered(self) -> dict[str, Any]:
         sets = [f"#{name} = :{name}" for name in self.put]
@@ -201,8 +199,10 @@ class Change(Struct, frozen=True):
 
 
 def expressed(text: str, values: Mapping[str, Value]) -> dict[str, Any]:
-    """The names and values that an expression speaks of. The service refuses any that are idle,
-    and some plain names, so every attribute is named by a sign.
+    """The attribute names and values that the expression in `text` uses, and no more.
+
+    The service refuses unused names and values. The service also reserves some words, so
+    expressions write every attribute as `#name`.
     """
     return {
         "ExpressionAttributeNames": {f"#{name}": name for name in re.findall(r"#(\w+)", text)},
@@ -212,59 +212,62 @@ def expressed(text: str, values: Mapping[str, Value]) -> dict[str, Any]:
     }
 
 
-class Answer(Struct, frozen=True):
-    """What came of a conditional update."""
+class UpdateResult(Struct, frozen=True):
+    """The result of a conditional update."""
 
     done: bool
     item: Item | None
-    """As it is now if it was done; as it stands if it was refused."""
+    """The new item if the update was done; the unchanged item if it was refused."""
 
 
-class _Refusal(Exception):
-    """The service did not do it, and said what was in the way."""
+class _WriteRefused(Exception):
+    """The service refused a write. The response names the condition or the rival transaction."""
 
     def __init__(self, response: Mapping[str, Any]) -> None:
         super().__init__()
         self.response = response
 
 
-class Table:
+class DynamoTable:
     """The items of one namespace, by the name of their record. Safe for many threads."""
 
-    def __init__(self, place: Place, clock: Clock) -> None:
+    def __init__(self, place: DynamoPlace, clock: Clock) -> None:
         self._place, self._clock = place, clock
         self.namespace = place.namespace
         self.name = f"{SCHEME}://{place.table}"
-        self._connected = _connected(place)
+        self._connected = _new_client(place)
         self._pid = os.getpid()
-        self._left: list[Any] = []
-        """Clients of the processes that we were forked from."""
+        self._clients_of_parents: list[Any] = []
+        """Clients of the processes that this process was forked from."""
 
     @property
     def identity(self) -> str:
-        """The same for the same leases and for no others: tables of one name are in many places.
+        """A name for the set of leases: equal for equal sets, different for different sets.
 
-        A digest, since an endpoint may have a password in it.
+        The name of the table is not enough, because tables in many places may have the same name.
+        The identity is a digest, because an endpoint may contain a password.
         """
         meta, place = self._client.meta, self._place
         whole = json.dumps((meta.endpoint_url, meta.region_name, place.table, place.namespace))
         return f"{self.name}/{hashlib.sha256(whole.encode()).hexdigest()[:32]}"
 
     def close(self) -> None:
-        if self._pid == os.getpid():  # what a parent has open is the parent's to close
+        if self._pid == os.getpid():  # a child of a fork leaves the parent's connections open
             self._connected.close()
 
     @property
     def _client(self) -> Any:
-        """Of one process: on one connection, a parent and the child of a fork would each read
-        replies to the other.
+        """The vendor's client of this process.
+
+        If a parent and the child of a fork shared a connection, they would read each other's
+        replies.
         """
         if self._pid != os.getpid():
-            # Kept: if it were dropped, it would close what it has, and for that take its locks,
-            # which a thread of the parent may have held at the fork.
-            self._left.append(self._connected)
-            self._connected = _connected(self._place)
-            self._pid = os.getpid()  # last: another thread may go on once it is there
+            # The parent's client is kept: a dropped client closes its connections, and takes its
+            # locks for that, which a thread of the parent may have held at the fork.
+            self._clients_of_parents.append(self._connected)
+            self._connected = _new_client(self._place)
+            self._pid = os.getpid()  # last: another thread may go on once it is set
         return self._connected
 
     def get(self, record: str) -> Item | None:
@@ -274,7 +277,7 @@ class Table:
         return _plain(reply["Item"]) if "Item" in reply else None
 
     def get_many(self, records: Sequence[str]) -> dict[str, Item]:
-        """Those that exist, each as it is now."""
+        """The items that exist among the records, each as of now, by record."""
         found: dict[str, Item] = {}
         table = self._place.table
         for start in range(0, len(records), _PAGE):
@@ -287,12 +290,12 @@ class Table:
                 keys = reply.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
                 if not keys:
                     break
-                self.take_turns()
+                self.step_back()
             else:
                 raise self._throttled("it did not hand out all of a batch")
         return found
 
-    def update(self, record: str, change: Change) -> Answer:
+    def update(self, record: str, change: Change) -> UpdateResult:
         try:
             reply = self._call(
                 "update_item",
@@ -302,13 +305,13 @@ class Table:
                 ReturnValuesOnConditionCheckFailure="ALL_OLD",
                 **change.rendered(),
             )
-        except _Refusal as refusal:
-            stands = refusal.response.get("Item")
-            return Answer(False, _plain(stands) if stands else self.get(record))
-        return Answer(True, _plain(reply["Attributes"]))
+        except _WriteRefused as refusal:
+            item = refusal.response.get("Item")
+            return UpdateResult(False, _plain(item) if item else self.get(record))
+        return UpdateResult(True, _plain(reply["Attributes"]))
 
     def update_together(self, changes: Mapping[str, Change]) -> bool:
-        """All of them or none; False if one was refused or met somebody else's writing."""
+        """Do all changes or none. False if a condition failed or another client was writing."""
         updates = [
             {
                 "Update": {
@@ -321,13 +324,19 @@ class Table:
         ]
         try:
             self._call("transact_write_items", TransactItems=updates)
-        except _Refusal as refusal:
-            self._insist_on_a_lost_race(refusal.response)
+        except _WriteRefused as refusal:
+            for reason in refusal.response.get("CancellationReasons", ()):
+                code, text = reason.get("Code", ""), reason.get("Message", "")
+                if code not in _LOST_RACES:
+                    raise self._error_by_code(code, text, status=400) from refusal
             return False
         return True
 
     def in_flight(self, only_if: str, values: Mapping[str, Value]) -> Iterator[list[str]]:
-        """Pages of the records that the index has, in its order."""
+        """Pages of the names of the records in the index, in the index's order.
+
+        `only_if` filters the items; empty: no filter.
+        """
         within = "#namespace = :namespace"
         query = {
             "IndexName": INDEX,
@@ -341,7 +350,7 @@ class Table:
             yield [str(item["record"]) for item in page]
 
     def all(self, prefix: str, attributes: Sequence[str]) -> Iterator[Item]:
-        """So much of every item whose record begins like that."""
+        """The given attributes of every item whose record begins with the prefix."""
         within = "#namespace = :namespace AND begins_with(#record, :prefix)"
         wanted = ", ".join(f"#{name}" for name in attributes)
         query = {
@@ -353,7 +362,7 @@ class Table:
             yield from page
 
     def _pages(self, query: Mapping[str, Any]) -> Iterator[list[Item]]:
-        # A local index can be read consistently, too: what was granted is in it.
+        # A local index can be read consistently, too: every grant is in it.
         asked = {**query, "TableName": self._place.table, "ConsistentRead": True}
         while True:
             reply = self._call("query", **asked)
@@ -362,84 +371,79 @@ class Table:
                 return
             asked["ExclusiveStartKey"] = reply["LastEvaluatedKey"]
 
-    def take_turns(self) -> None:
-        """Step back for a moment, each for another one, so that one of those who race gets on."""
+    def step_back(self) -> None:
+        """Sleep for a short random time, to let one of several racing clients get through."""
         self._clock.sleep(random.uniform(*_TURN_S))
 
-    # How requests are made
+    # Requests
 
     def _key(self, record: str) -> dict[str, Any]:
         return {"namespace": {"S": self.namespace}, "record": {"S": record}}
 
     def _call(self, operation: str, **parameters: Any) -> Any:
+        """Send a request; wait for rival transactions, and create the table if the URL asks to.
+
+        Raises `_WriteRefused` if a condition failed or a transaction was canceled.
+        """
         for _ in range(_TURNS):
             try:
-                return self._genuine(getattr(self._client, operation)(**parameters))
+                reply = getattr(self._client, operation)(**parameters)
             except vendor.ClientError as failure:
                 code = _code(failure.response)
                 if code in (_REFUSED, _CANCELED):
-                    raise _Refusal(failure.response) from failure
+                    raise _WriteRefused(failure.response) from failure
                 if code == _CONFLICT:
-                    self.take_turns()
+                    self.step_back()
                 elif code == _NO_TABLE and self._place.create:
                     self._create()
                 else:
-                    raise self._told(failure) from failure
+                    raise self._error_of(failure) from failure
+                continue
             except (vendor.BotoCoreError, ResponseParserError) as failure:
-                raise self._failed(failure) from None
+                raise self._error_without_answer(failure) from None
+            # The library takes any page that comes with a 200 for an empty answer. An empty answer
+            # would mean that there is no record, or that everything was written.
+            if not reply.get("ResponseMetadata", {}).get("RequestId"):
+                raise Unavailable(f"{self.name}: something else than the service answered")
+            return reply
         raise Unavailable(f"{self.name}: others kept writing what was to be written")
 
-    def _genuine(self, reply: Any) -> Any:
-        """The library takes any page that comes with a 200 for an empty answer, and an empty answer
-        says that there is no record, or that everything was written.
-        """
-        if not reply.get("ResponseMetadata", {}).get("RequestId"):
-            raise Unavailable(f"{self.name}: something else than the service answered")
-        return reply
-
     def _create(self) -> None:
-        """Make the table; several may at once, and one does."""
+        """Create the table and wait until it is active. Several clients may try; one succeeds."""
         try:
             self._client.create_table(**definition(self._place.table))
             _log.info("%s: created", self.name)
         except vendor.ClientError as failure:
             if _code(failure.response) != "ResourceInUseException":
-                raise self._told(failure) from failure
+                raise self._error_of(failure) from failure
         except vendor.BotoCoreError as failure:
-            raise self._failed(failure) from None
+            raise self._error_without_answer(failure) from None
         until = self._clock.now() + _CREATION_S
-        while self._status() != "ACTIVE":
+        while True:
+            status = None
+            try:
+                reply = self._client.describe_table(TableName=self._place.table)
+                status = reply["Table"]["TableStatus"]
+            except vendor.ClientError as failure:
+                if _code(failure.response) != _NO_TABLE:
+                    raise self._error_of(failure) from failure
+            except vendor.BotoCoreError as failure:
+                raise self._error_without_answer(failure) from None
+            if status == "ACTIVE":
+                return
             if self._clock.now() > until:
                 raise Unavailable(f"{self.name}: the table is being created and not yet there")
             self._clock.sleep(0.2)
 
-    def _status(self) -> str:
-        try:
-            reply = self._client.describe_table(TableName=self._place.table)
-        except vendor.ClientError as failure:
-            if _code(failure.response) == _NO_TABLE:
-                return "UNKNOWN"
-            raise self._told(failure) from failure
-        except vendor.BotoCoreError as failure:
-            raise self._failed(failure) from None
-        return str(reply["Table"]["TableStatus"])
+    # Errors
 
-    # Which of our errors it is
-
-    def _insist_on_a_lost_race(self, response: Mapping[str, Any]) -> None:
-        """Raises unless a condition or another transaction is why this one was canceled."""
-        for reason in response.get("CancellationReasons", ()):
-            code, text = reason.get("Code", ""), reason.get("Message", "")
-            if code not in _LOST_RACES:
-                raise self._by_code(code, text, status=400)
-
-    def _told(self, failure: vendor.ClientError) -> Outage:
-        said = failure.response.get("Error", {})
+    def _error_of(self, failure: vendor.ClientError) -> Outage:
+        error = failure.response.get("Error", {})
         status = failure.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return self._by_code(said.get("Code", ""), said.get("Message", ""), status=status)
+        return self._error_by_code(error.get("Code", ""), error.get("Message", ""), status=status)
 
-    def _by_code(self, code: str, text: str, *, status: int) -> Outage:
-        """Who must act, and would trying again help."""
+    def _error_by_code(self, code: str, text: str, *, status: int) -> Outage:
+        """Choose the error by who must act, and by whether trying again would help."""
         if code in _THROTTLED:
             return self._throttled(text)
         if code in _FORBIDDEN or status in (401, 403):
@@ -460,8 +464,9 @@ class Table:
             f"{self.name}: the service asks to slow down ({text})", retry_after_s=_RETRY_AFTER_S
         )
 
-    def _failed(self, failure: Exception) -> Outage:
-        # The library's texts name the endpoint as it was configured, so only their kind is told.
+    def _error_without_answer(self, failure: Exception) -> Outage:
+        # The library's texts name the endpoint as it was configured, maybe with a password. So we
+        # name only the kind of the failure.
         kind = type(failure).__name__
         if isinstance(failure, _WITHOUT_CREDENTIALS):
             return NotPermitted(f"{self.name}: no usable AWS credentials were found ({kind})")
@@ -473,8 +478,10 @@ class Table:
 
 
 def definition(table: str) -> dict[str, Any]:
-    """The table as it has to be. The index is local, so that it can be read consistently, and
-    sparse: an item is in it only while it has `since`.
+    """The definition of the table, as `create_table` takes it.
+
+    The index is local, because only a local index can be read consistently, and sparse: an item is
+    in the index only while the item has the attribute `since`.
     """
     hashed = {"AttributeName": "namespace", "KeyType": "HASH"}
     return {
@@ -489,14 +496,14 @@ def definition(table: str) -> dict[str, Any]:
             {
                 "IndexName": INDEX,
                 "KeySchema": [hashed, {"AttributeName": "since", "KeyType": "RANGE"}],
-                # Nothing that a renewal changes, so that a renewal does not write the index.
+                # No attribute that a renewal changes, so that a renewal does not write the index.
                 "Projection": {"ProjectionType": "INCLUDE", "NonKeyAttributes": ["stage"]},
             }
         ],
     }
 
 
-def _connected(place: Place) -> Any:
+def _new_client(place: DynamoPlace) -> Any:
     config = Config(
         connect_timeout=place.timeout_s,
         read_timeout=place.timeout_s,
@@ -530,7 +537,7 @@ def _wire(value: Value) -> dict[str, Any]:
 
 
 def _plain(wired: Mapping[str, Any]) -> Item:
-    """What people added to an item, in kinds that we never write, is not ours to read."""
+    """Decode an item. Attributes of types that we never write were added by people: skip them."""
     item: Item = {}
     for name, value in wired.items():
         match value:

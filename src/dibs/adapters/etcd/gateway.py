@@ -1,20 +1,21 @@
-"""etcd over its JSON gateway: a request goes to one endpoint after the other until one answers.
+"""A client of etcd's JSON gateway: the URL, the requests, and the clock of each server.
 
-What comes back is the word of the whole cluster (nothing here is serializable) or an Outage. A
-request whose reply is lost is sent again, so a transaction must be such that the second one does
-nothing if the first one was carried out: it compares a revision that it changes. Decides nothing
-about leases.
+`etcd_place` reads the URL `etcd://host:port,host:port/prefix?timeout=5`. `etcds://` is the same
+over TLS.
 
-Where an etcd is and how it is reached, as one URL: `etcd://host:port,host:port/prefix?timeout=5`.
+`Gateway` sends a request to one endpoint after another until an endpoint answers. Every request is
+linearizable (none is serializable), so a reply speaks for the whole cluster; without a reply the
+caller gets an Outage. The gateway sends a request again if the reply is lost. So the second sending
+of a transaction must do nothing if the first was carried out: every transaction compares a revision
+that the transaction itself changes.
 
-`etcds://` is the same over TLS. Knows nothing of what is kept there.
+`ServerSeconds` works out a server's clock from the `Date` of its replies. A reply names the second
+in which the server wrote it, which was after we asked and before we received the reply: two bounds
+on how far the server's clock is ahead of our monotonic clock. Each reply narrows the bounds. When
+both bounds lie in the same second, the server's second is certain and no request is needed.
 
-What a server's clock says now, worked out from the `Date` of its replies.
-
-A reply says the second in which it was written, and we know that this was after we asked and before
-we heard: two bounds on how far the server's clock is ahead of our monotonic one. Each reply narrows
-them. Where both bounds lie in one second, that second is certain and nobody has to ask for it.
-Decides nothing about leases, and never looks at a wall clock of ours.
+This module decides nothing about leases, does not know what the keys mean, and never reads a wall
+clock of ours.
 """
 
 import http.client
@@ -59,19 +60,22 @@ class EtcdPlace:
 
     @property
     def name(self) -> str:
-        """The place without user, password and options."""
-        hosts = ",".join(f"{_bracketed(host)}:{port}" for host, port in self.endpoints)
-        return f"etcd{'s' if self.tls else ''}://{hosts}/{self.prefix}"
+        """The URL without user, password and options."""
+        hosts = (  # an IPv6 address goes into brackets
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.endpoints
+        )
+        return f"etcd{'s' if self.tls else ''}://{','.join(hosts)}/{self.prefix}"
 
 
 def etcd_place(url: str) -> EtcdPlace:
+    """Read the URL of a store. Raises BadConfiguration, without repeating a password."""
     try:
         parts = urlsplit(url)
-        url.encode()  # half letters cannot be sent
+        url.encode()  # lone surrogates cannot be sent
     except ValueError:
         raise BadConfiguration(_UNREADABLE) from None
-    # A password with one of / ? # in it is cut there, and its rest must not be taken for a prefix
-    # or an option, and so be shown.
+    # A password with an unquoted / ? or # is cut off there. The rest of the password would be taken
+    # for a prefix or an option, and would then be shown.
     if parts.fragment or "@" in parts.path + parts.query:
         raise BadConfiguration(_UNREADABLE)
     if parts.scheme not in ("etcd", "etcds"):
@@ -86,40 +90,41 @@ def etcd_place(url: str) -> EtcdPlace:
         raise BadConfiguration("the options ca, cert and key are for etcds://, which is TLS")
     userinfo, _, hosts = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
+    endpoints = tuple(_parse_endpoint(host) for host in hosts.split(","))
+    timeout = options.get("timeout", "5")
+    try:
+        timeout_s = float(timeout)
+    except ValueError:
+        timeout_s = 0.0
+    if not 0 < timeout_s <= 600:
+        raise BadConfiguration(f"timeout={timeout} in the etcd URL is not a number of seconds")
     return EtcdPlace(
-        endpoints=tuple(_endpoint(host) for host in hosts.split(",")),
+        endpoints=endpoints,
         prefix=unquote(parts.path).strip("/") or "dibs",
-        timeout_s=_seconds(options.get("timeout", "5")),
+        timeout_s=timeout_s,
         user=unquote(user),
         password=unquote(password),
-        tls=_trust(options) if secure else None,
+        tls=_tls_context(options) if secure else None,
     )
 
 
-def _endpoint(text: str) -> tuple[str, int]:
+def _parse_endpoint(text: str) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text.strip()}")
         host, port = parts.hostname, parts.port
     except ValueError:
         host, port = None, None
     if not host:
-        # Not quoted: a password that was meant to stand before an @ may be in it.
+        # The text is not quoted: it may contain a password that should have stood before an @.
         raise BadConfiguration(_UNREADABLE)
     return host, port if port is not None else _PORT
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 600:
-        raise BadConfiguration(f"timeout={text} in the etcd URL is not a number of seconds")
-    return seconds
+def _tls_context(options: dict[str, str]) -> ssl.SSLContext:
+    """Load the trusted authorities (`ca`) and the client certificate (`cert`, `key`).
 
-
-def _trust(options: dict[str, str]) -> ssl.SSLContext:
-    """Whom we believe, and who we say we are. A server that proves nothing is refused."""
+    Servers without a valid certificate are refused.
+    """
     try:
         context = ssl.create_default_context(cafile=options.get("ca") or None)
         if cert := options.get("cert"):
@@ -131,61 +136,66 @@ def _trust(options: dict[str, str]) -> ssl.SSLContext:
     return context
 
 
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
-
-
-# A clock that is being slewed gains or loses up to 0.0005 s in a second; twice that is allowed for.
+# A clock that is being slewed gains or loses up to 0.0005 s in a second. We allow for twice as
+# much.
 _DRIFT = 0.001
 
 
 @lru_cache(maxsize=16)
 def http_date(text: str) -> ServerTime:
-    """Raises ValueError on anything but a date of HTTP."""
+    """Raises ValueError if the text is not a date as HTTP writes dates."""
     moment = parsedate_to_datetime(text)
     return server_time(moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
 
 
 class ServerSeconds:
-    """The clock of one server, in whole seconds. For many threads."""
+    """The clock of one server, in whole seconds. Safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: tuple[float, float, LocalTime] | None = None
-        """The least and the most that the server is ahead, and when that was last narrowed."""
+        self._bounds: tuple[float, float, LocalTime] | None = None
+        """The least and the most by which the server is ahead, and when they were last narrowed."""
 
-    def observe(self, asked: LocalTime, said: ServerTime, heard: LocalTime) -> None:
-        least, most = said.timestamp() - heard, said.timestamp() + 1 - asked
+    def observe(self, asked: LocalTime, dated: ServerTime, heard: LocalTime) -> None:
+        """Narrow the bounds by a reply with the date `dated`.
+
+        `asked` and `heard` are the local times before the request and after the reply.
+        """
+        least, most = dated.timestamp() - heard, dated.timestamp() + 1 - asked
         with self._lock:
-            known = self._bounds(heard)
-            if known is not None and max(known[0], least) <= min(known[1], most):
-                least, most = max(known[0], least), min(known[1], most)
-            # Otherwise the server's clock was set: what we knew of it is void.
-            self._known = (least, most, heard)
+            bounds = self._bounds_at(heard)
+            if bounds is not None and max(bounds[0], least) <= min(bounds[1], most):
+                least, most = max(bounds[0], least), min(bounds[1], most)
+            # Otherwise the server's clock was set, and the earlier bounds are void.
+            self._bounds = (least, most, heard)
 
     def certain(self, now: LocalTime) -> ServerTime | None:
-        """The second that the server would put on a reply now, if there is no doubt about it."""
+        """The second that the server would put on a reply now; None if two are possible."""
         with self._lock:
-            known = self._bounds(now)
-        if known is None or floor(known[0] + now) != floor(known[1] + now):
+            bounds = self._bounds_at(now)
+        if bounds is None or floor(bounds[0] + now) != floor(bounds[1] + now):
             return None
-        return _moment(known[0] + now)
+        return _whole_second(bounds[0] + now)
 
     def earliest(self, now: LocalTime) -> ServerTime | None:
-        """A second that has begun for sure; at most a little over one behind."""
-        with self._lock:
-            known = self._bounds(now)
-        return _moment(known[0] + now) if known is not None else None
+        """A second that has certainly begun on the server; little more than a second behind.
 
-    def _bounds(self, now: LocalTime) -> tuple[float, float] | None:
-        if self._known is None:
+        None before the first reply.
+        """
+        with self._lock:
+            bounds = self._bounds_at(now)
+        return _whole_second(bounds[0] + now) if bounds is not None else None
+
+    def _bounds_at(self, now: LocalTime) -> tuple[float, float] | None:
+        """The bounds, widened by the drift since they were last narrowed."""
+        if self._bounds is None:
             return None
-        least, most, at = self._known
+        least, most, at = self._bounds
         drift = _DRIFT * max(0.0, now - at)
         return least - drift, most + drift
 
 
-def _moment(seconds: float) -> ServerTime:
+def _whole_second(seconds: float) -> ServerTime:
     return ServerTime(datetime.fromtimestamp(floor(seconds), UTC))
 
 
@@ -239,18 +249,18 @@ class _Version(msgspec.Struct):
     etcdserver: str
 
 
-class _Refusal(msgspec.Struct):
+class _GrpcError(msgspec.Struct):
     code: int = 2
     message: str = ""
 
 
-class Event(msgspec.Struct):
+class KeyEvent(msgspec.Struct):
     kv: KeyValue
     type: str = "PUT"
 
 
 class _Watched(msgspec.Struct):
-    events: list[Event] = []
+    events: list[KeyEvent] = []
     canceled: bool = False
 
 
@@ -259,40 +269,44 @@ class _WatchLine(msgspec.Struct):
 
 
 class Transacted(Struct, frozen=True):
-    """What came of a transaction: which branch was taken, and what its ranges found."""
+    """The reply to a transaction: which branch etcd took, and the results of the branch's ranges.
+
+    Ranges are etcd's read requests.
+    """
 
     succeeded: bool
     ranges: tuple[Ranged, ...]
     revision: int
     at: ServerTime
     resent: bool = False
-    """It was sent before, and nobody knows what came of that."""
+    """The transaction was sent before without a reply, so it may have been done by then."""
 
 
-class Found(Struct, frozen=True):
+class RangeResult(Struct, frozen=True):
     keys: list[KeyValue]
     revision: int
     at: ServerTime
 
 
 class LeaseGone(Exception):
-    """A key was to be attached to an etcd lease that is no more: nothing was written.
+    """A key was to be attached to an etcd lease that no longer exists: etcd wrote no key.
 
-    Caught by whoever attaches keys, and seen by nobody else.
+    The code that attaches keys catches the exception; the callers of the store never see it.
     """
 
 
 class _Unanswered(Exception):
-    """The endpoint did not do its part; what was asked may have been done all the same."""
+    """The endpoint gave no usable answer. The request may have been carried out all the same."""
 
     def __init__(self, why: str, *, spoke: bool = False) -> None:
         self.spoke = spoke
-        """It said so itself: the member is there, and the cluster may be soon."""
+        """The endpoint itself reported the failure: the member is up, and the cluster may soon be
+        up as well."""
         super().__init__(why)
 
 
 class _TokenRefused(Exception):
-    """The token is missing, unknown or old: nothing was done."""
+    """The token is missing, unknown or old. The request was not carried out."""
 
 
 class _Answer(Struct, Generic[T], frozen=True):
@@ -302,26 +316,28 @@ class _Answer(Struct, Generic[T], frozen=True):
 
 
 class Gateway:
-    """One client of a cluster, for many threads of one process: a child needs its own."""
+    """A client of one cluster, for many threads of one process. A forked child needs its own."""
 
     def __init__(self, place: EtcdPlace, clock: Clock, revision: int = 0) -> None:
-        """`revision`: the highest that is known already."""
+        """`revision`: the highest revision of the cluster seen before."""
         self._place, self._clock = place, clock
         self._endpoints = [
             _Endpoint(host, port, place.tls, clock) for host, port in place.endpoints
         ]
         self._lock = threading.Lock()
         self._first = 0
+        """Which endpoint is asked first: the last that answered."""
         self._token: str | None = None
+        """None: not signed in yet; empty: the cluster has no users."""
         self._revision = revision
 
     @property
     def revision(self) -> int:
-        """The highest that was told: whatever is written from now on is above it."""
+        """The highest revision seen in a reply. Every later write gets a higher revision."""
         return self._revision
 
     def deadline(self) -> LocalTime:
-        """Until when an operation that begins now may go on."""
+        """The end of the time that an operation may take if the operation begins now."""
         return LocalTime(self._clock.now() + self._place.timeout_s)
 
     def close(self) -> None:
@@ -338,45 +354,45 @@ class Gateway:
         success: Sequence[Json],
         failure: Sequence[Json] = (),
     ) -> Transacted:
-        """Raises LeaseGone if it would attach a key to a lease that is over."""
-        known = self._revision
+        """Raises LeaseGone if a key would be attached to an etcd lease that is over."""
+        revision_before = self._revision
         body = {"compare": compare, "success": success, "failure": failure}
         answer = self._call("/v3/kv/txn", body, _TxnReply, until)
-        told = answer.body
-        self._learn(told.header.revision, known)
-        ranges = (part.response_range for part in told.responses)
+        reply = answer.body
+        self._note_revision(reply.header.revision, revision_before)
+        ranges = (part.response_range for part in reply.responses)
         return Transacted(
-            told.succeeded,
+            reply.succeeded,
             tuple(found for found in ranges if found is not None),
-            told.header.revision,
+            reply.header.revision,
             answer.at,
             answer.resent,
         )
 
-    def range(self, until: LocalTime, body: Json) -> Found:
-        known = self._revision
+    def range(self, until: LocalTime, body: Json) -> RangeResult:
+        revision_before = self._revision
         answer = self._call("/v3/kv/range", body, _RangeReply, until)
-        self._learn(answer.body.header.revision, known)
-        return Found(answer.body.kvs, answer.body.header.revision, answer.at)
+        self._note_revision(answer.body.header.revision, revision_before)
+        return RangeResult(answer.body.kvs, answer.body.header.revision, answer.at)
 
     def grant(self, until: LocalTime, seconds: int) -> tuple[int, int, ServerTime]:
-        """A new lease of etcd's: its id, for how many seconds it was granted, and when."""
+        """Create an etcd lease. Returns the id, the granted seconds, and the server's time."""
         answer = self._call("/v3/lease/grant", {"TTL": seconds}, _Lease, until)
         return answer.body.id, answer.body.ttl_s, answer.at
 
     def now(self, until: LocalTime) -> ServerTime:
-        """The server's time, in whole seconds; asked for only if it is not known for certain."""
+        """The server's time, in whole seconds. Sends a request only if the second is uncertain."""
         certain = self._endpoints[self._first].seconds.certain(self._clock.now())
         return certain if certain is not None else self._call("/version", None, _Version, until).at
 
-    def lately(self, until: LocalTime) -> ServerTime:
-        """The server's time, perhaps a second ago."""
-        known = self._endpoints[self._first].seconds.earliest(self._clock.now())
-        return known if known is not None else self.now(until)
+    def recent_time(self, until: LocalTime) -> ServerTime:
+        """The server's time, perhaps a second old. Sends a request only before the first reply."""
+        earliest = self._endpoints[self._first].seconds.earliest(self._clock.now())
+        return earliest if earliest is not None else self.now(until)
 
     @contextmanager
     def watch(self, until: LocalTime, key: bytes, end: bytes, since: int) -> Iterator["Watching"]:
-        """Whatever happens to the keys from that revision on, as it happens."""
+        """Stream the changes of the keys from `key` to `end`, beginning with revision `since`."""
         wish = {"create_request": {"key": key, "range_end": end, "start_revision": since}}
         endpoint, wait_s = self._endpoints[self._first], self._place.timeout_s
         connection: http.client.HTTPConnection | None = None
@@ -395,24 +411,31 @@ class Gateway:
             if connection is not None:
                 connection.close()
 
-    # One endpoint after the other
+    # One endpoint after another
 
     def _call(self, path: str, body: Json | None, kind: type[T], until: LocalTime) -> _Answer[T]:
+        """Ask the endpoints in turn until an endpoint answers or the time is over.
+
+        The last endpoint that answered comes first. Each may use an equal share of the time left.
+        """
         failure: _Unanswered | None = None
         sent = msgspec.json.encode(body) if body is not None else None
         for number in range(_MOST_ROUNDS):
-            spoke = False
-            for untried, endpoint in self._in_turn():
+            spoke, first = False, self._first
+            endpoints = self._endpoints[first:] + self._endpoints[:first]
+            for tried, endpoint in enumerate(endpoints):
                 left = until - self._clock.now()
                 if left <= 0:
                     raise self._no_answer(path, failure)
+                wait_s = left / (len(endpoints) - tried)
                 try:
-                    answer = self._ask(endpoint, path, sent, kind, left / untried)
+                    answer = self._ask_signed_in(endpoint, path, sent, kind, wait_s)
                     return replace(answer, resent=failure is not None)
                 except _Unanswered as why:
                     failure, spoke = why, spoke or why.spoke
                     self._turn_from(endpoint)
-            # The second round is for connections that had died; more, for members that elect.
+            # The second round is for connections that had died; further rounds are for members that
+            # are electing a leader.
             if number > 0 and not spoke:
                 break
             self._clock.sleep(_PAUSE_S if spoke else 0)
@@ -420,24 +443,25 @@ class Gateway:
 
     def _no_answer(self, path: str, failure: _Unanswered | None) -> Outage:
         text = f"{self._place.name}: no answer to {path} ({failure or 'the time was over'})"
-        if failure is not None and _distrusted(failure.__cause__):
+        cause = failure.__cause__ if failure is not None else None
+        broke_off = isinstance(
+            cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
+        )
+        if isinstance(cause, ssl.SSLError) and not broke_off:
+            # One side does not trust the other's certificate; waiting does not help.
             return NotPermitted(f"{text}; look at the certificates of both sides")
         return Unavailable(text)
 
-    def _in_turn(self) -> list[tuple[int, "_Endpoint"]]:
-        """The last one that answered first; with how many there are from each on."""
-        first = self._first
-        turns = self._endpoints[first:] + self._endpoints[:first]
-        return [(len(turns) - place, endpoint) for place, endpoint in enumerate(turns)]
-
     def _turn_from(self, endpoint: "_Endpoint") -> None:
+        """Ask the next endpoint first from now on, if this endpoint is the first."""
         with self._lock:
             if self._endpoints[self._first] is endpoint:
                 self._first = (self._first + 1) % len(self._endpoints)
 
-    def _ask(
+    def _ask_signed_in(
         self, endpoint: "_Endpoint", path: str, body: bytes | None, kind: type[T], wait_s: float
     ) -> _Answer[T]:
+        """Ask one endpoint. If the token is refused, sign in again and ask once more."""
         for _ in range(2):
             try:
                 text, at = endpoint.ask(path, body, self._signed_in(endpoint, wait_s), wait_s)
@@ -446,10 +470,10 @@ class Gateway:
                     raise NotPermitted(f"{self._place.name}: {why}") from why
                 self._token = None
             except _Unanswered:
-                self._token = None  # some releases hang up on an old token, without a word
+                self._token = None  # some releases of etcd just hang up on an old token
                 raise
-            except Outage as told:
-                raise type(told)(f"{self._place.name}: {told}") from told
+            except Outage as refusal:
+                raise type(refusal)(f"{self._place.name}: {refusal}") from refusal
             else:
                 return _Answer(self._decoded(text, kind), at)
         raise NotPermitted(f"{self._place.name}: the user is signed in and refused all the same")
@@ -461,7 +485,7 @@ class Gateway:
             raise Damaged(f"{self._place.name}: not an answer of etcd's: {failure}") from failure
 
     def _signed_in(self, endpoint: "_Endpoint", wait_s: float) -> str | None:
-        """The token to show; None where there is nobody to sign in as."""
+        """The token to send; None if the URL names no user, or if etcd has no users."""
         if not self._place.user or self._token is not None:
             return self._token or None
         wish = {"name": self._place.user, "password": self._place.password}
@@ -473,11 +497,15 @@ class Gateway:
         self._token = self._decoded(text, _Token).token
         return self._token
 
-    def _learn(self, revision: int, known: int) -> None:
-        """A linearizable reply cannot be older than one that was there before it was asked for."""
-        if revision < known:
+    def _note_revision(self, revision: int, before: int) -> None:
+        """Remember the revision of a reply. `before`: the highest when the request was sent.
+
+        Replies are linearizable, hence never older than a reply that arrived before the request.
+        Raises Damaged if etcd went back.
+        """
+        if revision < before:
             raise Damaged(
-                f"{self._place.name}: the store went back from revision {known} to {revision},"
+                f"{self._place.name}: the store went back from revision {before} to {revision},"
                 " as after restoring an old snapshot: fences would be handed out again"
             )
         with self._lock:
@@ -485,7 +513,7 @@ class Gateway:
 
 
 class Watching:
-    """One stream of events. It is read by one thread."""
+    """A stream of events, read by one thread."""
 
     def __init__(
         self,
@@ -497,8 +525,8 @@ class Watching:
         self._connection, self._response = connection, response
         self._until, self._clock = until, clock
 
-    def events(self) -> Sequence[Event] | None:
-        """The next ones; None if the time is over or there will be none."""
+    def events(self) -> Sequence[KeyEvent] | None:
+        """Wait for the next events. None if the time is over or etcd canceled the watch."""
         left = self._until - self._clock.now()
         if left <= 0:
             return None
@@ -508,19 +536,22 @@ class Watching:
         except TimeoutError:
             return None
         try:
-            told = msgspec.json.decode(line, type=_WatchLine, strict=False).result
+            watched = msgspec.json.decode(line, type=_WatchLine, strict=False).result
         except msgspec.MsgspecError as failure:  # cut off, or an error in the place of a result
             raise _Unanswered(f"the stream ended with {line[:200]!r}") from failure
-        return None if told.canceled else told.events
+        return None if watched.canceled else watched.events
 
     def quiet(self, seconds: float) -> bool:
-        """Whether nothing arrives for so long. May miss what came together with the last event."""
+        """Wait for `seconds`, or until data arrives. True if no data arrived.
+
+        Events that arrived together with the last event read are already buffered, and missed.
+        """
         wait_s = max(0.0, min(seconds, self._until - self._clock.now()))
         return not select.select([self._connection.sock], [], [], wait_s)[0]
 
 
 class _Endpoint:
-    """One member: its idle connections, and what is known of its clock."""
+    """A member of the cluster: the idle connections to the member, and the member's clock."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, clock: Clock) -> None:
         self._host, self._port, self._tls, self._clock = host, port, tls, clock
@@ -531,19 +562,38 @@ class _Endpoint:
     def ask(
         self, path: str, body: bytes | None, token: str | None, wait_s: float
     ) -> tuple[bytes, ServerTime]:
-        connection = self._idle_one(wait_s) or self.connect(wait_s)
+        """Send a request on an idle or a new connection.
+
+        Returns the body of the reply, and the server's time when the reply was written.
+        """
+        with self._lock:
+            connection = self._idle.pop() if self._idle else None
+        if connection is not None:
+            connection.sock.settimeout(wait_s)
+        else:
+            connection = self.connect(wait_s)
         asked = self._clock.now()
         try:
             response = _send(connection, path, body, token)
             text = response.read()
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
-            self.close()  # after a restart of the server the idle ones are dead as well
+            self.close()  # after a restart of the server the idle connections are dead as well
             raise _Unanswered(f"{self}: {str(failure) or type(failure).__name__}") from failure
-        self._keep(connection, response)
+        with self._lock:
+            reusable = not response.will_close and len(self._idle) < _IDLE
+            if reusable:
+                self._idle.append(connection)
+        if not reusable:
+            connection.close()
         if response.status != 200:
             _refuse(f"{self}", response.status, text)
-        return text, self._date(asked, response)
+        try:
+            dated = http_date(response.headers["Date"] or "")
+        except ValueError as failure:
+            raise Damaged(f"{self}: a reply without the server's time") from failure
+        self.seconds.observe(asked, dated, self._clock.now())
+        return text, dated
 
     def connect(self, wait_s: float) -> http.client.HTTPConnection:
         connection = (
@@ -566,30 +616,6 @@ class _Endpoint:
         for connection in idle:
             connection.close()
 
-    def _idle_one(self, wait_s: float) -> http.client.HTTPConnection | None:
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        if connection is not None:
-            connection.sock.settimeout(wait_s)
-        return connection
-
-    def _keep(
-        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
-    ) -> None:
-        with self._lock:
-            if not response.will_close and len(self._idle) < _IDLE:
-                self._idle.append(connection)
-                return
-        connection.close()
-
-    def _date(self, asked: LocalTime, response: http.client.HTTPResponse) -> ServerTime:
-        try:
-            said = http_date(response.headers["Date"] or "")
-        except ValueError as failure:
-            raise Damaged(f"{self}: a reply without the server's time") from failure
-        self.seconds.observe(asked, said, self._clock.now())
-        return said
-
     def __str__(self) -> str:
         return f"{self._host}:{self._port}"
 
@@ -597,7 +623,8 @@ class _Endpoint:
 def _send(
     connection: http.client.HTTPConnection, path: str, body: bytes | None, token: str | None
 ) -> http.client.HTTPResponse:
-    # A member that has lost its leader then says so at once, instead of after its own timeout.
+    # With this header, a member that has lost its leader answers at once, instead of after its own
+    # timeout.
     headers = {"Grpc-Metadata-hasleader": "true"}
     if token:
         headers["Authorization"] = token
@@ -605,14 +632,7 @@ def _send(
     return connection.getresponse()
 
 
-def _distrusted(cause: BaseException | None) -> bool:
-    """Whether one side would not believe the other, which no waiting mends."""
-    return isinstance(cause, ssl.SSLError) and not isinstance(
-        cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
-    )
-
-
-# What etcd refuses, by the number of gRPC's status
+# Refusals of etcd, by gRPC's status code
 
 _INVALID, _NOT_FOUND, _DENIED, _EXHAUSTED, _PRECONDITION = 3, 5, 7, 8, 9
 _OUT_OF_RANGE, _UNIMPLEMENTED, _DATA_LOSS, _UNAUTHENTICATED = 11, 12, 15, 16
@@ -620,41 +640,44 @@ _NO_TOKEN = ("auth store is old", "user name is empty")
 
 
 class _AuthIsOff(Exception):
-    """The server knows no users, so there is nothing to sign in to."""
+    """Authentication is off at the server, so signing in is neither possible nor needed."""
 
 
 def _refuse(endpoint: str, status: int, text: bytes) -> None:
-    """Raises what the refusal means: try the next one, sign in again, or a person must act."""
+    """Raise the error for a refusal: try the next endpoint, sign in again, or a person must act."""
     try:
-        told = msgspec.json.decode(text, type=_Refusal, strict=False)
+        error = msgspec.json.decode(text, type=_GrpcError, strict=False)
     except msgspec.MsgspecError:
-        said = text[:200].decode("utf-8", "replace").strip()
-        told = _Refusal(_by_status(status, said), f"HTTP {status}: {said}")
-    said = f"{endpoint}: {told.message}"
-    match told.code:
-        case code if code == _NOT_FOUND and "lease not found" in told.message:
-            raise LeaseGone(said)
-        case code if code == _UNAUTHENTICATED or any(sign in told.message for sign in _NO_TOKEN):
-            raise _TokenRefused(said)
-        case code if code == _PRECONDITION and "not enabled" in told.message:
-            raise _AuthIsOff(said)
-        case code if code == _DENIED or (code == _INVALID and "user" in told.message):
-            raise NotPermitted(said)
-        case code if code == _EXHAUSTED and "space" in told.message:
-            raise Damaged(f"{said}; look at: etcdctl alarm list")
-        case code if code == _OUT_OF_RANGE and "TTL" in told.message:
-            raise BadTtl(said)
-        case code if code == _EXHAUSTED and "larger than max" in told.message:
-            raise Damaged(f"{said}; what was to be written is too large, as by a very long note")
+        plain = text[:200].decode("utf-8", "replace").strip()
+        error = _GrpcError(_code_of_plain_text(status, plain), f"HTTP {status}: {plain}")
+    why = f"{endpoint}: {error.message}"
+    match error.code:
+        case code if code == _NOT_FOUND and "lease not found" in error.message:
+            raise LeaseGone(why)
+        case code if code == _UNAUTHENTICATED or any(sign in error.message for sign in _NO_TOKEN):
+            raise _TokenRefused(why)
+        case code if code == _PRECONDITION and "not enabled" in error.message:
+            raise _AuthIsOff(why)
+        case code if code == _DENIED or (code == _INVALID and "user" in error.message):
+            raise NotPermitted(why)
+        case code if code == _EXHAUSTED and "space" in error.message:
+            raise Damaged(f"{why}; look at: etcdctl alarm list")
+        case code if code == _OUT_OF_RANGE and "TTL" in error.message:
+            raise BadTtl(why)
+        case code if code == _EXHAUSTED and "larger than max" in error.message:
+            raise Damaged(f"{why}; what was to be written is too large, as by a very long note")
         case code if code in (_INVALID, _NOT_FOUND, _PRECONDITION, _UNIMPLEMENTED, _DATA_LOSS):
-            raise Damaged(said)
+            raise Damaged(why)
         case _:
-            raise _Unanswered(said, spoke=True)
+            raise _Unanswered(why, spoke=True)
 
 
-def _by_status(status: int, said: str) -> int:
-    """For an answer in plain text: of a proxy, of another server, of etcd's own front door."""
-    # With users on, etcd turns away a client's certificate that has a common name.
-    if status in (401, 403) or "CommonName" in said:
+def _code_of_plain_text(status: int, text: str) -> int:
+    """The gRPC code for an answer in plain text: from a proxy, another server, etcd's HTTP front.
+
+    `status` is the status of HTTP.
+    """
+    # With users on, etcd turns away a client certificate that has a common name.
+    if status in (401, 403) or "CommonName" in text:
         return _DENIED
     return 14 if status >= 500 or status == 429 else _UNIMPLEMENTED

@@ -1,9 +1,10 @@
-"""Leases in etcd: one transaction grants, and the revision it makes is the fence.
+"""Leases in etcd: a grant is one transaction, and the revision of the transaction is the fence.
 
-A lease is live while its key exists, and etcd alone removes it. Every operation compares that what
-it knows of the issue is still so and writes what `core.grants` makes of it, in one step; whoever
-was overtaken gets the new state in the same reply and decides again. How a lease is written down is
-in `etcd_records`, how long etcd keeps it in `etcd_terms`.
+A lease is live while its key exists, and only etcd removes the key when the time is over. Every
+operation is one transaction: it compares the issue's keys with the ones that the client knows, and
+writes the record that `core.grants` decides on. If another client was faster, the same reply
+contains the new state, and the operation decides again. `records` describes how a lease is written
+and, in `Terms`, how long etcd keeps it.
 """
 
 import os
@@ -17,17 +18,25 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.adapters.etcd.gateway import Gateway, Json, LeaseGone, Transacted, Watching, etcd_place
+from dibs.adapters.etcd.gateway import (
+    Gateway,
+    Json,
+    KeyValue,
+    LeaseGone,
+    Transacted,
+    Watching,
+    etcd_place,
+)
 from dibs.adapters.etcd.records import (
-    Keys,
-    Reading,
+    EtcdKeys,
+    IssueReading,
     Terms,
     as_of,
     created_in,
     delete,
     end_of,
-    find,
-    find_all,
+    get,
+    get_prefix,
     none_created_after,
     put,
     read,
@@ -69,19 +78,19 @@ _REMEMBERED = 4096
 _LEAST_SPREAD_S, _MOST_SPREAD_S = 0.002, 0.128
 K = TypeVar("K")
 V = TypeVar("V")
-Told = TypeVar("Told")
+Answer = TypeVar("Answer")
 
 
 class _View(Struct, frozen=True):
-    """What a bid knows, or guesses, when it is made."""
+    """The state of issue and stage on which a bid is based: read from etcd, or guessed."""
 
-    reading: Reading = Reading()
+    reading: IssueReading = IssueReading()
     moment: ServerTime | None = None
-    """When the store said so; None for a guess, on which nobody is refused."""
+    """The server's time of the reading; None for a guess, by which no bid is refused."""
     count: int = 0
-    """So many leases of the bid's stage were live ..."""
+    """How many leases of the bid's stage were live at the revision `counted_in`."""
     counted_in: int = 0
-    """... at this revision. None were, before there was any."""
+    """0: before the first revision, when no lease was live."""
 
 
 class EtcdLeases:
@@ -95,35 +104,35 @@ class EtcdLeases:
     )
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
-        """`clock`: local and monotonic; it tells how old an etcd lease of ours is, and no more."""
+        """`clock`: local and monotonic; measures durations only, such as the age of etcd leases."""
         self._place = etcd_place(url)
         self.name = self._place.name
         self._clock = clock or SystemClock()
-        self._keys = Keys(self._place.prefix)
+        self._keys = EtcdKeys(self._place.prefix)
         self._floor = (0, 0)
         """As it was last seen: the number, and the revision that wrote it."""
         self._begin(revision=0)
 
     def _begin(self, revision: int) -> None:
-        """Connect to nothing yet, and know nothing but the revision below which etcd cannot be."""
+        """Start with empty caches and without a connection. etcd cannot be below `revision`."""
         self._gateway = Gateway(self._place, self._clock, revision)
         self._terms = Terms(self._gateway, self._clock)
-        # What was seen last. Nothing depends on it but the number of requests.
-        self._known: _Recent[IssueRef, Reading] = _Recent()
+        # The last state that was seen. Only the number of requests depends on these caches.
+        self._readings: _Recent[IssueRef, IssueReading] = _Recent()
         self._counts: _Recent[str, tuple[int, int]] = _Recent()
         self._spreads: _Recent[IssueRef, float] = _Recent()
-        self._pid = os.getpid()  # last: another thread may go on once it is there
+        self._pid = os.getpid()  # last: another thread may go on once it is set
 
     def close(self) -> None:
-        if self._pid == os.getpid():  # what a parent has open is the parent's to close
+        if self._pid == os.getpid():  # a child of a fork leaves the parent's connections open
             self._gateway.close()
 
     def _deadline(self) -> LocalTime:
-        """Until when an operation that begins now may go on.
+        """The end of the time that an operation may take if the operation begins now.
 
-        Every operation asks before it does anything. A child of a fork begins anew here: on one
-        connection with its parent each would read the other's replies, and a lock that a thread of
-        the parent held stays locked in the child for ever.
+        Every operation calls `_deadline` first, because a child of a fork starts anew here: parent
+        and child would read each other's replies on a shared connection, and a lock held by a
+        thread of the parent stays locked in the child for ever.
         """
         if self._pid != os.getpid():
             self._begin(self._gateway.revision)
@@ -132,134 +141,137 @@ class EtcdLeases:
     # Acquiring
 
     def acquire(self, bid: Bid) -> AcquireResult:
+        """Bid without reading first, on the guess that the issue is free.
+
+        If the guess is wrong, the refused transaction returns the state for the next try.
+        """
         bid, until = plain_bid(bid), self._deadline()
-        view = self._guess(bid)
+        reading = self._readings.get(bid.issue)
+        if reading is None or not reading.free:
+            reading = IssueReading()
+        count, counted_in = self._counts.get(bid.stage) or (0, 0)
+        view = _View(reading, None, count, counted_in)
         for _ in range(_TRIES):
-            told = self._told(view, bid)
-            if told is not None and view.moment is not None:
-                return told
+            answer = self._answer_without_bid(view, bid)
+            if answer is not None and view.moment is not None:
+                return answer
             try:
-                outcome = self._bid(view, bid, until) if told is None else self._look(bid, until)
+                outcome = self._bid(view, bid, until) if answer is None else self._look(bid, until)
             except LeaseGone:
-                continue  # it was forgotten, and the next try asks for another
+                continue  # `_attaching` forgot the etcd lease, and the next try asks for another
             if isinstance(outcome, Granted):
                 return outcome
-            view = self._without_outranked(outcome, bid, until)
+            view, reading, record = outcome, outcome.reading, outcome.reading.record
+            if reading.outranked and record is not None and record.lease.run == bid.run:
+                # This run got a grant whose fence is not above all fences before it: the records
+                # were brought to a cluster whose revisions are lower. Take the grant back; no
+                # caller has seen it. The next grant is made above the fence that was found.
+                self._gateway.txn(
+                    until,
+                    compare=self._unchanged(bid.issue, reading),
+                    success=(*self._delete_live(record.lease), delete(self._keys.open(bid.issue))),
+                )
+                view = self._look(bid, until)
         return Unproven(f"{bid.issue} changed {_TRIES} times while it was bid for")
 
-    def _guess(self, bid: Bid) -> _View:
-        """That the issue is free: a bid which is wrong learns the truth with its refusal."""
-        known = self._known.get(bid.issue)
-        if known is None or not known.free:
-            known = Reading()
-        count, counted_in = self._counts.get(bid.stage) or (0, 0)
-        return _View(known, None, count, counted_in)
-
-    def _told(self, view: _View, bid: Bid) -> Granted | Busy | Full | None:
-        """What the bid is told without a grant; None if it is to be made."""
+    def _answer_without_bid(self, view: _View, bid: Bid) -> Granted | Busy | Full | None:
+        """The answer if the view allows no new grant: own lease, busy, full. None: make the bid."""
         if view.moment is not None:
-            told = grants.refusal(view.reading.told_at(view.moment), bid)
-            if isinstance(told, Busy):
-                self._woken_in_vain(bid.issue)
-            if told is not None:
-                return told
+            answer = grants.refusal(view.reading.record_at(view.moment), bid)
+            spread = self._spreads.get(bid.issue)
+            if isinstance(answer, Busy) and spread is not None:
+                # `await_end` woke us in vain, since a rival was faster: wait longer the next time.
+                self._spreads.put(bid.issue, min(_MOST_SPREAD_S, spread * 2))
+            if answer is not None:
+                return answer
         full = bid.limit is not None and view.count >= bid.limit
         return Full(view.count) if full else None
 
     def _bid(self, view: _View, bid: Bid, until: LocalTime) -> Granted | _View:
-        """One transaction: the grant, or why there is none."""
-        lease, now = self._terms.begin(bid.ttl, until)
-        known = view.reading.record
-        if known is not None:
-            now = max(now, known.lease.expires_at)
+        """Write the grant in one transaction, if issue, stage and floor are still as in `view`.
+
+        Returns the state in etcd if the transaction was refused, or if the fence of the grant
+        cannot be handed out (`outranked`).
+        """
+        etcd_lease, now = self._terms.begin(bid.ttl, until)
+        last = view.reading.record
+        if last is not None:
+            now = max(now, last.lease.expires_at)
         made = grants.grant(bid, Fence(0), now)
         floor = self._floor_above(max(bid.floor, view.reading.fence))
-        looks = self._looks(bid)
+        compare = [*self._unchanged(bid.issue, view.reading)]
+        if bid.limit is not None:
+            # Then the count is still an upper bound: leases that ended since then only make room,
+            # and this comparison fails if a lease was granted since then.
+            compare.append(none_created_after(self._keys.stage(bid.stage), view.counted_in))
+        compare.append(floor.unchanged)
+        reads = self._reads(bid)
         reply = self._attaching(
-            lease,
+            etcd_lease,
             until,
-            compare=(*self._unchanged(bid.issue, view.reading), *self._room(view, bid), floor.same),
-            success=(*looks, *self._kept(made, lease, floor=floor.number), *floor.kept),
-            failure=looks,
+            compare=compare,
+            success=(*reads, *self._put_live(made, etcd_lease, floor=floor.number), *floor.raising),
+            failure=reads,
         )
         before = self._view(reply, bid)
-        return self._granted(made, floor, reply, before, bid) if reply.succeeded else before
-
-    def _granted(
-        self, made: Record, floor: "_Floor", reply: Transacted, before: _View, bid: Bid
-    ) -> Granted | _View:
-        """The grant with its fence; or what there is now, if that fence cannot be handed out."""
+        if not reply.succeeded:
+            return before
         revision = reply.revision
         lease = replace(made.lease, fence=Fence(floor.number + revision))
-        after = Reading(
-            revision, revision, revision, replace(made, lease=lease), before.reading.done
+        after = IssueReading(
+            revision,
+            held=revision,
+            open=revision,
+            record=replace(made, lease=lease),
+            done=before.reading.done,
         )
-        self._known.put(bid.issue, after)
-        if floor.kept:
+        self._readings.put(bid.issue, after)
+        if floor.raising:
             self._floor = (floor.number, revision)
         if bid.limit is not None:
             self._counts.put(bid.stage, (before.count + 1, revision))
         return replace(before, reading=after) if after.outranked else Granted(lease)
 
     def _look(self, bid: Bid, until: LocalTime) -> _View:
-        return self._view(self._gateway.txn(until, success=self._looks(bid)), bid)
+        return self._view(self._gateway.txn(until, success=self._reads(bid)), bid)
 
-    def _looks(self, bid: Bid) -> tuple[Json, ...]:
-        """What a bid wants to know. In both branches, and before anything is written."""
-        looks = (find_all(self._keys.issue(bid.issue)), find(self._keys.floor))
+    def _reads(self, bid: Bid) -> tuple[Json, ...]:
+        """The reads that a bid needs: the issue's keys, the floor, the count of the stage.
+
+        A bid puts them into both branches of the transaction, before all writes.
+        """
+        reads = (get_prefix(self._keys.issue(bid.issue)), get(self._keys.floor))
         if bid.limit is None:
-            return looks
-        return *looks, find_all(self._keys.stage(bid.stage), count_only=True)
+            return reads
+        return *reads, get_prefix(self._keys.stage(bid.stage), count_only=True)
 
     def _view(self, reply: Transacted, bid: Bid) -> _View:
+        """Decode and remember the results of `_reads`."""
         found, floors, *counted = reply.ranges
         self._floor = read_floor(floors.kvs)
-        reading = self._keys.reading(bid.issue, found.kvs, reply.revision)
-        self._known.put(bid.issue, reading)
+        reading = self._reading(bid.issue, found.kvs, reply.revision)
         count = counted[0].count if counted else 0
         if counted:
             self._counts.put(bid.stage, (count, reply.revision))
         return _View(reading, reply.at, count, reply.revision)
 
-    def _room(self, view: _View, bid: Bid) -> tuple[Json, ...]:
-        """The count stands: leases that ended since make room, and whoever came since shows."""
-        if bid.limit is None:
-            return ()
-        return (none_created_after(self._keys.stage(bid.stage), view.counted_in),)
-
     def _floor_above(self, least: int) -> "_Floor":
-        """What to add to the revision so that the fence is above `least`.
+        """A floor that makes the next fence, floor plus revision, higher than `least`.
 
-        It is one number for all issues and never falls, so fences rise wherever revisions do.
+        All issues share the floor and the floor never falls, hence fences rise with revisions.
         """
         (number, written), revision = self._floor, self._gateway.revision
-        same = written_in(self._keys.floor, written)
-        if number + revision >= least:  # what is written from now on is above that revision
-            return _Floor(number, same)
+        unchanged = written_in(self._keys.floor, written)
+        if number + revision >= least:  # every later write gets a revision above this one
+            return _Floor(number, unchanged)
         number = least - revision
-        return _Floor(number, same, (put(self._keys.floor, str(number).encode()),))
+        return _Floor(number, unchanged, (put(self._keys.floor, str(number).encode()),))
 
-    def _without_outranked(self, view: _View, bid: Bid, until: LocalTime) -> _View:
-        """Take back a grant of this run whose fence is not above all before it.
-
-        So it shows that the records were brought to a cluster whose revisions are lower. The grant
-        was handed to nobody, and the next one is made above the fence that was found.
-        """
-        reading = view.reading
-        if not reading.outranked or reading.record is None or reading.record.lease.run != bid.run:
-            return view
-        self._gateway.txn(
-            until,
-            compare=self._unchanged(bid.issue, reading),
-            success=(*self._gone(reading.record.lease), delete(self._keys.open(bid.issue))),
-        )
-        return self._look(bid, until)
-
-    # Changing what is there
+    # Changing a lease
 
     def renew(self, lease: Lease) -> RenewResult:
         def beat(known: Record | None, now: ServerTime) -> Record | StopAsked | Lost:
-            if known is not None:  # the clock of another member may be behind
+            if known is not None:  # the clock of the member that we ask may be behind
                 now = max(now, ServerTime(known.lease.expires_at - known.lease.ttl))
             return grants.renewal(known, lease, now)
 
@@ -298,122 +310,125 @@ class EtcdLeases:
     def _change(
         self,
         issue: IssueRef,
-        decide: Callable[[Record | None, ServerTime], Record | Told],
+        decide: Callable[[Record | None, ServerTime], Record | Answer],
         until: LocalTime,
         *,
         renewing: bool = False,
-    ) -> Record | Told:
-        """Write what is decided, if what it was decided on still stands; else decide again.
+    ) -> Record | Answer:
+        """Write the record that `decide` makes, if the issue is unchanged; if not, decide again.
 
-        What was remembered is good enough to write by, and never to refuse by.
+        `decide` gets the record and the server's time. The first decision may be based on a
+        remembered reading, because a write compares. An answer without a write is returned only if
+        the reading came from etcd during the call.
         """
-        reading, moment = self._known.get(issue), None
+        reading, moment = self._readings.get(issue), None
         for _ in range(_TRIES):
             if reading is None:
                 reading, moment = self._read(issue, until)
-            lease, now = self._times(reading, until, renewing=renewing)
-            made = decide(reading.told_at(moment or now), now)
+            etcd_lease: int | None = None  # the keys stay attached as they are
+            if renewing and reading.record is not None:
+                etcd_lease, now = self._terms.begin(reading.record.lease.ttl, until)
+            else:
+                now = self._gateway.recent_time(until)
+            made = decide(reading.record_at(moment or now), now)
             if not isinstance(made, Record):
                 if moment is not None:
                     return made
                 reading = None
                 continue
             try:
-                reply = self._swap(reading, made, lease, until)
+                reply = self._swap(reading, made, etcd_lease, until)
             except LeaseGone:
                 continue
             if reply.succeeded:
-                return self._changed(reading, made, reply)
-            reading, moment = self._learned(issue, reply), reply.at
-            known = reading.told_at(moment)
+                ended, finished = _ended(made), _finished(made)
+                after = IssueReading(
+                    reply.revision,
+                    held=0 if ended else reading.held,
+                    open=0 if finished else reply.revision,
+                    record=made,
+                    done=made.lease.fence if finished else reading.done,
+                )
+                self._readings.put(issue, after)
+                return as_of(made, reply.at, held=not ended)
+            reading, moment = self._reading(issue, reply.ranges[0].kvs, reply.revision), reply.at
+            known = reading.record_at(moment)
             if reply.resent and known is not None and known == replace(made, as_of=known.as_of):
-                return known  # our own doing: its reply was lost, and it was sent again
+                return known  # our own first sending was carried out, and its reply was lost
         raise Unavailable(f"{self.name}: {issue} changed {_TRIES} times while it was written")
 
-    def _times(
-        self, reading: Reading, until: LocalTime, *, renewing: bool
-    ) -> tuple[int | None, ServerTime]:
-        """What a live lease is attached to anew, if it is; and the server's time."""
-        if not renewing or reading.record is None:
-            return None, self._gateway.lately(until)
-        return self._terms.begin(reading.record.lease.ttl, until)
-
     def _swap(
-        self, reading: Reading, made: Record, lease: int | None, until: LocalTime
+        self, reading: IssueReading, made: Record, etcd_lease: int | None, until: LocalTime
     ) -> Transacted:
+        """Replace the record in one transaction. A refused transaction returns the issue's keys."""
         issue = made.lease.issue
-        if _ended(made):
-            writes = (*self._gone(made.lease), *self._remains(made))
+        writes: tuple[Json, ...]
+        if not _ended(made):
+            writes = self._put_live(made, etcd_lease)
+        elif not _finished(made):
+            writes = (*self._delete_live(made.lease), put(self._keys.open(issue), write(made)))
         else:
-            writes = self._kept(made, lease)
+            writes = (
+                *self._delete_live(made.lease),
+                delete(self._keys.open(issue)),
+                put(self._keys.done(issue), write(made)),
+            )
         return self._attaching(
-            lease,
+            etcd_lease,
             until,
             compare=self._unchanged(issue, reading),
             success=writes,
-            failure=(find_all(self._keys.issue(issue)),),
+            failure=(get_prefix(self._keys.issue(issue)),),
         )
-
-    def _changed(self, before: Reading, made: Record, reply: Transacted) -> Record:
-        ended, wrapped_up = _ended(made), _wrapped_up(made)
-        after = Reading(
-            reply.revision,
-            held=0 if ended else before.held,
-            open=0 if wrapped_up else reply.revision,
-            record=made,
-            done=made.lease.fence if wrapped_up else before.done,
-        )
-        self._known.put(made.lease.issue, after)
-        return as_of(made, reply.at, held=not ended)
 
     def _attaching(
         self,
-        lease: int | None,
+        etcd_lease: int | None,
         until: LocalTime,
         *,
         compare: Sequence[Json],
         success: Sequence[Json],
         failure: Sequence[Json],
     ) -> Transacted:
+        """Send a transaction that attaches keys to the etcd lease.
+
+        If the etcd lease is gone, forget the lease and raise LeaseGone.
+        """
         try:
             return self._gateway.txn(until, compare=compare, success=success, failure=failure)
         except LeaseGone:
-            if lease is not None:
-                self._terms.forget(lease)
+            if etcd_lease is not None:
+                self._terms.forget(etcd_lease)
             raise
 
-    # What a transaction compares and writes
+    # The comparisons and writes of a transaction
 
-    def _unchanged(self, issue: IssueRef, reading: Reading) -> tuple[Json, ...]:
-        """Every write changes `open`; only an expiry does not, and that takes `held` away."""
+    def _unchanged(self, issue: IssueRef, reading: IssueReading) -> tuple[Json, ...]:
+        """Compare `open` and `held`: every write changes `open`, and an expiry removes `held`."""
         return (
             written_in(self._keys.open(issue), reading.open),
             created_in(self._keys.held(issue), reading.held),
         )
 
-    def _kept(self, record: Record, lease: int | None, *, floor: int = 0) -> tuple[Json, ...]:
-        """Live, for as long as that etcd lease; None: for as long as before."""
-        of, text = record.lease, write(record, floor=floor)
+    def _put_live(
+        self, record: Record, etcd_lease: int | None, *, floor: int = 0
+    ) -> tuple[Json, ...]:
+        """Write a live lease, which lasts as long as the etcd lease. None: as long as before."""
+        lease, text = record.lease, write(record, floor=floor)
         return (
-            put(self._keys.held(of.issue), of.run.encode(), lease),
-            put(self._keys.in_stage(of), text, lease),
-            put(self._keys.open(of.issue), text),
+            put(self._keys.held(lease.issue), lease.run.encode(), etcd_lease),
+            put(self._keys.in_stage(lease), text, etcd_lease),
+            put(self._keys.open(lease.issue), text),
         )
 
-    def _gone(self, lease: Lease) -> tuple[Json, ...]:
+    def _delete_live(self, lease: Lease) -> tuple[Json, ...]:
         return delete(self._keys.held(lease.issue)), delete(self._keys.in_stage(lease))
-
-    def _remains(self, record: Record) -> tuple[Json, ...]:
-        issue, text = record.lease.issue, write(record)
-        if not _wrapped_up(record):
-            return (put(self._keys.open(issue), text),)
-        return delete(self._keys.open(issue)), put(self._keys.done(issue), text)
 
     # Reading
 
     def read(self, issue: IssueRef) -> Record | None:
         reading, moment = self._read(issue, self._deadline())
-        return reading.told_at(moment)
+        return reading.record_at(moment)
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         prefix = self._keys.live if stage is None else self._keys.stage(stage)
@@ -440,11 +455,11 @@ class EtcdLeases:
         return tuple(records)
 
     def lingers(self, ttl: timedelta) -> timedelta:
-        """What etcd is asked for on top, and the second or so that it takes to notice."""
+        """The time asked of etcd beyond the ttl, and about a second until etcd notices the end."""
         return timedelta(seconds=seconds_for(ttl)) - ttl + _NOTICING
 
     def highest(self) -> Fence:
-        """Reads every record, a page at a time: also one that was brought from another cluster."""
+        """Reads every record, page by page: records brought from another cluster count as well."""
         start, end = self._keys.issues, end_of(self._keys.issues)
         highest = Fence(0)
         while True:
@@ -458,39 +473,41 @@ class EtcdLeases:
                 return highest
             start = page[-1].key + b"\0"
 
-    def _read(self, issue: IssueRef, until: LocalTime) -> tuple[Reading, ServerTime]:
+    def _read(self, issue: IssueRef, until: LocalTime) -> tuple[IssueReading, ServerTime]:
         prefix = self._keys.issue(issue)
         found = self._gateway.range(until, {"key": prefix, "range_end": end_of(prefix)})
-        reading = self._keys.reading(issue, found.keys, found.revision)
-        self._known.put(issue, reading)
-        return reading, found.at
+        return self._reading(issue, found.keys, found.revision), found.at
 
-    def _learned(self, issue: IssueRef, reply: Transacted) -> Reading:
-        reading = self._keys.reading(issue, reply.ranges[0].kvs, reply.revision)
-        self._known.put(issue, reading)
+    def _reading(self, issue: IssueRef, found: Sequence[KeyValue], revision: int) -> IssueReading:
+        """Decode an issue's keys, and remember them."""
+        reading = self._keys.reading(issue, found, revision)
+        self._readings.put(issue, reading)
         return reading
 
     # Waiting
 
     def await_end(self, issue: IssueRef, seconds: float) -> None:
-        """Tells of an expiry as well, since etcd then deletes the key."""
+        """Returns after an expiry as well, because etcd then deletes the key `held`."""
         until, deadline = LocalTime(self._clock.now() + seconds), self._deadline()
-        reading = self._known.get(issue) or self._read(issue, deadline)[0]
+        reading = self._readings.get(issue) or self._read(issue, deadline)[0]
         if reading.free:
             return
         keys = self._keys.issue(issue)
-        # From the reading on: what happened since then is told first, so that no end is missed.
+        # The watch begins right after the reading, and reports past events first: none is missed.
         with self._gateway.watch(until, keys, end_of(keys), reading.revision + 1) as watching:
             if reading.held:
                 self._await_turn(issue, watching)
-            else:
-                _await_change(watching)
+                return
+            while (events := watching.events()) is not None:
+                if events:
+                    return
 
     def _await_turn(self, issue: IssueRef, watching: Watching) -> None:
-        """Return when the issue is free and nobody was quicker.
+        """Return when the issue is free and no rival took the issue first.
 
-        Waiters do not all run at once: each lets a random while pass, and sleeps on if it sees a
-        new holder in it, which costs no request. Whoever is beaten waits longer the next time.
+        Waiters must not all bid at once. Each waits for a random time after the end of a lease, and
+        goes on waiting if a new holder appears, which costs no request. A waiter that lost
+        waits longer the next time.
         """
         held_key = self._keys.held(issue)
         while (events := watching.events()) is not None:
@@ -503,50 +520,43 @@ class EtcdLeases:
                 return
             self._spreads.put(issue, min(_MOST_SPREAD_S, spread * 2))
 
-    def _woken_in_vain(self, issue: IssueRef) -> None:
-        spread = self._spreads.get(issue)
-        if spread is not None:
-            self._spreads.put(issue, min(_MOST_SPREAD_S, spread * 2))
-
 
 class _Floor(Struct, frozen=True):
     number: int
-    same: Json
-    """The comparison that it is still the one we know."""
-    kept: tuple[Json, ...] = ()
-    """How it is raised, if it has to be."""
+    unchanged: Json
+    """The comparison of the floor's key with the one that we read."""
+    raising: tuple[Json, ...] = ()
+    """The write that raises the floor; empty if the floor is high enough."""
 
 
 class _Recent(Generic[K, V]):
-    """The last few thousand, for many threads."""
+    """A cache of the last few thousand values, for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[K, V] = OrderedDict()
+        self._values: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
         with self._lock:
-            return self._kept.get(key)
+            return self._values.get(key)
 
     def put(self, key: K, value: V) -> None:
         with self._lock:
-            self._kept[key] = value
-            self._kept.move_to_end(key)
-            if len(self._kept) > _REMEMBERED:
-                self._kept.popitem(last=False)
-
-
-def _await_change(watching: Watching) -> None:
-    while (events := watching.events()) is not None:
-        if events:
-            return
+            self._values[key] = value
+            self._values.move_to_end(key)
+            if len(self._values) > _REMEMBERED:
+                self._values.popitem(last=False)
 
 
 def _ended(record: Record) -> bool:
-    """Decided or forced. Whether it expired is etcd's to say."""
+    """Whether the holder decided an ending or an operator forced a revocation.
+
+    Expiry is not considered: etcd decides about expiry.
+    """
     forced = record.revocation is not None and record.revocation.force
     return record.ending is not None or forced
 
 
-def _wrapped_up(record: Record) -> bool:
+def _finished(record: Record) -> bool:
+    """Whether the lease has an ending, and the ending is painted."""
     return record.ending is not None and record.painted

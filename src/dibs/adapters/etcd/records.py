@@ -1,25 +1,28 @@
-"""How a lease is written down in etcd, and what a reading of an issue's keys means.
+"""How a lease is written in etcd: the keys, the records, and the etcd leases under the keys.
 
-    PREFIX/issues/REPO/KEY/held  the run, attached to an etcd lease: while it exists, ours is live
+    PREFIX/issues/REPO/KEY/held  the run, attached to an etcd lease: our lease is live while the
+                                 key exists
     PREFIX/issues/REPO/KEY/open  the record of a lease that is live, expired, or not yet painted
-    PREFIX/issues/REPO/KEY/done  the record of the last one whose ending is painted
-    PREFIX/live/STAGE/REPO/KEY   the record once more, attached like `held`: for lists and limits
-    PREFIX/floor                 what is added to etcd's revision to make a fence
+    PREFIX/issues/REPO/KEY/done  the record of the last lease whose ending is painted
+    PREFIX/live/STAGE/REPO/KEY   a second copy of the record, attached like `held`: for lists and
+                                 limits
+    PREFIX/floor                 the number to add to etcd's revision to make a fence
 
-An issue without `open` is free, whatever came before: that is what a bid compares without having
-read anything. All four change in one transaction. The fence is the revision that created `held`
-plus the floor of that time; a grant cannot write its own revision down, so its records leave the
-fence out, and later ones spell it. No I/O here.
+An issue without `open` is free, whatever happened before. So a bid can compare with "no `open`"
+without having read the issue. An operation changes all of an issue's keys in one transaction. The
+fence is the revision that created `held`, plus the floor at the time of the grant. A grant does not
+know its own revision when it is written, so the records of a grant leave the fence out; later
+records contain it. This part does no I/O.
 
-The etcd leases of one client: each is asked for once and serves everybody for a while.
+`Terms` gets the etcd leases of one client: a client asks for an etcd lease once and uses it for all
+its grants for a while. It asks for a little more time than is wanted, and uses the same etcd lease
+for every grant and renewal while the time left still covers a whole ttl. So a key may live a little
+longer than was asked for, and never shorter. A client keeps no etcd lease alive and gives none
+back: an etcd lease that is no longer used runs out by itself, and refused bids and crashed clients
+leave no etcd lease behind.
 
-An etcd lease is asked for a little longer than is wanted, and taken for every grant and renewal as
-long as what is left of it still covers a whole ttl. So a key may live that little longer than was
-asked for, and never shorter. Nothing is kept alive and nothing given back: an etcd lease
-that is no longer taken runs out by itself, and refused bids and crashed clients leave none behind.
-
-`KeepAlive` is not used: the leader answers it without asking the others, and one that was deposed
-while it hung may promise time that the cluster does not give (etcd issue 15247).
+`KeepAlive` is not used: the leader answers it without asking the other members. A leader that was
+deposed while it hung may promise time that the cluster does not give (etcd issue 15247).
 """
 
 import threading
@@ -64,8 +67,8 @@ class _Revocation(msgspec.Struct, omit_defaults=True):
     force: bool = False
 
 
-class Written(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """A record as JSON, to be read with etcdctl."""
+class RecordJson(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A record as JSON, readable with etcdctl."""
 
     repo: str
     key: str
@@ -73,7 +76,7 @@ class Written(msgspec.Struct, omit_defaults=True, kw_only=True):
     holder: str
     stage: str
     fence: int = 0
-    """0: the revision of the grant, plus the floor."""
+    """0: the fence is the revision of the grant, plus `floor`."""
     floor: int = 0
     ttl: timedelta
     granted_at: datetime
@@ -85,10 +88,10 @@ class Written(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 def write(record: Record, *, floor: int = 0) -> bytes:
-    """With the fence of the record; a grant has none yet, and says what to add to its revision."""
+    """Encode the record with its fence. A new grant has fence 0 and gives the `floor` instead."""
     lease, ended, revoked = record.lease, record.ending, record.revocation
     return msgspec.json.encode(
-        Written(
+        RecordJson(
             repo=lease.issue.repo,
             key=lease.issue.key,
             run=lease.run,
@@ -108,9 +111,12 @@ def write(record: Record, *, floor: int = 0) -> bytes:
 
 
 def read(pair: KeyValue, granted_in: int) -> Record:
-    """As of its grant. `granted_in`: the revision of the grant, if no fence is spelt out."""
+    """Decode a record, as of the time of the grant.
+
+    `granted_in`: the revision of the grant, which gives the fence if the record contains none.
+    """
     try:
-        written = msgspec.json.decode(pair.value, type=Written)
+        written = msgspec.json.decode(pair.value, type=RecordJson)
     except msgspec.MsgspecError as failure:
         raise Damaged(f"the record at {pair.key!r} in etcd cannot be read: {failure}") from failure
     ended, revoked = written.ending, written.revocation
@@ -141,7 +147,7 @@ def read(pair: KeyValue, granted_in: int) -> Record:
 
 
 def read_floor(pairs: Sequence[KeyValue]) -> tuple[int, int]:
-    """The number, and the revision that wrote it; nothing as long as nobody needed one."""
+    """The floor, and the revision that wrote the floor; zeros if the key does not exist yet."""
     for pair in pairs:
         if not pair.value.isdigit():
             raise Damaged(f"the floor at {pair.key!r} in etcd is not a number: {pair.value!r}")
@@ -150,9 +156,10 @@ def read_floor(pairs: Sequence[KeyValue]) -> tuple[int, int]:
 
 
 def as_of(record: Record, moment: ServerTime, *, held: bool) -> Record:
-    """The record, told at that moment by etcd's clock, which ticks in seconds and expires late.
+    """The record with an `as_of` near `moment`, which agrees with `held`.
 
-    Whether the lease is live is said by the key; the time that goes with it never contradicts.
+    The key `held` decides whether the lease is live. `moment`, a time of etcd's clock, could
+    contradict the key: the clock ticks in whole seconds, and etcd expires keys late.
     """
     lease = record.lease
     if not held:
@@ -161,8 +168,11 @@ def as_of(record: Record, moment: ServerTime, *, held: bool) -> Record:
     return replace(record, as_of=max(lease.granted_at, min(moment, last)))
 
 
-class Reading(Struct, frozen=True):
-    """What an issue's keys said at one revision, and what must still be so for a swap to count."""
+class IssueReading(Struct, frozen=True):
+    """The contents of an issue's keys at one revision.
+
+    A write compares `held` and `open`, and counts only if both are unchanged.
+    """
 
     revision: int = 0
     held: int = 0
@@ -171,9 +181,9 @@ class Reading(Struct, frozen=True):
     """The revision that wrote the key `open`; 0: there is none."""
     record: Record | None = None
     done: Fence = Fence(0)
-    """The fence of the last lease that was wrapped up."""
+    """The fence of the last lease whose ending is painted."""
 
-    def told_at(self, moment: ServerTime) -> Record | None:
+    def record_at(self, moment: ServerTime) -> Record | None:
         return as_of(self.record, moment, held=self.held > 0) if self.record is not None else None
 
     @property
@@ -182,17 +192,23 @@ class Reading(Struct, frozen=True):
 
     @property
     def fence(self) -> Fence:
-        """The highest that was ever granted on the issue, as far as its keys tell."""
+        """The highest fence granted on the issue, as far as the keys show."""
         return max(self.record.lease.fence if self.record is not None else Fence(0), self.done)
 
     @property
     def outranked(self) -> bool:
-        """A grant whose fence was there before, since revisions began again. It never counts."""
+        """Whether the fence of the live grant is no higher than the fence of an earlier lease.
+
+        Happens if etcd's revisions began again at a lower number. Such a grant never counts.
+        """
         return self.held > 0 and self.fence == self.done
 
 
-class Keys:
-    """Where things are, below one prefix. Any text may name a repository, an issue or a stage."""
+class EtcdKeys:
+    """The names of the keys below a prefix.
+
+    Any text may be the name of a repository, an issue or a stage: names are quoted.
+    """
 
     def __init__(self, prefix: str) -> None:
         self.floor = f"{prefix}/floor".encode()
@@ -218,14 +234,14 @@ class Keys:
         issue = lease.issue
         return self.stage(lease.stage) + f"{_quoted(issue.repo)}/{_quoted(issue.key)}".encode()
 
-    def reading(self, issue: IssueRef, found: Sequence[KeyValue], revision: int) -> Reading:
+    def reading(self, issue: IssueRef, found: Sequence[KeyValue], revision: int) -> IssueReading:
         keys = {bytes(pair.key): pair for pair in found}
         held = keys.get(self.held(issue))
         opened, done = keys.get(self.open(issue)), keys.get(self.done(issue))
         if held is not None and opened is None:
             raise Damaged(f"etcd holds {issue} without its record; look at {self.issue(issue)!r}")
         last = opened or done
-        return Reading(
+        return IssueReading(
             revision,
             held=held.create_revision if held is not None else 0,
             open=opened.mod_revision if opened is not None else 0,
@@ -240,7 +256,7 @@ def _quoted(text: str) -> str:
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The first key after all that begin with the prefix, which never ends in the last byte."""
+    """The first key after all keys with the prefix. The prefix must not end in the byte 255."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
@@ -248,21 +264,21 @@ def end_of(prefix: bytes) -> bytes:
 
 
 def put(key: bytes, value: bytes, lease: int | None = 0) -> Json:
-    """Attached to a lease of etcd's, to none (0), or to the one it is attached to (None)."""
-    kept: Json = {"ignore_lease": True} if lease is None else {"lease": lease}
-    return {"request_put": {"key": key, "value": value, **kept}}
+    """Attach the key to an etcd lease, to none (0), or leave the key's etcd lease alone (None)."""
+    attached: Json = {"ignore_lease": True} if lease is None else {"lease": lease}
+    return {"request_put": {"key": key, "value": value, **attached}}
 
 
 def delete(key: bytes) -> Json:
     return {"request_delete_range": {"key": key}}
 
 
-def find(key: bytes, **options: object) -> Json:
+def get(key: bytes, **options: object) -> Json:
     return {"request_range": {"key": key, **options}}
 
 
-def find_all(prefix: bytes, **options: object) -> Json:
-    return find(prefix, range_end=end_of(prefix), **options)
+def get_prefix(prefix: bytes, **options: object) -> Json:
+    return get(prefix, range_end=end_of(prefix), **options)
 
 
 def created_in(key: bytes, revision: int) -> Json:
@@ -283,12 +299,12 @@ def none_created_after(prefix: bytes, revision: int) -> Json:
     }
 
 
-_MOST = 64
+_MOST_TERMS = 64
 _LONGER, _MOST_LONGER_S = 0.1, 30.0
 
 
 def seconds_for(ttl: timedelta) -> int:
-    """What etcd is asked for: whole seconds, and more, so that one lease serves many grants."""
+    """The seconds to ask of etcd: whole, and more than the ttl, to use a lease for many grants."""
     ttl_s = ttl.total_seconds()
     return ceil(ttl_s + min(ttl_s * _LONGER, _MOST_LONGER_S))
 
@@ -296,10 +312,12 @@ def seconds_for(ttl: timedelta) -> int:
 class _Term(Struct, frozen=True):
     lease: int
     covers_until: LocalTime
-    """At least, on our own clock: counted from before it was asked for."""
+    """The earliest end on our own clock: counted from before we asked for the etcd lease."""
 
 
 class Terms:
+    """The etcd leases of one client, for many threads."""
+
     def __init__(self, gateway: Gateway, clock: Clock) -> None:
         self._gateway, self._clock = gateway, clock
         self._lock = threading.Lock()
@@ -307,31 +325,30 @@ class Terms:
         """By the seconds asked for."""
 
     def begin(self, ttl: timedelta, until: LocalTime) -> tuple[int, ServerTime]:
-        """An etcd lease that will not be over before a whole ttl from now; and the server's now."""
+        """An etcd lease that lasts for at least a whole ttl from now, and the server's time."""
         ttl_s, seconds = ttl.total_seconds(), seconds_for(ttl)
-        # One thread asks, the others wait for what it gets, but no longer than they may.
+        # One thread asks for an etcd lease, the others wait for its lease until their deadline.
         if not self._lock.acquire(timeout=max(0.0, until - self._clock.now())):
             raise Unavailable("etcd did not grant a lease in time; it may be slow or away")
         try:
             now = self._clock.now()
             term = self._terms.get(seconds)
             if term is None or term.covers_until < now + ttl_s:
-                return self._ask(seconds, until)
+                lease, granted_s, at = self._gateway.grant(until, seconds)
+                if len(self._terms) >= _MOST_TERMS:
+                    self._terms.clear()  # forgetting an etcd lease only makes us ask again
+                self._terms[seconds] = _Term(lease, LocalTime(now + granted_s))
+                return lease, at
         finally:
             self._lock.release()
         return term.lease, self._gateway.now(until)
 
     def forget(self, lease: int) -> None:
-        """The server says that it is gone: an operator revoked it, or its clock ran ahead."""
+        """Stop using an etcd lease, since the server reports the lease as gone.
+
+        An operator revoked the etcd lease, or the server's clock ran ahead.
+        """
         with self._lock:
             self._terms = {
                 seconds: term for seconds, term in self._terms.items() if term.lease != lease
             }
-
-    def _ask(self, seconds: int, until: LocalTime) -> tuple[int, ServerTime]:
-        asked = self._clock.now()
-        lease, granted_s, at = self._gateway.grant(until, seconds)
-        if len(self._terms) >= _MOST:
-            self._terms.clear()  # forgetting only makes us ask again
-        self._terms[seconds] = _Term(lease, LocalTime(asked + granted_s))
-        return lease, at

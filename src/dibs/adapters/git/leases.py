@@ -1,44 +1,45 @@
 """Leases in the refs of a git repository: any remote that the team already pushes to.
 
-One ref for each issue points at a commit without files, whose message is the record. Whoever wants
-to change it pushes a new commit and says which one it expects to replace; the server compares and
-moves in one step, and of several that expect the same, one is first.
+Each issue has a ref that points at a commit without files; the message of the commit is the record.
+To change the record, a client pushes a new commit and names the commit that it expects to replace.
+The server compares and moves the ref in one step, so if several clients expect the same commit,
+only the first succeeds.
 
-A git server has no clock that a push could ask. So a lease is over when somebody has *watched* it
-be over: each grant and each renewal carries a new pulse, and whoever has seen one pulse unchanged
-for the whole ttl, on its own monotonic clock, may write that the lease expired, or take the issue,
-with a push that is refused if the record has changed. Durations cross machines, times of day never
-decide. A holder trusts its lease from before it pushed; a watcher counts from after it looked; so
-the watcher is always the later one.
+A git server has no clock that a push could ask. So a lease is over when a client has *watched* it
+be over. Each grant and each renewal writes a new pulse. A client that has seen the same pulse
+unchanged for the whole ttl, on its own monotonic clock, may write that the lease expired, or take
+the issue; the push is refused if the record has changed. Only durations cross machines; times of
+day never decide. A holder counts the ttl from before it pushed, a watcher from after it read the
+pulse. So the watcher's ttl always ends after the holder's.
 
-Whoever sees first that a lease is over writes it down before saying so: those who have not watched
-read it there, and nothing revives the lease, for the late holder's push is refused.
+The first client that sees that a lease is over writes the expiry before it answers. Clients that
+have not watched read the expiry there, and nothing revives the lease: the late holder's push is
+refused.
 
-A new commit's parent is the one it replaces. So every change is a fast-forward, which servers that
-refuse forced pushes take, and which is all that GitHub's API can compare; and `git log` tells the
-history of an issue. It grows by some 200 bytes with each write, on the server: readers fetch the
-last commit only.
+The parent of a new commit is the commit that it replaces. So every change is a fast-forward.
+Servers that refuse forced pushes accept it, and it is all that GitHub's API can compare; and `git
+log` shows the history of an issue. The history grows by some 200 bytes with each write, on the
+server only: readers fetch the last commit.
 
-How many leases of a stage are in flight, and the ref that each grant under a limit moves.
-
-The leases themselves are counted, so no slot can be lost. Moving the stage's ref together with the
-grant makes sure that nobody else was granted under a limit since the counting began.
+A limit is kept by `Slots`. The leases themselves are counted, so no slot can be lost. A grant under
+a limit moves the stage's ref in the same push; so the push is refused if another client was granted
+a lease under a limit since the counting began.
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import NoReturn, Self, TypeVar
+from typing import Self, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.git.records import (
     NOTHING,
-    Kept,
-    Known,
+    FoundRecord,
     Records,
     Slot,
+    StoredLease,
     new_nonce,
     read_slots,
     write_slots,
@@ -70,7 +71,7 @@ from dibs.ports.system import Clock
 
 
 class Turn(Struct, frozen=True):
-    """The grants under a limit, as the stage's ref told of them."""
+    """The grants under a limit, as listed in the stage's ref, and the commit of the ref."""
 
     stage: str
     commit: str | None
@@ -78,6 +79,8 @@ class Turn(Struct, frozen=True):
 
 
 class Slots:
+    """Counts the held leases of a stage, and moves the stage's ref for a grant under a limit."""
+
     def __init__(self, refs: Refs, records: Records, names: Names) -> None:
         self._refs, self._records, self._names = refs, records, names
 
@@ -88,10 +91,11 @@ class Slots:
         return Turn(stage, commit, tuple(read_slots(self._refs.messages([commit])[commit], ref)))
 
     def taken(self, turn: Turn, tips: Mapping[str, str], mine: str) -> set[str]:
-        """The records of the stage that are held, apart from the bidder's own.
+        """The refs of the stage's held records, without the bidder's own record `mine`.
 
-        A push moves several refs in one step, but whoever looks meanwhile may see only some of
-        them moved. So a slot whose record is not there yet is taken.
+        A push moves several refs in one step, but a client that reads at the same time may see only
+        some of the moves. So a slot counts as taken if the record of the slot's grant is not
+        visible yet.
         """
         entries = {
             entry: commit
@@ -99,18 +103,21 @@ class Slots:
             if self._names.record_of(entry) not in (None, mine)
         }
         held = self._records.held(entries)
-        taken = {ref for ref, known in held.items() if _of_stage(known, turn.stage)}
+        taken = {ref for ref, found in held.items() if _of_stage(found, turn.stage)}
         unlisted = [slot for slot in turn.slots if slot.record not in {*taken, mine}]
-        found = self._records.look({folder_of(slot.record) for slot in unlisted})
+        records = self._records.look_in({folder_of(slot.record) for slot in unlisted})
         for slot in unlisted:
-            known = found.get(slot.record, NOTHING)
-            unseen = known.kept is None or known.kept.lease.fence < slot.fence
-            if unseen or (known.held and _of_stage(known, turn.stage)):
+            found = records.get(slot.record, NOTHING)
+            unseen = found.stored is None or found.stored.lease.fence < slot.fence
+            if unseen or (found.held and _of_stage(found, turn.stage)):
                 taken.add(slot.record)
         return taken
 
     def move(self, turn: Turn, taken: set[str], mine: Slot) -> Move | None:
-        """None if what it replaces is not at hand any more."""
+        """Move the stage's ref to a list of the taken slots and `mine`.
+
+        None if the commit to replace was pruned locally.
+        """
         slots = [*(slot for slot in turn.slots if slot.record in taken), mine]
         commit = self._refs.commit(write_slots(turn.stage, slots), turn.commit)
         if commit is None:
@@ -118,8 +125,8 @@ class Slots:
         return Move(self._names.slots(turn.stage), commit, turn.commit)
 
 
-def _of_stage(known: Known, stage: str) -> bool:
-    return known.kept is not None and known.kept.lease.stage == stage
+def _of_stage(found: FoundRecord, stage: str) -> bool:
+    return found.stored is not None and found.stored.lease.stage == stage
 
 
 _TURNS = 5
@@ -127,10 +134,6 @@ _QUEUE_S = 30.0
 _PROMISED = Guarantee.ATOMIC | Guarantee.FENCED | Guarantee.IDEMPOTENT | Guarantee.DURABLE
 
 Answer = TypeVar("Answer")
-
-
-def _give_up(why: str) -> NoReturn:
-    raise Unavailable(why)
 
 
 class GitLeases:
@@ -157,18 +160,18 @@ class GitLeases:
         prefix: str = "refs/dibs",
         timeout_s: float = 20.0,
     ) -> Self:
-        """`git:REMOTE`. Asks the remote nothing yet.
+        """Open the store at `git:REMOTE`. Sends the remote no request yet.
 
-        `folder` is ours to keep objects in; `root` is where relative paths and remotes' names are
-        looked up. Sightings are this process's own, unless some are handed in.
+        git objects are kept in `folder`. Relative paths and names of remotes are looked up in
+        `root`. Without `observations`, the store keeps its own in memory.
         """
         clock = SystemClock() if clock is None else clock
-        seen = MemoryObservations(clock) if observations is None else observations
+        observations = MemoryObservations(clock) if observations is None else observations
         scheme, _, remote = place.partition(":")
         if scheme != "git":
             raise BadConfiguration("leases in git refs are git:REMOTE or git+github:OWNER/REPO")
         refs = GitRemote(remote, folder, root or Path.cwd(), timeout_s=timeout_s)
-        return cls(refs, seen, clock, prefix=prefix)
+        return cls(refs, observations, clock, prefix=prefix)
 
     def close(self) -> None:
         self._refs.close()
@@ -177,188 +180,200 @@ class GitLeases:
 
     def acquire(self, bid: Bid) -> AcquireResult:
         if bid.limit is not None and Guarantee.COUNTED in self.guarantees:
-            return self._queue_within(bid, bid.limit)
+            # One thread at a time: threads of one process need not race each other at the server.
+            if not self._queue.acquire(timeout=_QUEUE_S):
+                return Unproven(
+                    f"others of this process bid for stage {bid.stage!r}, and are not done"
+                )
+            try:
+                return self._acquire_within(bid, bid.limit)
+            finally:
+                self._queue.release()
 
-        def decide(known: Known) -> Kept | AcquireResult:
-            told = grants.refusal(known.record, bid)
-            if isinstance(told, Granted):
-                return _once_more(known)
-            return told if told is not None else _granted(bid, known)
+        def decide(found: FoundRecord) -> StoredLease | AcquireResult:
+            refusal = grants.refusal(found.record, bid)
+            if isinstance(refusal, Granted):
+                return _repeat_grant(found)
+            return refusal if refusal is not None else _new_grant(bid, found)
 
-        def tell(record: Record) -> AcquireResult:
+        def answer(record: Record) -> AcquireResult:
             return Granted(record.lease)
 
-        def outrun(_: str) -> AcquireResult:
+        def outrun() -> AcquireResult:
             return Unproven(f"{bid.issue} changed hands faster than it could be taken")
 
-        return self._change(bid.issue, decide, tell, outrun, guess=self._refs.guesses)
+        return self._change(bid.issue, decide, answer, outrun, guess=self._refs.guesses)
 
     def renew(self, lease: Lease) -> RenewResult:
-        def decide(known: Known) -> Kept | RenewResult:
-            made = grants.renewal(known.record, lease, _now(known))
-            return Kept.of(made, new_nonce()) if isinstance(made, Record) else made
+        def decide(found: FoundRecord) -> StoredLease | RenewResult:
+            made = grants.renewal(found.record, lease, _now(found))
+            return StoredLease.of(made, new_nonce()) if isinstance(made, Record) else made
 
-        def tell(record: Record) -> RenewResult:
+        def answer(record: Record) -> RenewResult:
             return Renewed(replace(record.lease, card=lease.card))
 
-        return self._change(lease.issue, decide, tell)
+        return self._change(lease.issue, decide, answer)
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
-        def decide(known: Known) -> Kept | ReleaseResult:
-            made = grants.ending(known.record, lease, ending, _now(known))
-            return _after(known, made) if isinstance(made, Record) else made
+        def decide(found: FoundRecord) -> StoredLease | ReleaseResult:
+            made = grants.ending(found.record, lease, ending, _now(found))
+            return _after(found, made) if isinstance(made, Record) else made
 
-        def tell(record: Record) -> ReleaseResult:
+        def answer(record: Record) -> ReleaseResult:
             return Released(record)
 
-        return self._change(lease.issue, decide, tell)
+        return self._change(lease.issue, decide, answer)
 
     def acknowledge(self, record: Record) -> None:
-        def decide(known: Known) -> Kept | None:
-            made = grants.acknowledgement(known.record, record)
-            return _after(known, made) if made is not None else None
+        def decide(found: FoundRecord) -> StoredLease | None:
+            made = grants.acknowledgement(found.record, record)
+            return _after(found, made) if made is not None else None
 
         self._change(record.lease.issue, decide, lambda _: None)
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        def decide(known: Known) -> Kept | Record | None:
-            made = grants.revoked(known.record, revocation, _now(known))
-            return _after(known, made) if made is not None else None
+        def decide(found: FoundRecord) -> StoredLease | Record | None:
+            made = grants.revoked(found.record, revocation, _now(found))
+            return _after(found, made) if made is not None else None
 
         return self._change(issue, decide, lambda record: record)
 
     def read(self, issue: IssueRef) -> Record | None:
-        def decide(known: Known) -> Kept | Record | None:
-            return known.record
+        def decide(found: FoundRecord) -> StoredLease | Record | None:
+            return found.record
 
         return self._change(issue, decide, lambda record: record)
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         held = self._records.held(self._refs.tips([self._names.held])).values()
         live = [
-            known.record
-            for known in held
-            if known.record is not None
-            and known.record.live
-            and stage in (None, known.record.lease.stage)
+            found.record
+            for found in held
+            if found.record is not None
+            and found.record.live
+            and stage in (None, found.record.lease.stage)
         ]
         live.sort(key=lambda record: (record.lease.granted_at, record.lease.issue))
         return tuple(live[: max(0, limit)])
 
     def highest(self) -> Fence:
-        found = self._records.look([self._names.leases]).values()
-        return max((known.kept.lease.fence for known in found if known.kept), default=Fence(0))
+        records = self._records.look_in([self._names.leases]).values()
+        fences = (found.stored.lease.fence for found in records if found.stored is not None)
+        return max(fences, default=Fence(0))
 
     # One record
 
     def _change(
         self,
         issue: IssueRef,
-        decide: Callable[[Known], Kept | Answer],
-        tell: Callable[[Record], Answer],
-        outrun: Callable[[str], Answer] = _give_up,
+        decide: Callable[[FoundRecord], StoredLease | Answer],
+        answer: Callable[[Record], Answer],
+        outrun: Callable[[], Answer] | None = None,
         *,
         guess: bool = True,
     ) -> Answer:
-        """Write what is decided over the record, or give the answer that needs no writing.
+        """Write the lease that `decide` makes over the record, or return its answer.
 
-        What is written is compared by the server, so it may be decided on what we remember. An
-        answer is given only on what was looked up, and on an expiry only once it is written down.
+        `answer` turns the written record into an answer. `outrun` makes the answer if rivals were
+        faster in every turn; without `outrun`, Unavailable is raised.
+
+        With `guess`, the first decision is based on the remembered record: the server compares
+        before a write. An answer without a write is returned only if the record was looked up
+        during the call, and an expired lease only after the expiry is written.
         """
         ref, refused, fresh = self._names.record(issue), "", False
-        known = self._records.remembered(ref) if guess else None
+        found = self._records.remembered(ref) if guess else None
         for _ in range(_TURNS):
-            if known is None:
-                known, fresh = self._records.find(ref), True
-            made = decide(known)
-            if isinstance(made, Kept):
-                written = self._records.replace(ref, known, made)
-                if isinstance(written, Known):
-                    return tell(_found(written))
+            if found is None:
+                found, fresh = self._records.look_up(ref), True
+            made = decide(found)
+            if isinstance(made, StoredLease):
+                written = self._records.replace(ref, found, made)
+                if isinstance(written, FoundRecord):
+                    return answer(_written_record(written))
             elif not fresh:
-                known = None
+                found = None
                 continue
-            elif known.silent:
-                written = self._records.expire(ref, known)
+            elif found.silent:
+                written = self._records.expire(ref, found)
             else:
                 return made
-            if isinstance(written, Known):
-                known = written
+            if isinstance(written, FoundRecord):
+                found = written
             else:
-                known, refused = None, written.why
-        return outrun(f"{self.name}: {issue} could not be written in {_TURNS} turns: {refused}")
+                found, refused = None, written.why
+        if outrun is not None:
+            return outrun()
+        raise Unavailable(f"{self.name}: {issue} could not be written in {_TURNS} turns: {refused}")
 
     # A limit
 
-    def _queue_within(self, bid: Bid, limit: int) -> AcquireResult:
-        """One thread at a time: those of one process need not outrun each other at the server."""
-        if not self._queue.acquire(timeout=_QUEUE_S):
-            return Unproven(f"others of this process bid for stage {bid.stage!r}, and are not done")
-        try:
-            return self._acquire_within(bid, limit)
-        finally:
-            self._queue.release()
-
     def _acquire_within(self, bid: Bid, limit: int) -> AcquireResult:
-        """Look at the stage's slots and at what is in flight, count, then push grant and slots.
+        """Read the stage's slots and the held leases, count, then push the grant and the slots.
 
-        Whoever is granted under a limit meanwhile has moved the slots, and we count again. Leases
-        that end meanwhile only leave room; one that is granted without a limit meanwhile could as
-        well have come after us.
+        If another client is granted a lease under a limit after our read, the client has moved the
+        slots: our push is refused, and we count again. Leases that end after our read only leave
+        room. A lease that is granted without a limit after our read could as well have come after
+        ours.
         """
         ref, slots_ref = self._names.record(bid.issue), self._names.slots(bid.stage)
         folders = (folder_of(ref), folder_of(slots_ref), self._names.held)
         for _ in range(_TURNS):
             tips = self._refs.tips(folders)
-            known = self._records.read({ref: tips[ref]})[ref] if ref in tips else NOTHING
-            told = grants.refusal(known.record, bid)
-            if isinstance(told, Granted):
-                if isinstance(self._records.replace(ref, known, _once_more(known)), Known):
-                    return told
+            found = self._records.read({ref: tips[ref]})[ref] if ref in tips else NOTHING
+            refusal = grants.refusal(found.record, bid)
+            if isinstance(refusal, Granted):
+                written = self._records.replace(ref, found, _repeat_grant(found))
+                if isinstance(written, FoundRecord):
+                    return refusal
                 continue
-            if told is not None:
-                return told
+            if refusal is not None:
+                return refusal
             turn = self._slots.turn(bid.stage, tips)
             taken = self._slots.taken(turn, tips, ref)
             if len(taken) >= limit:
                 return Full(len(taken))
-            kept = _granted(bid, known)
-            move = self._slots.move(turn, taken, Slot(ref, kept.lease.fence))
+            grant = _new_grant(bid, found)
+            move = self._slots.move(turn, taken, Slot(ref, grant.lease.fence))
             if move is not None:
-                written = self._records.replace(ref, known, kept, [move])
-                if isinstance(written, Known):
-                    return Granted(_found(written).lease)
+                written = self._records.replace(ref, found, grant, [move])
+                if isinstance(written, FoundRecord):
+                    return Granted(_written_record(written).lease)
         return Unproven(f"too many bid for stage {bid.stage!r} at once")
 
 
-def _granted(bid: Bid, known: Known) -> Kept:
-    record = grants.grant(bid, grants.next_fence(known.record, bid), _now(NOTHING))
-    return Kept.of(record, new_nonce())
+def _new_grant(bid: Bid, found: FoundRecord) -> StoredLease:
+    record = grants.grant(bid, grants.next_fence(found.record, bid), _now(NOTHING))
+    return StoredLease.of(record, new_nonce())
 
 
-def _once_more(known: Known) -> Kept:
-    """The same grant for the same run, with a new pulse and nothing else: whoever is told that it
-    holds may count a ttl from its asking, so others have to begin their watch anew.
+def _repeat_grant(found: FoundRecord) -> StoredLease:
+    """The grant with a new pulse and no further change, for a run that asks again.
+
+    The holder may count a ttl from the repeated request, hence watchers must begin anew.
     """
-    assert known.kept is not None, "there is a grant"
-    return replace(known.kept, pulse=new_nonce())
+    assert found.stored is not None, "there is a grant"
+    return replace(found.stored, pulse=new_nonce())
 
 
-def _after(known: Known, decided: Record) -> Kept:
-    assert known.kept is not None, "there is nothing to decide about nothing"
-    return known.kept.after(decided)
+def _after(found: FoundRecord, decided: Record) -> StoredLease:
+    assert found.stored is not None, "there is nothing to decide about nothing"
+    return found.stored.after(decided)
 
 
-def _found(known: Known) -> Record:
-    assert known.record is not None, "it was just written"
-    return known.record
+def _written_record(written: FoundRecord) -> Record:
+    assert written.record is not None, "it was just written"
+    return written.record
 
 
-def _now(known: Known) -> ServerTime:
-    """A stamp for people. A time of day that was set back does not take time from a lease."""
+def _now(found: FoundRecord) -> ServerTime:
+    """The time of day, as a stamp for people; of a held lease, no earlier than the last stamp.
+
+    So a time of day that was set back takes no time from a lease.
+    """
     wall = wall_clock()
     now = ServerTime(wall.replace(microsecond=wall.microsecond // 1000 * 1000))
-    if known.kept is None or not known.held:
+    if found.stored is None or not found.held:
         return now
-    lease = known.kept.lease
+    lease = found.stored.lease
     return max(now, ServerTime(lease.expires_at - lease.ttl))

@@ -1,24 +1,21 @@
-"""One git command at a time: where it works, which settings count, how long it may take.
+"""Running the git program, and the addresses of git remotes.
 
-Git runs in a folder that lives for one call, on an object folder that is shared: no ref, no index
-and no `FETCH_HEAD` of one call is ever another's, so threads and processes need no lock between
-them. The settings that reach the remote (credentials, ssh, proxies, `insteadOf`) are the user's,
-with those of the repository that we are in; hooks and housekeeping are not. What git says is
-turned into our errors here, and what nobody may see is left out: it is never among the words of
-a command, which everybody on the machine can read.
+`Address` keeps the secrets of a remote's address apart. Everybody on the machine can read the
+arguments of a command, and errors and logs repeat an address. So the address that git is given
+contains no secret: the account of an HTTP address reaches git through its environment, as the
+answer of a credential helper for that server alone. An address that contains, or may contain, a
+secret anywhere else is a wrong setting; the error does not repeat the address.
 
-The git program in somebody's own repository: their settings and hooks count, prompts do not.
+`GitCommands` runs git for leases in refs. Each call has a temporary git folder, on an object folder
+that all calls share. No call sees a ref, an index or a `FETCH_HEAD` of another call, so threads and
+processes need no lock between them. The settings that reach the remote (credentials, ssh, proxies,
+`insteadOf`) are the user's and those of the repository that we are in; hooks and housekeeping are
+switched off.
 
-What leases in refs need of git is in `git_process`: there, nothing of the user's repository takes
-part. Here it is the user's repository, and git behaves as it does for them, but for what could
-wait for an answer that nobody gives.
+`GitProgram` runs git in a user's own repository: git behaves as it does for the user, with the
+user's settings and hooks. Only prompts are switched off, because nobody would answer them.
 
-The address of a git remote: what may be seen of it, and what is handed to git unseen.
-
-Whoever is on the machine reads the words of a command, and errors and logs repeat an address. So
-no secret may be in the one that git is given: the account of an HTTP address reaches git through
-its environment, as the answer of a credential helper for that server alone. An address that hides
-a secret anywhere else, or may do so, is a wrong setting; the error does not repeat it.
+`outage` turns the messages of git into our errors, without secrets.
 """
 
 import os
@@ -49,7 +46,7 @@ from dibs.ports.system import GitResult
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 _SSH = re.compile(r"[^/:]*:(.*)", re.DOTALL)  # host:path, with no slash before the colon
-_OF_A_PROGRAM = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
+_TRANSPORT_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9+.-]*::")
 _UNFIT = re.compile(r"[\x00-\x1f\x7f]")
 _USER, _PASSWORD = "LEASES_GIT_USER", "LEASES_GIT_PASSWORD"
 _ALIAS = "dibs-leases:"
@@ -61,15 +58,15 @@ _ANSWER = (
 
 class Account(Struct, frozen=True):
     server: str
-    """Scheme, host and port: nobody else is told."""
+    """Scheme, host and port: git hands the account to this server only."""
     user: str
     password: str | None
-    """None: git's own credentials know it."""
+    """None: git takes it from its own credential helpers."""
 
 
 class Address(Struct, frozen=True):
     bare: str
-    """Without an account, if it is reached by HTTP."""
+    """The address; without the account if it is an HTTP address."""
     account: Account | None = None
 
     @property
@@ -77,43 +74,47 @@ class Address(Struct, frozen=True):
         return without_secrets(self.bare)
 
     def identity(self, root: Path) -> str:
-        """The same for nobody else's repository, wherever on this machine it is asked from."""
-        near = not _URL.match(self.bare) and not _SSH.match(self.bare)
-        whole = str((root / self.bare).absolute()) if near else self.bare
-        return whole.encode("utf-8", "backslashreplace").decode()  # any bytes make a file's name
+        """A name for the repository, the same in every working directory of the machine.
+
+        No other repository has the same name.
+        """
+        local = not _URL.match(self.bare) and not _SSH.match(self.bare)
+        whole = str((root / self.bare).absolute()) if local else self.bare
+        return whole.encode("utf-8", "backslashreplace").decode()  # a file name may be any bytes
 
     @property
     def given(self) -> str:
-        """What stands for it among a command's words.
+        """The address as an argument of a git command.
 
-        Where the account is ours to hand over, no rule of the user's (`insteadOf`) may put it back
-        into the address: there is none for a name of our own, and git applies one rule only.
+        If the address has an account, the argument is an alias, which `settings` resolves. Git
+        applies a single `insteadOf` rule, and the user has no rule for our alias. Hence no rule of
+        the user can put an account back into the address.
         """
         return self.bare if self.account is None else _ALIAS
 
     @property
     def settings(self) -> tuple[tuple[str, str], ...]:
-        """What git must be told, none of it secret."""
+        """The settings that git needs for this address. None of them is secret."""
         if self.account is None:
             return ()
         alias = (f"url.{self.bare}.insteadOf", _ALIAS)
-        ours = f"credential.{self.account.server}"
+        credential = f"credential.{self.account.server}"
         if self.account.password is None:
-            return alias, (f"{ours}.username", self.account.user)
-        # An empty helper makes git forget those before it.
-        return alias, (f"{ours}.helper", ""), (f"{ours}.helper", _ANSWER)
+            return alias, (f"{credential}.username", self.account.user)
+        # An empty helper makes git forget the helpers before it.
+        return alias, (f"{credential}.helper", ""), (f"{credential}.helper", _ANSWER)
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """For git's environment."""
+        """User and password as variables of git's environment."""
         if self.account is None or self.account.password is None:
             return {}
         return {_USER: self.account.user, _PASSWORD: self.account.password}
 
 
 def parse_address(text: str) -> Address:
-    """Raises BadConfiguration if a secret is, or may be, where it could be seen."""
-    if _OF_A_PROGRAM.match(text):
+    """Raises BadConfiguration if a secret is, or may be, where others could see it."""
+    if _TRANSPORT_PREFIX.match(text):
         raise BadConfiguration(
             f"git:{text.partition(':')[0]}::... is the address of a remote helper, which may hide "
             "a secret; write one that git reaches by itself"
@@ -131,40 +132,33 @@ def parse_address(text: str) -> Address:
         raise _exposed(text, "an '@' after the host (%40 in a path, %2F for a / in a password)")
     if "?" in rest or "#" in rest:
         raise _exposed(text, "a query")
-    return _of_server(scheme, authority, rest)
-
-
-def _of_server(scheme: str, authority: str, rest: str) -> Address:
-    account, at, server = authority.rpartition("@")
-    user, colon, password = account.partition(":")
+    userinfo, _, server = authority.rpartition("@")
+    user, colon, password = userinfo.partition(":")
     bare = f"{scheme}://{server}{rest}"
     if scheme.lower() not in ("http", "https"):
         if colon:
             raise _exposed(bare, "a password")
         return Address(f"{scheme}://{authority}{rest}")
-    known = Account(f"{scheme}://{server}", unquote(user), unquote(password) if colon else None)
-    if _UNFIT.search(known.user + (known.password or "")):
+    account = Account(f"{scheme}://{server}", unquote(user), unquote(password) if colon else None)
+    if _UNFIT.search(account.user + (account.password or "")):
         raise _exposed(bare, "an account that git cannot be told")
-    return Address(bare, known if at and account else None)
+    return Address(bare, account if userinfo else None)
 
 
 def _exposed(text: str, what: str) -> BadConfiguration:
+    shown = without_secrets(text)
+    if "://" not in shown:
+        shown = shown.rpartition("@")[2]  # everything before the last @ may belong to an account
     return BadConfiguration(
-        f"git:{_harmless(text)} has {what}, which others could see; "
+        f"git:{shown} has {what}, which others could see; "
         "keep the secret in a credential helper, an ssh key, or as user:password of an https "
         "address"
     )
 
 
-def _harmless(text: str) -> str:
-    """Only what comes after the last sign that may belong to an account."""
-    shown = without_secrets(text)
-    return shown if "://" in shown else shown.rpartition("@")[2]
-
-
 _RATE_LIMIT_S = 60.0
 _LEASES_ENV = {
-    "LC_ALL": "C",  # its messages are read
+    "LC_ALL": "C",  # we read git's messages
     "LANGUAGE": "",
     "GIT_TERMINAL_PROMPT": "0",
     "GCM_INTERACTIVE": "never",
@@ -181,7 +175,7 @@ _SETTINGS = (
     "fetch.writeCommitGraph=false",
     "fetch.recurseSubmodules=false",
     "fetch.prune=false",
-    "fetch.unpackLimit=100000",  # no packs: what is old can be pruned file by file
+    "fetch.unpackLimit=100000",  # no packs: old objects can be pruned file by file
     "push.followTags=false",
     "push.gpgSign=false",
     "push.recurseSubmodules=no",
@@ -190,10 +184,12 @@ _SETTINGS = (
     "credential.interactive=never",
     "color.ui=false",
 )
-# A rule of git's own settings may have put an account into an address. Rather too much than that.
+# A rule in git's settings may have put an account into an address. The pattern rather matches too
+# much than too little.
 _SECRET = re.compile(r"(?<=//)[^\s'\"]*@")
 
-# In this order: a full disk is told together with a refusal, a refusal with a hang-up.
+# Tried in this order: git reports a full disk together with a refusal, and a refusal together with
+# a hang-up.
 _FULL = re.compile(
     r"no space left|disk quota exceeded|read-only file system|corrupt", re.IGNORECASE
 )
@@ -209,7 +205,7 @@ _NOT_TOGETHER = "does not support --atomic push"
 
 
 class Ran(Struct, frozen=True):
-    """How a command ended, and what it said."""
+    """The exit code and the output of a command."""
 
     code: int
     out: bytes
@@ -220,7 +216,7 @@ class Ran(Struct, frozen=True):
         return any(line.startswith(("fatal:", "error:")) for line in self.err.splitlines())
 
 
-class Git:
+class GitCommands:
     """Git commands on one object folder, each bounded in time."""
 
     def __init__(self, objects: Path, root: Path, *, timeout_s: float) -> None:
@@ -233,16 +229,19 @@ class Git:
         self._timeout_s = timeout_s
         self._address: Address | None = None
         self.name = "git"
-        """What an error calls the place that was asked."""
+        """The name of the remote in errors."""
 
     def reach(self, address: Address) -> None:
-        """From now on, commands know how to get in there."""
+        """Use the settings and secrets of the address in all later commands."""
         self._address = address
         self.name = f"git:{address.shown}"
 
     @contextmanager
     def folder(self, shallow: Sequence[str] = ()) -> Iterator[Path]:
-        """A repository for one call. The parents of `shallow` commits are not asked for."""
+        """A temporary repository for one call. Git does not look for parents of `shallow` commits.
+
+        Yields the path of the git folder.
+        """
         with tempfile.TemporaryDirectory(prefix="dibs-git-", ignore_cleanup_errors=True) as made:
             place = Path(made)
             (place / "refs").mkdir()
@@ -253,35 +252,42 @@ class Git:
             yield place
 
     def run(self, place: Path, *words: str, given: bytes = b"") -> Ran:
-        """In a folder of our own, with our settings. Raises Unavailable if it takes too long."""
-        settings = [word for one in (*self._included, *_SETTINGS) for word in ("-c", one)]
-        where = {"GIT_OBJECT_DIRECTORY": str(self._objects)}
+        """Run git with `place` from `folder()` as git folder, and with our settings.
+
+        `given` is the input. Raises Unavailable if the command takes too long.
+        """
+        settings = [word for setting in (*self._included, *_SETTINGS) for word in ("-c", setting)]
+        env = {"GIT_OBJECT_DIRECTORY": str(self._objects)}
         if self._address is not None:
-            # Last, so that what makes git forget helpers in the user's settings spares ours.
+            # These come last: an empty helper in the user's settings makes git forget the helpers
+            # before it, and must not hit ours.
             for number, (name, text) in enumerate(self._address.settings):
                 settings.append(f"--config-env={name}=LEASES_GIT_{number}")
-                where[f"LEASES_GIT_{number}"] = text
-            where |= self._address.secrets
-        return self._finish((*settings, f"--git-dir={place}", *words), given, where)
+                env[f"LEASES_GIT_{number}"] = text
+            env |= self._address.secrets
+        return self._run((*settings, f"--git-dir={place}", *words), given, env)
 
     def ask(self, *words: str) -> Ran:
-        """About the repository that the settings are in, if they are in one."""
-        return self._finish(words, b"", {})
+        """Run git in `root`, with the settings of the repository around it, if there is one."""
+        return self._run(words, b"", {})
 
     @cached_property
     def _included(self) -> tuple[str, ...]:
-        """The settings of the repository that we are in: its credentials and proxies count."""
+        """The setting that includes the settings of the repository around `root`, if any.
+
+        Credentials and proxies of the repository count.
+        """
         found = self.ask("rev-parse", "--git-common-dir")
         folder = found.out.decode("utf-8", "surrogateescape").strip()
         if found.code or not folder:
             return ()
         return (f"include.path={self._root / folder / 'config'}",)
 
-    def _finish(self, words: Sequence[str], given: bytes, where: Mapping[str, str]) -> Ran:
+    def _run(self, words: Sequence[str], given: bytes, env: Mapping[str, str]) -> Ran:
         return bounded(
             (self._program, *words),
             place=self._root,
-            env={**without_git_variables(), **_LEASES_ENV, **where},
+            env={**without_git_variables(), **_LEASES_ENV, **env},
             given=given,
             timeout_s=self._timeout_s,
             name=self.name,
@@ -298,13 +304,14 @@ def bounded(
     name: str,
     shared: Collection[int] = (),
 ) -> Ran:
-    """One command to its end, or to the end of its time, with all that it started.
+    """Run a command in the folder `place`, for at most `timeout_s`.
 
-    Raises Unavailable, in the name of the place that was asked, if it cannot start or takes too
-    long. The open files in `shared` stay open in it.
+    If the command takes longer, raise Unavailable with `name` in the text. Raises Unavailable as
+    well if the command cannot start. If the command still runs when an error is raised, kill the
+    command and all processes that it started. The command inherits the open files in `shared`.
     """
-    # Its errors go to a file: an ssh that stays to serve the next call keeps a pipe open.
-    with tempfile.TemporaryFile() as told:
+    # Errors go to a file: an ssh that stays to serve the next call would keep a pipe open.
+    with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
                 words,
@@ -312,7 +319,7 @@ def bounded(
                 env=env,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=told,
+                stderr=errors,
                 start_new_session=True,
                 pass_fds=tuple(shared),
             )
@@ -321,28 +328,23 @@ def bounded(
         try:
             out, _ = process.communicate(given, timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            # Not from it: it repeats the whole command to whoever logs it.
+            # `from None`, because TimeoutExpired repeats the whole command in a log.
             raise Unavailable(f"{name} did not answer within {timeout_s:g} s") from None
         finally:
-            _end(process)
-        told.seek(0)
-        return Ran(process.returncode, out, told.read().decode("utf-8", "replace"))
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Whatever it started with it, if it has not ended by itself."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
+            if process.poll() is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(OSError):
+                        pipe.close()
+        errors.seek(0)
+        return Ran(process.returncode, out, errors.read().decode("utf-8", "replace"))
 
 
 def outage(ran: Ran, name: str) -> Outage:
-    """Which of our errors a failed command is."""
+    """The error for a failed command. `name`: of the remote."""
     if _NOT_TOGETHER in ran.err:
         return NotPermitted(
             f"{name}: its server does not move several refs together (atomic push), "
@@ -357,27 +359,33 @@ def outage(ran: Ran, name: str) -> Outage:
 
 
 def spoken(err: str) -> str:
-    """What git complains of, in one line and without what nobody may see."""
+    """The complaints of git in one line, without accounts in addresses."""
     lines = [line.strip() for line in err.splitlines()]
-    telling = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ERROR"))]
-    return _SECRET.sub("", "; ".join((telling or lines)[:3]))[:300]
+    complaints = [
+        line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ERROR"))
+    ]
+    return _SECRET.sub("", "; ".join((complaints or lines)[:3]))[:300]
 
 
 _PROGRAM_ENV = {
-    "LC_ALL": "C.UTF-8",  # its messages are read; names of files are not ours to re-encode
+    "LC_ALL": "C.UTF-8",  # we read git's messages, and must not re-encode the names of files
     "LANGUAGE": "",
     "GIT_TERMINAL_PROMPT": "0",
     "GCM_INTERACTIVE": "never",
-    "GIT_OPTIONAL_LOCKS": "0",  # looking must not get in the way of somebody at work
+    "GIT_OPTIONAL_LOCKS": "0",  # reading must not get in the way of a person at work
 }
 _NOTHING: Mapping[str, str] = {}
 
 
 class GitProgram(Struct, frozen=True):
-    """A `Git`: each command is bounded in time and ended with all that it started."""
+    """Implements `ports.system.Git` with the git program.
+
+    A command that takes too long is killed, with all processes that the command started.
+    """
 
     shared: tuple[int, ...] = ()
-    """Open files that every command keeps open, so that a lock on one lasts as long as it runs."""
+    """Open files that every command inherits, so that a lock on a file lasts as long as the command
+    runs."""
 
     def __call__(
         self,
@@ -403,7 +411,10 @@ class GitProgram(Struct, frozen=True):
 
 
 def _verb(args: Sequence[str]) -> str:
-    """Which command it is: an error never repeats the other words, which may be anything."""
+    """The git command among the arguments: errors name only the command.
+
+    The remaining arguments may contain anything.
+    """
     words = iter(args)
     for word in words:
         if word == "-c":

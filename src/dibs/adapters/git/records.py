@@ -1,12 +1,12 @@
-"""The records of issues in refs: found, watched, replaced in one step, and listed while held.
+"""The records of issues in git refs: their format, and how they are read, watched and replaced.
 
-Decides how a record is replaced and what may be said of one that was found. What is written into
-it, and why, is the store's business.
-
-A lease as the message of a commit: a line for people, then the record, letter for letter.
-
-`git log` and `git show` tell who holds an issue; a program reads the JSON. Every message carries a
+A record is the message of a commit: a headline for people, then the fields as JSON. So `git log`
+and `git show` show who holds an issue, and a program reads the JSON. Every message contains a
 nonce, so that no two attempts to write make the same commit.
+
+`Records` reads records, observes how long each has been unchanged, replaces a record in one step,
+and keeps a list of the held leases. It decides how a record is replaced, and whether a record that
+was found is live. The store (`leases`) decides what is written into a record, and why.
 """
 
 import json
@@ -33,17 +33,17 @@ from dibs.ports.system import Clock
 _LONGEST_HEADLINE = 120
 
 
-class Kept(Struct, frozen=True):
-    """What is kept of an issue: its last lease, and the sign of life by which it is watched."""
+class StoredLease(Struct, frozen=True):
+    """The stored record of an issue: the last lease, and the pulse by which clients watch it."""
 
     lease: Lease
     pulse: str
-    """New with each grant and each renewal, and with nothing else: a revoke gives no more time."""
+    """New with each grant and each renewal, and only then: a revoke gives no more time."""
     ending: Ending | None = None
     painted: bool = True
     revocation: Revocation | None = None
     expired: bool = False
-    """Somebody watched it for a ttl, and wrote that down: nothing revives it."""
+    """A client watched the lease for a ttl and wrote the expiry down: nothing revives the lease."""
 
     @classmethod
     def of(cls, record: Record, pulse: str) -> Self:
@@ -51,20 +51,20 @@ class Kept(Struct, frozen=True):
 
     @property
     def held(self) -> bool:
-        """Not ended, not forced out, and nobody has written that it expired."""
+        """Whether no ending, no forced revocation and no expiry is written."""
         forced = self.revocation is not None and self.revocation.force
         return self.ending is None and not self.expired and not forced
 
     @property
     def version(self) -> str:
-        """What a watcher watches: it changes with every sign of life, and at the end."""
+        """The value that a watcher observes: new with every pulse, and when the lease ends."""
         return self.pulse if self.held else f"{self.pulse} over"
 
-    def reading(self, age: timedelta) -> Record:
-        """The record, for somebody who has known this version of it for so long.
+    def record(self, age: timedelta) -> Record:
+        """The record for a client that has known the version for `age`.
 
-        The stamps are of the writer's time of day, so `as_of` is reckoned from them: the record is
-        live exactly if it is held and was not watched for a ttl.
+        The stamps are of the writer's time of day, hence `as_of` is computed from them and the age:
+        the record is live exactly if the lease is held and `age` is less than a ttl.
         """
         watched = age - self.lease.ttl if self.held else age
         return Record(
@@ -76,7 +76,7 @@ class Kept(Struct, frozen=True):
         )
 
     def after(self, record: Record) -> Self:
-        """The same sign of life, with what somebody decided."""
+        """The stored lease with the decisions of `record` and the same pulse."""
         return replace(
             self,
             lease=record.lease,
@@ -134,8 +134,8 @@ def new_nonce() -> str:
     return secrets.token_hex(8)
 
 
-def write_record(kept: Kept) -> str:
-    lease, ending, revocation = kept.lease, kept.ending, kept.revocation
+def write_record(stored: StoredLease) -> str:
+    lease, ending, revocation = stored.lease, stored.ending, stored.revocation
     fields = _Fields(
         dibs=1,
         repo=lease.issue.repo,
@@ -147,24 +147,26 @@ def write_record(kept: Kept) -> str:
         ttl_ms=lease.ttl // timedelta(milliseconds=1),
         granted_at=lease.granted_at,
         expires_at=lease.expires_at,
-        pulse=kept.pulse,
+        pulse=stored.pulse,
         beats=lease.beats,
         outcome=ending.outcome.value if ending else None,
         next=ending.next if ending else None,
         note=ending.note if ending else "",
-        painted=kept.painted,
+        painted=stored.painted,
         revoked_by=revocation.by if revocation else None,
         revoked_why=revocation.reason if revocation else "",
         forced=revocation.force if revocation else False,
-        expired=kept.expired,
+        expired=stored.expired,
         nonce=new_nonce(),
     )
-    return _message(_headline(kept), fields)
+    return _message(_headline(stored), fields)
 
 
-def read_record(message: str, ref: str) -> Kept:
-    """Raises Damaged if the commit is none of ours."""
+def read_record(message: str, ref: str) -> StoredLease:
+    """Raises Damaged if dibs did not write the message. `ref` is named in the error."""
     fields = _body(message, _Fields, ref)
+    ending: Ending | None = None
+    revocation: Revocation | None = None
     try:
         lease = Lease(
             issue=IssueRef(fields.repo, fields.key),
@@ -177,12 +179,18 @@ def read_record(message: str, ref: str) -> Kept:
             expires_at=server_time(fields.expires_at),
             beats=fields.beats,
         )
-        return Kept(
+        if fields.outcome is not None:
+            following = StageName(fields.next) if fields.next is not None else None
+            ending = Ending(Outcome(fields.outcome), following, fields.note)
+        if fields.revoked_by is not None:
+            by, why = fields.revoked_by, fields.revoked_why
+            revocation = Revocation(lease.run, by, why, force=fields.forced)
+        return StoredLease(
             lease,
             fields.pulse,
-            _ending(fields),
+            ending,
             painted=fields.painted,
-            revocation=_revocation(fields),
+            revocation=revocation,
             expired=fields.expired,
         )
     except (ValueError, OverflowError) as flaw:
@@ -204,30 +212,16 @@ def read_slots(message: str, ref: str) -> list[Slot]:
     return [Slot(slot.record, Fence(slot.fence)) for slot in fields.slots]
 
 
-def _ending(fields: _Fields) -> Ending | None:
-    if fields.outcome is None:
-        return None
-    following = StageName(fields.next) if fields.next is not None else None
-    return Ending(Outcome(fields.outcome), following, fields.note)
-
-
-def _revocation(fields: _Fields) -> Revocation | None:
-    if fields.revoked_by is None:
-        return None
-    run = RunId(fields.run)
-    return Revocation(run, fields.revoked_by, fields.revoked_why, force=fields.forced)
-
-
-def _headline(kept: Kept) -> str:
-    lease = kept.lease
-    match kept:
-        case Kept(ending=Ending(outcome=outcome)):
+def _headline(stored: StoredLease) -> str:
+    lease = stored.lease
+    match stored:
+        case StoredLease(ending=Ending(outcome=outcome)):
             what = f"{outcome.value} by {lease.holder}"
-        case Kept(expired=True):
+        case StoredLease(expired=True):
             what = f"the lease of {lease.holder} expired"
-        case Kept(revocation=Revocation(force=True, by=by)):
+        case StoredLease(revocation=Revocation(force=True, by=by)):
             what = f"taken from {lease.holder} by {by}"
-        case Kept(revocation=Revocation(by=by)):
+        case StoredLease(revocation=Revocation(by=by)):
             what = f"held by {lease.holder}, asked to stop by {by}"
         case _:
             what = f"held by {lease.holder}"
@@ -238,17 +232,11 @@ def _message(headline: str, fields: msgspec.Struct) -> str:
     line = " ".join("".join(sign if sign.isprintable() else " " for sign in headline).split())
     values = msgspec.to_builtins(fields)
     body = json.dumps(values, ensure_ascii=False, indent=1)
-    if not _writable(body):
-        body = json.dumps(values, indent=1)  # half a character: only escaped can it be written
-    return f"{line[:_LONGEST_HEADLINE]}\n\n{body}\n"
-
-
-def _writable(text: str) -> bool:
     try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        body.encode()
+    except UnicodeEncodeError:  # a lone surrogate can be written only as an escape
+        body = json.dumps(values, indent=1)
+    return f"{line[:_LONGEST_HEADLINE]}\n\n{body}\n"
 
 
 def _body(message: str, shape: type[Any], ref: str) -> Any:
@@ -267,199 +255,213 @@ def _damaged(ref: str) -> Damaged:
 
 _MOST_REMEMBERED = 10_000
 _MOST_AT_ONCE = 50
-_LITTER = timedelta(minutes=10)
+_STRAY_AFTER = timedelta(minutes=10)
 
 
-class Known(Struct, frozen=True):
-    """A record as it was found, and what we may say of it; all None if there is none."""
+class FoundRecord(Struct, frozen=True):
+    """A record as it was found in a ref, and as we judge it; all None if the ref does not exist."""
 
     commit: str | None = None
-    kept: Kept | None = None
+    stored: StoredLease | None = None
     record: Record | None = None
 
     @property
     def held(self) -> bool:
-        return self.kept is not None and self.kept.held
-
-    @property
-    def live(self) -> bool:
-        return self.record is not None and self.record.live
+        return self.stored is not None and self.stored.held
 
     @property
     def silent(self) -> bool:
-        """Watched for a ttl, and nobody has written that down yet."""
-        return self.held and not self.live
+        """Whether we have watched the lease for a ttl, and the expiry is not written yet."""
+        return self.held and not (self.record is not None and self.record.live)
 
 
-NOTHING = Known()
+NOTHING = FoundRecord()
 
 
 class Records:
-    """Every record under one prefix of one repository, as this client knows it."""
+    """The records under a prefix in a repository, with a memory of the last state of each."""
 
     def __init__(self, refs: Refs, observations: Observations, clock: Clock, names: Names) -> None:
-        self._refs, self._seen, self._clock, self._names = refs, observations, clock, names
+        self._refs, self._observations, self._clock, self._names = refs, observations, clock, names
         self._lock = Lock()
-        self._last: OrderedDict[str, tuple[str, Kept]] = OrderedDict()
+        self._last: OrderedDict[str, tuple[str, StoredLease]] = OrderedDict()
 
-    # Looking
+    # Reading
 
-    def remembered(self, ref: str) -> Known:
-        """What was last found there. Good enough to expect, and never to answer with."""
+    def remembered(self, ref: str) -> FoundRecord:
+        """The record as we last saw it: good enough to expect in a write, never for an answer."""
         with self._lock:
             last = self._last.get(ref)
-        return self._known(ref, *last) if last is not None else NOTHING
+        return self._judge(ref, *last) if last is not None else NOTHING
 
-    def find(self, ref: str) -> Known:
-        return self.look([folder_of(ref)]).get(ref, NOTHING)
+    def look_up(self, ref: str) -> FoundRecord:
+        return self.look_in([folder_of(ref)]).get(ref, NOTHING)
 
-    def look(self, folders: Iterable[str]) -> dict[str, Known]:
+    def look_in(self, folders: Iterable[str]) -> dict[str, FoundRecord]:
+        """All records in these folders, by ref."""
         asked = sorted(folders)
         tips = self._refs.tips(asked) if asked else {}
         return self.read({ref: at for ref, at in tips.items() if self._names.is_record(ref)})
 
-    def read(self, tips: Mapping[str, str]) -> dict[str, Known]:
+    def read(self, tips: Mapping[str, str]) -> dict[str, FoundRecord]:
+        """The records in the commits of `tips`, by ref."""
         messages = self._refs.messages(tips.values())
-        return {ref: self._taken_in(ref, at, messages[at]) for ref, at in tips.items()}
+        found: dict[str, FoundRecord] = {}
+        for ref, commit in tips.items():
+            stored = read_record(messages[commit], ref)
+            if self._names.record(stored.lease.issue) != ref:
+                raise Damaged(f"{self._refs.name}: {ref} tells of {stored.lease.issue}")
+            self._remember(ref, commit, stored)
+            found[ref] = self._judge(ref, commit, stored)
+        return found
 
-    def _taken_in(self, ref: str, commit: str, message: str) -> Known:
-        kept = read_record(message, ref)
-        if self._names.record(kept.lease.issue) != ref:
-            raise Damaged(f"{self._refs.name}: {ref} tells of {kept.lease.issue}")
-        self._remember(ref, commit, kept)
-        return self._known(ref, commit, kept)
+    def _judge(self, ref: str, commit: str, stored: StoredLease) -> FoundRecord:
+        """The record, live or not by how long we have observed its version."""
+        age = self._observations.age(self._observed_as(ref), stored.version)
+        return FoundRecord(commit, stored, stored.record(age))
 
-    def _known(self, ref: str, commit: str, kept: Kept) -> Known:
-        age = self._seen.age(self._watched(ref), kept.version)
-        return Known(commit, kept, kept.reading(age))
-
-    def _remember(self, ref: str, commit: str, kept: Kept) -> None:
+    def _remember(self, ref: str, commit: str, stored: StoredLease) -> None:
         with self._lock:
-            self._last[ref] = commit, kept
+            self._last[ref] = commit, stored
             self._last.move_to_end(ref)
             while len(self._last) > _MOST_REMEMBERED:
                 self._last.popitem(last=False)
 
-    def _watched(self, ref: str) -> str:
+    def _observed_as(self, ref: str) -> str:
         return f"{self._refs.identity} {ref}"
 
-    # Replacing one
+    # Replacing a record
 
     def replace(
-        self, ref: str, known: Known, kept: Kept, others: Iterable[Move] = ()
-    ) -> Known | Refused:
-        """The record as it stands now, unless it was not the known one any more."""
+        self, ref: str, found: FoundRecord, stored: StoredLease, others: Iterable[Move] = ()
+    ) -> FoundRecord | Refused:
+        """Write `stored` over the record `found`, and make the `others` moves in the same push.
+
+        Returns the new record; Refused if the ref is no longer at the commit of `found`.
+        """
         sent_at = self._clock.now()
-        commit = self._refs.commit(write_record(kept), known.commit)
+        commit = self._refs.commit(write_record(stored), found.commit)
         if commit is None:
             return Refused("what it replaces is not at hand any more")
-        entries = self._entries(known.kept, kept, commit)
-        refused = self._push([Move(ref, commit, known.commit), *others, *entries])
+        entries = self._entry_moves(found.stored, stored, commit)
+        refused = self._push([Move(ref, commit, found.commit), *others, *entries])
         if refused is not None:
             return refused
-        return self._written(ref, known, commit, kept, sent_at)
+        return self._note_written(ref, found, commit, stored, sent_at)
 
-    def expire(self, ref: str, known: Known) -> Known | Refused:
-        """Write down that it was watched for a ttl. Whoever may not write has watched it too."""
-        assert known.kept is not None, "what expired is there"
-        kept = replace(known.kept, expired=True)
+    def expire(self, ref: str, found: FoundRecord) -> FoundRecord | Refused:
+        """Write down the expiry of a lease that we have watched for a ttl.
+
+        A client without permission to write gets the expired record as well: the client has watched
+        the lease all the same.
+        """
+        assert found.stored is not None, "what expired is there"
+        stored = replace(found.stored, expired=True)
         try:
-            return self.replace(ref, known, kept)
+            return self.replace(ref, found, stored)
         except NotPermitted:
-            return Known(known.commit, kept, known.record)
+            return FoundRecord(found.commit, stored, found.record)
 
     def _push(self, moves: list[Move]) -> Refused | None:
-        """If the reply is lost, what came of it is looked up: it may well have been done."""
+        """Move the refs. If the reply is lost or unsure, look up whether the moves were done."""
         try:
             refused = self._refs.swap(moves)
         except Unavailable as lost:
-            return self._looked_up(moves[0], lost)
+            return self._refused_by_now(moves[0], lost)
         if refused is None or refused.sure:
             return refused
-        return refused if self._looked_up(moves[0], None) is not None else None
+        return refused if self._refused_by_now(moves[0], None) is not None else None
 
-    def _looked_up(self, move: Move, lost: Unavailable | None) -> Refused | None:
+    def _refused_by_now(self, move: Move, lost: Unavailable | None) -> Refused | None:
+        """Look up where the ref is. None: the move was done.
+
+        Raises `lost` if the ref has not moved at all, because the move may still be done later.
+        """
         found = self._refs.tips([folder_of(move.ref)]).get(move.ref)
         if found == move.to:
             return None
         if lost is not None and found == move.expected:
-            raise lost  # and it may still come to pass
+            raise lost
         return Refused("the reply was lost, and the record has changed since")
 
-    def _written(
-        self, ref: str, before: Known, commit: str, kept: Kept, sent_at: LocalTime
-    ) -> Known:
-        self._remember(ref, commit, kept)
-        if before.kept is None or before.kept.version != kept.version:
-            # Known from before it was sent: no holder trusts its own pulse from earlier on.
-            ago = timedelta(seconds=self._clock.now() - sent_at)
-            with suppress(Outage):  # then we only watch it for longer; what was written stands
-                self._seen.note(self._watched(ref), kept.version, ago)
-        return self._known(ref, commit, kept)
+    def _note_written(
+        self, ref: str, before: FoundRecord, commit: str, stored: StoredLease, sent_at: LocalTime
+    ) -> FoundRecord:
+        """Remember our own write, and observe a new version from `sent_at` on.
 
-    def _entries(self, before: Kept | None, after: Kept, commit: str) -> list[Move]:
-        """A lease is listed while it is held."""
+        No holder can trust its own pulse from an earlier time than `sent_at`.
+        """
+        self._remember(ref, commit, stored)
+        if before.stored is None or before.stored.version != stored.version:
+            ago = timedelta(seconds=self._clock.now() - sent_at)
+            with suppress(Outage):  # then we only watch it for longer; the write stands
+                self._observations.note(self._observed_as(ref), stored.version, ago)
+        return self._judge(ref, commit, stored)
+
+    def _entry_moves(
+        self, before: StoredLease | None, after: StoredLease, commit: str
+    ) -> list[Move]:
+        """The moves that keep the list of held leases right: a lease has an entry while held."""
         old = self._names.entry(before.lease) if before is not None and before.held else None
         new = self._names.entry(after.lease) if after.held else None
         if old == new:
             return []
-        gone = [Move(old, None, guarded=False)] if old is not None else []
-        return [*gone, Move(new, commit, guarded=False)] if new is not None else gone
+        removed = [Move(old, None, guarded=False)] if old is not None else []
+        return [*removed, Move(new, commit, guarded=False)] if new is not None else removed
 
-    # Those that are listed
+    # The list of held leases
 
-    def held(self, entries: Mapping[str, str]) -> dict[str, Known]:
-        """The records that these entries are about and that are held, by their refs.
+    def held(self, entries: Mapping[str, str]) -> dict[str, FoundRecord]:
+        """The held records among the records that the entries name, by ref.
 
-        The entries only say where to look. Expiries are written down on the way.
+        Entries only show where to look. Expiries are written on the way, many at once; if a
+        write fails, the next client that looks does the same.
         """
         about = {entry: self._names.record_of(entry) for entry in entries}
-        found = self.look({folder_of(ref) for ref in about.values() if ref is not None})
+        found = self.look_in({folder_of(ref) for ref in about.values() if ref is not None})
         confirmed = {
-            self._names.entry(one.kept.lease)
-            for one in found.values()
-            if one.kept is not None and one.kept.held
+            self._names.entry(record.stored.lease)
+            for record in found.values()
+            if record.stored is not None and record.stored.held
         }
-        self._clear({entry: at for entry, at in entries.items() if entry not in confirmed})
-        self._expire_many(found)
-        return {ref: known for ref, known in found.items() if known.held}
-
-    def _expire_many(self, found: dict[str, Known]) -> None:
-        """As many at once as can be; what cannot be written is left to the next who looks."""
-        silent = [ref for ref, known in found.items() if known.silent][:_MOST_AT_ONCE]
+        self._delete_stray({entry: at for entry, at in entries.items() if entry not in confirmed})
+        silent = [ref for ref, record in found.items() if record.silent][:_MOST_AT_ONCE]
         groups = [silent] if self._refs.atomic else [[ref] for ref in silent]
         with suppress(Outage):
             for group in filter(None, groups):
                 found |= self._expire_together({ref: found[ref] for ref in group})
+        return {ref: record for ref, record in found.items() if record.held}
 
-    def _expire_together(self, silent: Mapping[str, Known]) -> dict[str, Known]:
+    def _expire_together(self, silent: Mapping[str, FoundRecord]) -> dict[str, FoundRecord]:
+        """Write the expiry of several leases in one push. Returns the new records, if any."""
         sent_at = self._clock.now()
         moves: list[Move] = []
-        over: list[tuple[str, str, Kept]] = []
-        for ref, known in silent.items():
-            assert known.kept is not None, "what is silent is there"
-            kept = replace(known.kept, expired=True)
-            commit = self._refs.commit(write_record(kept), known.commit)
+        expired: list[tuple[str, str, StoredLease]] = []
+        for ref, found in silent.items():
+            assert found.stored is not None, "what is silent is there"
+            stored = replace(found.stored, expired=True)
+            commit = self._refs.commit(write_record(stored), found.commit)
             if commit is not None:
-                moves.append(Move(ref, commit, known.commit))
-                moves += self._entries(known.kept, kept, commit)
-                over.append((ref, commit, kept))
+                moves.append(Move(ref, commit, found.commit))
+                moves += self._entry_moves(found.stored, stored, commit)
+                expired.append((ref, commit, stored))
         if not moves or self._refs.swap(moves) is not None:
             return {}
         return {
-            ref: self._written(ref, silent[ref], commit, kept, sent_at)
-            for ref, commit, kept in over
+            ref: self._note_written(ref, silent[ref], commit, stored, sent_at)
+            for ref, commit, stored in expired
         }
 
-    def _clear(self, litter: Mapping[str, str]) -> None:
-        """Entries that no record confirms: of a bid that lost, or of an end that was cut short.
+    def _delete_stray(self, entries: Mapping[str, str]) -> None:
+        """Delete old entries that no record confirms, left by a lost bid or an unfinished ending.
 
-        Where an entry is written before its record, a young one may be about to be confirmed.
+        Young entries stay: where an entry is written before its record, the record may be about to
+        confirm the entry.
         """
         old = [
             Move(entry, None, guarded=False)
-            for entry, commit in litter.items()
-            if self._seen.age(self._watched(entry), commit) > _LITTER
+            for entry, commit in entries.items()
+            if self._observations.age(self._observed_as(entry), commit) > _STRAY_AFTER
         ]
         if old:
             with suppress(Outage):

@@ -1,14 +1,13 @@
-"""Refs of a git repository as registers that many machines swap: their names, and the port.
+"""Refs of a git repository as registers that many machines swap: names, and access with git.
 
-`GitRemote` reaches a repository with git itself, `GithubRefs` through GitHub's API. Both know refs
-and commits with a message; what a message means is not theirs to know.
+`Names` defines which refs a store uses. `GitRemote` reaches any git remote with git itself;
+`GithubRefs`, in another package, uses GitHub's API. Both know refs, and commits with a message and
+an empty tree. Neither knows what a message means.
 
-Any git remote, by git itself: commits with an empty tree, and refs that are swapped by a push.
-
-A push says where it expects each ref (`--force-with-lease`), the server compares under its own
-lock, and `--atomic` makes several refs one step. A look is one fetch: it asks for the refs of some
-folders only, which `git ls-remote` cannot, and brings their last commits along. Nothing older is
-fetched, so that the length of a record's history costs a reader nothing.
+A push names the commit at which it expects each ref (`--force-with-lease`). The server compares
+under its own lock, and `--atomic` moves several refs in one step. A read is one fetch: it asks for
+the refs of some folders only, which `git ls-remote` cannot, and brings their last commits along. It
+fetches no older commit, so the length of a record's history costs a reader nothing.
 """
 
 import hashlib
@@ -20,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from dibs.adapters.git.program import Address, Git, Ran, outage, parse_address, spoken
+from dibs.adapters.git.program import Address, GitCommands, outage, parse_address, spoken
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Lease
@@ -32,11 +31,11 @@ _LONGEST_PART = 80
 
 
 class Names:
-    """Where things are kept. Each ref has a folder of its own, so that it can be asked for alone.
+    """The names of the refs. Each ref has its own folder, so a client can fetch a single ref.
 
-    `leases/REPO/KEY/record` is the record of an issue and is never deleted. While a lease is held,
-    `held/REPO/KEY/FENCE-RUN` says so: what is in flight can be listed without all that ever was.
-    `stages/STAGE/slots` is moved by each grant under a limit.
+    `leases/REPO/KEY/record` is the record of an issue and is never deleted. The entry
+    `held/REPO/KEY/FENCE-RUN` exists while a lease is held: with the entries, a client can list the
+    held leases without reading all records. Each grant under a limit moves `stages/STAGE/slots`.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -55,7 +54,7 @@ class Names:
         return f"{self.held}{_path(lease.issue)}/{lease.fence}-{quoted(lease.run)}"
 
     def record_of(self, entry: str) -> str | None:
-        """The record that an entry under `held` is about; None if it is none of ours."""
+        """The ref of the record that an entry under `held` is about; None if not our entry."""
         found = self._entry.fullmatch(entry)
         return f"{self.leases}{found[1]}/record" if found else None
 
@@ -68,10 +67,11 @@ def folder_of(ref: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Any text as one part of a ref's name: legible where it can be, and never the same for two.
+    """Any text as a part of a ref's name: legible if possible, and different for different texts.
 
-    Only letters, digits, `_` and `-` stand for themselves. Git forbids much of the rest somewhere
-    (dots, `@{`, `~`), and a percent sign would have to be quoted again in an address.
+    Only letters, digits, `_` and `-` stand for themselves. Git forbids many of the remaining
+    characters in some places (dots, `@{`, `~`), and a percent sign would have to be quoted again in
+    an address.
     """
     if not text:
         return "="
@@ -79,7 +79,7 @@ def quoted(text: str) -> str:
     name = "".join(sign if (sign := chr(byte)) in _PLAIN else f"={byte:02X}" for byte in raw)
     if len(name) <= _LONGEST_PART:
         return name
-    # A file system takes names of so many bytes only. No short name has two signs in a row.
+    # File systems limit the length of a name. No short name contains two equals signs in a row.
     return f"{name[:_LONGEST_PART]}=={hashlib.sha256(raw).hexdigest()}"
 
 
@@ -88,11 +88,11 @@ def _path(issue: IssueRef) -> str:
 
 
 _MOST_REMEMBERED = 10_000
-# As git itself estimates: so many files in one of the 256 folders, and there are thousands.
+# As git itself estimates: with so many files in one of the 256 folders, there are thousands.
 _SAMPLE, _MANY = "17", 40
 _FETCHED = re.compile(r"([0-9a-f]{40})\t[^\t]*\t'(refs/[^']+)'")
 _REFUSED = re.compile(r"!\t([^\t]*)\t(.*)")
-# Said by the server's rules, and not by its lock: trying again will not help.
+# Refusals by the server's rules, not by its comparison: trying again does not help.
 _DECLINED = re.compile(
     r"hook declined|denied|deny|protected|prohibited|not allowed|forbidden|read.only|hidden ref"
     r"|not permitted|refusing",
@@ -102,17 +102,17 @@ _UNCLEAR = "failed to report status"
 
 
 class GitRemote:
-    """The refs of one remote: an address, a path, or the name of one of the repository's own."""
+    """The refs of a remote, given as an address, a path, or the name of a remote in `root`."""
 
     atomic = True
-    guesses = True  # a push that expects the wrong thing is refused before anything is sent
+    guesses = True  # a push that expects the wrong commit is refused before objects are sent
 
     def __init__(self, remote: str, folder: Path, root: Path, *, timeout_s: float) -> None:
         if not remote or remote.startswith("-"):
             shown = without_secrets(remote)
             raise BadConfiguration(f"'git:{shown}' names no remote; write it as git:REMOTE")
         self._objects = folder.absolute() / "objects"
-        self._git = Git(self._objects, root, timeout_s=timeout_s)
+        self._git = GitCommands(self._objects, root, timeout_s=timeout_s)
         address = self._resolve(remote)
         self._git.reach(address)
         self._address = address.given
@@ -123,25 +123,30 @@ class GitRemote:
         self._messages: OrderedDict[str, str] = OrderedDict()
 
     def _resolve(self, remote: str) -> Address:
-        """One address for reading and writing: a remote may have several, or one for each."""
+        """The address to use for reading and writing.
+
+        A remote may have several addresses, or different addresses for reading and writing. We use
+        the first to which git pushes.
+        """
         if remote.startswith("~/"):
             return parse_address(str(Path(remote).expanduser()))
-        if ":" not in remote:  # otherwise it is no name, and may have a password in it
-            return parse_address(self._told("remote", "get-url", "--push", remote) or remote)
+        if ":" not in remote:  # with a colon it is not a name, and may contain a password
+            return parse_address(self._output_of("remote", "get-url", "--push", remote) or remote)
         address = parse_address(remote)
         if address.account is not None:
             return address
-        # A rule of the user's (`insteadOf`) may bring an account along.
-        return parse_address(self._told("ls-remote", "--get-url", remote) or remote)
+        # A rule of the user (`insteadOf`) may add an account to the address.
+        return parse_address(self._output_of("ls-remote", "--get-url", remote) or remote)
 
-    def _told(self, *words: str) -> str:
+    def _output_of(self, *words: str) -> str:
+        """The output of a git command; empty if the command failed."""
         ran = self._git.ask(*words)
         return "" if ran.code else ran.out.decode("utf-8", "surrogateescape").strip()
 
     def close(self) -> None:
-        """Nothing stays open between two calls."""
+        """Does nothing, because nothing stays open between two calls."""
 
-    # Looking
+    # Reading
 
     def tips(self, folders: Sequence[str]) -> Mapping[str, str]:
         self._prepare()
@@ -149,28 +154,36 @@ class GitRemote:
         with self._git.folder() as place:
             fetch = ("fetch", "--quiet", "--depth=1", "--no-tags", "--stdin", self._address)
             ran = self._git.run(place, *fetch, given=wanted.encode())
-            found = _fetched(place)
-        if ran.code and not _nothing_there(ran, found):
-            raise outage(ran, self.name)
+            try:
+                fetched = (place / "FETCH_HEAD").read_text("utf-8", errors="replace")
+            except FileNotFoundError:
+                fetched = ""
+        found = {ref: commit for commit, ref in _FETCHED.findall(fetched)}
+        if ran.code:
+            # If no ref matches a fetch with a depth, git fails without an error message. The second
+            # text is about an empty repository, by the old protocol.
+            none_match = ran.code == 1 and not ran.failed_loudly
+            if found or not (none_match or "no matching remote head" in ran.err):
+                raise outage(ran, self.name)
         return found
 
     def messages(self, commits: Iterable[str]) -> Mapping[str, str]:
         wanted = set(commits)
         with self._lock:
-            known = {one: self._messages[one] for one in wanted if one in self._messages}
-        unknown = sorted(wanted - known.keys())
+            cached = {at: self._messages[at] for at in wanted if at in self._messages}
+        unknown = sorted(wanted - cached.keys())
         if not unknown:
-            return known
+            return cached
         asked = "".join(f"{commit}\n" for commit in unknown).encode()
         with self._git.folder() as place:
             ran = self._git.run(place, "cat-file", "--batch", given=asked)
         if ran.code:
             raise outage(ran, self.name)
-        read = _batch(ran.out)
+        read = _parse_batch(ran.out)
         if missing := [commit for commit in unknown if commit not in read]:
             raise Damaged(f"{self.name}: {missing[0]} is not a commit, or did not come")
         self._remember(read.items())
-        return {**known, **read}
+        return {**cached, **read}
 
     def _remember(self, messages: Iterable[tuple[str, str]]) -> None:
         with self._lock:
@@ -187,7 +200,7 @@ class GitRemote:
         with self._git.folder([parent] if parent is not None else ()) as place:
             ran = self._git.run(place, "commit-tree", EMPTY_TREE, *parents, given=message.encode())
         if ran.code and parent is not None and "not a valid object" in ran.err:
-            return None  # pruned since we read it
+            return None  # the parent was pruned since we read it
         if ran.code:
             raise outage(ran, self.name)
         commit = ran.out.decode("ascii").strip()
@@ -196,7 +209,7 @@ class GitRemote:
         return commit
 
     def swap(self, moves: Sequence[Move]) -> Refused | None:
-        # Without `+`: that would push even where the ref is not as expected.
+        # A guarded move has no `+`, which would push even if the ref is not where we expect it.
         leases = [
             f"--force-with-lease={move.ref}:{move.expected or ''}" for move in moves if move.guarded
         ]
@@ -207,25 +220,23 @@ class GitRemote:
         push = ("push", "--porcelain", "--atomic", "--no-verify", *leases, self._address)
         with self._git.folder([move.expected for move in moves if move.expected]) as place:
             ran = self._git.run(place, *push, *changes)
-        return self._refusal(ran) if ran.code else None
-
-    def _refusal(self, ran: Ran) -> Refused:
-        """What was said of each ref; anything else leaves it open, and is raised."""
-        told = _REFUSED.findall(ran.out.decode("utf-8", "replace"))
-        reasons = "; ".join(sorted({reason for _, reason in told}))
-        if not told or _UNCLEAR in reasons:
-            raise outage(ran, self.name)
-        if "unpacker error" in reasons:
+        if not ran.code:
+            return None
+        # If git names no ref that was refused, the outcome is open, and an error is raised.
+        refusals = _REFUSED.findall(ran.out.decode("utf-8", "replace"))
+        reasons = "; ".join(sorted({reason for _, reason in refusals}))
+        if not refusals or _UNCLEAR in reasons or "unpacker error" in reasons:
             raise outage(ran, self.name)
         if _DECLINED.search(reasons):
             raise NotPermitted(f"{self.name} declined the push: {reasons}; {spoken(ran.err)}")
-        # What reaches the server may reach it twice: curl sends again what it got no reply to.
+        # A request may reach the server twice, because curl repeats a request without a reply. So a
+        # refusal by the server may be caused by our own first request.
         return Refused(reasons, sure="[remote" not in reasons)
 
     # The object folder
 
     def _prepare(self) -> None:
-        """Once for each client: the folder, the empty tree, and no more old objects than needed."""
+        """Create the folder and the empty tree, and prune old objects. Done once per client."""
         if self._ready:
             return
         try:
@@ -239,47 +250,27 @@ class GitRemote:
                 ran = self._git.run(place, "mktree")
                 if ran.code:
                     raise outage(ran, self.name)
-            if _crowded(self._objects):
-                # What is younger may be on its way. Whoever remembers what is older looks again.
+            crowded = False
+            with suppress(OSError):
+                crowded = sum(1 for _ in (self._objects / _SAMPLE).iterdir()) > _MANY
+            if crowded:
+                # Younger objects may be part of a push that is under way. A client that remembers
+                # an older object reads again when it is gone.
                 with suppress(Outage):
                     self._git.run(place, "prune", "--expire=1.day.ago")
         self._ready = True
 
 
-def _fetched(place: Path) -> dict[str, str]:
-    try:
-        text = (place / "FETCH_HEAD").read_text("utf-8", errors="replace")
-    except FileNotFoundError:
-        return {}
-    return {ref: commit for commit, ref in _FETCHED.findall(text)}
-
-
-def _nothing_there(ran: Ran, found: Mapping[str, str]) -> bool:
-    """Git calls it a failure, without a word, if no ref matches a fetch with a depth."""
-    if found:
-        return False
-    if ran.code == 1 and not ran.failed_loudly:
-        return True
-    return "no matching remote head" in ran.err  # an empty repository, by the old protocol
-
-
-def _batch(out: bytes) -> dict[str, str]:
-    """The messages of commits, as `cat-file --batch` tells them."""
+def _parse_batch(out: bytes) -> dict[str, str]:
+    """The messages of commits, by commit, in the output of `cat-file --batch`."""
     read, at = {}, 0
     while (end := out.find(b"\n", at)) >= 0:
         words = out[at:end].decode("ascii", "replace").split()
         at = end + 1
-        if len(words) == 3:  # otherwise it says that there is no such object
+        if len(words) == 3:  # otherwise the line reports a missing object
             commit, kind, size = words[0], words[1], int(words[2])
             if kind == "commit":
                 message = out[at : at + size].partition(b"\n\n")[2]
                 read[commit] = message.decode("utf-8", "replace")
             at += size + 1
     return read
-
-
-def _crowded(objects: Path) -> bool:
-    try:
-        return sum(1 for _ in (objects / _SAMPLE).iterdir()) > _MANY
-    except OSError:
-        return False
