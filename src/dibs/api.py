@@ -19,7 +19,7 @@ from dibs.core.issue import Draft, Issue
 from dibs.core.named import chosen_hold, hold_ref
 from dibs.core.pipeline import Stage
 from dibs.core.references import parse_reference
-from dibs.named.holds import Hold, Holds, HoldWish, NotHeld
+from dibs.named.holds import Hold, HoldRefused, Holds, HoldWish
 from dibs.named.loops import Loop, Rhythm, Tick
 from dibs.services.board import Board, Explanation
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
@@ -231,7 +231,7 @@ class Dibs:
         wait_s = spec.wait.total_seconds()
         wish = HoldWish(spec.name, self._holder, spec.slots, spec.ttl, wait_s)
         taken = self._holds.take(wish)
-        if isinstance(taken, NotHeld):
+        if isinstance(taken, HoldRefused):
             raise _not_held(taken)
         try:
             yield taken
@@ -249,7 +249,7 @@ class Dibs:
         name = self._services.pipeline.stage(stage).name
 
         def register(function: _Handler) -> _Handler:
-            self._services.handlers[name] = function
+            self._services.handle(name, function)
             return function
 
         return register
@@ -281,7 +281,7 @@ def _span(span: timedelta | str) -> timedelta:
     return parse_duration(span) if isinstance(span, str) else span
 
 
-def _not_held(taken: NotHeld) -> NotGranted:
+def _not_held(taken: HoldRefused) -> NotGranted:
     holders = ", ".join(record.lease.holder for record in taken.by)
     why = taken.why or f"held by {holders}"
     return NotGranted(hold_ref(taken.name, 1), why, codes=("HELD",))

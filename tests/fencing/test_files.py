@@ -137,7 +137,7 @@ def test_what_a_dead_writer_left_is_gone_with_the_next_fence(path):
 
 def test_who_holds_the_turn_of_an_old_fence_keeps_nobody_waiting(path):
     files.guarded_write(path, b"x", 7)
-    with files._Place(path).turn(7):
+    with files._FencedFile(path).turn(7):
         assert isinstance(files.stamp(path, 8), Applied)
         assert isinstance(files.guarded_write(path, b"y", 8), Applied)
 

@@ -42,7 +42,7 @@ def freeze_in_the_middle(place: Place) -> None:
     if isinstance(place, S3Object):
         place.client.put_object = stop(place.client.put_object)
     else:
-        files._Place.rename = stop(files._Place.rename)
+        files._FencedFile.rename = stop(files._FencedFile.rename)
 
 
 def write(place: Place, asked: dict[str, Any]) -> Any:
@@ -53,14 +53,14 @@ def write(place: Place, asked: dict[str, Any]) -> Any:
 
 def die(place: Place, asked: dict[str, Any]) -> None:
     """Killed right before the rename, or right after it."""
-    rename = files._Place.rename
+    rename = files._FencedFile.rename
 
     def dying(*given: Any) -> None:
         if asked["after"]:
             rename(*given)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    files._Place.rename = dying
+    files._FencedFile.rename = dying
     files.guarded_write(place.path, asked["value"].encode(), asked["fence"], step=asked["step"])
 
 

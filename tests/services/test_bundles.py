@@ -366,7 +366,7 @@ def test_a_function_in_this_process_checks_all_leases(world):
         work.check()
         raise AssertionError("the leases are over")
 
-    process.services.handlers["ready"] = handler
+    process.services.handle("ready", handler)
     results = run(process, issues[0])
     assert len(seen[0].leases) == 3
     assert [type(result).__name__ for result in results] == ["FinishRefused"] * 3

@@ -12,7 +12,7 @@ from dibs.core.granter import Appointed
 from dibs.core.ids import Fence, HolderId
 from dibs.core.lease import Unproven
 from dibs.core.named import hold_ref
-from dibs.named.holds import Hold, HoldWish, NotHeld, Turns
+from dibs.named.holds import Hold, HoldRefused, HoldWish, Turns
 
 from .world import World, outage
 
@@ -53,7 +53,7 @@ def test_one_holds_and_the_other_is_told_who(world):
     held = take(one)
     assert isinstance(held, Hold)
     refused = take(two)
-    assert isinstance(refused, NotHeld)
+    assert isinstance(refused, HoldRefused)
     assert [record.lease.holder for record in refused.by] == ["w1"]
     first = held.fence
     held.release()
@@ -87,7 +87,7 @@ def test_a_dead_holders_slot_frees_itself(world):
 def test_a_wait_ends_in_time(world):
     take(world.process("w1"), ttl=timedelta(minutes=5))
     started = world.clock.passed_s
-    assert isinstance(take(world.process("w2"), wait_s=7), NotHeld)
+    assert isinstance(take(world.process("w2"), wait_s=7), HoldRefused)
     assert 7 <= world.clock.passed_s - started < 8
 
 
@@ -119,7 +119,7 @@ def test_a_store_in_doubt_is_asked_again(world):
     two = world.process("w2")
     two.store.change = lambda call, answer: Unproven("it changed hands")
     refused = take(two)
-    assert refused == NotHeld("deploy", (), "it changed hands")
+    assert refused == HoldRefused("deploy", (), "it changed hands")
 
 
 def test_a_hold_is_not_used_if_the_leases_were_moved_while_it_was_asked_for(world):
@@ -132,7 +132,7 @@ def test_a_hold_is_not_used_if_the_leases_were_moved_while_it_was_asked_for(worl
 
     one.store.before = move
     refused = take(one)
-    assert isinstance(refused, NotHeld)
+    assert isinstance(refused, HoldRefused)
     assert "redis://x" in refused.why
     assert world.store.live() == ()
     assert len(one.services._turns) == 0
@@ -148,7 +148,7 @@ def test_a_hold_is_not_used_below_a_floor_that_rose_meanwhile(world):
             world.granters.appoint(Appointed("auto", Fence(100)), instead_of=known)
 
     one.store.before = there_and_back
-    assert isinstance(take(one), NotHeld)
+    assert isinstance(take(one), HoldRefused)
     one.store.before = lambda call: None
     assert take(one).fence > 100
 

@@ -17,7 +17,7 @@ from .world import TTL, World, pipeline_of
 
 
 def scanner(world):
-    return Scanning(world.tracker, world.pipeline, world.clock)
+    return Scanning(world.process().services.backlog)
 
 
 def stages(world, *names):

@@ -1,12 +1,12 @@
-"""Fencing where it is written: the place of writing refuses who has lost the lease.
+"""Fenced writes: the place of writing refuses a holder that has lost its lease.
 
-A paused holder wakes up after its lease is somebody else's, and writes. No check before the write
-can prevent that, because the pause may come after the check. The place of writing can: it remembers
-the highest fence it has seen, and refuses lower ones in the same step as the write.
+A paused holder may wake up after another holder has got the lease, and write. No check before the
+write can prevent this, because the pause may come after the check. The place of writing can: it
+remembers the highest fence it has seen, and refuses lower fences in the same step as the write.
 
-`dibs.fencing.sql`, `.redis`, `.objects` and `.files` do that for the places they are named after.
-They need no lease store and no driver of their own: they take the caller's connection or client,
-and a fence.
+`dibs.fencing.sql`, `.redis`, `.objects` and `.files` do this for a SQL database, Redis, S3 and
+files. They need no lease store and no driver of their own: they take the caller's connection or
+client, and a fence.
 """
 
 from dibs.fencing.values import (

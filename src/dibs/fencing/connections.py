@@ -1,8 +1,9 @@
-"""One way to talk to whatever connection the caller has: DB-API 2, or SQLAlchemy's.
+"""One interface to the caller's SQL connection: DB-API 2, or SQLAlchemy's.
 
-Decides how parameters are spelled, how a transaction begins and ends on a connection that may
-commit by itself, and which failures of a first statement may pass. Imports no driver: the
-connection's own module says what it is. Errors of the driver are the caller's, and go through.
+This module decides how parameters are spelled, how a transaction begins and ends on a connection
+that may commit by itself, and after which errors of a first statement the transaction may be begun
+again. It imports no driver: it reads the attributes of the connection and of the connection's
+module. Errors of the driver are passed on to the caller unchanged.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ class DbapiConnection(Protocol):
 
 @runtime_checkable
 class AlchemyConnection(Protocol):
-    """What is used of SQLAlchemy's `Connection`."""
+    """The part of SQLAlchemy's `Connection` used here."""
 
     @property
     def dialect(self) -> Any: ...
@@ -39,8 +40,8 @@ class AlchemyConnection(Protocol):
 Connection = DbapiConnection | AlchemyConnection
 
 
-class State(Enum):
-    """What a driver says of its transaction."""
+class TransactionState(Enum):
+    """The state of a connection's transaction, as reported by the driver."""
 
     IDLE = "idle"
     OPEN = "open"
@@ -48,25 +49,28 @@ class State(Enum):
     UNKNOWN = "unknown"
 
 
-class Session(Protocol):
-    """A connection in one tongue: `?` stands for each value."""
+class SqlSession(Protocol):
+    """A connection of any driver. In statements, `?` stands for each value."""
 
     def change(self, text: str, values: Sequence[object]) -> int:
-        """How many rows the statement changed."""
+        """Run a statement; the number of rows changed."""
         ...
 
-    def row(self, text: str, values: Sequence[object]) -> Sequence[Any] | None: ...
-    def say(self, text: str) -> None: ...
+    def row(self, text: str, values: Sequence[object]) -> Sequence[Any] | None:
+        """Run a query; the first row, with its values in column order."""
+        ...
+
+    def execute(self, text: str) -> None: ...
 
     @property
-    def state(self) -> State: ...
+    def state(self) -> TransactionState: ...
 
     def begin(self) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
 
 
-def session(connection: Connection, paramstyle: str | None = None) -> Session:
+def session_for(connection: Connection, paramstyle: str | None = None) -> SqlSession:
     if isinstance(connection, AlchemyConnection):
         return _Alchemy(connection, paramstyle or connection.dialect.paramstyle)
     return _Dbapi(connection, paramstyle or paramstyle_of(connection))
@@ -76,7 +80,8 @@ class _Dbapi:
     def __init__(self, connection: DbapiConnection, paramstyle: str) -> None:
         self._connection = connection
         self._paramstyle = paramstyle
-        self._said_begin = False
+        self._explicit = False
+        """Whether the transaction was begun with a BEGIN statement of ours."""
 
     def change(self, text: str, values: Sequence[object]) -> int:
         with contextlib.closing(self._connection.cursor()) as cursor:
@@ -89,28 +94,31 @@ class _Dbapi:
             return _in_order(cursor.fetchone())
 
     @property
-    def state(self) -> State:
+    def state(self) -> TransactionState:
         return _state(self._connection)
 
     def begin(self) -> None:
-        """DB-API opens a transaction with the first statement, unless it was told not to."""
-        self._said_begin = _commits_by_itself(self._connection)
-        if self._said_begin:
-            self.say("BEGIN")
+        """Begin a transaction: with BEGIN if the connection commits by itself.
+
+        Otherwise DB-API opens a transaction with the first statement.
+        """
+        self._explicit = _commits_by_itself(self._connection)
+        if self._explicit:
+            self.execute("BEGIN")
 
     def commit(self) -> None:
-        if self._said_begin:
-            self.say("COMMIT")
+        if self._explicit:
+            self.execute("COMMIT")
         else:
             self._connection.commit()
 
     def rollback(self) -> None:
-        if self._said_begin:
-            self.say("ROLLBACK")
+        if self._explicit:
+            self.execute("ROLLBACK")
         else:
             self._connection.rollback()
 
-    def say(self, text: str) -> None:
+    def execute(self, text: str) -> None:
         with contextlib.closing(self._connection.cursor()) as cursor:
             cursor.execute(text)
 
@@ -131,17 +139,18 @@ class _Alchemy:
         with contextlib.closing(result):
             return _in_order(result.fetchone())
 
-    def say(self, text: str) -> None:
+    def execute(self, text: str) -> None:
         self._connection.exec_driver_sql(text, ()).close()
 
     @property
-    def state(self) -> State:
+    def state(self) -> TransactionState:
         if not self._connection.in_transaction():
-            return State.IDLE
+            return TransactionState.IDLE
         if self._transaction is None:
-            return State.OPEN  # SQLAlchemy begins by itself, often before the driver does
+            # SQLAlchemy begins a transaction by itself, often before the driver does.
+            return TransactionState.OPEN
         if self._connection.get_transaction() is not self._transaction:
-            return State.IDLE  # ours is over; this is one that SQLAlchemy has begun since
+            return TransactionState.IDLE  # ours has ended; SQLAlchemy has begun another one since
         return _state(self._connection.connection.driver_connection)
 
     def begin(self) -> None:
@@ -158,13 +167,14 @@ class _Alchemy:
 
     def rollback(self) -> None:
         self._transaction = None
-        # Not always the one that was begun here: others may have ended that, and SQLAlchemy has
-        # then begun another by itself, which must not be left for somebody to commit.
+        # This may be another transaction than the one begun here: if the caller ended ours,
+        # SQLAlchemy has begun a new one by itself, which must not stay open to be committed later.
         if (open_now := self._connection.get_transaction()) is not None:
             open_now.rollback()
 
 
 def counted(rowcount: int) -> int:
+    """The row count; raises `Misuse` if the driver does not report row counts."""
     if rowcount < 0:
         raise Misuse(
             "the driver does not say how many rows a statement changed, so whether the fenced write"
@@ -174,17 +184,17 @@ def counted(rowcount: int) -> int:
 
 
 def _in_order(row: Any) -> Sequence[Any] | None:
-    """The values of a row in the order of its columns, also where rows come as mappings."""
+    """The values of a row in column order; some drivers return rows as mappings."""
     if row is None:
         return None
     return tuple(row.values()) if isinstance(row, Mapping) else tuple(row)
 
 
-# How parameters are spelled
+# Spelling of parameters
 
 
 def paramstyle_of(connection: object) -> str:
-    """As the module says that the connection's class, or one that it extends, comes from."""
+    """The `paramstyle` of the driver's module: the module of the connection's class or a base."""
     for kind in type(connection).__mro__:
         name = kind.__module__
         while name:
@@ -199,7 +209,10 @@ def paramstyle_of(connection: object) -> str:
 
 
 def spell(text: str, values: Sequence[object], paramstyle: str) -> tuple[str, Any]:
-    """The statement and its values as the driver wants them. `?` occurs as placeholder only."""
+    """The statement and its values in the driver's paramstyle.
+
+    In `text`, `?` must not occur except as a placeholder.
+    """
     spelling = {
         "qmark": "?",
         "format": "%s",
@@ -219,7 +232,7 @@ def spell(text: str, values: Sequence[object], paramstyle: str) -> tuple[str, An
     return spelled, tuple(values)
 
 
-# What drivers say of themselves
+# Attributes of the drivers' connections
 
 
 def _is_sqlite(raw: object) -> bool:
@@ -227,47 +240,54 @@ def _is_sqlite(raw: object) -> bool:
 
 
 def _commits_by_itself(raw: object) -> bool:
-    ask = getattr(raw, "get_autocommit", None)  # MySQL's drivers
-    if callable(ask):
-        return bool(ask())
-    told = getattr(raw, "autocommit", None)
-    if isinstance(told, bool):
-        return told
-    # Before Python 3.12, and after it unless told otherwise, this is how sqlite3 says it.
+    get_autocommit = getattr(raw, "get_autocommit", None)  # MySQL's drivers
+    if callable(get_autocommit):
+        return bool(get_autocommit())
+    autocommit = getattr(raw, "autocommit", None)
+    if isinstance(autocommit, bool):
+        return autocommit
+    # sqlite3 before Python 3.12, and later versions in their default setting.
     return _is_sqlite(raw) and getattr(raw, "isolation_level", "") is None
 
 
-_LIBPQ = {0: State.IDLE, 1: State.OPEN, 2: State.OPEN, 3: State.FAILED}
+_LIBPQ = {
+    0: TransactionState.IDLE,
+    1: TransactionState.OPEN,
+    2: TransactionState.OPEN,
+    3: TransactionState.FAILED,
+}
 
 
-def _state(raw: object) -> State:
+def _state(raw: object) -> TransactionState:
     status = getattr(getattr(raw, "info", None), "transaction_status", None)  # psycopg
     if status is not None:
-        return _LIBPQ.get(int(status), State.UNKNOWN)
+        return _LIBPQ.get(int(status), TransactionState.UNKNOWN)
     if not _is_sqlite(raw) or getattr(raw, "autocommit", None) is False:
-        return State.UNKNOWN  # sqlite3 told to keep a transaction open at all times tells nothing
-    return State.OPEN if getattr(raw, "in_transaction", False) else State.IDLE
+        # With autocommit=False, sqlite3 always has a transaction open.
+        return TransactionState.UNKNOWN
+    return TransactionState.OPEN if getattr(raw, "in_transaction", False) else TransactionState.IDLE
 
 
-_PASSING = {
-    "40001",  # could not serialize: another transaction was there first
+_TRANSIENT = {
+    "40001",  # could not serialize: another transaction was first
     "40P01",  # deadlock
-    "23505",  # unique violation: another has just made the row
+    "23505",  # unique violation: another transaction has just inserted the row
 }
 
 
 def may_pass(failure: BaseException) -> bool:
-    """Whether the first statement of a transaction may succeed if all of it begins anew."""
+    """Whether the first statement may succeed if the transaction is begun again."""
     kinds = {kind.__name__ for kind in type(failure).__mro__}
-    return "IntegrityError" in kinds or _sqlstate(failure) in _PASSING
+    return "IntegrityError" in kinds or _sqlstate(failure) in _TRANSIENT
 
 
 def _sqlstate(failure: BaseException) -> str | None:
-    for told in (failure, getattr(failure, "orig", None)):  # SQLAlchemy wraps the driver's
+    """The SQLSTATE code of a driver's error, or of an error wrapped by SQLAlchemy."""
+    for error in (failure, getattr(failure, "orig", None)):
         for name in ("sqlstate", "pgcode"):
-            if isinstance(code := getattr(told, name, None), str):
+            if isinstance(code := getattr(error, name, None), str):
                 return code
-        match getattr(told, "args", ()):
+        match getattr(error, "args", ()):
             case ({"C": str(code)}, *_):  # pg8000
                 return code
     return None

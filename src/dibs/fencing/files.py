@@ -1,17 +1,17 @@
 """Fenced writes of files that several processes may write, on one machine or a shared folder.
 
-A file is replaced as a whole: prepared beside it, synced, renamed over it. Beside it is a folder,
-`NAME.fence`:
+A write replaces the whole file: it prepares a new file, syncs it, and renames it over the old one.
+Beside the file is a folder, `NAME.fence`:
 
     8               an empty file: the highest of such numbers is the highest fence seen
-    8.step          the last step under it, if steps are used
-    8.lock          writers under this fence take turns by it
-    8-5f0c.part     what a writer has prepared
+    8.step          the last step under this fence, if steps are used
+    8.lock          the lock by which writers under this fence take turns
+    8-5f0c.part     a file prepared by a writer
 
-Raising a fence makes the file of its number, and then removes all that is lower, prepared files
-too. A writer prepares first, looks for a higher fence second and renames last. So either it sees
-the higher fence, or the one who raised it saw what it had prepared and took it away, and the rename
-has nothing to rename. No lock takes part in that: a frozen holder neither keeps a new one waiting
+Raising a fence makes the file of its number, and then removes all files of lower numbers, prepared
+ones too. A writer first prepares, then looks for a higher fence, then renames. So either the writer
+sees the higher fence, or the process that raised the fence saw the prepared file and removed it,
+and the rename fails. No lock takes part in this: a frozen holder neither keeps a new holder waiting
 nor gets through when it wakes up, even if a network file system has given its locks away.
 """
 
@@ -54,45 +54,48 @@ def guarded_write(
     step: int | None = None,
     create: bool = True,
 ) -> Outcome:
-    """Replace the file, if no higher fence has been here.
+    """Replace the file, unless a higher fence was seen.
 
-    With `version`, only if the file still has the content that was read; with `create=False`, only
-    if there is one. Waits while another writes under the same fence.
+    With `version`, only if the file still has the content of that version; with `create=False`,
+    only if the file exists. Waits while another process writes under the same fence.
     """
     check(fence, step)
-    place = _Place(Path(path).resolve())
+    place = _FencedFile(Path(path).resolve())
     if (seen := place.seen()) > fence:
         return Stale(seen)
     with place.prepared(fence, data) as prepared, place.turn(fence):
-        told: Outcome | None = place.raised(fence)  # after preparing, and before looking at content
-        if told is not None:
-            return told
+        refusal: Outcome | None = place.raised(fence)  # after preparing, before reading content
+        if refusal is not None:
+            return refusal
         found, record = place.digest(), place.record(fence)
-        told = record.mark(fence, found).refusal(fence, step)
-        told = told or _missed(found, version, create=create)
-        if told is not None:
-            return told
+        refusal = record.mark(fence, found).refusal(fence, step)
+        if refusal is None and found is None and (version is not None or not create):
+            refusal = Missing()
+        if refusal is None and version is not None and version != found:
+            refusal = Conflict(other_version(found, version))
+        if refusal is not None:
+            return refusal
         new = _digest(data)
         try:
             place.note(fence, record, record.after(found, step, new))
             place.rename(prepared)
         except FileNotFoundError:
             if (seen := place.seen()) > fence:
-                return Stale(seen)  # who raised the fence took away what was prepared
+                return Stale(seen)  # the process that raised the fence removed the prepared file
             raise
         return Applied(new)
 
 
 def stamp(path: str | Path, fence: int) -> Applied | Stale:
-    """Raise the file's fence and leave its content: right after the lease was granted."""
+    """Raise the file's fence without changing the content; call right after getting a lease."""
     check(fence)
-    place = _Place(Path(path).resolve())
+    place = _FencedFile(Path(path).resolve())
     return place.raised(fence) or Applied(place.digest())
 
 
 def read(path: str | Path) -> Reading[bytes] | None:
-    """The file's content, with its fence and its version."""
-    place = _Place(Path(path).resolve())
+    """The file's content, fence and version; None if the file does not exist."""
+    place = _FencedFile(Path(path).resolve())
     try:
         data = place.path.read_bytes()
     except FileNotFoundError:
@@ -102,10 +105,10 @@ def read(path: str | Path) -> Reading[bytes] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """The last step under a fence, noted before the file is renamed.
+    """The last step under a fence, written before the file is renamed.
 
-    It counts if the file has the content that it announced; else the writer died in between, and
-    the step known before is the last one.
+    `step` counts if the file has the announced `digest`. Otherwise the writer died before the
+    rename, and the earlier step, `known`, is the last one.
     """
 
     step: int = 0
@@ -121,7 +124,9 @@ class _Record:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FencedFile:
+    """A file, and the folder beside it with the fences."""
+
     path: Path
 
     @property
@@ -135,7 +140,7 @@ class _Place:
             return None
 
     def seen(self) -> Fence:
-        """The highest fence that has been here."""
+        """The highest fence seen; 0 if none."""
         try:
             names = [entry.name for entry in self.sidecar.iterdir()]
         except FileNotFoundError:
@@ -143,38 +148,40 @@ class _Place:
         return Fence(max((int(name) for name in names if name.isdecimal()), default=0))
 
     def raised(self, fence: int) -> Stale | None:
-        """Be the highest fence here, or be told of the one that is."""
+        """Make `fence` the highest fence and remove the files of lower ones, or return `Stale`."""
         if (seen := self.seen()) > fence:
             return Stale(seen)
         if seen < fence:
             self.sidecar.mkdir(exist_ok=True)
             (self.sidecar / str(fence)).touch()
             _sync_folder(self.sidecar)
-            # The folder may be new, whoever made it: what is in it lasts only if its name does.
+            # Another process may just have made the folder: its name must be durable as well.
             _sync_folder(self.path.parent)
-        self._remove_lower(fence)
-        return Stale(seen) if (seen := self.seen()) > fence else None
-
-    def _remove_lower(self, fence: int) -> None:
         for entry in self.sidecar.iterdir():
             if (match := _NUMBERED.fullmatch(entry.name)) and int(match[1]) < fence:
                 entry.unlink(missing_ok=True)
+        return Stale(seen) if (seen := self.seen()) > fence else None
 
     @contextlib.contextmanager
     def prepared(self, fence: int, data: bytes) -> Iterator[Path]:
+        """A synced temporary file with the data; deleted on leaving unless it was renamed."""
         self.sidecar.mkdir(exist_ok=True)
         part = self.sidecar / f"{fence}-{secrets.token_hex(8)}.part"
         try:
-            _write_synced(part, data)
+            with part.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             yield part
         finally:
             part.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def turn(self, fence: int) -> Iterator[None]:
+        """Wait until no other process writes under this fence."""
         with (self.sidecar / f"{fence}.lock").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield  # closing it lets go
+            yield  # closing the file releases the lock
 
     def record(self, fence: int) -> _Record:
         place = self.sidecar / f"{fence}.step"
@@ -185,41 +192,28 @@ class _Place:
         except (ValueError, TypeError) as flaw:
             raise Damaged(f"{place} is not what dibs wrote there ({flaw})") from flaw
 
-    def note(self, fence: int, known: _Record, new: _Record) -> None:
-        if new == known:
+    def note(self, fence: int, present: _Record, new: _Record) -> None:
+        """Write the new record, if it differs from the present one."""
+        if new == present:
             return
         with self.prepared(fence, json.dumps(asdict(new)).encode()) as part:
             part.replace(self.sidecar / f"{fence}.step")
         _sync_folder(self.sidecar)
 
     def rename(self, prepared: Path) -> None:
+        """Replace the file by the prepared one, with the same permissions."""
         with contextlib.suppress(FileNotFoundError):
             prepared.chmod(self.path.stat().st_mode & 0o7777)
         prepared.replace(self.path)
         _sync_folder(self.path.parent)
 
 
-def _missed(found: str | None, version: str | None, *, create: bool) -> Outcome | None:
-    if found is None and (version is not None or not create):
-        return Missing()
-    if version is not None and version != found:
-        return Conflict(other_version(found, version))
-    return None
-
-
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _write_synced(place: Path, data: bytes) -> None:
-    with place.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _sync_folder(folder: Path) -> None:
-    """A new name, of a file or a folder, is durable once the folder that it is in is."""
+    """Make the names of new files and folders in this folder durable."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

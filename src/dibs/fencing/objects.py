@@ -1,18 +1,18 @@
-"""Fenced writes of objects in S3, or in a store that speaks like it and has conditional writes.
+"""Fenced writes of objects in S3, or in a compatible store with conditional writes.
 
-The fence travels with the object as metadata. A write reads it together with the object's ETag,
-refuses lower fences, and puts the new object on the condition that the ETag is still the same
-(`If-Match`, or `If-None-Match: *` for the first one). The store checks that condition in the same
-step as the write, so the fence that was read is still the highest when the write is applied, or the
-write is not applied and looks again.
+The fence is metadata of the object. A write reads it together with the object's ETag, refuses lower
+fences, and puts the new object on the condition that the ETag is still the same (`If-Match`, or
+`If-None-Match: *` for a new object). The store checks this condition in the same step as the
+write. So either the fence that was read is still the highest when the write is applied, or the
+write is not applied and starts again from the reading.
 
-That holds only if an ETag names one write. S3's is a digest of the bytes and ignores the metadata:
-a stamp would not change it, and a body that comes back would bring its ETag back. So objects are
-written as gzip whose header names the write, with `Content-Encoding: gzip`: any HTTP client and any
-gzip reads them, and no two have the same bytes.
+This holds only if no two writes have the same ETag. S3's ETag is a digest of the bytes and ignores
+the metadata: a stamp would not change it, and writing an earlier body again would bring its ETag
+back. So objects are written as gzip whose header names the write, with `Content-Encoding: gzip`:
+any HTTP client and any gzip program reads them, and no two have the same bytes.
 
-Takes any client with `put_object`, `head_object` and `get_object` as boto3 has them. Errors of the
-client are the caller's, and go through.
+Takes any client with `put_object`, `head_object` and `get_object` as in boto3. Errors of the client
+are passed on to the caller unchanged.
 """
 
 import gzip
@@ -39,19 +39,19 @@ from dibs.fencing.values import (
 __all__ = ["Client", "guarded_put", "read", "stamp"]
 
 FENCE, STEP, WRITE, EMPTY = "dibs-fence", "dibs-step", "dibs-write", "dibs-empty"
-"""Metadata of a fenced object. The last one says that it was stamped before anybody wrote it."""
+"""Metadata of a fenced object. `EMPTY` marks an object that was stamped before the first write."""
 
 _TRIES = 20
-_KEPT = ("ContentType", "CacheControl", "ContentDisposition", "ContentLanguage")
+_KEPT_HEADERS = ("ContentType", "CacheControl", "ContentDisposition", "ContentLanguage")
 _LOST_RACE = {
     "PreconditionFailed",
-    "ConditionalRequestConflict",  # another conditional write is under way
-    "NoSuchKey",  # the object has been deleted since
+    "ConditionalRequestConflict",  # another conditional write is in progress
+    "NoSuchKey",  # the object has been deleted since the reading
 }
 
 
 class Client(Protocol):
-    """What is used of boto3's S3 client."""
+    """The methods used of boto3's S3 client."""
 
     def put_object(self, **arguments: Any) -> Any: ...
     def head_object(self, **arguments: Any) -> Any: ...
@@ -70,87 +70,94 @@ def guarded_put(
     create: bool = True,
     content_type: str = "application/octet-stream",
 ) -> Outcome:
-    """Put the object, if no higher fence has been here.
+    """Put the object, unless a higher fence was seen.
 
-    With `version`, an ETag, only if the object is still that one; with `create=False`, only if
-    there is one.
+    With `version`, an ETag, only if the object still has this ETag; with `create=False`, only if
+    the object exists.
     """
     check(fence, step)
-    place, write = _Place(client, bucket, key), secrets.token_hex(8)
+    place, write = _ObjectKey(client, bucket, key), secrets.token_hex(8)
     for _ in range(_TRIES):
-        there = place.head()
-        if there is not None and there.write == write:
-            return Applied(there.etag)  # the client sent it twice, because the reply was lost
-        mark = there.mark if there is not None else Mark()
-        told = mark.refusal(fence, step) or _missed(there, version, create=create)
-        if told is not None:
-            return told
-        new = _Object(body, mark.after(fence, step), write, {"ContentType": content_type})
-        if (etag := place.put(new, there)) is not None:
+        stored = place.head()
+        if stored is not None and stored.write == write:
+            return Applied(stored.etag)  # the client sent the put twice: the first reply was lost
+        mark = stored.mark if stored is not None else Mark()
+        refusal: Outcome | None = mark.refusal(fence, step)
+        if refusal is not None:
+            return refusal
+        if (stored is None or stored.empty) and (version is not None or not create):
+            return Missing()
+        if stored is not None and version is not None and version != stored.etag:
+            return Conflict(other_version(stored.etag, version))
+        new = _NewObject(body, mark.after(fence, step), write, {"ContentType": content_type})
+        if (etag := place.put(new, stored)) is not None:
             return Applied(etag)
     raise _too_busy(bucket, key)
 
 
 def stamp(client: Client, bucket: str, key: str, fence: int) -> Outcome:
-    """Raise the object's fence and keep its content: right after the lease was granted.
+    """Raise the object's fence without changing the content; call right after getting a lease.
 
-    Where there is no object yet, an empty one is put, which `read` does not show.
+    If there is no object yet, puts an empty object, for which `read` returns None.
     """
     check(fence)
-    place, write = _Place(client, bucket, key), secrets.token_hex(8)
+    place, write = _ObjectKey(client, bucket, key), secrets.token_hex(8)
     for _ in range(_TRIES):
-        there, body = place.get()
-        mark = there.mark if there is not None else Mark()
-        if (told := mark.refusal(fence)) is not None:
-            return told
-        if there is not None and mark.fence == fence:
-            return Applied(there.etag)
-        kept = there.kept if there is not None else {}
-        empty = there is None or there.empty
-        new = _Object(body, mark.after(fence), write, kept, empty=empty)
-        if (etag := place.put(new, there)) is not None:
+        stored, body = place.get()
+        mark = stored.mark if stored is not None else Mark()
+        if (refusal := mark.refusal(fence)) is not None:
+            return refusal
+        if stored is not None and mark.fence == fence:
+            return Applied(stored.etag)
+        headers = stored.headers if stored is not None else {}
+        empty = stored is None or stored.empty
+        new = _NewObject(body, mark.after(fence), write, headers, empty=empty)
+        if (etag := place.put(new, stored)) is not None:
             return Applied(etag)
     raise _too_busy(bucket, key)
 
 
 def read(client: Client, bucket: str, key: str) -> Reading[bytes] | None:
-    """The object's content, with its fence and its version."""
-    there, body = _Place(client, bucket, key).get()
-    if there is None or there.empty:
+    """The object's content, fence and version; None if the object does not exist."""
+    stored, body = _ObjectKey(client, bucket, key).get()
+    if stored is None or stored.empty:
         return None
-    return Reading(body, Fence(there.mark.fence), there.etag)
+    return Reading(body, Fence(stored.mark.fence), stored.etag)
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
-    """What the store says of an object that exists."""
+class _StoredObject:
+    """The headers and metadata of an existing object."""
 
     etag: str
     mark: Mark
     write: str
     empty: bool
     sealed: bool
-    """Whether it was written here; else its bytes are as somebody put them."""
-    kept: Mapping[str, Any]
+    """Whether this module wrote the object as gzip; otherwise its bytes are stored as they are."""
+    headers: Mapping[str, Any]
+    """Arguments for the next put: headers to keep, and the foreign metadata."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Object:
+class _NewObject:
+    """An object to be put."""
+
     body: bytes
     mark: Mark
     write: str
-    kept: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, Any] = field(default_factory=dict)
     empty: bool = False
 
     @property
     def metadata(self) -> dict[str, str]:
         ours = {FENCE: str(self.mark.fence), STEP: str(self.mark.step), WRITE: self.write}
         marks = {EMPTY: "1"} if self.empty else {}
-        return {**self.kept.get("Metadata", {}), **ours, **marks}
+        return {**self.headers.get("Metadata", {}), **ours, **marks}
 
     @property
     def sealed(self) -> bytes:
-        """Gzip, with the name of this write in the place of a file's name."""
+        """The body as gzip; the header's file name is the name of the write."""
         buffer = io.BytesIO()
         name = f"fence-{self.mark.fence}-{self.write}"
         with gzip.GzipFile(filename=name, mode="wb", fileobj=buffer, mtime=0) as packed:
@@ -159,33 +166,35 @@ class _Object:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ObjectKey:
+    """A key in a bucket, with or without an object."""
+
     client: Client
     bucket: str
     key: str
 
-    def head(self) -> _There | None:
+    def head(self) -> _StoredObject | None:
         try:
-            return _there(self.client.head_object(Bucket=self.bucket, Key=self.key))
+            return _stored(self.client.head_object(Bucket=self.bucket, Key=self.key))
         except Exception as failure:
-            if _said(failure)[0] == HTTPStatus.NOT_FOUND:
+            if _status_and_code(failure)[0] == HTTPStatus.NOT_FOUND:
                 return None
             raise
 
-    def get(self) -> tuple[_There | None, bytes]:
+    def get(self) -> tuple[_StoredObject | None, bytes]:
         try:
             reply = self.client.get_object(Bucket=self.bucket, Key=self.key)
         except Exception as failure:
-            if _said(failure)[0] == HTTPStatus.NOT_FOUND:
+            if _status_and_code(failure)[0] == HTTPStatus.NOT_FOUND:
                 return None, b""
             raise
-        there, stored = _there(reply), reply["Body"].read()
-        return there, gzip.decompress(stored) if there.sealed else stored
+        stored, data = _stored(reply), reply["Body"].read()
+        return stored, gzip.decompress(data) if stored.sealed else data
 
-    def put(self, new: _Object, over: _There | None) -> str | None:
-        """The new ETag; None if what was seen there is there no more."""
+    def put(self, new: _NewObject, over: _StoredObject | None) -> str | None:
+        """Put the object over `over`; the new ETag, or None if `over` is not current any more."""
         condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over.etag}
-        plain = {name: value for name, value in new.kept.items() if name != "Metadata"}
+        plain = {name: value for name, value in new.headers.items() if name != "Metadata"}
         try:
             reply = self.client.put_object(
                 Bucket=self.bucket,
@@ -197,14 +206,15 @@ class _Place:
                 **condition,
             )
         except Exception as failure:
-            status, code = _said(failure)
+            status, code = _status_and_code(failure)
             if status == HTTPStatus.PRECONDITION_FAILED or code in _LOST_RACE:
                 return None
             raise
         return str(reply["ETag"])
 
 
-def _there(reply: Mapping[str, Any]) -> _There:
+def _stored(reply: Mapping[str, Any]) -> _StoredObject:
+    """Parse a reply of `head_object` or `get_object`."""
     metadata = {name.lower(): value for name, value in reply.get("Metadata", {}).items()}
     encoding = reply.get("ContentEncoding", "")
     sealed = WRITE in metadata
@@ -212,28 +222,19 @@ def _there(reply: Mapping[str, Any]) -> _There:
         raise Misuse(f"an object that is stored as {encoding} already cannot be fenced")
     ours = (FENCE, STEP, WRITE, EMPTY)
     foreign = {name: value for name, value in metadata.items() if name not in ours}
-    kept = {name: reply[name] for name in _KEPT if reply.get(name)}
-    return _There(
+    headers = {name: reply[name] for name in _KEPT_HEADERS if reply.get(name)}
+    return _StoredObject(
         etag=str(reply["ETag"]),
         mark=Mark(int(metadata.get(FENCE, 0)), int(metadata.get(STEP, 0))),
         write=metadata.get(WRITE, ""),
         empty=EMPTY in metadata,
         sealed=sealed,
-        kept={**kept, "Metadata": foreign},
+        headers={**headers, "Metadata": foreign},
     )
 
 
-def _missed(there: _There | None, version: str | None, *, create: bool) -> Outcome | None:
-    absent = there is None or there.empty
-    if absent and (version is not None or not create):
-        return Missing()
-    if there is not None and version is not None and version != there.etag:
-        return Conflict(other_version(there.etag, version))
-    return None
-
-
-def _said(failure: Exception) -> tuple[int | None, str | None]:
-    """The status and the code of botocore's error, without importing it."""
+def _status_and_code(failure: Exception) -> tuple[int | None, str | None]:
+    """The HTTP status and error code of a botocore error, without importing botocore."""
     response = getattr(failure, "response", None)
     if not isinstance(response, Mapping):
         return None, None

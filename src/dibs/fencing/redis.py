@@ -1,11 +1,11 @@
-"""Fenced writes of values that live in Redis or Valkey: one script compares and writes.
+"""Fenced writes of values in Redis or Valkey: one script compares the fences and writes.
 
-What is remembered of a key is a hash beside it, in the same slot of a cluster, so that one script
-may touch both: `{key}:fence`, or `key::fence` for one that has a hash tag. It must never expire or
-be evicted; the value may. Only writes that come through here are guarded: a bare SET asks nobody.
+The fence of a key is in a hash beside it, in the same slot of a cluster, so one script may use
+both: `{key}:fence`, or `key::fence` for a key with a hash tag. The hash must never expire or be
+evicted; the value may. Only writes through this module are guarded: a bare SET checks no fence.
 
-Takes any client with `evalsha` and `eval` as redis-py has them, cluster and Sentinel clients too.
-Errors of the client are the caller's, and go through.
+Takes any client with `evalsha` and `eval` as in redis-py, cluster and Sentinel clients too. Errors
+of the client are passed on to the caller unchanged.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ Value = str | bytes | int | float
 _SUFFIX = ":fence"
 
 # Numbers are compared as decimal text, shorter first: Lua's own numbers are exact to 2^53 only.
-# `write` names the call, so that a client that sends it twice after a lost reply is told the same.
+# `write` names the call: a client that sends it twice after a lost reply gets the same answer.
 _WRITE = """
 local verb, create, fence, step, version, write = unpack(ARGV, 1, 6)
 local function below(a, b)
@@ -85,7 +85,7 @@ return {value, seen[1] or '0', seen[2] or '0'}
 
 
 class Client(Protocol):
-    """What is used of redis-py."""
+    """The methods used of redis-py."""
 
     def evalsha(self, sha: str, numkeys: int, /, *keys_and_args: Any) -> Any: ...
     def eval(self, script: str, numkeys: int, /, *keys_and_args: Any) -> Any: ...
@@ -101,10 +101,10 @@ def guarded_set(
     step: int | None = None,
     create: bool = True,
 ) -> Outcome:
-    """SET the key, if no higher fence has been here.
+    """SET the key, unless a higher fence was seen.
 
-    With `version`, only if that is still the version of the value; with `create=False`, only if
-    the key is there.
+    With `version`, only if the value still has this version; with `create=False`, only if the key
+    exists.
     """
     return _write(client, key, ("set", create, fence, step, version), [value])
 
@@ -119,7 +119,7 @@ def guarded_hset(
     step: int | None = None,
     create: bool = True,
 ) -> Outcome:
-    """HSET these fields of the key, all in one step, if no higher fence has been here."""
+    """HSET the fields of the key, all in a single step, unless a higher fence was seen."""
     if not fields:
         raise Misuse("a write without fields is a stamp")
     flat = [part for pair in fields.items() for part in pair]
@@ -127,18 +127,18 @@ def guarded_hset(
 
 
 def stamp(client: Client, key: str, fence: int) -> Outcome:
-    """Raise the key's fence and leave its value: right after the lease was granted."""
+    """Raise the key's fence without changing the value; call right after getting a lease."""
     return _write(client, key, ("stamp", True, fence, None, None), [])
 
 
 def read(client: Client, key: str) -> Reading[Any] | None:
-    """The string there, with its fence and version, all of one moment."""
+    """The string at the key, its fence and its version, read in a single step."""
     value, fence, version = _run(client, _READ, key, ["get"])
     return None if value is None else Reading(value, Fence(int(fence)), int(version))
 
 
 def read_hash(client: Client, key: str) -> Reading[dict[Any, Any]] | None:
-    """The hash there, with its fence and version, all of one moment."""
+    """The hash at the key, its fence and its version, read in a single step."""
     flat, fence, version = _run(client, _READ, key, ["hgetall"])
     if not flat:
         return None
@@ -147,16 +147,16 @@ def read_hash(client: Client, key: str) -> Reading[dict[Any, Any]] | None:
 
 
 def fence_key(key: str) -> str:
-    """Where the fence of a key is kept: in the same slot of a cluster, and of this key alone.
+    """The name of the hash with the key's fence: in the same cluster slot, for no other key.
 
-    No key that ends as these do is guarded, so no value is ever written over a fence.
+    Raises `Misuse` for a key ending in `:fence`, so no value is ever written over a fence.
     """
     if key.endswith(_SUFFIX):
         raise Misuse(f"the key {key!r} may be where the fence of another key is kept")
     opened = key.find("{")
     closed = key.find("}", opened + 1)
-    if 0 <= opened < closed - 1:  # as a cluster looks for it: the first pair, if it is not empty
-        return f"{key}:{_SUFFIX}"  # one colon more, or `{a}` would share the fence of `a`
+    if 0 <= opened < closed - 1:  # the cluster's rule: the first pair of braces, if not empty
+        return f"{key}:{_SUFFIX}"  # one more colon, or `{a}` would share the fence of `a`
     if "}" in key or not key:
         raise Misuse(f"the key {key!r} cannot be tagged, so a cluster may part it from its fence")
     return f"{{{key}}}{_SUFFIX}"
@@ -165,14 +165,16 @@ def fence_key(key: str) -> str:
 def _write(
     client: Client,
     key: str,
-    told: tuple[str, bool, int, int | None, int | None],
+    command: tuple[str, bool, int, int | None, int | None],
     data: Sequence[Value],
 ) -> Outcome:
-    verb, create, fence, step, version = told
+    """Run the write script. `command` is verb, create, fence, step and version."""
+    verb, create, fence, step, version = command
     check(fence, step)
-    numbers = (fence, _or_empty(step), _or_empty(version))
-    asked: list[Value] = [verb, int(create), *numbers, secrets.token_hex(8)]
-    word, detail = (_text(part) for part in _run(client, _WRITE, key, [*asked, *data]))
+    limits = ["" if number is None else str(number) for number in (step, version)]
+    arguments: list[Value] = [verb, int(create), fence, *limits, secrets.token_hex(8), *data]
+    reply: list[str | bytes] = _run(client, _WRITE, key, arguments)
+    word, detail = (part.decode() if isinstance(part, bytes) else part for part in reply)
     match word:
         case "applied":
             return Applied(int(detail))
@@ -189,20 +191,13 @@ def _write(
 
 
 def _run(client: Client, script: str, key: str, arguments: Sequence[Value]) -> Any:
+    """Run a script by its hash; send its source if the server does not have the script yet."""
     keys = (key, fence_key(key))
     sha = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
     try:
         return client.evalsha(sha, len(keys), *keys, *arguments)
     except Exception as failure:
-        # By its name, so that no client has to be imported: the server has not seen it yet.
+        # Compared by name, so no client has to be imported.
         if type(failure).__name__ != "NoScriptError":
             raise
         return client.eval(script, len(keys), *keys, *arguments)
-
-
-def _or_empty(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
-def _text(part: str | bytes) -> str:
-    return part.decode() if isinstance(part, bytes) else part

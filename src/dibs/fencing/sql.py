@@ -1,8 +1,8 @@
 """Fenced writes in a SQL database, over any DB-API 2 or SQLAlchemy connection.
 
-Two ways. A table with a `fence` column is written with one guarded statement: `guarded_update`. Any
-other tables are written in a block that first raises the resource's fence in a small table beside
-them, and so holds its row until all of it commits together: `guarded`.
+There are two ways. `guarded_update` changes a table that has a `fence` column, with one guarded
+statement. `guarded` is for any other tables: a block that first raises the resource's fence in a
+small table beside them, and so locks the row until everything commits together.
 
 `guarded_update` and `stamp` run in the caller's transaction, which the caller ends. `guarded`,
 `stamp_resource` and `create_table` have a transaction of their own.
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dibs.core.errors import Misuse, Unavailable
-from dibs.fencing.connections import Connection, Session, State, may_pass, session
+from dibs.fencing.connections import Connection, SqlSession, TransactionState, may_pass, session_for
 from dibs.fencing.values import (
     AlreadyApplied,
     Applied,
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 FENCES = "dibs_fences"
-"""The small table that `guarded` keeps, unless told another."""
+"""The default name of the small table with the fences of `guarded` blocks."""
 
 _DDL = """
 CREATE TABLE {place} (
@@ -53,7 +53,7 @@ CREATE TABLE {place} (
 )
 """
 _LONGEST_RESOURCE = 255
-_LOOKS = 3
+_TRIES = 3
 _BEGINNINGS = 100
 _PART = r'(?:[A-Za-z_][\w$]*|"[\w $-]+"|`[\w $-]+`|\[[\w $-]+\])'
 _NAME = re.compile(rf"{_PART}(?:\.{_PART}){{0,2}}", re.ASCII)
@@ -63,16 +63,17 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose rows are resources, by the names of its columns.
+    """The names of a table and its columns; each row is a resource.
 
-    `fence`, and `step` and `version` if it has them, are whole numbers as large as a BIGINT. A name
-    is spliced into statements, so it is a plain word, or quoted as the database quotes names.
+    `fence`, and `step` and `version` if the table has them, are whole numbers as large as a
+    BIGINT. Names are spliced into statements: each must be a plain word, or quoted in the
+    database's way.
     """
 
     name: str
     fence: str = "fence"
     version: str | None = None
-    """Rises by one with each guarded update."""
+    """Raised by one with each guarded update."""
     step: str | None = None
 
     def __post_init__(self) -> None:
@@ -92,16 +93,16 @@ def guarded_update(
     step: int | None = None,
     paramstyle: str | None = None,
 ) -> Outcome:
-    """Change one row, if no higher fence has: the comparison and the write are one statement.
+    """Change a row, unless a higher fence was seen; a single statement compares and writes.
 
-    With `version`, only if the row still has the version that the caller read. With `step`, only
-    if that step of this fence has not been applied. The caller commits.
+    With `version`, only if the row still has this version. With `step`, only if neither the step
+    nor a later step of the same fence was applied. The caller commits.
     """
-    kept = Table(table) if isinstance(table, str) else table
+    columns = Table(table) if isinstance(table, str) else table
     if not changes:
         raise Misuse("an update without changes is a stamp")
-    write = _Write(kept, key, changes, fence, version, step)
-    return write.make(session(connection, paramstyle))
+    write = _RowWrite(columns, key, changes, fence, version, step)
+    return write.make(session_for(connection, paramstyle))
 
 
 def stamp(
@@ -112,12 +113,12 @@ def stamp(
     *,
     paramstyle: str | None = None,
 ) -> Outcome:
-    """Raise a row's fence and change nothing else: right after the lease was granted.
+    """Raise a row's fence without changing other columns; call right after getting a lease.
 
-    From then on the holder before is refused, even while the new one has not written yet.
+    From then on the former holder is refused, even before the new holder has written.
     """
-    kept = Table(table) if isinstance(table, str) else table
-    return _Write(kept, key, {}, fence).make(session(connection, paramstyle))
+    columns = Table(table) if isinstance(table, str) else table
+    return _RowWrite(columns, key, {}, fence).make(session_for(connection, paramstyle))
 
 
 @contextlib.contextmanager
@@ -130,30 +131,29 @@ def guarded(
     table: str = FENCES,
     paramstyle: str | None = None,
 ) -> Iterator[_C]:
-    """A transaction that commits only under a fence that is still the highest for the resource.
+    """A transaction which commits only if the fence is still the highest for the resource.
 
-    The fence is compared, raised and locked by the transaction's first statement, before the body
-    runs, so whoever comes with a higher one waits until the body has committed, and whoever comes
-    with a lower one is refused. Raises `StaleFence`, or `AlreadyApplied` for a step that was
-    applied before. An exception in the body rolls everything back.
+    The transaction's first statement compares, raises and locks the fence, before the body runs.
+    A holder with a higher fence waits until the body has committed; a holder with a lower fence is
+    refused. Raises `StaleFence`, or `AlreadyApplied` for a step applied before. An exception in
+    the body rolls everything back.
 
-    A body that ends the transaction itself lets go of the row. So the last statement finds the row
-    as the first one left it, or what the body wrote after that is rolled back.
+    A body which ends the transaction itself releases the row. The last statement therefore checks
+    the row: if the row is not as the first statement left it, writes since then are rolled back.
     """
-    asked = session(connection, paramstyle)
-    if asked.state in (State.OPEN, State.FAILED):
+    session = session_for(connection, paramstyle)
+    if session.state in (TransactionState.OPEN, TransactionState.FAILED):
         raise Misuse(
             "the connection is in a transaction already, which would end with the guarded block;"
             " commit it or roll it back first"
         )
-    write = _enter(asked, table, resource, fence, step)
+    write = _lock_resource(session, table, resource, fence, step)
     try:
         yield connection
-        _still_there(asked)
-        _still_held(asked, write)
-        asked.commit()
+        _check_still_locked(session, write)
+        session.commit()
     except BaseException:
-        _give_up(asked)
+        _rollback_quietly(session)
         raise
 
 
@@ -165,7 +165,7 @@ def stamp_resource(
     table: str = FENCES,
     paramstyle: str | None = None,
 ) -> Applied | Stale:
-    """Raise the fence of a resource that `guarded` guards: right after the lease was granted."""
+    """Raise the fence of a resource of `guarded`; call right after getting a lease."""
     try:
         with guarded(connection, resource, fence, table=table, paramstyle=paramstyle):
             return Applied()
@@ -174,19 +174,19 @@ def stamp_resource(
 
 
 def create_table(connection: Connection, name: str = FENCES) -> None:
-    """Make the table that `guarded` keeps, if it is not there: where the schema is set up."""
-    asked = session(connection, "qmark")  # there are no parameters
+    """Create the table for `guarded` if it does not exist; call where you set up the schema."""
+    session = session_for(connection, "qmark")  # there are no parameters
     ddl = _DDL.format(place=f"IF NOT EXISTS {_checked(name)}")
-    _begin(asked, lambda: asked.say(ddl))
-    asked.commit()
+    _begin(session, lambda: session.execute(ddl))
+    session.commit()
 
 
 # One row
 
 
 @dataclass(frozen=True, slots=True)
-class _Write:
-    """A guarded change of one row, and what it is told."""
+class _RowWrite:
+    """A guarded change of a single row."""
 
     table: Table
     key: Mapping[str, object]
@@ -198,7 +198,7 @@ class _Write:
     def __post_init__(self) -> None:
         check(self.fence, self.step)
         for name in (*self.key, *self.changes):
-            if _checked(name) in _kept(self.table):
+            if _checked(name) in _guard_columns(self.table):
                 raise Misuse(f"{name} is kept by the guard; it can be neither key nor change")
         if not self.key or any(value is None for value in self.key.values()):
             raise Misuse(f"the key of a row in {self.table.name} needs columns, each with a value")
@@ -209,9 +209,10 @@ class _Write:
                     " name their columns with Table(...)"
                 )
 
-    def make(self, asked: Session) -> Outcome:
-        for _ in range(_LOOKS):
-            changed = asked.change(*self._statement())
+    def make(self, session: SqlSession) -> Outcome:
+        """Run the statement; if no row was changed, find out why."""
+        for _ in range(_TRIES):
+            changed = session.change(*self._statement())
             if changed == 1:
                 return Applied(None if self.version is None else self.version + 1)
             if changed > 1:
@@ -219,18 +220,21 @@ class _Write:
                     f"{dict(self.key)!r} names {changed} rows of {self.table.name}, not one;"
                     " roll the write back"
                 )
-            if (told := self.refusal(asked)) is not None:
-                return told
-        # Either the row changes faster than it can be looked at, or the driver counts rows that
-        # became different and not rows that were found. Not knowing is not success.
+            if (refusal := self.refusal(session)) is not None:
+                return refusal
+        # Either the row changes faster than it can be read, or the driver counts the rows that
+        # became different and not the rows that were found. An unknown result is not success.
         raise Unavailable(
             f"no row of {self.table.name} was changed, and nothing stands in the way; if this goes"
             " on, let the driver count the rows that are found (MySQL: CLIENT.FOUND_ROWS)"
         )
 
     def _statement(self) -> tuple[str, list[object]]:
-        """The one statement. Sets the fence last: MySQL lets later parts see what earlier set."""
-        known = f"COALESCE({self.table.fence}, 0)"
+        """The UPDATE and its values; no row matches if the write must be refused.
+
+        Sets the fence last: in MySQL, later assignments see the values of earlier assignments.
+        """
+        seen = f"COALESCE({self.table.fence}, 0)"
         parts = [f"{column} = ?" for column in self.changes]
         values = list(self.changes.values())
         if self.table.step is not None and self.step is not None:
@@ -238,7 +242,7 @@ class _Write:
             values.append(self.step)
         elif self.table.step is not None:
             parts.append(
-                f"{self.table.step} = CASE WHEN {known} < ? THEN 0 ELSE {self.table.step} END"
+                f"{self.table.step} = CASE WHEN {seen} < ? THEN 0 ELSE {self.table.step} END"
             )
             values.append(self.fence)
         if self.table.version is not None and self.changes:
@@ -246,36 +250,35 @@ class _Write:
         parts.append(f"{self.table.fence} = ?")
         values.append(self.fence)
         where, sought = self._where()
+        values += sought
+        if self.step is None:
+            allowed = f"{seen} <= ?"
+            values.append(self.fence)
+        else:
+            allowed = f"({seen} < ? OR ({seen} = ? AND COALESCE({self.table.step}, 0) < ?))"
+            values += [self.fence, self.fence, self.step]
+        if self.version is not None:
+            allowed = f"{allowed} AND {self.table.version} = ?"
+            values.append(self.version)
         text = f"UPDATE {self.table.name} SET {', '.join(parts)} WHERE {where}"  # noqa: S608
-        return f"{text} AND {self._unless_refused(known)}", [*values, *sought, *self._limits()]
+        return f"{text} AND {allowed}", values
 
     def _where(self) -> tuple[str, list[object]]:
         return " AND ".join(f"{column} = ?" for column in self.key), list(self.key.values())
 
-    def _unless_refused(self, known: str) -> str:
-        if self.step is None:
-            allowed = f"{known} <= ?"
-        else:
-            allowed = f"({known} < ? OR ({known} = ? AND COALESCE({self.table.step}, 0) < ?))"
-        return allowed if self.version is None else f"{allowed} AND {self.table.version} = ?"
-
-    def _limits(self) -> list[object]:
-        limits = [self.fence] if self.step is None else [self.fence, self.fence, self.step]
-        return [*limits] if self.version is None else [*limits, self.version]
-
-    def refusal(self, asked: Session) -> Outcome | None:
-        """Why no row was changed. None if nothing stands in the way (any more)."""
+    def refusal(self, session: SqlSession) -> Outcome | None:
+        """Read the row: the reason why the write is refused; None if the write is allowed now."""
         where, sought = self._where()
-        kept = _kept(self.table)
-        text = f"SELECT {', '.join(kept)} FROM {self.table.name} WHERE {where}"  # noqa: S608
-        row = asked.row(text, sought)
+        columns = _guard_columns(self.table)
+        text = f"SELECT {', '.join(columns)} FROM {self.table.name} WHERE {where}"  # noqa: S608
+        row = session.row(text, sought)
         if row is None:
             return Missing()
-        seen = dict(zip(kept, row, strict=True))
+        seen = dict(zip(columns, row, strict=True))
         step = seen[self.table.step] if self.table.step is not None else 0
         mark = Mark(int(seen[self.table.fence] or 0), int(step or 0))
-        if (told := mark.refusal(self.fence, self.step)) is not None:
-            return told
+        if (refusal := mark.refusal(self.fence, self.step)) is not None:
+            return refusal
         if self.table.version is not None and self.version is not None:
             version = seen[self.table.version]
             return (
@@ -284,7 +287,7 @@ class _Write:
         return None
 
 
-def _kept(table: Table) -> tuple[str, ...]:
+def _guard_columns(table: Table) -> tuple[str, ...]:
     names = (table.fence, table.version, table.step)
     return tuple(name for name in names if name is not None)
 
@@ -292,46 +295,51 @@ def _kept(table: Table) -> tuple[str, ...]:
 # A block
 
 
-def _enter(asked: Session, table: str, resource: str, fence: int, step: int | None) -> _Write:
-    """Begin, and hold the resource's row under this fence; or raise, with nothing begun."""
+def _lock_resource(
+    session: SqlSession, table: str, resource: str, fence: int, step: int | None
+) -> _RowWrite:
+    """Begin a transaction, and lock the resource's row with the fence.
+
+    If the write is refused, roll back and raise.
+    """
     if not 0 < len(resource) <= _LONGEST_RESOURCE:
         raise Misuse(f"a resource's name has 1 to {_LONGEST_RESOURCE} characters: {resource!r}")
-    write = _Write(Table(table, step="step"), {"resource": resource}, {}, fence, step=step)
-    told = _begin(asked, lambda: _raise_fence(asked, write))
-    if not isinstance(told, Applied):
-        asked.rollback()
-        if isinstance(told, Duplicate):
+    write = _RowWrite(Table(table, step="step"), {"resource": resource}, {}, fence, step=step)
+
+    def raise_fence() -> Outcome:
+        # Begin with a write, even if no row is found: in SQLite, a transaction that begins by
+        # reading can be refused the lock when it wants to write.
+        outcome = write.make(session)
+        if not isinstance(outcome, Missing):
+            return outcome
+        # If two transactions insert at once, the database lets one; the other begins again.
+        into = f"INSERT INTO {table} (resource, fence, step) VALUES (?, ?, ?)"  # noqa: S608
+        session.change(into, [resource, fence, step or 0])
+        return Applied()
+
+    outcome = _begin(session, raise_fence)
+    if not isinstance(outcome, Applied):
+        session.rollback()
+        if isinstance(outcome, Duplicate):
             raise AlreadyApplied(resource, fence=fence, step=step)
-        insist(told, resource, fence)
+        insist(outcome, resource, fence)
     return write
 
 
-def _raise_fence(asked: Session, write: _Write) -> Outcome:
-    # A write comes first, even if it may find no row: a SQLite transaction that begins by reading
-    # can be refused the lock when it wants to write.
-    told = write.make(asked)
-    if not isinstance(told, Missing):
-        return told
-    # Of two that insert at once the database lets one, and the other begins anew and updates.
-    values = [write.key["resource"], write.fence, write.step or 0]
-    into = f"INSERT INTO {write.table.name} (resource, fence, step) VALUES (?, ?, ?)"  # noqa: S608
-    asked.change(into, values)
-    return Applied()
+def _begin(session: SqlSession, first: Callable[[], _T]) -> _T:
+    """Begin a transaction with a first statement; begin again if another transaction interfered.
 
-
-def _begin(asked: Session, first: Callable[[], _T]) -> _T:
-    """Begin a transaction with a first statement, and again if another was in the way.
-
-    Where transactions have a snapshot (REPEATABLE READ, SERIALIZABLE), whoever waited for the row
-    is refused when it gets it. Nothing has been done yet, so beginning anew is right, with a
-    snapshot that knows what the other did. Somebody gets through each time.
+    Where transactions have a snapshot (REPEATABLE READ, SERIALIZABLE), a transaction that waited
+    for the row is refused when the row becomes free. No statement was applied yet, so beginning
+    again is safe, and the new snapshot has the changes of the other transaction. In each round at
+    least one transaction succeeds.
     """
     for left in reversed(range(_BEGINNINGS)):
-        asked.begin()
+        session.begin()
         try:
             return first()
         except BaseException as failure:
-            _give_up(asked)
+            _rollback_quietly(session)
             if not left or not may_pass(failure):
                 raise
     raise AssertionError("the last beginning returns or raises")
@@ -343,43 +351,42 @@ _ENDED = (
 )
 
 
-def _still_there(asked: Session) -> None:
-    """The transaction that holds the row must be the one that is about to commit."""
-    match asked.state:
-        case State.IDLE:
+def _check_still_locked(session: SqlSession, write: _RowWrite) -> None:
+    """Raise unless the row is as the block's first statement left it; lock it until the commit.
+
+    Few drivers can distinguish a transaction from the next one: if the body committed and
+    continued, only the row shows it. The check is an UPDATE, because an UPDATE sees changes
+    committed by other transactions, and locks the row until the commit. Where transactions have a
+    snapshot, the database itself raises an error if the row has changed.
+    """
+    match session.state:
+        case TransactionState.IDLE:
             raise Misuse(_ENDED)
-        case State.FAILED:
+        case TransactionState.FAILED:
             raise Misuse(
                 "a statement in the guarded block failed and the block went on;"
                 " the database has given up the transaction, and nothing of it is applied"
             )
-
-
-def _still_held(asked: Session, write: _Write) -> None:
-    """The row must be as this block left it, and stay so until the commit that comes next.
-
-    Few drivers tell one transaction from the next, so a body that has committed and gone on shows
-    only here. It is a write, because that meets what others have committed by now and holds it:
-    where transactions have a snapshot, a row that has changed since is the database's own error.
-    """
     columns = {"resource": write.key["resource"], "fence": write.fence}
     if write.step is not None:
         columns["step"] = write.step
     where = " AND ".join(f"{column} = ?" for column in columns)
     text = f"UPDATE {write.table.name} SET fence = ? WHERE {where}"  # noqa: S608
-    if asked.change(text, [write.fence, *columns.values()]) == 1:
+    if session.change(text, [write.fence, *columns.values()]) == 1:
         return
-    told = write.refusal(asked)
-    if isinstance(told, Stale):
-        insist(told, str(write.key["resource"]), write.fence)
+    refusal = write.refusal(session)
+    if isinstance(refusal, Stale):
+        insist(refusal, str(write.key["resource"]), write.fence)
     raise Misuse(_ENDED)
 
 
-def _give_up(asked: Session) -> None:
-    # The exception that led here is the one to see; a connection that is gone is rolled back by
-    # its server.
+def _rollback_quietly(session: SqlSession) -> None:
+    """Roll back after an exception; an error here must not hide that exception.
+
+    If the connection is broken, the server rolls back by itself.
+    """
     with contextlib.suppress(Exception):
-        asked.rollback()
+        session.rollback()
 
 
 def _checked(name: str) -> str:

@@ -1,16 +1,13 @@
-"""Idempotency keys, for effects at places that compare no fence.
+"""Values of fenced writes: outcomes, errors, idempotency keys, and the comparison of fences.
 
-What a place of writing remembers of a resource, and what a new write is told about it. Pure.
+A write has one of five outcomes. A refused write is a value; `insist` turns it into an error for
+callers that cannot continue. `guarded` blocks raise by themselves, because the body of a `with`
+cannot be skipped.
 
-Compared with "at least", not "greater": a holder writes more than once under its one fence. Steps
-are counted up within a fence, so that one number remembers all that were applied.
+`Mark` compares fences with "at least", not "greater": a holder writes more than once under its one
+fence. Steps are counted up within a fence, so one number stands for all steps applied.
 
-What becomes of a fenced write: five outcomes, and the errors for who insists on one of them.
-
-A refused write is a value. `insist` turns it into an error for callers that have no other way to go
-on; `guarded` blocks raise by themselves, because the body of a `with` cannot be skipped.
-
-What is read back from a fenced place.
+`key_for` makes idempotency keys, for effects at places that compare no fence. Everything is pure.
 """
 
 import hashlib
@@ -22,14 +19,14 @@ from dibs.core.ids import Fence, IssueRef
 
 
 def key_for(issue: IssueRef | str, fence: int | None, step: int | str) -> str:
-    """A key that every retry of this effect has in common, and no other effect has.
+    """An idempotency key: equal for all retries of an effect, different for different effects.
 
-    With a fence it tells the retries of one holder. Without one it stands for the effect on the
-    issue whoever holds it: right for what must happen once, even if the first holder vanished
-    before it could note that it had done it.
+    With a fence, the key is shared by the retries of a single holder. Without a fence, all holders
+    of the issue share the key: use this for an effect which must happen only once, even if the
+    first holder vanished before recording the effect.
     """
     parts = (str(issue), "" if fence is None else str(fence), str(step))
-    # With their lengths, so that no two lists of parts run into the same text.
+    # Each part has its length in front, so different parts never give the same text.
     text = "".join(f"{len(part)}:{part}" for part in parts)
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
     return f"dibs-{digest}" if fence is None else f"dibs-{fence}-{digest}"
@@ -41,20 +38,20 @@ Version = int | str
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The write counts, and so does its fence."""
+    """The write was applied, and its fence was recorded."""
 
     version: Version | None = None
-    """What to hand in as `version` with the next write, where there are versions."""
+    """The value to pass as `version` with the next write; None where there are no versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicate:
-    """The very same step of this fence was applied before: a retry after a lost reply."""
+    """The same step of the same fence was applied before: a retry after a lost reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A higher fence has been here: the lease is another's. Stop."""
+    """The place has seen a higher fence: another holder has the lease. Stop."""
 
     seen: Fence
 
@@ -68,14 +65,14 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """There is nothing to write to: no such row, key, object or file."""
+    """The row, key, object or file to write to does not exist."""
 
 
 Outcome = Applied | Duplicate | Stale | Conflict | Missing
 
 
 class StaleFence(LeaseLost):
-    """The place of writing has seen a higher fence, so the lease is lost, whatever else says."""
+    """The place of writing has seen a higher fence: the lease is certainly lost."""
 
     code = "STALE_FENCE"
 
@@ -86,7 +83,7 @@ class StaleFence(LeaseLost):
 
 
 class AlreadyApplied(DibsError):
-    """The very same step of this fence was applied before, so the block is not run again."""
+    """The same step of the same fence was applied before; the block is not run again."""
 
     code = "ALREADY_APPLIED"
     hint = "a retry after a lost reply may take this for success"
@@ -109,7 +106,7 @@ class NotApplied(DibsError):
 
 
 def insist(outcome: Outcome, resource: str, fence: int) -> None:
-    """Raise unless the write is there: `StaleFence`, or `NotApplied`."""
+    """Raise `StaleFence` or `NotApplied`, unless the write was applied now or before."""
     match outcome:
         case Applied() | Duplicate():
             return
@@ -122,18 +119,18 @@ def insist(outcome: Outcome, resource: str, fence: int) -> None:
 
 
 HIGHEST = 2**63 - 1
-"""What a BIGINT column holds."""
+"""The largest number in a BIGINT column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The highest fence that was seen, and the last step applied under it."""
+    """The highest fence seen for a resource, and the last step applied under this fence."""
 
     fence: int = 0
     step: int = 0
 
     def refusal(self, fence: int, step: int | None = None) -> Stale | Duplicate | Conflict | None:
-        """What a write with this fence and step is told; None if it may go on."""
+        """The outcome for a refused write with the given fence and step; None if allowed."""
         if fence < self.fence:
             return Stale(Fence(self.fence))
         if fence > self.fence or step is None or step > self.step:
@@ -141,9 +138,9 @@ class Mark:
         return Duplicate() if step == self.step else Conflict(later_step(self.step))
 
     def after(self, fence: int, step: int | None = None) -> "Mark":
-        """What is remembered once that write is applied. A new fence counts its steps anew."""
-        known = self.step if fence == self.fence else 0
-        return Mark(fence, known if step is None else step)
+        """The mark after a write was applied. A new fence counts its steps from the start."""
+        last = self.step if fence == self.fence else 0
+        return Mark(fence, last if step is None else step)
 
 
 def later_step(seen: int) -> str:
@@ -155,7 +152,7 @@ def other_version(seen: object, expected: object) -> str:
 
 
 def check(fence: object, step: object = None) -> None:
-    """Refuse what cannot be a fence or a step before anything is compared with it."""
+    """Raise `Misuse` if the value cannot be a fence, or cannot be a step."""
     if not _counts(fence):
         raise Misuse(f"a fence is a whole number from 1 to 2^63-1, and not {fence!r}")
     if step is not None and not _counts(step):
@@ -171,8 +168,9 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[_V]):
-    """A value, the highest fence seen for it, and the version to hand in when it is changed."""
+    """A value read from a fenced place, the highest fence seen there, and the value's version."""
 
     value: _V
     fence: Fence
     version: Version
+    """The value to pass as `version` with the next write."""

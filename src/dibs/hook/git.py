@@ -1,15 +1,14 @@
-"""The pre-push hook in a git repository: put in, taken out, and what was there before kept.
+"""The pre-push hook in a git repository, and the messages of the commits to be pushed.
 
-A hook that is there already is kept beside ours under another name and run first by it. Nothing is
-ever lost: ours is told by its first lines, a hook that somebody changed is left alone, and a crash
-between two steps leaves a state that either command goes on from.
+`GitHooks` installs and uninstalls the hook. An existing hook is kept beside ours under another
+name, and ours runs it first. No hook is ever lost: ours is recognized by its first lines, a hook
+that a person changed is left alone, and after a crash between two steps either command can go on.
 
-The messages of the commits that a push would bring to a remote, as far as they may close issues.
-
-Git itself looks for the keywords, so that a push of a hundred thousand commits is looked through
-without being read here. New is what the remote's refs do not reach, as they are known of: the ones
-that git names to the hook, and those of the last fetch. Bounded in commits, in bytes and in time;
-where a bound is reached, that is said.
+`PushedCommits` reads the messages that may close issues. Git itself searches for the keywords, so
+even a push of a hundred thousand commits is searched without reading all messages here. A commit is
+new if no known ref of the remote reaches it: the refs that git names to the hook, and those of the
+last fetch. The reading is limited in commits, bytes and time; the result tells if a limit was
+reached.
 """
 
 import os
@@ -20,8 +19,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -59,32 +57,38 @@ fi
 """
 
 
-class State(Enum):
+class HookState(Enum):
     ABSENT = "absent"
     OURS = "ours"
     CHANGED = "changed"
-    """Ours, and somebody wrote into it."""
+    """Our hook, with changes by a person."""
     FOREIGN = "foreign"
 
 
 class Done(Struct, frozen=True):
-    """What a command found and did."""
+    """The result of installing or uninstalling the hook."""
 
     path: Path
     changed: bool
     chained: bool
-    """Whether a hook that was there before is kept and run, or was put back."""
+    """Whether a former hook is kept and run (install), or was put back (uninstall)."""
     remarks: tuple[str, ...] = ()
 
 
 class GitHooks(Struct, frozen=True):
+    """The hooks folder of a git repository."""
+
     folder: Path
-    """Where git looks for hooks."""
+    """The folder in which git looks for hooks."""
     remarks: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, directory: Path) -> "GitHooks":
-        """Of the repository that a folder is in, by its settings. Raises BadConfiguration."""
+        """The hooks of the repository around a folder; honours `core.hooksPath`.
+
+        Raises `BadConfiguration` if there is no repository, or if hooks cannot be installed in its
+        hooks folder.
+        """
         git = GitProgram()
         top = git(["rev-parse", "--show-toplevel"], cwd=directory)
         if top.returncode:  # bare, or not a repository at all
@@ -92,16 +96,23 @@ class GitHooks(Struct, frozen=True):
         if top.returncode:
             raise BadConfiguration(f"{directory} is in no git repository")
         root = Path(top.stdout.rstrip("\n"))
-        # A relative core.hooksPath counts from where hooks are run.
-        told = git(["rev-parse", "--git-path", "hooks"], cwd=root).stdout.rstrip("\n")
-        folder = root / told
+        # A relative core.hooksPath is relative to the folder in which hooks are run.
+        hooks_path = git(["rev-parse", "--git-path", "hooks"], cwd=root).stdout.rstrip("\n")
+        folder = root / hooks_path
         if folder.name == "_" and folder.parent.name == ".husky":
             raise BadConfiguration(
                 f"the hooks in {folder} are husky's own, and are made anew by it; put this line "
                 'into .husky/pre-push instead: dibs hook run -- "$@"'
             )
         scope = git(["config", "--show-scope", "--get", "core.hooksPath"], cwd=root).stdout.split()
-        return cls(folder, tuple(_remarks(folder, root, scope[0] if scope else "")))
+        remarks: tuple[str, ...] = ()
+        if scope and scope[0] in ("global", "system"):
+            remarks = (f"core.hooksPath is set for all repositories: it is run in each ({folder})",)
+        elif root in folder.parents and ".git" not in folder.parts:
+            remarks = (f"{folder} is in the working tree: the hook may be committed with it",)
+        if folder.exists() and not stat.S_ISDIR(folder.stat().st_mode):
+            raise BadConfiguration(f"core.hooksPath names {folder}, which is no folder")
+        return cls(folder, remarks)
 
     @property
     def path(self) -> Path:
@@ -111,54 +122,52 @@ class GitHooks(Struct, frozen=True):
     def before(self) -> Path:
         return self.folder / HOOK_BEFORE
 
-    def state(self) -> State:
+    def state(self) -> HookState:
         return _state(self.path)
 
-    # Putting it in
-
     def install(self, *, dry_run: bool = False) -> Done:
+        """Install our hook; a foreign hook is renamed, and run by ours.
+
+        Raises `BadConfiguration` if a hook would be lost or run twice.
+        """
         with written(self.path):
             state, script = self.state(), _script()
-            self._refuse_to_install(state)
-            current = state is State.OURS and self.path.read_text("utf-8") == script
-            chained = state is State.FOREIGN or _there(self.before)
-            if not dry_run and not current:
-                self._put_in(script, keeping=state is State.FOREIGN)
-            return Done(self.path, not current, chained, self.remarks)
-
-    def _refuse_to_install(self, state: State) -> None:
-        if state is State.CHANGED:
-            raise BadConfiguration(f"somebody changed {self.path} since it was put in; look at it")
-        if state is State.FOREIGN and _there(self.before):
-            raise BadConfiguration(
-                f"both {self.path} and {self.before} are there, and one place can keep only one; "
-                "look which of them is wanted"
-            )
-        for sibling in sorted(self.folder.glob(f"{HOOK_NAME}.*")) if state is State.FOREIGN else ():
-            if _state(sibling) is State.OURS:
+            foreign, kept = state is HookState.FOREIGN, _there(self.before)
+            if state is HookState.CHANGED:
                 raise BadConfiguration(
-                    f"another tool has moved our hook to {sibling}, and runs it from {self.path}"
+                    f"somebody changed {self.path} since it was put in; look at it"
                 )
-
-    def _put_in(self, script: str, *, keeping: bool) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        part = self.folder / f".{HOOK_NAME}.part"
-        part.write_text(script, "utf-8")
-        part.chmod(0o755)
-        if keeping:
-            self.path.rename(self.before)
-        part.replace(self.path)
-
-    # Taking it out
+            if foreign and kept:
+                raise BadConfiguration(
+                    f"both {self.path} and {self.before} are there, and one place can keep only "
+                    "one; look which of them is wanted"
+                )
+            for sibling in sorted(self.folder.glob(f"{HOOK_NAME}.*")) if foreign else ():
+                if _state(sibling) is HookState.OURS:
+                    raise BadConfiguration(
+                        f"another tool has moved our hook to {sibling}, "
+                        f"and runs it from {self.path}"
+                    )
+            current = state is HookState.OURS and self.path.read_text("utf-8") == script
+            if not dry_run and not current:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                part = self.folder / f".{HOOK_NAME}.part"
+                part.write_text(script, "utf-8")
+                part.chmod(0o755)
+                if foreign:
+                    self.path.rename(self.before)
+                part.replace(self.path)
+            return Done(self.path, not current, foreign or kept, self.remarks)
 
     def uninstall(self, *, dry_run: bool = False) -> Done:
+        """Remove our hook, and put a former hook back; a foreign hook is left alone."""
         with written(self.path):
             state, chained = self.state(), _there(self.before)
-            if state is State.CHANGED:
+            if state is HookState.CHANGED:
                 raise BadConfiguration(
                     f"somebody changed {self.path} since it was put in; look at it before it goes"
                 )
-            ours = state is State.OURS or (state is State.ABSENT and chained)
+            ours = state is HookState.OURS or (state is HookState.ABSENT and chained)
             if ours and not dry_run:
                 if chained:
                     self.before.replace(self.path)
@@ -172,43 +181,33 @@ def _script() -> str:
     return _SCRIPT.format(python=python, before=HOOK_BEFORE)
 
 
-def _state(path: Path) -> State:
+def _state(path: Path) -> HookState:
+    """Compare a hook with our script; the path of the interpreter may differ."""
     if not _there(path):
-        return State.ABSENT
+        return HookState.ABSENT
     try:
         with path.open("rb") as file:
             text = file.read(_LARGEST).decode("utf-8", "replace")
     except OSError:  # a link to nowhere, a folder
-        return State.FOREIGN
+        return HookState.FOREIGN
     if _MARK not in text[:200]:
-        return State.FOREIGN
+        return HookState.FOREIGN
     lines, ours = text.splitlines(), _script().splitlines()
     same = len(lines) == len(ours) and all(
         line == own or own.startswith("python=") for line, own in zip(lines, ours, strict=True)
     )
-    return State.OURS if same else State.CHANGED
+    return HookState.OURS if same else HookState.CHANGED
 
 
 def _there(path: Path) -> bool:
     return os.path.lexists(path)
 
 
-def _remarks(folder: Path, root: Path, scope: str) -> list[str]:
-    told = []
-    if scope in ("global", "system"):
-        told.append(f"core.hooksPath is set for all repositories: it is run in each ({folder})")
-    elif root in folder.parents and ".git" not in folder.parts:
-        told.append(f"{folder} is in the working tree: the hook may be committed with it")
-    if folder.exists() and not stat.S_ISDIR(folder.stat().st_mode):
-        raise BadConfiguration(f"core.hooksPath names {folder}, which is no folder")
-    return told
-
-
 _MOST_COMMITS = 5_000
 _MOST_BYTES = 16 * 1024 * 1024
 _CHUNK = 65_536
-_SET = {
-    "LC_ALL": "C",  # bytes that are no text in any language are still looked through
+_GIT_ENV = {
+    "LC_ALL": "C",  # bytes in no known encoding are searched as well
     "LANGUAGE": "",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -224,13 +223,18 @@ _LOG = (
 
 
 class PushedMessages(Struct, frozen=True):
+    """The messages of the commits to be pushed, if they contain a keyword."""
+
     messages: tuple[str, ...] = ()
     unread: str = ""
-    """Why there may be more than these; empty if these are all."""
+    """The reason why messages may be missing; empty if none is."""
 
 
 class PushedCommits:
-    """Of the repository that a folder is in. Safe to use in a hook, which git tells where it is."""
+    """Reads commits of the repository around a folder.
+
+    Works in a hook, too: git sets environment variables for the hook, which are passed on.
+    """
 
     def __init__(self, folder: Path, *, timeout_s: float = 20.0) -> None:
         program = shutil.which("git")
@@ -242,83 +246,71 @@ class PushedCommits:
         self._clock = SystemClock()
 
     def messages(self, updates: Sequence[RefUpdate], remote: str) -> PushedMessages:
-        """Raises Unavailable if git cannot tell."""
+        """Messages with a keyword, of commits new to the remote.
+
+        Raises `Unavailable` if git fails, or does not answer in time.
+        """
         pushed = [update.commit for update in updates if not update.deletes]
         if not pushed:
             return PushedMessages()
-        known = [update.before for update in updates if not update.creates]
-        known += self._fetched_from(remote)
-        lines = [*pushed, *(f"^{commit}" for commit in known)]
-        told, whole = self._run(_LOG, "".join(f"{line}\n" for line in dict.fromkeys(lines)))
-        messages = [text.decode("utf-8", "replace") for text in told.split(b"\0") if text.strip()]
-        if not whole:
+        old = [update.before for update in updates if not update.creates]
+        # Commits of the last fetch: of this remote, or of all remotes if an address is pushed to.
+        named = remote and "/" not in remote and ":" not in remote
+        fetched = f"refs/remotes/{remote}/" if named else "refs/remotes/"
+        output, _ = self._run(("for-each-ref", "--format=%(objectname)", fetched))
+        old += output.decode("ascii", "replace").split()
+        lines = [*pushed, *(f"^{commit}" for commit in old)]
+        output, complete = self._run(_LOG, "".join(f"{line}\n" for line in dict.fromkeys(lines)))
+        messages = [text.decode("utf-8", "replace") for text in output.split(b"\0") if text.strip()]
+        if not complete:
             return PushedMessages(tuple(messages), "its messages are too long to be read")
         if len(messages) > _MOST_COMMITS:
             text = f"only {_MOST_COMMITS} of its commits were looked at"
             return PushedMessages(tuple(messages[:_MOST_COMMITS]), text)
         return PushedMessages(tuple(messages))
 
-    def _fetched_from(self, remote: str) -> list[str]:
-        """What we know of the remote's branches; of all remotes if it is pushed to by address."""
-        named = remote and "/" not in remote and ":" not in remote
-        place = f"refs/remotes/{remote}/" if named else "refs/remotes/"
-        told, _ = self._run(("for-each-ref", "--format=%(objectname)", place))
-        return told.decode("ascii", "replace").split()
-
     def _run(self, words: Sequence[str], given: str = "") -> tuple[bytes, bool]:
-        """What git says, and whether that is all of it."""
-        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as complaints:
-            asked.write(given.encode("ascii", "replace"))
-            asked.seek(0)
+        """Run git with `given` as its input; the output, and whether the output is complete.
+
+        Stops reading after `_MOST_BYTES`.
+        """
+        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+            stdin.write(given.encode("ascii", "replace"))
+            stdin.seek(0)
             try:
                 process = subprocess.Popen(
                     [self._program, *words],
                     cwd=self._folder,
-                    env={**os.environ, **_SET},
-                    stdin=asked,
+                    env={**os.environ, **_GIT_ENV},
+                    stdin=stdin,
                     stdout=subprocess.PIPE,
-                    stderr=complaints,
+                    stderr=stderr,
                 )
             except OSError as flaw:
                 raise Unavailable(f"git cannot be started: {flaw.strerror}") from flaw
-            told, whole = self._read(process)
-            if whole and process.returncode:
-                complaints.seek(0)
-                said = complaints.read(300).decode("utf-8", "replace").strip()
-                raise Unavailable(f"git cannot tell what is pushed: {said}")
-            return told, whole
-
-    def _read(self, process: subprocess.Popen[bytes]) -> tuple[bytes, bool]:
-        told = bytearray()
-        try:
-            for chunk in self._chunks(process):
-                told += chunk
-                if len(told) > _MOST_BYTES:
-                    return bytes(told[:_MOST_BYTES]), False
-            process.wait(timeout=self._timeout_s)
-        except subprocess.TimeoutExpired:
-            raise Unavailable(_too_slow(self._timeout_s)) from None
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            if process.stdout is not None:
-                with suppress(OSError):
-                    process.stdout.close()
-        return bytes(told), True
-
-    def _chunks(self, process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-        assert process.stdout is not None, "it is a pipe"
-        until = self._clock.now() + self._timeout_s
-        with selectors.DefaultSelector() as ready:
-            ready.register(process.stdout, selectors.EVENT_READ)
-            while True:
-                if not ready.select(max(0.0, until - self._clock.now())):
-                    raise Unavailable(_too_slow(self._timeout_s))
-                chunk = os.read(process.stdout.fileno(), _CHUNK)
-                if not chunk:
-                    return
-                yield chunk
+            assert process.stdout is not None, "it is a pipe"
+            output, complete = bytearray(), False
+            until = self._clock.now() + self._timeout_s
+            with process, selectors.DefaultSelector() as ready:
+                try:
+                    ready.register(process.stdout, selectors.EVENT_READ)
+                    while len(output) <= _MOST_BYTES and not complete:
+                        if not ready.select(max(0.0, until - self._clock.now())):
+                            raise Unavailable(_too_slow(self._timeout_s))
+                        chunk = os.read(process.stdout.fileno(), _CHUNK)
+                        output += chunk
+                        complete = not chunk
+                    if complete:
+                        process.wait(timeout=self._timeout_s)
+                except subprocess.TimeoutExpired:
+                    raise Unavailable(_too_slow(self._timeout_s)) from None
+                finally:
+                    process.kill()  # does nothing if the process has ended
+            if complete and process.returncode:
+                stderr.seek(0)
+                complaint = stderr.read(300).decode("utf-8", "replace").strip()
+                raise Unavailable(f"git cannot tell what is pushed: {complaint}")
+            return bytes(output[:_MOST_BYTES]), complete
 
 
 def _too_slow(seconds: float) -> str:
@@ -326,19 +318,22 @@ def _too_slow(seconds: float) -> str:
 
 
 def main_folder(folder: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The repository's first working tree, where a linked one's backlog may be; None if none."""
+    """The repository's main working tree, which may have the backlog of a linked one.
+
+    None if the repository is bare, or if git fails.
+    """
     program = shutil.which("git")
     if program is None:
         return None
-    told = subprocess.run(
+    answer = subprocess.run(
         [program, "worktree", "list", "--porcelain"],
         cwd=folder,
-        env={**environment, **_SET},
+        env={**environment, **_GIT_ENV},
         capture_output=True,
         timeout=20,
         check=False,
     )
-    first = told.stdout.partition(b"\n\n")[0].splitlines()
-    if told.returncode or not first or b"bare" in first:
+    first = answer.stdout.partition(b"\n\n")[0].splitlines()
+    if answer.returncode or not first or b"bare" in first:
         return None
     return Path(os.fsdecode(first[0].removeprefix(b"worktree ")))

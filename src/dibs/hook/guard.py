@@ -1,11 +1,11 @@
-"""Looking at the issues that a push would close, before it goes out.
+"""Checking the issues that a push would close, before the push goes out.
 
-Two requests for a hundred issues: their cards, and their pull requests. What cannot be found out is
-said, and is neither a yes nor a no: whoever asks decides what a doubt is worth.
+Makes two requests for a hundred issues: one for their cards, one for their pull requests. The
+result lists what could not be checked; the caller decides whether to push in such a case.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -14,10 +14,8 @@ from msgspec import Struct
 from dibs.core.errors import DibsError, Outage, Unavailable
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Thread
 from dibs.core.pipeline import Pipeline
 from dibs.hook.rules import (
-    Judged,
     Objection,
     Pusher,
     closed_by_commit,
@@ -37,21 +35,23 @@ _Answer = TypeVar("_Answer")
 
 
 class Guarded(Struct, frozen=True):
-    """What came of looking."""
+    """The result of checking a push."""
 
     issues: tuple[IssueRef, ...] = ()
     objections: tuple[Objection, ...] = ()
     remarks: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
-    """What could not be found out."""
+    """Descriptions of the checks that could not be made."""
 
 
 def tracked_by(traits: TrackerTraits) -> tuple[str, ...]:
-    """The repositories of a backlog; one without a name where it has none."""
+    """The repositories of a backlog; a single unnamed repository if the backlog has none."""
     return traits.repos or (traits.repo,)
 
 
 class Guarding:
+    """Finds the issues that a push would close, and judges the push for each of them."""
+
     def __init__(
         self,
         tracker: Tracker,
@@ -70,79 +70,64 @@ class Guarding:
     def judge(
         self, messages: Sequence[str], bodies: Sequence[str], pusher: Pusher, numbered: str | None
     ) -> Guarded:
-        """`numbered` is the repository that a bare number is in, if it is one of ours."""
-        unchecked: list[str] = []
-        texts = [*bodies, *self._open_texts(pusher, unchecked)]
-        issues = tuple(self._closed(messages, texts, numbered))
-        if len(issues) > MOST_ISSUES:
-            unchecked.append(f"it closes {len(issues)} issues; only {MOST_ISSUES} were looked at")
-        issues = issues[:MOST_ISSUES]
-        if not issues:
-            return Guarded(unchecked=tuple(unchecked))
-        threads = {thread.issue.ref: thread for thread in read_each(self._tracker, issues)}
-        if elsewhere := self._granting.objections():  # on GitHub that came with the issues
-            return Guarded(issues, unchecked=(*unchecked, elsewhere[0].text))
-        judged = list(self._judged(threads, pusher, unchecked))
-        return Guarded(
-            issues,
-            tuple(objection for one in judged for objection in one.objections),
-            tuple(remark for one in judged for remark in one.remarks),
-            tuple(unchecked),
-        )
+        """Judge a push by the texts of its commits and pull requests.
 
-    def _closed(
-        self, messages: Sequence[str], texts: Sequence[str], numbered: str | None
-    ) -> Iterator[IssueRef]:
+        `bodies` are texts of pull requests. `numbered` is the repository of bare issue numbers;
+        None if the backlog does not have that repository.
+        """
+        pulls = follows_pulls(self._tracker)
+        unchecked: list[str] = []
+        # Which issues would the push close? Open pull requests from its branches count as well.
+        texts = list(bodies)
+        if pulls is not None and pusher.repo:
+            for branch in sorted(pusher.branches)[:_MOST_BRANCHES]:
+                try:
+                    texts += pulls.pull_texts(pusher.repo, branch)
+                except Outage as failure:
+                    unchecked.append(f"the pull requests of {branch} cannot be read: {failure}")
         tracked = tracked_by(self._tracker.traits)
         named = (
             *(ref for message in messages for ref in closed_by_commit(message)),
             *(ref for text in texts for ref in closed_by_pull(text)),
         )
-        meant = (tracked_issue(ref, tracked, numbered) for ref in named)
-        yield from dict.fromkeys(ref for ref in meant if ref is not None)
+        in_tracker = (tracked_issue(ref, tracked, numbered) for ref in named)
+        issues = tuple(dict.fromkeys(ref for ref in in_tracker if ref is not None))
+        if len(issues) > MOST_ISSUES:
+            unchecked.append(f"it closes {len(issues)} issues; only {MOST_ISSUES} were looked at")
+        issues = issues[:MOST_ISSUES]
+        if not issues:
+            return Guarded(unchecked=tuple(unchecked))
 
-    def _open_texts(self, pusher: Pusher, unchecked: list[str]) -> Iterator[str]:
-        """Of the pull requests that are open from the branches which are pushed to."""
-        pulls = follows_pulls(self._tracker)
-        if pulls is None or not pusher.repo:
-            return
-        for branch in sorted(pusher.branches)[:_MOST_BRANCHES]:
-            try:
-                yield from pulls.pull_texts(pusher.repo, branch)
-            except Outage as failure:
-                unchecked.append(f"the pull requests of {branch} cannot be read: {failure}")
+        threads = {thread.issue.ref: thread for thread in read_each(self._tracker, issues)}
+        if elsewhere := self._granting.objections():  # on GitHub, read together with the issues
+            return Guarded(issues, unchecked=(*unchecked, elsewhere[0].text))
 
-    def _judged(
-        self, threads: Mapping[IssueRef, Thread], pusher: Pusher, unchecked: list[str]
-    ) -> Iterator[Judged]:
-        pulls = follows_pulls(self._tracker)
-        known = None if pulls is None else self._pulls(pulls, tuple(threads))
+        # May this pusher close them?
+        linked = None if pulls is None else pulls.pulls_of(tuple(threads))
+        objections: list[Objection] = []
+        remarks: list[str] = []
         for ref, thread in threads.items():
             if not thread.complete:
                 unchecked.append(f"{ref}: not all its comments could be read")
                 continue
-            linked = None if known is None else known.get(ref)
-            if known is not None and linked is None:
+            if linked is not None and ref not in linked:
                 unchecked.append(f"{ref}: its pull requests cannot be read")
+            # The issue itself names its open pull requests, but not their branches.
+            opened_at = thread.issue.created_at
+            named_by_issue = tuple(
+                LinkedPull(pull.ref, pull.author, PullFate.OPEN, opened_at)
+                for pull in thread.issue.pulls
+            )
+            of_issue = (linked or {}).get(ref, named_by_issue)
             standing = self._leases.standing(thread)
-            linked = linked if linked is not None else _open_pulls(thread)
-            yield judge_push(thread, standing, linked, self._pipeline, self._grace, pusher)
-
-    @staticmethod
-    def _pulls(pulls: Tracker, refs: Sequence[IssueRef]) -> dict[IssueRef, tuple[LinkedPull, ...]]:
-        return dict(pulls.pulls_of(refs))
-
-
-def _open_pulls(thread: Thread) -> tuple[LinkedPull, ...]:
-    """As far as the reading tells: nothing of their branches."""
-    opened_at = thread.issue.created_at
-    return tuple(
-        LinkedPull(pull.ref, pull.author, PullFate.OPEN, opened_at) for pull in thread.issue.pulls
-    )
+            judged = judge_push(thread, standing, of_issue, self._pipeline, self._grace, pusher)
+            objections += judged.objections
+            remarks += judged.remarks
+        return Guarded(issues, tuple(objections), tuple(remarks), tuple(unchecked))
 
 
 def in_time(work: Callable[[], _Answer], seconds: float, clock: Clock, threads: Threads) -> _Answer:
-    """The answer, if it comes in time; raises Unavailable if not, and leaves the work to itself."""
+    """The answer of `work`. Raises `Unavailable` after `seconds`; the work's thread goes on."""
     done = threading.Event()
     answers: list[_Answer] = []
     failures: list[DibsError] = []

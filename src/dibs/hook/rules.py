@@ -1,23 +1,21 @@
-"""Which issues a text says that it closes, in the words and spellings that GitHub honours.
+"""The rules of the pre-push hook. Pure: from texts and values to a judgement.
 
-Nine keywords, in any case, with or without a colon, each before one reference: `#12`, `GH-12`,
-`owner/repo#12` or an issue's address. Every issue needs a keyword of its own, anywhere in a line;
-"does not close #12" closes it, because nobody reads sentences. A pull request's text is Markdown,
-so code, comments and quotations in it close nothing; a commit's message is not.
+`closed_by_commit` and `closed_by_pull` find the issues that a text closes, with the keywords and
+spellings that GitHub accepts: nine keywords, in any case, with or without a colon, each before one
+reference: `#12`, `GH-12`, `owner/repo#12` or an issue's address. Every issue needs a keyword of its
+own, anywhere in a line; "does not close #12" closes it, because GitHub does not parse sentences. A
+pull request's text is Markdown, so code, comments and quotations in it close no issue; a commit's
+message is not Markdown.
 
-Refuses to know which repository a bare number is in.
+`parse_updates` reads the lines that git writes to a pre-push hook; `numbered_in` decides in which
+repository a bare number is; `firing_in` reads from a commit which agent made it. The commits
+themselves are read by git, in `dibs.hook.git`.
 
-What git tells a pre-push hook, and which issues a text means that is pushed somewhere.
-
-Decides how git's lines are read, in which repository a bare number is, and who a commit says made
-it. Refuses to know what is in the commits: git does.
-
-Whether a push that closes an issue may go out, given who holds the issue and who pushes.
-
-Refused is what would be work done twice: the issue is in flight, or somebody has an open pull
-request for it, and neither is the pusher's. A holder is let through while its lease is current; one
-whose lease is over is not, because another may have the issue by now. What keeps workers from
-picking an issue (a label, an assignee, a gate) keeps nobody from pushing.
+`judge_push` decides whether a push that closes an issue may go out, given the issue's holder and
+the pusher. It refuses a push that would duplicate work: the issue is in flight, or another person
+has an open pull request for it. A holder may push while its lease is current. A holder whose lease
+is over may not, because another holder may have the issue by now. A label, an assignee or a gate,
+which keeps workers from picking an issue, does not keep anyone from pushing.
 """
 
 import re
@@ -35,16 +33,16 @@ from dibs.core.following import LinkedPull, PullFate
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.issue import Thread
-from dibs.core.lease import Record, Standing
+from dibs.core.lease import Standing
 from dibs.core.pipeline import Pipeline
 
 LONGEST_TEXT = 262_144
-"""Four times what GitHub lets a pull request say. Of a longer text both its ends are read."""
+"""Four times the longest text of a pull request. Of a longer text, only the two ends are read."""
 
 _KEYWORD = r"(?<!\w)(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)"
 _NUMBER = r"([1-9][0-9]{0,17})(?![0-9A-Za-z_])"
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
-_SPACE = r"(?:[ \t]{1,20}|[ \t]{0,20}\r?\n[ \t]{0,20})"  # a line may end there, a paragraph may not
+_SPACE = r"(?:[ \t]{1,20}|[ \t]{0,20}\r?\n[ \t]{0,20})"  # a line may end here, a paragraph may not
 _CLOSING = re.compile(
     rf"{_KEYWORD}(?: {{0,3}}:)?{_SPACE}[\[<]?"
     rf"(?:(?:({_NAME}/{_NAME})?#|GH-){_NUMBER}"
@@ -58,7 +56,7 @@ _INDENTED = re.compile(r"(?: {4}| {0,3}\t)")
 _LISTED = re.compile(r"\s{0,40}(?:[-*+]|[0-9]{1,9}[.)])\s")
 _TICKS = re.compile(r"`+")
 _GAP = "\x00"
-"""Stands where something was left out: what it parted stays apart."""
+"""Replaces text that was left out, so the words before and after it stay separate."""
 _PARAGRAPHS = re.compile(rf"\n[ \t{_GAP}]*\n")
 _HIDDEN = tuple(
     (re.compile(start), re.compile(end, re.IGNORECASE))
@@ -68,44 +66,49 @@ _HIDDEN = tuple(
         ("(?i:<code\\b)", "</code>"),
     )
 )
-"""Where hidden text begins and ends. A comment that nobody ends goes on to the end of the text."""
+"""Begin and end of hidden text. A comment without an end hides the rest of the text."""
 
 
 def closed_by_commit(message: str) -> tuple[IssueRef, ...]:
-    """What a commit closes once it is on the default branch. A bare number has no repository."""
+    """The issues closed by a commit on the default branch. A bare number has no repository."""
     return _closed_by(_bounded(message))
 
 
 def closed_by_pull(body: str) -> tuple[IssueRef, ...]:
-    """What a pull request closes once it is merged, by its text."""
-    return _closed_by(_spoken(_bounded(body)))
+    """The issues closed by a pull request with this text, when it is merged.
+
+    Code, comments and quotations close no issue, so they are removed first.
+    """
+    shown = "\n".join(_outside_blocks(_bounded(body).splitlines()))
+    for start, end in _HIDDEN:
+        parts: list[str] = []
+        place = 0
+        while (found := start.search(shown, place)) and (over := end.search(shown, found.end())):
+            parts.append(shown[place : found.start()])
+            place = over.end()
+        shown = _GAP.join([*parts, shown[place:]])
+    paragraphs = (_without_code(paragraph) for paragraph in _PARAGRAPHS.split(shown))
+    return _closed_by(f"\n{_GAP}\n".join(paragraphs))
 
 
 def _bounded(text: str) -> str:
     if len(text) <= LONGEST_TEXT:
         return text
-    half = LONGEST_TEXT // 2  # trailers stand at the end
+    half = LONGEST_TEXT // 2  # trailers are at the end
     return f"{text[:half]}\n\n{text[-half:]}"
 
 
 def _closed_by(text: str) -> tuple[IssueRef, ...]:
-    found = (IssueRef(one[1] or one[3] or "", one[2] or one[4]) for one in _CLOSING.finditer(text))
+    matches = _CLOSING.finditer(text)
+    found = (IssueRef(match[1] or match[3] or "", match[2] or match[4]) for match in matches)
     return tuple(dict.fromkeys(found))
 
 
-# Markdown, as far as it hides words from GitHub
-
-
-def _spoken(text: str) -> str:
-    """The text without code, comments and quotations."""
-    shown = "\n".join(_outside_blocks(text.splitlines()))
-    for start, end in _HIDDEN:
-        shown = _without(shown, start, end)
-    return f"\n{_GAP}\n".join(_without_code(paragraph) for paragraph in _PARAGRAPHS.split(shown))
+# The parts of Markdown that hide words from GitHub
 
 
 def _outside_blocks(lines: list[str]) -> Iterator[str]:
-    """Lines that are in no fenced or indented code and in no quotation."""
+    """Replace the lines of fenced code, indented code and quotations by gaps."""
     fence = ""
     after_blank, in_list = True, False
     for line in lines:
@@ -130,58 +133,52 @@ def _outside_blocks(lines: list[str]) -> Iterator[str]:
         yield _GAP
 
 
-def _without(text: str, start: re.Pattern[str], end: re.Pattern[str]) -> str:
-    """What stands between the two is left out."""
-    kept: list[str] = []
-    place = 0
-    while (found := start.search(text, place)) and (over := end.search(text, found.end())):
-        kept.append(text[place : found.start()])
-        place = over.end()
-    return _GAP.join([*kept, text[place:]])
-
-
 def _without_code(paragraph: str) -> str:
-    """Code between as many backticks as began it; without such an end they are backticks."""
+    """Replace code spans by gaps.
+
+    A run of backticks opens a span if a later run of the same length closes it; otherwise the run
+    is plain text. Takes linear time, apart from a binary search for each run.
+    """
     runs = list(_TICKS.finditer(paragraph))
     places: dict[int, list[int]] = {}
     for number, run in enumerate(runs):
         places.setdefault(len(run[0]), []).append(number)
-    kept: list[str] = []
+    parts: list[str] = []
     at = number = 0
     while number < len(runs):
-        alike = places[len(runs[number][0])]
-        following = bisect_right(alike, number)
-        if following == len(alike):
+        same_length = places[len(runs[number][0])]
+        following = bisect_right(same_length, number)
+        if following == len(same_length):
             number += 1
             continue
-        kept.append(paragraph[at : runs[number].start()])
-        at = runs[alike[following]].end()
-        number = alike[following] + 1
-    return _GAP.join([*kept, paragraph[at:]])
+        parts.append(paragraph[at : runs[number].start()])
+        at = runs[same_length[following]].end()
+        number = same_length[following] + 1
+    return _GAP.join([*parts, paragraph[at:]])
 
 
 _OBJECT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://(?:[^/@]*@)?([^/:]*)(?::[0-9]*)?/(.*)", re.IGNORECASE)
-_SCP = re.compile(r"(?:[^@/:]+@)?([^/:]{2,}):(?!//)(.*)")  # one letter would be a drive
+_SCP = re.compile(r"(?:[^@/:]+@)?([^/:]{2,}):(?!//)(.*)")  # a single letter would be a drive
 _NAMED = re.compile(r"(?:^|/)([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+?)(?:\.git)?/*$")
 _TRAILER = re.compile(r"^Agent-(Codename|Firing-Id):[ \t]{0,20}(\S{1,200})[ \t]*$", re.MULTILINE)
 _BRANCH = "refs/heads/"
 
 
 class NotGits(ValueError):
-    """It is not what git writes to a pre-push hook."""
+    """The input does not have the format in which git writes to a pre-push hook."""
 
 
 class RefUpdate(Struct, frozen=True):
-    """One line of what is pushed."""
+    """A ref to be pushed, from a line of git's input."""
 
     source: str
-    """Our name for it, as it was typed; empty if it is to be deleted."""
+    """The local name, as the user typed it; for a deletion, git writes `(delete)`."""
     commit: str
     target: str
     """The ref on the remote."""
     before: str
-    """What the remote has there now."""
+    """The commit of the ref on the remote now."""
 
     @property
     def deletes(self) -> bool:
@@ -193,32 +190,34 @@ class RefUpdate(Struct, frozen=True):
 
     @property
     def branch(self) -> str | None:
-        """The branch on the remote that is written; None for tags and the like."""
+        """The branch to be written on the remote; None for a deletion, a tag or another ref."""
         written = self.target.startswith(_BRANCH) and not self.deletes
         return self.target.removeprefix(_BRANCH) if written else None
 
 
-def parse_updates(said: bytes) -> tuple[RefUpdate, ...]:
-    """Git's lines. Raises NotGits for anything else."""
-    lines = said.decode("utf-8", "surrogateescape").split("\n")
+def parse_updates(data: bytes) -> tuple[RefUpdate, ...]:
+    """Parse the lines that git writes to a pre-push hook. Raises `NotGits`."""
+    lines = data.decode("utf-8", "surrogateescape").split("\n")
     if lines.pop():
         raise NotGits("the last line has no end")
-    return tuple(_update(line) for line in lines)
+    updates = []
+    for line in lines:
+        # Only the first field may contain spaces: the name as typed, such as ":/some words".
+        words = line.rsplit(" ", 3)
+        if len(words) != 4 or not all(_OBJECT.fullmatch(words[at]) for at in (1, 3)):
+            raise NotGits(f"{line[:80]!r} is not a line about a ref")
+        updates.append(RefUpdate(*words))
+    return tuple(updates)
 
 
-def _update(line: str) -> RefUpdate:
-    # What was typed may have spaces in it, as ":/some words" has; the rest cannot.
-    words = line.rsplit(" ", 3)
-    if len(words) != 4 or not all(_OBJECT.fullmatch(words[at]) for at in (1, 3)):
-        raise NotGits(f"{line[:80]!r} is not a line about a ref")
-    return RefUpdate(*words)
-
-
-# Which issues are meant
+# The repository of an issue
 
 
 def repository_at(address: str) -> str | None:
-    """The `owner/repo` that a remote's address ends in; None for a folder of this machine."""
+    """The `owner/repo` at the end of a remote's address; empty if the address has none.
+
+    None for a folder on the local machine.
+    """
     place = _ADDRESS.match(address) or _SCP.match(address)
     if place is None or not place[1]:
         return None
@@ -227,29 +226,30 @@ def repository_at(address: str) -> str | None:
 
 
 def numbered_in(address: str, tracked: Sequence[str]) -> str | None:
-    """In which of the tracked repositories a bare number is that is pushed there.
+    """The tracked repository of a bare issue number in a push to this address; None if unclear.
 
-    In the one that is pushed to, or that it is a fork of by its name: what is pushed to a fork ends
-    up there. A folder says nothing, so it is the only one that is tracked. None if it is in none.
+    The repository with the address's name, or the only tracked repository with the same name under
+    another owner: a push to a fork ends up in the original. For a folder, which has no name: the
+    only tracked repository.
     """
     only = tracked[0] if len(tracked) == 1 else None
     if only == "":
-        return only  # a backlog that has no repositories
+        return only  # the backlog has no repositories
     named = repository_at(address)
     if named is None:
         return only
-    alike = [one for one in tracked if one.casefold() == named.casefold()]
-    forked = [one for one in tracked if _bare(one) == _bare(named)]
-    found = alike or (forked if len(forked) == 1 else [])
+    same = [repo for repo in tracked if repo.casefold() == named.casefold()]
+    forked = [repo for repo in tracked if _without_owner(repo) == _without_owner(named)]
+    found = same or (forked if len(forked) == 1 else [])
     return found[0] if found else None
 
 
-def _bare(repo: str) -> str:
+def _without_owner(repo: str) -> str:
     return repo.rpartition("/")[2].casefold()
 
 
 def tracked_issue(ref: IssueRef, tracked: Sequence[str], numbered: str | None) -> IssueRef | None:
-    """The issue as the tracker names it; None if it is not the tracker's."""
+    """The issue with the tracker's spelling of its repository; None if not in the tracker."""
     if not ref.repo:
         return IssueRef(numbered, ref.key) if numbered is not None else None
     for repo in tracked:
@@ -258,13 +258,13 @@ def tracked_issue(ref: IssueRef, tracked: Sequence[str], numbered: str | None) -
     return None
 
 
-# Who a commit says made it
+# The author of a commit
 
 
 def firing_in(message: str) -> tuple[str, str] | None:
-    """Codename and firing id out of the trailers that a runner of the state machine writes."""
-    said = {match[1]: match[2] for match in _TRAILER.finditer(message)}
-    return (said["Codename"], said["Firing-Id"]) if len(said) > 1 else None
+    """Codename and firing id from the trailers written by a runner of the state machine."""
+    trailers = {match[1]: match[2] for match in _TRAILER.finditer(message)}
+    return (trailers["Codename"], trailers["Firing-Id"]) if len(trailers) > 1 else None
 
 
 _MOST_NAMED = 3
@@ -279,24 +279,24 @@ _IN_FLIGHT = frozenset(
 
 
 class Pusher(Struct, frozen=True):
-    """Who pushes, as far as it can be told."""
+    """The facts available about the pusher."""
 
     runs: frozenset[RunId] = frozenset()
-    """The leases it says that it has."""
+    """The runs whose leases the pusher claims to have."""
     issue: IssueRef | None = None
-    """What the only one of them is for, if that is said."""
+    """The issue of the only run, if given."""
     fence: Fence | None = None
-    """Of that one."""
+    """The fence of the only run, if given."""
     firings: frozenset[tuple[str, str]] = frozenset()
-    """Codename and firing id, as its commits say."""
+    """Codename and firing id, from the commits."""
     branches: frozenset[str] = frozenset()
-    """What it pushes to."""
+    """The branches on the remote to which the push goes."""
     repo: str = ""
-    """Where; empty if nobody can say."""
+    """The repository to which the push goes; empty if unknown."""
 
 
 class Objection(Struct, frozen=True):
-    """Why a push may not go out."""
+    """A reason against a push."""
 
     issue: IssueRef
     code: str
@@ -307,7 +307,7 @@ class Objection(Struct, frozen=True):
 class Judged(Struct, frozen=True):
     objections: tuple[Objection, ...] = ()
     remarks: tuple[str, ...] = ()
-    """What the pusher should know, though it may push."""
+    """Notes for the pusher, who may push."""
 
 
 def judge_push(
@@ -318,132 +318,102 @@ def judge_push(
     grace: timedelta,
     pusher: Pusher,
 ) -> Judged:
-    """Of one issue that the push would close. The thread must be complete."""
-    held = standing.live
-    others = tuple(_others(thread.issue.ref, pulls, pusher)) if pipeline.people.pulls else ()
-    if held is not None and _is_held_by(held, pusher):
-        if stale := tuple(_stale_fence(held, pusher)):
-            return Judged(stale)
-        return Judged(remarks=tuple(_remarks(held, others)))
+    """Judge a push which would close the thread's issue. The thread must be complete."""
+    ref, held = thread.issue.ref, standing.live
+    others: list[Objection] = []
+    if pipeline.people.pulls:
+        # Open pull requests from branches to which the push does not go, here or in a fork. The
+        # account does not matter: a person and the person's agents often share one.
+        pushed_to = pusher.repo.casefold()
+        foreign = [
+            pull
+            for pull in pulls
+            if pull.fate is PullFate.OPEN
+            and not (
+                pull.head
+                and pull.head in pusher.branches
+                and pull.foreign is (pushed_to not in ("", pull.ref.repo.casefold()))
+            )
+        ]
+        for pull in foreign[:_MOST_NAMED]:
+            branch = f" from branch {pull.head}" if pull.head else ""
+            text = f"{pull.author.login} has an open pull request for it: {pull.ref}{branch}"
+            look = f"look at {pull.ref}: add to it, or wait until it is merged or closed"
+            others.append(Objection(ref, ReasonCode.PULL_OPEN.value, text, look))
+    firing = None if held is None else firing_of(held.lease.holder)
+    own_firing = firing is not None and _made_by_firing(firing, pusher)
+    if held is not None and (own_firing or held.lease.run in pusher.runs):
+        issue, fence = held.lease.issue, held.lease.fence
+        if pusher.fence not in (None, fence) and held.lease.run in pusher.runs:
+            text = f"your fence is {pusher.fence}, and the lease's is {fence}"
+            look = f"dibs show {issue.typed} shows the lease"
+            return Judged((Objection(issue, LeaseLost.code, text, look),))
+        remarks = [f"{other.issue}: {other.text}" for other in others]
+        if held.revocation is not None:
+            by = held.revocation.by or "an operator"
+            reason = held.revocation.reason
+            remarks.insert(0, f"{issue}: {by} asked for your lease back: {reason}")
+        return Judged(remarks=tuple(remarks))
+    return Judged((*_objections(thread, standing, pipeline, grace, pusher), *others))
+
+
+def _objections(
+    thread: Thread, standing: Standing, pipeline: Pipeline, grace: timedelta, pusher: Pusher
+) -> Iterator[Objection]:
+    """Objections to a push by a pusher without the issue's lease, except open pull requests."""
+    ref = thread.issue.ref
+    tries = {attempt.run: attempt for attempt in standing.tries}
+    for run in sorted(pusher.runs):
+        attempt = tries.get(run)
+        if attempt is None and pusher.issue != ref:
+            continue
+        if attempt is not None and attempt.outcome is not None:
+            continue  # the holder ended it: the lease is over, but not lost
+        # A lease that ran out is lost, even if no other holder has claimed the issue yet.
+        ended = attempt.ended_at if attempt is not None else None
+        since = f"ran out at {format_instant(ended)}" if ended else "is not there"
+        text = f"the lease of your run {run} {since}"
+        look = f"another may have it by now: dibs show {ref.typed} tells; claim it again first"
+        yield Objection(ref, LeaseLost.code, text, look)
+
     reasons = judge(thread, standing, pipeline, Surroundings(grace=grace)).reasons
-    look = f"dibs show {thread.issue.ref.typed} tells who has it and until when"
-    in_flight = [
-        Objection(thread.issue.ref, reason.code.value, reason.text, look)
-        for reason in reasons
-        if reason.code in _IN_FLIGHT
-    ]
-    if not in_flight and standing.record is None:
-        in_flight = list(_labels(thread, pipeline))
-    foreign = _foreign(thread, pipeline, pusher)
-    return Judged((*_lost(thread, standing, pusher), *in_flight, *foreign, *others))
+    look = f"dibs show {ref.typed} tells who has it and until when"
+    in_flight = [reason for reason in reasons if reason.code in _IN_FLIGHT]
+    for reason in in_flight:
+        yield Objection(ref, reason.code.value, reason.text, look)
+    # A stage's working label without a card counts as long as the label `claimed` does.
+    labels = sorted(thread.issue.labels.intersection(pipeline.working_labels))
+    unexplained = labels and not in_flight and standing.record is None
+    if unexplained and thread.now < abandoned_at(thread.issue, pipeline):
+        text = f"it carries {labels[0]!r}, but no card says whose it is"
+        look = "ask whoever put the label on; without a card it stops counting one ttl later"
+        yield Objection(ref, ReasonCode.CLAIM_LABEL_ONLY.value, text, look)
+
+    if not pipeline.people.markers:
+        return
+    bodies = {comment.id: comment.body for comment in thread.comments}
+    claims = foreign_claims(thread.comments, now=thread.now, ttl=pipeline.people.marker_ttl)
+    for claim in claims[:_MOST_NAMED]:
+        fields = fields_of(bodies[claim.comment])
+        firing = (fields.get("codename", ""), fields.get("firing_id", ""))
+        if not _made_by_firing(firing, pusher):
+            since = format_instant(claim.since)
+            text = f"another tool ({claim.tool}) says that {claim.who} has it since {since}"
+            look = (
+                f"look at comment {claim.comment}: the tool takes its marker back when it is done"
+            )
+            yield Objection(ref, ReasonCode.FOREIGN_CLAIM.value, text, look)
 
 
-def _is_held_by(held: Record, pusher: Pusher) -> bool:
-    firing = firing_of(held.lease.holder)
-    return held.lease.run in pusher.runs or (firing is not None and _fired(firing, pusher))
+def _made_by_firing(firing: tuple[str, str], pusher: Pusher) -> bool:
+    """Whether the pushed commits were made by this firing.
 
-
-def _fired(firing: tuple[str, str], pusher: Pusher) -> bool:
-    """Whether the commits are of this firing; one that claims again counts its turns.
-
-    A card says a long name in short.
+    A firing which claims again appends `~` and a number to its id. A card shortens a long id, so
+    the ids of the commits are compared in full and shortened.
     """
     codename, name = firing
     first, again, turn = name.rpartition("~")
     names = {name, first if again and turn.isdigit() else name}
-    known = {*pusher.firings, *(firing_of(firing_holder(*one)) for one in pusher.firings)}
-    return any((codename, one) in known for one in names)
-
-
-def _stale_fence(held: Record, pusher: Pusher) -> Iterator[Objection]:
-    fence = held.lease.fence
-    if pusher.fence is not None and held.lease.run in pusher.runs and pusher.fence != fence:
-        yield Objection(
-            held.lease.issue,
-            LeaseLost.code,
-            f"your fence is {pusher.fence}, and the lease's is {fence}",
-            f"dibs show {held.lease.issue.typed} shows the lease",
-        )
-
-
-def _remarks(held: Record, others: Sequence[Objection]) -> Iterator[str]:
-    if held.revocation is not None:
-        by = held.revocation.by or "an operator"
-        yield f"{held.lease.issue}: {by} asked for your lease back: {held.revocation.reason}"
-    for other in others:
-        yield f"{other.issue}: {other.text}"
-
-
-def _lost(thread: Thread, standing: Standing, pusher: Pusher) -> Iterator[Objection]:
-    """A lease that ran out is refused, also if nobody has taken it up yet. One that was ended is
-    just over.
-    """
-    ref = thread.issue.ref
-    known = {attempt.run: attempt for attempt in standing.tries}
-    for run in sorted(pusher.runs):
-        attempt = known.get(run)
-        if attempt is None and pusher.issue != ref:
-            continue
-        if attempt is not None and attempt.outcome is not None:
-            continue
-        ended = attempt.ended_at if attempt is not None else None
-        since = f"ran out at {format_instant(ended)}" if ended else "is not there"
-        yield Objection(
-            ref,
-            LeaseLost.code,
-            f"the lease of your run {run} {since}",
-            f"another may have it by now: dibs show {ref.typed} tells; claim it again first",
-        )
-
-
-def _labels(thread: Thread, pipeline: Pipeline) -> Iterator[Objection]:
-    """A stage's working label that no card explains counts as long as `claimed` does."""
-    found = sorted(thread.issue.labels.intersection(pipeline.working_labels))
-    if found and thread.now < abandoned_at(thread.issue, pipeline):
-        yield Objection(
-            thread.issue.ref,
-            ReasonCode.CLAIM_LABEL_ONLY.value,
-            f"it carries {found[0]!r}, but no card says whose it is",
-            "ask whoever put the label on; without a card it stops counting one ttl later",
-        )
-
-
-def _foreign(thread: Thread, pipeline: Pipeline, pusher: Pusher) -> Iterator[Objection]:
-    if not pipeline.people.markers:
-        return
-    bodies = {comment.id: comment.body for comment in thread.comments}
-    ttl = pipeline.people.marker_ttl
-    claims = foreign_claims(thread.comments, now=thread.now, ttl=ttl)
-    for claim in claims[:_MOST_NAMED]:
-        fields = fields_of(bodies[claim.comment])
-        if _fired((fields.get("codename", ""), fields.get("firing_id", "")), pusher):
-            continue
-        yield Objection(
-            thread.issue.ref,
-            ReasonCode.FOREIGN_CLAIM.value,
-            f"another tool ({claim.tool}) says that {claim.who} has it since "
-            f"{format_instant(claim.since)}",
-            f"look at comment {claim.comment}: the tool takes its marker back when it is done",
-        )
-
-
-def _others(ref: IssueRef, pulls: Sequence[LinkedPull], pusher: Pusher) -> Iterator[Objection]:
-    """Open pull requests from other branches than are pushed to. Whose account it is does not
-    matter: a person and the person's agents often share one.
-    """
-    theirs = [pull for pull in pulls if pull.fate is PullFate.OPEN and not _adds_to(pull, pusher)]
-    for pull in theirs[:_MOST_NAMED]:
-        branch = f" from branch {pull.head}" if pull.head else ""
-        yield Objection(
-            ref,
-            ReasonCode.PULL_OPEN.value,
-            f"{pull.author.login} has an open pull request for it: {pull.ref}{branch}",
-            f"look at {pull.ref}: add to it, or wait until it is merged or closed",
-        )
-
-
-def _adds_to(pull: LinkedPull, pusher: Pusher) -> bool:
-    """Whether the push goes to the branch that the pull request comes from, here or in a fork."""
-    there = pusher.repo.casefold()
-    away = there not in ("", pull.ref.repo.casefold())
-    return bool(pull.head) and pull.head in pusher.branches and pull.foreign is away
+    shortened = (firing_of(firing_holder(*pushed)) for pushed in pusher.firings)
+    pushed_firings = {*pusher.firings, *shortened}
+    return any((codename, spelling) in pushed_firings for spelling in names)

@@ -1,8 +1,8 @@
-"""Which leases were taken in a git working tree: its own note of them, for whoever pushes from it.
+"""The run file: a list of the leases taken in a git working tree, for a later push from it.
 
-A person's lease and a script's outlive the command that took it, and the shell that pushes later
-knows nothing of it. The note is in the working tree's own git folder, so it is in nobody's way, and
-every linked working tree has its own. It proves nothing: the tracker says what the lease is worth.
+The lease of a person or a script outlives the command that took it, and the shell that pushes later
+does not know the run. The file is in the git folder of the working tree, so it is in no one's way,
+and every linked working tree has its own. It proves nothing: the push is judged by the tracker.
 """
 
 import contextlib
@@ -22,53 +22,54 @@ _POINTER = "gitdir: "
 
 
 class RunFile:
+    """The runs noted for a working tree."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def runs(self) -> Mapping[RunId, str]:
-        """The runs and the issues they are of; none if the file is not there, or is not ours."""
+        """The noted runs with their issues; empty if the file is missing or has other content."""
         try:
             with self.path.open("rb") as file:
-                told = msgspec.json.decode(file.read(_LARGEST))
+                content = msgspec.json.decode(file.read(_LARGEST))
         except (OSError, ValueError, RecursionError):
             return {}
-        noted = told.get("runs") if isinstance(told, dict) else None
+        noted = content.get("runs") if isinstance(content, dict) else None
         if not isinstance(noted, dict):
             return {}
         return {RunId(run): issue for run, issue in noted.items() if isinstance(issue, str)}
 
     def note(self, issue: IssueRef, run: RunId) -> None:
-        kept = {known: place for known, place in self.runs().items() if known != run}
-        self._write({**dict(list(kept.items())[1 - _MOST_NOTED :]), run: str(issue)})
+        """Note a run; of more than `_MOST_NOTED` runs, the oldest are dropped."""
+        others = [(noted, where) for noted, where in self.runs().items() if noted != run]
+        self._write({**dict(others[1 - _MOST_NOTED :]), run: str(issue)})
 
     def forget(self, run: RunId) -> None:
-        known = dict(self.runs())
-        if known.pop(run, None) is not None:
-            self._write(known)
+        noted = dict(self.runs())
+        if noted.pop(run, None) is not None:
+            self._write(noted)
 
     def _write(self, runs: Mapping[RunId, str]) -> None:
-        with contextlib.suppress(OSError):  # a push asks for DIBS_RUN then
+        with contextlib.suppress(OSError):  # without the file, a push needs DIBS_RUN
             replace_whole(self.path, msgspec.json.encode({"runs": runs}))
 
 
 def run_file(folder: Path, environment: Mapping[str, str] = os.environ) -> RunFile | None:
-    """Of the working tree that a folder is in; None if it is in none."""
-    told = environment.get("GIT_DIR")
-    if told:
-        return RunFile(folder / told / RUN_FILE)
-    for place in (folder, *folder.parents):
-        found = _git_folder(place / ".git")
-        if found is not None:
-            return RunFile(found / RUN_FILE)
+    """The run file of the working tree around a folder; None outside of a working tree."""
+    git_dir = environment.get("GIT_DIR")
+    if git_dir:
+        return RunFile(folder / git_dir / RUN_FILE)
+    for parent in (folder, *folder.parents):
+        dot_git = parent / ".git"
+        if dot_git.is_dir():
+            if (dot_git / "HEAD").exists():
+                return RunFile(dot_git / RUN_FILE)
+            continue
+        # In a linked working tree, `.git` is a file with the path of the git folder.
+        try:
+            text = dot_git.read_text("utf-8", errors="surrogateescape")
+        except (OSError, ValueError):
+            continue
+        if text.startswith(_POINTER) and (pointed := text.removeprefix(_POINTER).rstrip("\n")):
+            return RunFile(parent / pointed / RUN_FILE)
     return None
-
-
-def _git_folder(place: Path) -> Path | None:
-    if place.is_dir():
-        return place if (place / "HEAD").exists() else None
-    try:
-        said = place.read_text("utf-8", errors="surrogateescape")
-    except (OSError, ValueError):
-        return None
-    pointed = said.removeprefix(_POINTER).rstrip("\n") if said.startswith(_POINTER) else ""
-    return (place.parent / pointed) if pointed else None

@@ -1,19 +1,19 @@
-"""Holds: a named lease, or one of N slots of a name, kept as long as its holder works.
+"""Holds: a lease on a name, or on one of N slots of a name, renewed while its holder works.
 
-With one slot it is a mutex, with several a limit on what runs at once. A slot is a lease like any
-other, so slot and lease are one atomic step, a dead holder's slot frees itself, and the fence of
-the slot can be checked where something is written.
+With one slot, a hold is a mutex; with several, a limit on how much runs at once. A slot is a lease
+like any other: taking a slot is one atomic step, the slot of a dead holder becomes free by itself,
+and its fence can be checked where the holder writes.
 
-The local mutex before the distributed lease: threads of one process queue among themselves.
-
-Only as many of them as there are slots ask the store at all, so a process with fifty threads costs
-the store no more than one with one. The map holds names in use and nothing else.
+`Turns` is a local lock in front of the lease store: threads of one process queue among themselves,
+and only as many of them as there are slots ask the store. So a process with fifty threads costs the
+store no more than a process with one.
 """
 
 import logging
 import random
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import assert_never
 
@@ -36,12 +36,14 @@ from dibs.services.resuming import Waiting
 
 
 class Turns:
+    """Counts the threads of this process with a turn, by name; holds only names in use."""
+
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inside: dict[str, int] = {}
 
     def enter(self, name: str, slots: int, left_s: Callable[[], float]) -> bool:
-        """Wait for a turn; False if the time is over. Every turn is left again."""
+        """Wait for a turn; False if the time is over. The caller calls `leave` for each turn."""
         with self._changed:
             while self._inside.get(name, 0) >= slots:
                 if (seconds := left_s()) <= 0 or not self._changed.wait(seconds):
@@ -57,15 +59,17 @@ class Turns:
             self._changed.notify_all()
 
     def __len__(self) -> int:
-        """How many names are in use."""
+        """The number of names in use."""
         return len(self._inside)
 
 
 _log = logging.getLogger("dibs.holds")
-_DOUBT_S = 0.1
+_UNPROVEN_PAUSE_S = 0.1
 
 
 class HoldWish(Struct, frozen=True):
+    """A request for a slot; `wait_s` is how long to wait for a free slot."""
+
     name: str
     holder: HolderId
     slots: int = 1
@@ -73,8 +77,8 @@ class HoldWish(Struct, frozen=True):
     wait_s: float = 0.0
 
 
-class NotHeld(Struct, frozen=True):
-    """Others have all the slots."""
+class HoldRefused(Struct, frozen=True):
+    """No slot was granted: other holders have all slots, or `why` has the reason."""
 
     name: str
     by: tuple[Record, ...]
@@ -82,9 +86,9 @@ class NotHeld(Struct, frozen=True):
 
 
 class Hold(InHand):
-    """A slot in our hands, renewed in the background until it is released or lost.
+    """A slot held by this process, renewed in the background until released or lost.
 
-    Its fence rises with every grant of this slot; with one slot, of the name.
+    The fence rises with every grant of the slot; with a single slot, with every grant of the name.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class Hold(InHand):
         return self._keeper
 
     def release(self) -> None:
-        """Give the slot back. Idempotent; if the store cannot be asked, the slot expires."""
+        """Give the slot back. Idempotent; if the store is unreachable, the slot expires."""
         if self._released:
             return
         self._released = True
@@ -111,12 +115,12 @@ class Hold(InHand):
             self._keeper.begin_finishing()
             self._supervision.stop()
             give_back(self._store, self._keeper.lease)
-        finally:  # local turns in reverse order: the store first
+        finally:  # in the reverse order of taking: the store first, then the local turn
             self._leave()
 
 
 def give_back(store: LeaseStore, lease: Lease) -> None:
-    """Best effort: what cannot be given back expires, and whatever was done is done."""
+    """Release a lease. If the store is unreachable, log a warning: the lease will expire."""
     try:
         store.release(lease, Ending(Outcome.CONCEDED))
     except Outage as failure:
@@ -124,18 +128,23 @@ def give_back(store: LeaseStore, lease: Lease) -> None:
 
 
 def refusal_of(granting: Granting, store: LeaseStore, lease: Lease) -> Reason | None:
-    """Look who grants once more, now that we have something; what may not be used goes back."""
+    """Check after a grant whether the store may still grant leases.
+
+    If not, give the lease back and return the reason.
+    """
     try:
-        against = granting.refusal_of(lease.fence)
+        refusal = granting.refusal_of(lease.fence)
     except BaseException:
         give_back(store, lease)
         raise
-    if against is not None:
+    if refusal is not None:
         give_back(store, lease)
-    return against
+    return refusal
 
 
 class Holds:
+    """Takes slots of names."""
+
     def __init__(
         self,
         store: LeaseStore,
@@ -155,114 +164,83 @@ class Holds:
         self._clock, self._threads = clock, threads
         self._new_run, self._dice, self._turns = new_run, dice, turns
 
-    def take(self, wish: HoldWish) -> Hold | NotHeld:
-        """A slot of the name, waited for as long as the wish says."""
-        terms, until = _terms(wish), self._clock.now() + wish.wait_s
+    def take(self, wish: HoldWish) -> Hold | HoldRefused:
+        """Take a slot of the name; wait for a slot as long as the wish allows."""
+        checked_name(wish.name)
+        if wish.slots < 1:
+            raise Misuse(f"{wish.name}: slots must be at least 1")
+        try:
+            terms = terms_for(wish.ttl)
+        except ValueError as flaw:
+            raise BadTtl(f"{wish.name}: {format_duration(wish.ttl)}: {flaw}") from flaw
+        until = self._clock.now() + wish.wait_s
 
         def left_s() -> float:
             return until - self._clock.now()
 
-        # The local mutex first: of our own threads only as many ask the store as could be granted.
+        # The local turn first: only as many threads of this process ask as there are slots.
         if not self._turns.enter(wish.name, wish.slots, left_s):
-            return NotHeld(wish.name, (), "other threads of this process hold it")
-        leave = _once(lambda: self._turns.leave(wish.name))
-        try:
-            taken = self._ask(wish, terms, left_s)
-            if isinstance(taken, Grant):
-                return self._keep(taken, leave)
-        except BaseException:
-            leave()
-            raise
-        leave()
-        return taken
+            return HoldRefused(wish.name, (), "other threads of this process hold it")
+        with ExitStack() as turn:
+            turn.callback(self._turns.leave, wish.name)
+            run, waiting = self._new_run(), Waiting(self._store, self._clock, self._dice)
+            while isinstance(taken := self._ask_each_slot(wish, run, terms, left_s), HoldRefused):
+                if left_s() <= 0:
+                    return taken
+                first = min(taken.by, key=lambda record: record.remaining, default=None)
+                if first is not None:
+                    waiting.pause(first.lease.issue, first.remaining, left_s())
+                else:  # no holder is known: the slot changed hands too fast, and will do so again
+                    self._clock.sleep(min(self._dice.uniform(0, _UNPROVEN_PAUSE_S), left_s()))
+            try:
+                keeper = Keeper(
+                    taken, self._store, self._tracker, self._pipeline, self._clock, self._journal
+                )
+                supervision = Supervision(keeper, self._clock, self._threads)
+            except BaseException:  # no more threads, or an interrupt: no thread would renew it
+                give_back(self._store, taken.lease)
+                raise
+            return Hold(self._store, keeper, supervision, turn.pop_all().close)
 
     def holders(self) -> tuple[Record, ...]:
-        """Everything that is held by name, the oldest first."""
+        """All live holds, the oldest first."""
         return self._store.live(HOLD_STAGE)
 
-    def _ask(
-        self, wish: HoldWish, terms: LeaseTerms, left_s: Callable[[], float]
-    ) -> Grant | NotHeld:
-        run, waiting = self._new_run(), Waiting(self._store, self._clock, self._dice)
-        while True:
-            asked = self._ask_once(wish, run, terms, left_s)
-            if isinstance(asked, Grant):
-                return asked
-            if left_s() <= 0:
-                return asked
-            first = min(asked.by, key=lambda record: record.remaining, default=None)
-            if first is not None:
-                waiting.pause(first.lease.issue, first.remaining, left_s())
-            else:  # it changed hands too fast to say whose it is: it will again
-                self._clock.sleep(min(self._dice.uniform(0, _DOUBT_S), left_s()))
-
-    def _ask_once(
+    def _ask_each_slot(
         self, wish: HoldWish, run: RunId, terms: LeaseTerms, left_s: Callable[[], float]
-    ) -> Grant | NotHeld:
-        """A store that is out of reach for a moment is worth the patience that there is."""
+    ) -> Grant | HoldRefused:
+        """Ask the store for each slot once, in random order, until a slot is granted.
+
+        While time is left, a store that is unreachable for a moment counts as a refusal.
+        """
+        busy, unproven = [], ""
         try:
-            if against := self._granting.objections():
-                return NotHeld(wish.name, (), against[0].text)
-            return self._each_slot(wish, run, terms)
+            if refusals := self._granting.objections():
+                return HoldRefused(wish.name, (), refusals[0].text)
+            slots = list(range(1, wish.slots + 1))
+            self._dice.shuffle(slots)
+            for slot in slots:
+                asked_at = self._clock.now()
+                ref, floor = hold_ref(wish.name, slot), self._granting.floor()
+                bid = Bid(ref, run, wish.holder, HOLD_STAGE, terms.ttl, None, floor)
+                match acquire_patiently(self._store, bid):
+                    case Granted(lease):
+                        refusal = refusal_of(self._granting, self._store, lease)
+                        if refusal is not None:
+                            return HoldRefused(wish.name, (), refusal.text)
+                        self._journal.append(about(EventKind.CLAIMED, lease))
+                        stage = Stage(HOLD_STAGE, label=HOLD_STAGE, terms=terms)
+                        return Grant(lease, stage, terms, asked_at)
+                    case Busy(record):
+                        busy.append(record)
+                    case Unproven(why):
+                        unproven = why
+                    case Full():
+                        raise AssertionError("no limit was given")
+                    case never:
+                        assert_never(never)
         except Outage as failure:
             if not failure.retryable or left_s() <= 0:
                 raise
-            return NotHeld(wish.name, (), str(failure))
-
-    def _each_slot(self, wish: HoldWish, run: RunId, terms: LeaseTerms) -> Grant | NotHeld:
-        slots = list(range(1, wish.slots + 1))
-        self._dice.shuffle(slots)
-        others, doubt = [], ""
-        for slot in slots:
-            asked_at = self._clock.now()
-            ref = hold_ref(wish.name, slot)
-            bid = Bid(ref, run, wish.holder, HOLD_STAGE, terms.ttl, None, self._granting.floor())
-            match acquire_patiently(self._store, bid):
-                case Granted(lease):
-                    if (against := refusal_of(self._granting, self._store, lease)) is not None:
-                        return NotHeld(wish.name, (), against.text)
-                    self._journal.append(about(EventKind.CLAIMED, lease))
-                    stage = Stage(HOLD_STAGE, label=HOLD_STAGE, terms=terms)
-                    return Grant(lease, stage, terms, asked_at)
-                case Busy(record):
-                    others.append(record)
-                case Unproven(why):
-                    doubt = why
-                case Full():
-                    raise AssertionError("no limit was given")
-                case never:
-                    assert_never(never)
-        return NotHeld(wish.name, tuple(others), "" if others else doubt)
-
-    def _keep(self, grant: Grant, leave: Callable[[], None]) -> Hold:
-        try:
-            keeper = Keeper(
-                grant, self._store, self._tracker, self._pipeline, self._clock, self._journal
-            )
-            supervision = Supervision(keeper, self._clock, self._threads)
-        except BaseException:  # no more threads, an interrupt: nobody would renew it
-            give_back(self._store, grant.lease)
-            raise
-        return Hold(self._store, keeper, supervision, leave)
-
-
-def _terms(wish: HoldWish) -> LeaseTerms:
-    checked_name(wish.name)
-    if wish.slots < 1:
-        raise Misuse(f"{wish.name}: slots must be at least 1")
-    try:
-        return terms_for(wish.ttl)
-    except ValueError as flaw:
-        raise BadTtl(f"{wish.name}: {format_duration(wish.ttl)}: {flaw}") from flaw
-
-
-def _once(action: Callable[[], None]) -> Callable[[], None]:
-    done = False
-
-    def act() -> None:
-        nonlocal done
-        if not done:
-            done = True
-            action()
-
-    return act
+            return HoldRefused(wish.name, (), str(failure))
+        return HoldRefused(wish.name, tuple(busy), "" if busy else unproven)

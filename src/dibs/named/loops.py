@@ -1,11 +1,13 @@
-"""Loops: a tick once per window across all replicas, and on schedule.
+"""Loops: one tick in each window across all replicas, on schedule; and commands under a lease.
 
-The lease for a window is held to the window's end, however soon the tick is done, so no other
-replica ticks in the same window; and it ends with the window, so the next tick is not late. It is
-granted for exactly what is left of the window by the store's own clock. A replica that dies during
-its tick costs that window at most; a tick that outlasts its window is renewed until it is over.
+A replica holds the lease for a window until the window ends, however soon its tick is done, so no
+other replica ticks in the same window. The lease ends with the window, so the next tick is not
+late: it is granted for exactly the time left in the window, by the store's clock. If a replica dies
+during its tick, at most this window is lost. If a tick takes longer than its window, its lease is
+renewed until the tick is over.
 
-A command run under a lease that is no issue's: it is ended before the lease can be another's.
+`run_kept` runs a command under the lease of a hold or a loop, and ends the command before another
+holder can get the lease.
 """
 
 import logging
@@ -34,12 +36,12 @@ from dibs.services.keeping import Grant, Keeper, Supervision
 _log = logging.getLogger("dibs.looping")
 _NEEDS = Guarantee.ATOMIC | Guarantee.SERVER_CLOCK
 _MOST_JITTER_S = 0.5
-_HITCH = timedelta(seconds=2)
+_RETRY = timedelta(seconds=2)
 _EARLY = timedelta(seconds=5)
 
 
 class Tick(Struct, frozen=True):
-    """One turn of a loop, in the hands of the replica that has it."""
+    """A tick of a loop, for the replica with the window's lease."""
 
     loop: str
     window: Window
@@ -59,7 +61,7 @@ class Tick(Struct, frozen=True):
 
 
 class Rhythm(Struct, frozen=True):
-    """What is done, and how often."""
+    """The function called in each window, and the length of a window."""
 
     name: str
     every: timedelta
@@ -68,7 +70,7 @@ class Rhythm(Struct, frozen=True):
 
 
 class Loop:
-    """One replica's part in a loop."""
+    """A loop as run by a single replica."""
 
     def __init__(
         self,
@@ -106,51 +108,54 @@ class Loop:
         self._clock, self._threads = clock, threads
         self._new_run, self._dice = new_run, dice
         self._renewed: Lease | None = None
-        """Extended beyond its window, to be given back when that is over."""
+        """A lease renewed beyond its window, to be given back after the tick."""
 
     def run(self, stop: threading.Event) -> None:
-        """Tick once per window, with all the other replicas, until told to stop."""
+        """Take part in the loop until `stop` is set; a store outage is retried."""
         try:
             while not stop.is_set():
-                self._clock.wait(stop, self._patient_step())
+                try:
+                    wait_s = self.step()
+                except Outage as failure:
+                    if not failure.retryable:
+                        raise
+                    _log.warning(
+                        "loop %s: the store is not available, trying again: %s", self.name, failure
+                    )
+                    wait_s = self._soon()
+                self._clock.wait(stop, wait_s)
         finally:
             self._give_back_renewed()
 
-    def _patient_step(self) -> float:
-        try:
-            return self.step()
-        except Outage as failure:
-            if not failure.retryable:
-                raise
-            _log.warning(
-                "loop %s: the store is not available, trying again: %s", self.name, failure
-            )
-            return self._soon()
-
     def step(self) -> float:
-        """One decision, and the tick if it is ours. Returns how long to wait for the next."""
+        """Claim the present window if it is free, and tick. Returns seconds until the next step."""
         if against := self._granting.objections():
             _log.warning("loop %s waits: %s", self.name, against[0].text)
             return self._soon()
         self._give_back_renewed()
-        known = self._store.read(self._ref)
-        if known is None:
-            self._learn_the_time()
+        record = self._store.read(self._ref)
+        if record is None:
+            # The loop never had a lease, so the store's time is unknown: take a lease and give it
+            # back, to have a record to read the time from.
+            granted = self._store.acquire(self._bid(SHORTEST_TTL))
+            if isinstance(granted, Granted):
+                give_back(self._store, granted.lease)
             return 0.0
-        if known.live:
-            return self._after(known.remaining)
-        window = window_at(known.as_of, self.every)
-        left = window.ends_at - known.as_of
-        if left < SHORTEST_TTL:  # too late for this one: it could not be granted before it is over
+        if record.live:
+            return self._after(record.remaining)
+        window = window_at(record.as_of, self.every)
+        left = window.ends_at - record.as_of
+        if left < SHORTEST_TTL:  # too late for this window: no lease can be that short
             return self._after(left)
         return self._claim(window, left)
 
     def _claim(self, window: Window, left: timedelta) -> float:
+        """Ask for the window's lease, and tick if it is granted. Returns seconds to wait."""
         asked_at = self._clock.now()
         match acquire_patiently(self._store, self._bid(left)):
             case Granted(lease):
                 if window_at(lease.granted_at, self.every) != window:
-                    # The reply took us into the next window, and the lease would end inside it.
+                    # The grant came in the next window, and the lease would end inside that one.
                     give_back(self._store, lease)
                     return 0.0
                 if (against := refusal_of(self._granting, self._store, lease)) is not None:
@@ -159,7 +164,7 @@ class Loop:
                 self._journal.append(about(EventKind.CLAIMED, lease, window=str(window.number)))
                 terms = terms_for(left)
                 stage = Stage(LOOP_STAGE, label=LOOP_STAGE, terms=terms)
-                return self._turn(window, Grant(lease, stage, terms, asked_at))
+                grant = Grant(lease, stage, terms, asked_at)
             case Busy(record):
                 return self._after(record.remaining)
             case Unproven():
@@ -168,8 +173,6 @@ class Loop:
                 raise AssertionError("no limit was given")
             case never:
                 assert_never(never)
-
-    def _turn(self, window: Window, grant: Grant) -> float:
         keeper = Keeper(
             grant, self._store, self._tracker, self._pipeline, self._clock, self._journal
         )
@@ -180,7 +183,7 @@ class Loop:
             _log.exception("loop %s: the tick of window %s failed", self.name, window.number)
         finally:
             overrun.end()
-        if keeper.lease.beats:  # it would outlast its window now
+        if keeper.lease.beats:  # it was renewed, so it would outlast its window
             self._renewed = keeper.lease
         spent = timedelta(seconds=self._clock.now() - grant.asked_at)
         return self._after(max(grant.terms.ttl - spent, timedelta()))
@@ -189,48 +192,41 @@ class Loop:
         floor = self._granting.floor()
         return Bid(self._ref, self._new_run(), self._rhythm.holder, LOOP_STAGE, ttl, None, floor)
 
-    def _learn_the_time(self) -> None:
-        """Nobody ever had this loop, so nobody knows the store's time: ask for a lease to read it
-        off, and give it back.
-        """
-        granted = self._store.acquire(self._bid(SHORTEST_TTL))
-        if isinstance(granted, Granted):
-            give_back(self._store, granted.lease)
-
     def _give_back_renewed(self) -> None:
-        """A lease that was extended beyond its window, once that is over or we leave."""
+        """Give back a lease renewed beyond its window, if there is one."""
         if self._renewed is not None:
             renewed, self._renewed = self._renewed, None
             give_back(self._store, renewed)
 
     def _soon(self) -> float:
-        """After a hitch: long before a window is over, and without hammering."""
-        return self._after(min(self.every / 10, _HITCH))
+        """Seconds until a retry: short against a window, but not a busy loop."""
+        return self._after(min(self.every / 10, _RETRY))
 
     def _after(self, span: timedelta) -> float:
-        """Then, and a moment more: replicas that wake at once get in each other's way."""
+        """The span in seconds plus a random moment, so not all replicas wake at once."""
         jitter_s = min(self.every.total_seconds() / 50, _MOST_JITTER_S)
         return max(span.total_seconds(), 0.0) + self._dice.uniform(0, jitter_s)
 
 
 class _Overrun:
-    """Renews the lease of a tick that is still going when its window ends, and not before."""
+    """Renews the lease of a tick still running at the end of its window, and not before."""
 
     def __init__(self, keeper: Keeper, clock: Clock, threads: Threads) -> None:
-        self._keeper, self._clock, self._threads = keeper, clock, threads
         self._done = threading.Event()
         self._supervision: Supervision | None = None
-        self._thread = threads.start(self._wait, f"dibs-loop-{keeper.issue}")
 
-    def _wait(self) -> None:
-        terms = self._keeper.terms
-        # As late as a lost reply or two allow: a lease that was renewed outlasts its window.
-        early_s = min(terms.renew_every / 2, _EARLY).total_seconds()
-        wait_s = self._keeper.trusted_until - self._clock.now() - early_s
-        if not self._clock.wait(self._done, max(wait_s, 0.0)):
-            self._supervision = Supervision(self._keeper, self._clock, self._threads)
+        def renew_late() -> None:
+            # As late as possible, with time for a lost reply or two: a renewed lease outlasts its
+            # window.
+            early_s = min(keeper.terms.renew_every / 2, _EARLY).total_seconds()
+            wait_s = keeper.trusted_until - clock.now() - early_s
+            if not clock.wait(self._done, max(wait_s, 0.0)):
+                self._supervision = Supervision(keeper, clock, threads)
+
+        self._thread = threads.start(renew_late, f"dibs-loop-{keeper.issue}")
 
     def end(self) -> None:
+        """Stop renewing: the tick is over."""
         self._done.set()
         self._thread.join()
         if self._supervision is not None:
@@ -250,8 +246,11 @@ def run_kept(
     in_sight: bool = False,
     as_typed: bool = False,
 ) -> Exited | Stopped:
-    """To its end: by itself, because the lease is lost, or because `stop` was set."""
-    if not as_typed:  # then the shell says what is wrong, where it was typed
+    """Run a command until it ends, until the lease is lost, or until `stop` is set.
+
+    A command as typed is not checked first: the shell reports the error where it was typed.
+    """
+    if not as_typed:
         runner.check(command)
     running = runner.start(
         Assignment(
@@ -270,14 +269,14 @@ def run_kept(
         keeper.trusted_until,
     )
     keeper.on_lost(running.stop)
-    told = keeper.trusted_until
+    trusted_until = keeper.trusted_until
     slice_s = min(_SLICE_S, keeper.terms.ttl.total_seconds() / 10)
     while (end := running.poll(slice_s)) is None:
         if stop.is_set():
             running.stop("told to stop")
         if isinstance(keeper.condition, Lost):
             running.stop(keeper.condition.why)
-        if keeper.trusted_until != told:
-            told = keeper.trusted_until
-            running.trust_until(told)
+        if keeper.trusted_until != trusted_until:
+            trusted_until = keeper.trusted_until
+            running.trust_until(trusted_until)
     return end

@@ -26,13 +26,14 @@ from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Record, Standing, Try
 from dibs.core.named import is_named
-from dibs.core.pipeline import NoHandler, Pipeline, Stage
-from dibs.ports.leases import Guarantee, Pauses, ShownLeases
-from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.core.pipeline import NoHandler, Stage
+from dibs.ports.leases import Guarantee
+from dibs.ports.tracker import IssueQuery
 from dibs.services.reading import walk, walk_threads, with_ourselves
 from dibs.services.scanning import urgency
 
 if TYPE_CHECKING:
+    from dibs.services.backlog import Backlog
     from dibs.services.bundling import Bundling
     from dibs.services.claiming import Claiming
 
@@ -89,13 +90,11 @@ class RunRow(Struct, frozen=True):
 
 
 class Board:
-    def __init__(
-        self, tracker: Tracker, leases: ShownLeases, pipeline: Pipeline, pauses: Pauses
-    ) -> None:
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
-        self._pauses = pauses
+    def __init__(self, backlog: "Backlog") -> None:
+        self._tracker = backlog.tracker
+        self._leases = backlog.leases
+        self._pipeline = backlog.pipeline
+        self._pauses = backlog.pauses
 
     def overview(self) -> Overview:
         """Counts by stage and everything in flight. Costs what is in flight, not the backlog."""
@@ -261,17 +260,10 @@ class Explanation(Struct, frozen=True):
 
 
 class Explaining:
-    def __init__(
-        self,
-        tracker: Tracker,
-        leases: ShownLeases,
-        pipeline: Pipeline,
-        claiming: "Claiming",
-        bundling: "Bundling",
-    ) -> None:
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
+    def __init__(self, backlog: "Backlog", claiming: "Claiming", bundling: "Bundling") -> None:
+        self._tracker = backlog.tracker
+        self._leases = backlog.leases
+        self._pipeline = backlog.pipeline
         self._claiming = claiming
         self._bundling = bundling
 

@@ -11,7 +11,7 @@ the one who has the first of these gets all, and the other has nothing to give b
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,12 +20,15 @@ from dibs.core.eligibility import Reason, ReasonCode, Verdict, over_limit
 from dibs.core.errors import Misuse, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Thread
-from dibs.core.pipeline import BundleWorktree, Pipeline, Stage
-from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.core.pipeline import BundleWorktree, Stage
+from dibs.ports.tracker import IssueQuery
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.ending import Advancing
 from dibs.services.keeping import Keeper
 from dibs.services.reading import read_each
+
+if TYPE_CHECKING:
+    from dibs.services.backlog import Backlog
 
 PREFIX = "agent:bundle:"
 
@@ -82,14 +85,13 @@ Judge = Callable[[Thread], tuple[Thread, Verdict]]
 class Bundling:
     def __init__(
         self,
-        tracker: Tracker,
-        pipeline: Pipeline,
+        backlog: "Backlog",
         claiming: Claiming,
         advancing: Advancing,
         keep: Callable[[Claimed], Keeper],
     ) -> None:
-        self._tracker = tracker
-        self._pipeline = pipeline
+        self._tracker = backlog.tracker
+        self._pipeline = backlog.pipeline
         self._claiming = claiming
         self._advancing = advancing
         self._keep = keep

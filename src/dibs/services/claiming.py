@@ -6,10 +6,9 @@ stage that somebody finished meanwhile.
 Whether the store of this process may grant, as it stands beside the backlog.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,9 +27,9 @@ from dibs.core.eligibility import (
     vetoed,
 )
 from dibs.core.errors import BadTtl, GrantedElsewhere, Outage
-from dibs.core.events import EventKind, Reached, Step, about, unwatched
+from dibs.core.events import EventKind, Step, about
 from dibs.core.granter import Appointed, Granter, keeps_house, objection
-from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime, RunId
+from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime
 from dibs.core.issue import Issue, Thread
 from dibs.core.labels import (
     Painting,
@@ -57,11 +56,13 @@ from dibs.core.lease import (
     Unproven,
 )
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.ports.leases import PROTECTIVE, Granters, Guarantee, Pauses, ShownLeases
-from dibs.ports.system import Clock, Journal
-from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.ports.leases import PROTECTIVE, Granters, Guarantee
+from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import apply, put_back
 from dibs.services.reading import with_ourselves
+
+if TYPE_CHECKING:
+    from dibs.services.backlog import Backlog
 
 
 class Granting:
@@ -184,35 +185,19 @@ A_PERSON_MAY_OVERLOOK = frozenset(
 
 
 class Claiming:
-    def __init__(
-        self,
-        tracker: Tracker,
-        leases: ShownLeases,
-        pipeline: Pipeline,
-        pauses: Pauses,
-        journal: Journal,
-        clock: Clock,
-        *,
-        granting: Granting,
-        new_run: Callable[[], RunId],
-        grace: timedelta,
-        settle: timedelta,
-        max_ttl: timedelta = timedelta(days=1),
-        reached: Reached = unwatched,
-    ) -> None:
-        """`settle`: as it is set. A tracker that may lag for longer than that is believed."""
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
-        self._pauses = pauses
-        self._journal = journal
-        self._clock = clock
-        self._granting = granting
-        self._new_run = new_run
-        self._grace = grace
-        self._settle = max(settle, tracker.traits.settle)
-        self._max_ttl = max_ttl
-        self._reached = reached
+    def __init__(self, backlog: "Backlog") -> None:
+        self._tracker = backlog.tracker
+        self._leases = backlog.leases
+        self._pipeline = backlog.pipeline
+        self._pauses = backlog.pauses
+        self._journal = backlog.journal
+        self._clock = backlog.clock
+        self._granting = backlog.granting
+        self._new_run = backlog.new_run
+        self._grace = backlog.grace
+        self._settle = max(backlog.settle, backlog.tracker.traits.settle)
+        self._max_ttl = backlog.max_ttl
+        self._reached = backlog.reached
 
     def claim(self, issue: IssueRef, stage: Stage | None, options: ClaimOptions) -> ClaimResult:
         """Try once. `stage` is where the caller saw the issue; None to take it where it is."""

@@ -4,20 +4,20 @@ The ending is decided first and painted after, so that a crash in between is fin
 comes next. A holder that has lost its lease is refused and touches nothing.
 """
 
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.core.errors import Outage
-from dibs.core.events import EventKind, Reached, Step, about, unwatched
+from dibs.core.events import EventKind, Step, about
 from dibs.core.issue import Thread
 from dibs.core.labels import Painting, ending_paint
 from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked, fit_note
-from dibs.core.pipeline import Pipeline
-from dibs.ports.leases import ShownLeases
-from dibs.ports.system import Journal
 from dibs.services.keeping import Keeper
+
+if TYPE_CHECKING:
+    from dibs.services.backlog import Backlog
 
 
 class Finished(Struct, frozen=True):
@@ -41,17 +41,11 @@ FinishResult = Finished | FinishRefused
 
 
 class Advancing:
-    def __init__(
-        self,
-        leases: ShownLeases,
-        pipeline: Pipeline,
-        journal: Journal,
-        reached: Reached = unwatched,
-    ) -> None:
-        self._leases = leases
-        self._pipeline = pipeline
-        self._journal = journal
-        self._reached = reached
+    def __init__(self, backlog: "Backlog") -> None:
+        self._leases = backlog.leases
+        self._pipeline = backlog.pipeline
+        self._journal = backlog.journal
+        self._reached = backlog.reached
 
     def advance(self, keeper: Keeper, to: str | None = None, note: str = "") -> FinishResult:
         """Move on. Raises IllegalMove, before anything is written, for a move that is not there."""

@@ -8,6 +8,7 @@ two that see the same merge one makes it, nobody moves what somebody holds, and 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -23,12 +24,15 @@ from dibs.core.following import (
 )
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Issue, Thread
-from dibs.core.pipeline import FollowsPull, Pipeline, Stage
+from dibs.core.pipeline import FollowsPull, Stage
 from dibs.ports.tracker import PULLS_AT_ONCE, IssueQuery, Tracker
-from dibs.services.claiming import Claimed, Claiming, ClaimOptions, Granting
+from dibs.services.claiming import Claimed, Claiming, ClaimOptions
 from dibs.services.ending import Advancing, Finished
 from dibs.services.keeping import Keeper
 from dibs.services.reading import follows_pulls, walk
+
+if TYPE_CHECKING:
+    from dibs.services.backlog import Backlog
 
 _log = logging.getLogger("dibs.following")
 _MOST_REMEMBERED = 10_000
@@ -98,20 +102,17 @@ class _Watch(Struct, frozen=True):
 class Following:
     def __init__(
         self,
-        tracker: Tracker,
-        pipeline: Pipeline,
+        backlog: "Backlog",
         claiming: Claiming,
         keep: Callable[[Claimed], Keeper],
         advancing: Advancing,
-        *,
-        granting: Granting,
     ) -> None:
-        self._tracker = tracker
-        self._pipeline = pipeline
+        self._tracker = backlog.tracker
+        self._pipeline = backlog.pipeline
         self._claiming = claiming
         self._keep = keep
         self._advancing = advancing
-        self._granting = granting
+        self._granting = backlog.granting
         self._not_ours: set[IssueRef] = set()
         """Pull requests that were looked at: no run opened them."""
 

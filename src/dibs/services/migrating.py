@@ -7,20 +7,22 @@ each grant and before it shows it, so a grant is either seen here or given back 
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
 
 from dibs.core.errors import CannotMove, NoSuchIssue
 from dibs.core.granter import Appointed, Granter, Moving
-from dibs.core.ids import Fence, IssueRef, RunId
-from dibs.ports.leases import Granters, ShownLeases
-from dibs.ports.system import Clock
-from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.core.ids import Fence, IssueRef
+from dibs.ports.leases import Granters
+from dibs.ports.tracker import IssueQuery
 from dibs.services.claiming import Claiming
 from dibs.services.reading import walk
+
+if TYPE_CHECKING:
+    from dibs.services.backlog import Backlog
 
 _LOOK_EVERY_S = 1.0
 
@@ -45,20 +47,11 @@ Progress = Waiting | Moved | GaveUp
 
 
 class Migrating:
-    def __init__(
-        self,
-        tracker: Tracker,
-        origin: ShownLeases,
-        claiming: Claiming,
-        granters: Granters,
-        clock: Clock,
-        *,
-        new_run: Callable[[], RunId],
-        settle_s: float,
-    ) -> None:
-        self._tracker, self._origin = tracker, origin
-        self._claiming, self._granters, self._clock = claiming, granters, clock
-        self._new_run, self._settle_s = new_run, settle_s
+    def __init__(self, backlog: "Backlog", claiming: Claiming, granters: Granters) -> None:
+        self._tracker, self._origin = backlog.tracker, backlog.leases
+        self._claiming, self._granters, self._clock = claiming, granters, backlog.clock
+        self._new_run = backlog.new_run
+        self._settle_s = backlog.settle.total_seconds()
         self._shown = Fence(0)
         """The highest fence on any card: a store that has forgotten it must not grant it again."""
 

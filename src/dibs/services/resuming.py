@@ -19,10 +19,9 @@ from dibs.core.errors import BadTtl, Outage
 from dibs.core.ids import IssueRef, LocalTime, RunId
 from dibs.core.issue import Thread
 from dibs.core.lease import Lease, Record, Standing
-from dibs.core.pipeline import Pipeline, Stage
-from dibs.ports.leases import LeaseStore, ShownLeases, Waking
+from dibs.core.pipeline import Stage
+from dibs.ports.leases import LeaseStore, Waking
 from dibs.ports.system import Clock
-from dibs.ports.tracker import Tracker
 from dibs.services.claiming import (
     Beaten,
     Claimed,
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
+    from dibs.services.backlog import Backlog
+
 
 class NotHeld(Struct, frozen=True):
     """That run does not hold the issue. Whoever does, or did, is in the record."""
@@ -46,13 +47,11 @@ class NotHeld(Struct, frozen=True):
 
 
 class Resuming:
-    def __init__(
-        self, tracker: Tracker, leases: ShownLeases, pipeline: Pipeline, clock: Clock
-    ) -> None:
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
-        self._clock = clock
+    def __init__(self, backlog: "Backlog") -> None:
+        self._tracker = backlog.tracker
+        self._leases = backlog.leases
+        self._pipeline = backlog.pipeline
+        self._clock = backlog.clock
 
     def resume(self, issue: IssueRef, run: RunId) -> Claimed | NotHeld:
         asked_at = self._clock.now()

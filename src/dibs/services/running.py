@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from msgspec import Struct, field
 
@@ -33,13 +33,10 @@ from dibs.core.issue import Thread
 from dibs.core.pipeline import Command, InProcess, NoHandler, NoWorktree, PythonCallable
 from dibs.ports.system import (
     Assignment,
-    Clock,
     Exited,
-    Journal,
     PlaceWish,
     Runner,
     Stopped,
-    Threads,
     Workplace,
     Workplaces,
 )
@@ -47,6 +44,9 @@ from dibs.ports.system import Running as RunningHandler
 from dibs.services.claiming import Claimed
 from dibs.services.ending import Advancing, FinishRefused, FinishResult
 from dibs.services.keeping import Keeper, Supervision, Together
+
+if TYPE_CHECKING:
+    from dibs.services.backlog import Backlog
 
 _log = logging.getLogger("dibs.running")
 GIVE_BACK_EXIT = 75
@@ -179,22 +179,20 @@ class _Job(Struct, frozen=True):
 class Running:
     def __init__(
         self,
+        backlog: "Backlog",
         keep: Callable[[Claimed], Keeper],
         advancing: Advancing,
         runner: Runner,
-        clock: Clock,
-        journal: Journal,
         *,
-        threads: Threads,
         handlers: Mapping[str, PythonHandler],
         workplaces: Callable[[], Workplaces],
     ) -> None:
         self._keep = keep
         self._advancing = advancing
         self._runner = runner
-        self._clock = clock
-        self._journal = journal
-        self._threads = threads
+        self._clock = backlog.clock
+        self._journal = backlog.journal
+        self._threads = backlog.threads
         self._handlers = handlers
         self._workplaces = workplaces
 

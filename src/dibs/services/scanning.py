@@ -38,10 +38,12 @@ from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime, StageName
 from dibs.core.issue import Issue, Thread
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.system import Clock
-from dibs.ports.tracker import Found, IssueQuery, Tracker
+from dibs.ports.tracker import Found, IssueQuery
 
 if TYPE_CHECKING:
     from random import Random
+
+    from dibs.services.backlog import Backlog
 
 
 _MOST_RETURNS = 10_000
@@ -257,10 +259,10 @@ class Scanning:
     arrival_s = 0.1
     """Over how long workers that are started together spread their first look."""
 
-    def __init__(self, tracker: Tracker, pipeline: Pipeline, clock: Clock) -> None:
-        self._tracker = tracker
-        self._pipeline = pipeline
-        self.resting = Resting(clock)
+    def __init__(self, backlog: "Backlog") -> None:
+        self._tracker = backlog.tracker
+        self._pipeline = backlog.pipeline
+        self.resting = Resting(backlog.clock)
 
     @staticmethod
     def new_spread(dice: "Random") -> Spread:
@@ -355,25 +357,17 @@ class Shortlisting:
     arrival_s = 2.0
     """Long enough for the later ones to see what the first have bid for."""
 
-    def __init__(
-        self,
-        tracker: Tracker,
-        pipeline: Pipeline,
-        clock: Clock,
-        *,
-        poll_s: float,
-        dice: "Random",
-    ) -> None:
-        self._tracker = tracker
-        self._pipeline = pipeline
-        self._clock = clock
+    def __init__(self, backlog: "Backlog", *, poll_s: float, dice: "Random") -> None:
+        self._tracker = backlog.tracker
+        self._pipeline = backlog.pipeline
+        self._clock = backlog.clock
         self._kept_s = max(poll_s, _KEPT_S)
         self._dice = dice
         self._round: _Round | None = None
         self._outdated = False
         self._looks: dict[IssueRef, Thread] = {}
         self._missed: Counter[IssueRef] = Counter()
-        self.resting = Resting(clock, LOOKING_COSTS)
+        self.resting = Resting(backlog.clock, LOOKING_COSTS)
 
     @staticmethod
     def new_spread(dice: "Random") -> Spread:

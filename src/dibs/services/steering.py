@@ -1,5 +1,7 @@
 """A person's word: pause and resume, revoke, re-queue."""
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from dibs.core.eligibility import PauseScope, render_approval
@@ -7,11 +9,12 @@ from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.labels import AddLabels, PostComment, RemoveLabels
 from dibs.core.lease import Record, Revocation
-from dibs.core.pipeline import ApprovalGate, Pipeline, Stage
-from dibs.ports.leases import Pauses, ShownLeases
-from dibs.ports.system import Journal
-from dibs.ports.tracker import Tracker, persons_word
+from dibs.core.pipeline import ApprovalGate, Stage
+from dibs.ports.tracker import persons_word
 from dibs.services.effects import apply
+
+if TYPE_CHECKING:
+    from dibs.services.backlog import Backlog
 
 
 class Revoked(Struct, frozen=True):
@@ -33,19 +36,12 @@ class NoGateHere(Struct, frozen=True):
 
 
 class Steering:
-    def __init__(
-        self,
-        tracker: Tracker,
-        leases: ShownLeases,
-        pipeline: Pipeline,
-        pauses: Pauses,
-        journal: Journal,
-    ) -> None:
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
-        self._pauses = pauses
-        self._journal = journal
+    def __init__(self, backlog: "Backlog") -> None:
+        self._tracker = backlog.tracker
+        self._leases = backlog.leases
+        self._pipeline = backlog.pipeline
+        self._pauses = backlog.pauses
+        self._journal = backlog.journal
 
     @persons_word()
     def approve(self, issue: IssueRef, *, by: str) -> Approved | NoGateHere:

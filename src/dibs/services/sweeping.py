@@ -17,9 +17,9 @@ import logging
 import random
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
 from enum import StrEnum
 from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -31,13 +31,13 @@ from dibs.core.ids import IssueRef, ServerTime, later
 from dibs.core.issue import Issue, Thread
 from dibs.core.labels import Flaw, FlawCode, being_painted, claim_effects, diagnose, just_ended
 from dibs.core.lease import Record, Standing
-from dibs.core.pipeline import Pipeline
-from dibs.ports.leases import ShownLeases
-from dibs.ports.system import Journal
-from dibs.ports.tracker import IssueQuery, Tracker
-from dibs.services.claiming import Claiming, Granting
+from dibs.ports.tracker import IssueQuery
+from dibs.services.claiming import Claiming
 from dibs.services.effects import Freeing, apply, in_one_request
 from dibs.services.reading import AT_ONCE, read_each, walk, walk_threads
+
+if TYPE_CHECKING:
+    from dibs.services.backlog import Backlog
 
 _log = logging.getLogger("dibs.sweeping")
 
@@ -85,24 +85,14 @@ class SweepReport(Struct, frozen=True):
 
 
 class Sweeping:
-    def __init__(
-        self,
-        tracker: Tracker,
-        leases: ShownLeases,
-        pipeline: Pipeline,
-        claiming: Claiming,
-        journal: Journal,
-        *,
-        granting: Granting,
-        grace: timedelta,
-    ) -> None:
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
+    def __init__(self, backlog: "Backlog", claiming: Claiming) -> None:
+        self._tracker = backlog.tracker
+        self._leases = backlog.leases
+        self._pipeline = backlog.pipeline
         self._claiming = claiming
-        self._journal = journal
-        self._granting = granting
-        self._grace = grace
+        self._journal = backlog.journal
+        self._granting = backlog.granting
+        self._grace = backlog.grace
         self._seen_live: dict[IssueRef, tuple[ServerTime, ServerTime]] = {}
         """When the issue had last changed, and until when its lease ran then."""
 
@@ -281,19 +271,12 @@ class Finding(Struct, frozen=True):
 
 
 class Checking:
-    def __init__(
-        self,
-        tracker: Tracker,
-        leases: ShownLeases,
-        pipeline: Pipeline,
-        claiming: Claiming,
-        granting: Granting,
-    ) -> None:
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
+    def __init__(self, backlog: "Backlog", claiming: Claiming) -> None:
+        self._tracker = backlog.tracker
+        self._leases = backlog.leases
+        self._pipeline = backlog.pipeline
         self._claiming = claiming
-        self._granting = granting
+        self._granting = backlog.granting
 
     def check(self, *, repair: bool) -> Iterator[Finding]:
         """Every open issue and every claimed one, as they are found. Repairs are idempotent.

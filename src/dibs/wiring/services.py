@@ -26,6 +26,7 @@ from dibs.core.pipeline import Dialect, InProcess, Pipeline, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
 from dibs.ports.tracker import Applies, Tracker
+from dibs.services.backlog import Backlog
 from dibs.settings.load import Settings, actor
 from dibs.wiring.trackers import (
     TRACKERS,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from dibs.hook.git import GitHooks, PushedCommits
     from dibs.hook.guard import Guarding
     from dibs.hook.run_files import RunFile
-    from dibs.named.holds import Holds, Turns
+    from dibs.named.holds import Holds
     from dibs.named.loops import Loop, Rhythm
     from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
     from dibs.ports.system import Clock, Hints, Journal, Runner, Threads, Workplaces
@@ -90,8 +91,16 @@ class Adapters(Struct):
     close: list[Callable[[], None]] = field(default_factory=list)
 
 
+_ON_PIPELINE = (
+    *("advancing", "board", "bundling", "checking", "claiming", "diagnosing", "explaining"),
+    *("following", "guarding", "holds", "migrating", "queueing", "resuming", "running"),
+    *("steering", "sweeping"),
+)
+"""The services that hold the pipeline, or a service that does."""
+
+
 class Services:
-    """Everything a frontend may ask for, built on first use."""
+    """Everything a frontend may ask for, each built once, on first use."""
 
     def __init__(
         self,
@@ -106,21 +115,47 @@ class Services:
         self.settings = settings
         self.adapters = adapters
         self.reached = reached
-        self.handlers = dict(handlers or {})
+        self._handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
         self._dice = dice or fresh_dice
         stamped, tracker = _stamped(settings, adapters), adapters.tracker
         swaps = tracker.traits.applies is not Applies.ONE_BY_ONE
         self._stamped = replace(stamped, swaps_labels=swaps)
 
-    @property
+    def handle(self, stage: str, handler: PythonHandler) -> None:
+        """Serve a stage with a function of this process. Services built before are built anew."""
+        self._handlers[stage] = handler
+        for name in (*_ON_PIPELINE, "pipeline", "backlog"):
+            self.__dict__.pop(name, None)
+
+    @cached_property
     def pipeline(self) -> Pipeline:
         """The configured pipeline, with handlers registered in this process in their stages."""
         stages = tuple(
-            replace(stage, handler=InProcess()) if stage.name in self.handlers else stage
+            replace(stage, handler=InProcess()) if stage.name in self._handlers else stage
             for stage in self._stamped.stages
         )
         return replace(self._stamped, stages=stages)
+
+    @cached_property
+    def backlog(self) -> Backlog:
+        """What the services share."""
+        adapters = self.adapters
+        return Backlog(
+            tracker=adapters.tracker,
+            leases=self.leases,
+            pipeline=self.pipeline,
+            pauses=adapters.pauses,
+            journal=adapters.journal,
+            clock=adapters.clock,
+            threads=adapters.threads,
+            granting=self.granting,
+            new_run=self._new_run,
+            grace=self.settings.grace,
+            settle=self.rules.settle,
+            max_ttl=self.settings.max_ttl,
+            reached=self.reached,
+        )
 
     @property
     def tracker(self) -> Tracker:
@@ -136,34 +171,28 @@ class Services:
 
     @cached_property
     def leases(self) -> ShownLeases:
-        from dibs.services.shown_leases import Showing
+        clock = self.adapters.clock
+        if self.adapters.store is not None:
+            from dibs.services.shown_leases import Showing
 
-        store = self.adapters.store
-        if store is not None:
             return Showing(
-                store, self.tracker, self.adapters.clock, rules=self.rules, reached=self.reached
+                self.adapters.store, self.tracker, clock, rules=self.rules, reached=self.reached
             )
         from dibs.services.comment_leases import CommentLeases
 
         return CommentLeases(
             self.tracker,
-            self.adapters.clock,
+            clock,
             rules=self.rules,
             claimed_label=self.settings.pipeline.labels.claimed,
             reached=self.reached,
         )
 
-    @property
+    @cached_property
     def granting(self) -> Granting:
         from dibs.services.claiming import Granting
 
         return Granting(self.adapters.granters, granter_name(self.settings))
-
-    @cached_property
-    def _turns(self) -> Turns:
-        from dibs.named.holds import Turns
-
-        return Turns()
 
     def _plain_store(self, what: str) -> LeaseStore:
         """The store itself, for leases that the tracker does not show."""
@@ -174,9 +203,9 @@ class Services:
             )
         return self.adapters.store
 
-    @property
+    @cached_property
     def holds(self) -> Holds:
-        from dibs.named.holds import Holds
+        from dibs.named.holds import Holds, Turns
 
         return Holds(
             self._plain_store("a hold"),
@@ -188,7 +217,7 @@ class Services:
             self.adapters.threads,
             new_run=self._new_run,
             dice=self._dice(),
-            turns=self._turns,
+            turns=Turns(),
         )
 
     def loop(self, rhythm: Rhythm) -> Loop:
@@ -207,71 +236,43 @@ class Services:
             dice=self._dice(),
         )
 
-    @property
+    @cached_property
     def claiming(self) -> Claiming:
         from dibs.services.claiming import Claiming
 
-        return Claiming(
-            self.tracker,
-            self.leases,
-            self.pipeline,
-            self.adapters.pauses,
-            self.adapters.journal,
-            self.adapters.clock,
-            granting=self.granting,
-            new_run=self._new_run,
-            grace=self.settings.grace,
-            settle=self.rules.settle,
-            max_ttl=self.settings.max_ttl,
-            reached=self.reached,
-        )
+        return Claiming(self.backlog)
 
-    @property
+    @cached_property
     def bundling(self) -> Bundling:
         from dibs.services.bundling import Bundling
 
-        return Bundling(self.tracker, self.pipeline, self.claiming, self.advancing, self.keep)
+        return Bundling(self.backlog, self.claiming, self.advancing, self.keep)
 
-    @property
+    @cached_property
     def queueing(self) -> Queueing:
         from dibs.services.resuming import Queueing
 
         return Queueing(self.claiming, self.adapters.store, self.adapters.clock, self._dice)
 
-    @property
+    @cached_property
     def advancing(self) -> Advancing:
         from dibs.services.ending import Advancing
 
-        return Advancing(self.leases, self.pipeline, self.adapters.journal, self.reached)
+        return Advancing(self.backlog)
 
-    @property
+    @cached_property
     def sweeping(self) -> Sweeping:
         from dibs.services.sweeping import Sweeping
 
-        return Sweeping(
-            self.tracker,
-            self.leases,
-            self.pipeline,
-            self.claiming,
-            self.adapters.journal,
-            granting=self.granting,
-            grace=self.settings.grace,
-        )
+        return Sweeping(self.backlog, self.claiming)
 
-    @property
+    @cached_property
     def following(self) -> Following:
         from dibs.services.following import Following
 
-        return Following(
-            self.tracker,
-            self.pipeline,
-            self.claiming,
-            self.keep,
-            self.advancing,
-            granting=self.granting,
-        )
+        return Following(self.backlog, self.claiming, self.keep, self.advancing)
 
-    @property
+    @cached_property
     def guarding(self) -> Guarding:
         from dibs.hook.guard import Guarding
 
@@ -283,77 +284,61 @@ class Services:
             grace=self.settings.grace,
         )
 
-    @property
+    @cached_property
     def migrating(self) -> Migrating:
         from dibs.services.migrating import Migrating
 
-        return Migrating(
-            self.tracker,
-            self.leases,
-            self.claiming,
-            self.adapters.granters,
-            self.adapters.clock,
-            new_run=self._new_run,
-            settle_s=self.rules.settle.total_seconds(),
-        )
+        return Migrating(self.backlog, self.claiming, self.adapters.granters)
 
-    @property
+    @cached_property
     def explaining(self) -> Explaining:
         from dibs.services.board import Explaining
 
-        claiming = self.claiming
-        return Explaining(self.tracker, self.leases, self.pipeline, claiming, self.bundling)
+        return Explaining(self.backlog, self.claiming, self.bundling)
 
-    @property
+    @cached_property
     def diagnosing(self) -> Diagnosing:
         from dibs.adapters.system import wall_clock
         from dibs.services.diagnosing import Diagnosing, Subject
 
-        adapters = self.adapters
         subject = Subject(
             tracker=self.tracker,
             leases=self.leases,
-            store=adapters.store,
+            store=self.adapters.store,
             granting=self.granting,
-            pauses=adapters.pauses,
+            pauses=self.adapters.pauses,
             pipeline=self.pipeline,
             settle=self.settings.settle,
-            keyring=adapters.keyring,
+            keyring=self.adapters.keyring,
             author=actor(),
             local_now=wall_clock,
             budgets=self.budgets,
         )
         return Diagnosing(subject)
 
-    @property
+    @cached_property
     def checking(self) -> Checking:
         from dibs.services.sweeping import Checking
 
-        return Checking(self.tracker, self.leases, self.pipeline, self.claiming, self.granting)
+        return Checking(self.backlog, self.claiming)
 
-    @property
+    @cached_property
     def resuming(self) -> Resuming:
         from dibs.services.resuming import Resuming
 
-        return Resuming(self.tracker, self.leases, self.pipeline, self.adapters.clock)
+        return Resuming(self.backlog)
 
-    @property
+    @cached_property
     def board(self) -> Board:
         from dibs.services.board import Board
 
-        return Board(self.tracker, self.leases, self.pipeline, self.adapters.pauses)
+        return Board(self.backlog)
 
-    @property
+    @cached_property
     def steering(self) -> Steering:
         from dibs.services.steering import Steering
 
-        return Steering(
-            self.tracker,
-            self.leases,
-            self.pipeline,
-            self.adapters.pauses,
-            self.adapters.journal,
-        )
+        return Steering(self.backlog)
 
     @cached_property
     def runner(self) -> Runner:
@@ -363,31 +348,30 @@ class Services:
     def workplaces(self) -> Workplaces:
         return places_of(self.settings)
 
-    @property
+    @cached_property
     def running(self) -> Running:
         from dibs.services.running import Running
 
         return Running(
+            self.backlog,
             self.keep,
             self.advancing,
             self.runner,
-            self.adapters.clock,
-            self.adapters.journal,
-            threads=self.adapters.threads,
-            handlers=self.handlers,
+            handlers=self._handlers,
             workplaces=lambda: self.workplaces,
         )
 
     def keep(self, claimed: Claimed) -> Keeper:
         from dibs.services.keeping import Keeper
 
+        backlog = self.backlog
         return Keeper(
             claimed,
-            self.leases,
-            self.tracker,
-            self.pipeline,
-            self.adapters.clock,
-            self.adapters.journal,
+            backlog.leases,
+            backlog.tracker,
+            backlog.pipeline,
+            backlog.clock,
+            backlog.journal,
             self.reached,
         )
 
@@ -473,11 +457,9 @@ class Services:
         from dibs.services.scanning import Scanning, Shortlisting
 
         if not self.tracker.traits.shortlists:
-            return Scanning(self.tracker, self.pipeline, self.adapters.clock)
+            return Scanning(self.backlog)
         return Shortlisting(
-            self.tracker,
-            self.pipeline,
-            self.adapters.clock,
+            self.backlog,
             poll_s=self.settings.poll.total_seconds(),
             dice=self._dice(),
         )

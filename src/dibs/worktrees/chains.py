@@ -1,30 +1,24 @@
-"""Pull requests in several repositories that belong together: planned, opened, linked, resumed.
+"""Chains: pull requests in several repositories that belong together. Plan, open, link, resume.
 
-Decides when a step is done: a branch that was pushed at this commit, a pull request that is there,
-a text that shows its siblings. Every step first looks and then acts, and the state is written
-after each, so whoever executes the plan again goes on where the last one was cut off.
+A `Plan` is data: the targets, and the steps in their order. Building one reads nothing.
 
-The text of a pull request in a chain: ours between two marks, everything else people's.
+`CrossRepoPRChain.execute` does the steps that are not done yet: push the branch, open the pull
+request, show the other pull requests in its text. Every step looks before it acts, and the state
+is written after each step, so executing the plan again continues where the last execution stopped.
 
-What stands between the marks is replaced and nothing else is touched, however often it is done.
-Pure: text in, text out.
+The text of a pull request has one part of ours, between two marks. Only this part is replaced, as
+often as needed; everything outside the marks belongs to people. These functions are pure.
 
-What a chain of pull requests will do, as data: whose, in which order, which step after which.
-
-Pure: a plan can be built, printed and judged without a repository or a host. Whether a step is
-done already is for whoever executes it to find out.
-
-How far a chain has got, in a file that is whole at any moment.
-
-The file has the fields of the published system, so that a chain that was begun there goes on here;
-ours come on top. It only saves work: what it forgot is found again at the host.
+The state is in a file that is complete at every moment. It has the fields of the published system,
+so a chain begun there continues here, plus fields of our own. The file only saves work: anything
+missing from it is looked up at the host.
 """
 
 import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -38,7 +32,6 @@ from dibs.adapters.system import chains_folder, wall_clock
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,
-    DibsError,
     Misuse,
     NotPermitted,
     Outage,
@@ -55,7 +48,7 @@ _LABELS = (AGENT.stage(StageName("pr-open")).label, AUTHORED)
 
 
 class BadChain(Misuse, ValueError):
-    """There is no such chain: nothing in it, something twice, or something without a name."""
+    """The chain is not valid: no targets, a target twice, or a missing or bad name."""
 
     code = "BAD_CHAIN"
     hint = "look at the targets of the plan"
@@ -66,7 +59,7 @@ class RepoTarget:
     """One pull request of the chain."""
 
     repo_name: str
-    """What you call the repository; the key of everything."""
+    """Your name for the repository; the key in the state and in the result."""
     gh_repo: str
     """`owner/repo` at the host."""
     branch: str
@@ -74,29 +67,29 @@ class RepoTarget:
     acceptance_criteria: str = ""
     extra_labels: tuple[str, ...] = ()
     checkout_path: Path | None = None
-    """Where the branch is pushed from; without it, the branch must be at the host already."""
+    """The clone to push the branch from; None: the branch must be at the host already."""
     remote: str = "origin"
     base: str = ""
-    """What the pull request goes into: the repository's default branch, if empty."""
+    """The branch to merge into; empty: the repository's default branch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """The target's branch goes to its remote."""
+    """Push the target's branch to its remote."""
 
     repo_name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The target has a pull request."""
+    """Open a pull request for the target."""
 
     repo_name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refresh:
-    """The text of a pull request that is open shows every other one that is, up to `upto`."""
+    """Show all open pull requests of the chain, up to `upto`, in the text of the target's."""
 
     repo_name: str
     upto: str
@@ -122,19 +115,19 @@ class Plan:
             raise BadChain("a chain is named after a feature, and this one has no name")
         if not self.targets:
             raise BadChain(f"the chain of {self.feature_id} has no targets")
-        names = [one.repo_name for one in self.targets]
+        names = [target.repo_name for target in self.targets]
         if twice := {name for name in names if names.count(name) > 1}:
             raise BadChain(f"the chain of {self.feature_id} has {', '.join(sorted(twice))} twice")
-        for one in self.targets:
-            if not fit_for_a_branch(one.branch):
-                raise BadChain(f"{one.repo_name}: {one.branch!r} is not a name of a branch")
+        for target in self.targets:
+            if not fit_for_a_branch(target.branch):
+                raise BadChain(f"{target.repo_name}: {target.branch!r} is not a name of a branch")
 
     def total(self) -> int:
         return len(self.targets)
 
     def part(self, repo_name: str) -> int:
-        """Which one it is, from 1."""
-        return [one.repo_name for one in self.targets].index(repo_name) + 1
+        """The target's position in the chain, from 1."""
+        return [target.repo_name for target in self.targets].index(repo_name) + 1
 
     def target(self, repo_name: str) -> RepoTarget:
         return self.targets[self.part(repo_name) - 1]
@@ -144,59 +137,60 @@ class Plan:
 
     @property
     def parent(self) -> str:
-        """The issue that the chain is for, as hosts make a link of it."""
+        """The parent issue as `owner/repo#number`, which hosts turn into a link."""
         repo = self.parent_repo
         full = repo if "/" in repo or not self.parent_gh_org else f"{self.parent_gh_org}/{repo}"
         return f"{full}#{self.parent_issue}"
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        return tuple(_steps([one.repo_name for one in self.targets]))
+        """For each target: push, open, then refresh the texts of all targets so far."""
+        names = [target.repo_name for target in self.targets]
+        steps: list[Step] = []
+        for place, name in enumerate(names, 1):
+            steps += [Push(name), Open(name)]
+            steps += [Refresh(earlier, name) for earlier in names[:place]]
+        return tuple(steps)
 
 
-def _steps(names: Sequence[str]) -> Iterator[Step]:
-    """Each one is pushed and opened, and then all that are open learn of it."""
-    for place, name in enumerate(names):
-        yield Push(name)
-        yield Open(name)
-        for earlier in names[: place + 1]:
-            yield Refresh(earlier, name)
-
-
-# GitHub takes 65,536 characters; the rest is room for the marked part, which grows.
+# GitHub accepts 65,536 characters; the difference is room for the marked part, which grows.
 _LONGEST = 50_000
 _CUT = "\n\n(The rest is too long for a pull request.)"
 
 
 def first_body(plan: Plan, target: RepoTarget, urls: Mapping[str, str]) -> str:
-    """What a pull request says when it is opened."""
-    wanted = target.acceptance_criteria.strip()
-    if len(wanted) > _LONGEST:
-        wanted = wanted[:_LONGEST] + _CUT
-    said = [
+    """The text with which a pull request is opened."""
+    criteria = target.acceptance_criteria.strip()
+    if len(criteria) > _LONGEST:
+        criteria = criteria[:_LONGEST] + _CUT
+    parts = [
         f"For {plan.parent}: {_line(plan.feature_title)}",
-        f"### Accepted when\n\n{wanted}" if wanted else "",
+        f"### Accepted when\n\n{criteria}" if criteria else "",
         f"Approved by {_line(plan.approved_by)}.",
         section(plan, target, urls),
     ]
-    return "\n\n".join(part for part in said if part) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def section(plan: Plan, target: RepoTarget, urls: Mapping[str, str]) -> str:
-    """The marked part: every pull request of the chain, as far as it is open."""
+    """The marked part of the text: a numbered list of the chain's pull requests."""
     begin, end = _marks(plan.feature_id)
-    lines = [f"{place}. {_entry(one, target, urls)}" for place, one in enumerate(plan.targets, 1)]
+    lines = []
+    for place, listed in enumerate(plan.targets, 1):
+        url = urls.get(listed.repo_name, "not open yet")
+        shown = "this one" if listed.repo_name == target.repo_name else url
+        lines.append(f"{place}. {_line(listed.repo_name)}: {shown}")
     heading = f"### Part {plan.part(target.repo_name)} of {plan.total()} for {plan.parent}"
     return "\n".join([begin, heading, "", *lines, end])
 
 
 def refreshed(body: str, plan: Plan, target: RepoTarget, urls: Mapping[str, str]) -> str:
-    """The same text with the marked part as it is now; at the end, if there was none."""
+    """The text with its marked part brought up to date; appended if the text has none."""
     wanted = section(plan, target, urls)
     pattern = _pattern(plan.feature_id)
     if not pattern.search(body):
         return f"{body.rstrip()}\n\n{wanted}\n" if body.strip() else f"{wanted}\n"
-    # Text that went through a browser has other line ends; they are no difference.
+    # A browser may have changed the line ends; such a difference alone changes nothing.
     return pattern.sub(
         lambda found: found[0] if _lines(found[0]) == _lines(wanted) else wanted, body
     )
@@ -206,30 +200,23 @@ def is_of_chain(body: str, feature_id: str) -> bool:
     return _pattern(feature_id).search(body) is not None
 
 
-def _entry(one: RepoTarget, here: RepoTarget, urls: Mapping[str, str]) -> str:
-    name = _line(one.repo_name)
-    if one.repo_name == here.repo_name:
-        return f"{name}: this one"
-    return f"{name}: {urls.get(one.repo_name, 'not open yet')}"
-
-
 def _marks(feature_id: str) -> tuple[str, str]:
-    # Two dashes would end the comment, and `>` too.
+    # In an HTML comment, two dashes or `>` would end it; `file_name` encodes `>`.
     name = file_name(feature_id).replace("--", "-%2D")
     return f"<!-- dibs:chain {name} -->", f"<!-- dibs:end-of-chain {name} -->"
 
 
 def _pattern(feature_id: str) -> re.Pattern[str]:
-    """From a beginning to the end that follows, with no other beginning in between.
+    """Match from a begin mark to the next end mark, with no second begin mark in between.
 
-    A mark that somebody deleted must not make what people wrote a part of ours.
+    If a person deleted an end mark, the text after the begin mark must not count as ours.
     """
     begin, end = map(re.escape, _marks(feature_id))
     return re.compile(f"{begin}(?:(?!{begin}).)*?{end}", re.DOTALL)
 
 
 def _line(text: str) -> str:
-    """In one line, and unable to pass for a mark."""
+    """The text on one line, with `<!--` escaped: the text cannot imitate a mark."""
     return " ".join(text.split()).replace("<!--", "&lt;!--")
 
 
@@ -244,30 +231,30 @@ class ChainState:
     parent_issue: int
     repos: list[str]
     prs: dict[str, str] = field(default_factory=dict)
-    """The addresses of those that are open, by the names of their repositories."""
+    """The URL of each open pull request, by repository name."""
     created_at: float = 0.0
     pushed: dict[str, str] = field(default_factory=dict)
-    """The commit that each branch was pushed at."""
+    """The commit at which each branch was pushed, by repository name."""
     shown: dict[str, list[str]] = field(default_factory=dict)
-    """Which others the text of each one shows."""
+    """The repository names of the pull requests shown in each text, by repository name."""
 
 
 class ChainStates(Protocol):
-    """Where the state of chains is kept, if not in files."""
+    """Stores the state of chains; the default is `ChainFiles`."""
 
     def alone(self, plan: Plan) -> AbstractContextManager[None]:
-        """Nobody else executes this chain meanwhile; Unavailable if somebody does."""
+        """Lock the chain for an execution; raise `Unavailable` while another execution runs."""
         ...
 
     def read(self, plan: Plan) -> ChainState | None: ...
 
     def write(self, plan: Plan, state: ChainState) -> None:
-        """As a whole or not at all, and safe from a crash when it returns."""
+        """Write the whole state atomically; after the return, a crash cannot lose the state."""
         ...
 
 
 class ChainFiles:
-    """A file for each chain, where its plan says."""
+    """Stores each chain's state in the file given by `Plan.state_file`."""
 
     @contextlib.contextmanager
     def alone(self, plan: Plan) -> Iterator[None]:
@@ -324,30 +311,16 @@ Check = Callable[[], None]
 
 
 def _unwatched(step: ChainStep) -> None:
-    """Nobody watches: passing a step does nothing."""
+    """The default for `reached`: does nothing."""
 
 
 def _unchecked() -> None:
-    """Nobody's lease is asked for."""
-
-
-@contextmanager
-def _on_github() -> Iterator[PullRequests]:
-    """With the token of the environment; what it needs is imported only now."""
-    try:
-        from dibs.adapters.github.pulls import GithubPulls  # noqa: PLC0415
-    except ModuleNotFoundError as missing:
-        raise BadConfiguration(
-            f"pull requests on GitHub need {missing.name}, which is not installed; "
-            "install dibs with its extra: dibs[github]"
-        ) from missing
-    with closing(GithubPulls.from_environment()) as opened:
-        yield opened
+    """The default for `check`: no lease is checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What is open now, and what could not be done, why."""
+    """The open pull requests by repository name, and the repositories with a failed step."""
 
     feature_id: str
     opened: dict[str, str]
@@ -362,7 +335,7 @@ class Result:
 @dataclass
 class CrossRepoPRChain:
     client: PullRequests | None = None
-    """The host; GitHub with the token of the environment, if there is none."""
+    """The host; None: GitHub, with the token from the environment."""
     state_dir: Path = field(default_factory=chains_folder)
     now: float | None = None
     git: Git = field(default_factory=GitProgram, kw_only=True)
@@ -380,7 +353,7 @@ class CrossRepoPRChain:
         targets: Sequence[RepoTarget],
         approved_by: str = "operator",
     ) -> Plan:
-        """Pure: reads nothing and asks nobody. Raises BadChain."""
+        """Build the plan. Pure: reads no file and sends no request. Raises `BadChain`."""
         return Plan(
             feature_id=feature_id,
             feature_title=feature_title,
@@ -393,19 +366,23 @@ class CrossRepoPRChain:
         )
 
     def execute(self, plan: Plan, *, check: Check = _unchecked) -> Result:
-        """Whatever is not done yet. What fails for one repository is not in the way of the others.
+        """Do every step not done yet. A failure in one repository does not stop the others.
 
-        `check` is called before everything that others will see: let it raise if you may no longer
-        act, such as `HeldLease.check`.
+        `check` is called before every visible change (push, pull request, label, text). Pass a
+        function which raises if you may no longer act, such as `HeldLease.check`.
         """
         with self.states.alone(plan), self._host() as client:
-            state = self.states.read(plan) or self._new(plan)
+            state = self.states.read(plan)
+            if state is None:
+                now = self.now if self.now is not None else wall_clock().timestamp()
+                parent = (plan.parent_repo, plan.parent_issue)
+                state = ChainState(plan.feature_id, *parent, repos=[], created_at=now)
             if (state.parent_repo, state.parent_issue) != (plan.parent_repo, plan.parent_issue):
                 raise BadChain(
                     f"{plan.state_file} is about {state.parent_repo}#{state.parent_issue}, "
                     f"not about {plan.parent_repo}#{plan.parent_issue}"
                 )
-            state.repos = [one.repo_name for one in plan.targets]
+            state.repos = [target.repo_name for target in plan.targets]
             self.states.write(plan, state)
             self.reached(ChainStep.BEGUN)
             execution = _Execution(self, client, plan, state, check)
@@ -413,17 +390,26 @@ class CrossRepoPRChain:
                 execution.take(step)
             return execution.result()
 
-    def _host(self) -> AbstractContextManager[PullRequests]:
-        return _on_github() if self.client is None else nullcontext(self.client)
-
-    def _new(self, plan: Plan) -> ChainState:
-        now = self.now if self.now is not None else wall_clock().timestamp()
-        return ChainState(plan.feature_id, plan.parent_repo, plan.parent_issue, [], created_at=now)
+    @contextmanager
+    def _host(self) -> Iterator[PullRequests]:
+        """The given client, or GitHub; the GitHub adapter is imported only when needed."""
+        if self.client is not None:
+            yield self.client
+            return
+        try:
+            from dibs.adapters.github.pulls import GithubPulls  # noqa: PLC0415
+        except ModuleNotFoundError as missing:
+            raise BadConfiguration(
+                f"pull requests on GitHub need {missing.name}, which is not installed; "
+                "install dibs with its extra: dibs[github]"
+            ) from missing
+        with closing(GithubPulls.from_environment()) as opened:
+            yield opened
 
 
 @dataclass
 class _Execution:
-    """One walk through the steps."""
+    """A single execution of a plan: does the steps in order, and collects the failures."""
 
     chain: CrossRepoPRChain
     client: PullRequests
@@ -433,29 +419,27 @@ class _Execution:
     failures: dict[tuple[str, type[Step]], str] = field(default_factory=dict)
 
     def take(self, step: Step) -> None:
+        """Do a step and note its failure; a later success of the same kind clears the note."""
         key = (step.repo_name, type(step))
+        target = self.plan.target(step.repo_name)
         try:
-            self._take(step)
+            match step:
+                case Push():
+                    self._push(target)
+                case Open():
+                    if (step.repo_name, Push) not in self.failures:
+                        self._open(target)
+                case Refresh():
+                    if step.repo_name in self.state.prs:
+                        self._refresh(target)
+                case _:
+                    assert_never(step)
         except (Outage, Misuse) as flaw:
             self.failures[key] = str(flaw)
         else:
             self.failures.pop(key, None)
 
-    def _take(self, step: Step) -> None:
-        target = self.plan.target(step.repo_name)
-        match step:
-            case Push():
-                self._push(target)
-            case Open():
-                if (step.repo_name, Push) not in self.failures:
-                    self._open(target)
-            case Refresh():
-                if step.repo_name in self.state.prs:
-                    self._refresh(target)
-            case _:
-                assert_never(step)
-
-    def _noted(self, step: ChainStep) -> None:
+    def _write_state(self, step: ChainStep) -> None:
         self.chain.states.write(self.plan, self.state)
         self.chain.reached(step)
 
@@ -463,7 +447,8 @@ class _Execution:
         reasons: dict[str, str] = {}
         for (name, _), why in self.failures.items():
             reasons.setdefault(name, why)
-        failed = [one.repo_name for one in self.plan.targets if one.repo_name in reasons]
+        names = (target.repo_name for target in self.plan.targets)
+        failed = [name for name in names if name in reasons]
         return Result(self.plan.feature_id, dict(self.state.prs), failed, reasons)
 
     # Pushing
@@ -471,85 +456,86 @@ class _Execution:
     def _push(self, target: RepoTarget) -> None:
         if target.checkout_path is None:
             return
-        known = self.state.pushed.get(target.repo_name)
-        if known is not None and not target.checkout_path.is_dir():
-            return  # it has done its part, and is gone
+        pushed = self.state.pushed.get(target.repo_name)
+        if pushed is not None and not target.checkout_path.is_dir():
+            return  # the clone was removed after the push
         repo = Repository.at(target.repo_name, target.checkout_path, self.chain.git)
         commit = repo.commit(f"refs/heads/{target.branch}")
         if commit is None:
-            # Its working tree was cleared after it had been pushed.
+            # The local branch was deleted, with its working tree, after the push.
             commit = repo.commit(f"refs/remotes/{target.remote}/{target.branch}")
-            if commit is None and known is None:
+            if commit is None and pushed is None:
                 raise BadChain(f"{target.repo_name}: {repo.folder} has no branch {target.branch!r}")
-        elif commit != known:
+        elif commit != pushed:
             self.check()
             self._send(target, commit)
             self.chain.reached(ChainStep.PUSHED)
-        if commit is not None and commit != known:
+        if commit is not None and commit != pushed:
             self.state.pushed[target.repo_name] = commit
-            self._noted(ChainStep.PUSH_NOTED)
+            self._write_state(ChainStep.PUSH_NOTED)
 
     def _send(self, target: RepoTarget, commit: str) -> None:
-        """Never by force: what somebody else pushed to this branch stays."""
+        """Push without force: commits of another person on the remote branch stay.
+
+        Raises `BadChain` or `NotPermitted` if a second push would be refused as well.
+        """
         words = ("push", target.remote, f"{commit}:refs/heads/{target.branch}")
         place = target.checkout_path or Path()
         answer = self.chain.git(words, cwd=place, timeout=PUSH_S)
         if answer.returncode:
             doing = f"{target.repo_name}: {target.branch} was not pushed to {target.remote}"
-            raise _rejected(answer.stderr, doing) or refused(answer, doing)
+            err = answer.stderr
+            if "non-fast-forward" in err or "fetch first" in err:
+                raise BadChain(f"{doing}: the branch there has commits that this one has not")
+            if "pre-receive hook declined" in err or "protected branch" in err.lower():
+                raise NotPermitted(f"{doing}: the server's rules refuse it")
+            raise refused(answer, doing)
 
     # Opening
 
     def _open(self, target: RepoTarget) -> None:
         if target.repo_name in self.state.prs:
             return
-        found = self._existing(target)
+        # First choice: a pull request of this chain, in any state; second: any open one.
+        pulls = self.client.find(target.gh_repo, head=target.branch)
+        ours = [pull for pull in pulls if self._is_ours(pull)]
+        foreign = [
+            pull
+            for pull in pulls
+            if pull.state is PullState.OPEN and target.base in {"", pull.base}
+        ]
+        found = next(iter((*ours, *foreign)), None)
         if found is None:
             self.check()
-            found = self._created(target)
+            found = self.client.create(
+                target.gh_repo,
+                title=target.title,
+                body=first_body(self.plan, target, self.state.prs),
+                head=target.branch,
+                base=target.base,
+            )
+            if self._is_ours(found):
+                self.state.shown[target.repo_name] = self._open_besides(target)
             self.chain.reached(ChainStep.OPENED)
-        if self._is_ours(found):
-            self._label(found, self.plan.labels(target))
+        # An earlier execution may have died between the requests for opening and for labelling.
+        # A pull request that does not belong to the chain gets no labels.
+        present = {label.lower() for label in found.labels}
+        missing = [label for label in self.plan.labels(target) if label.lower() not in present]
+        if missing and self._is_ours(found):
+            self.check()
+            self.client.add_labels(found, missing)
+            self.chain.reached(ChainStep.LABELLED)
         self.state.prs[target.repo_name] = found.url
-        self._noted(ChainStep.OPEN_NOTED)
-
-    def _created(self, target: RepoTarget) -> PullRequest:
-        found = self.client.create(
-            target.gh_repo,
-            title=target.title,
-            body=first_body(self.plan, target, self.state.prs),
-            head=target.branch,
-            base=target.base,
-        )
-        if self._is_ours(found):
-            self.state.shown[target.repo_name] = self._open_besides(target)
-        return found
+        self._write_state(ChainStep.OPEN_NOTED)
 
     def _is_ours(self, pull: PullRequest) -> bool:
         return is_of_chain(pull.body, self.plan.feature_id)
 
-    def _label(self, pull: PullRequest, labels: Sequence[str]) -> None:
-        """A host may need a request of its own for it, before which somebody may have died."""
-        known = {label.lower() for label in pull.labels}
-        missing = [label for label in labels if label.lower() not in known]
-        if missing:
-            self.check()
-            self.client.add_labels(pull, missing)
-            self.chain.reached(ChainStep.LABELLED)
-
-    def _existing(self, target: RepoTarget) -> PullRequest | None:
-        """One of this chain, in whatever state; or one that somebody else has open from it."""
-        pulls = self.client.find(target.gh_repo, head=target.branch)
-        ours = [one for one in pulls if self._is_ours(one)]
-        theirs = [
-            one for one in pulls if one.state is PullState.OPEN and target.base in {"", one.base}
-        ]
-        return next(iter((*ours, *theirs)), None)
-
     # Showing each other
 
     def _open_besides(self, target: RepoTarget) -> list[str]:
-        names = (one.repo_name for one in self.plan.targets)
+        """Names of the other repositories with a pull request."""
+        names = (other.repo_name for other in self.plan.targets)
         return [name for name in names if name in self.state.prs and name != target.repo_name]
 
     def _refresh(self, target: RepoTarget) -> None:
@@ -558,24 +544,14 @@ class _Execution:
         if shown is not None and set(others) <= set(shown):
             return
         url = self.state.prs[target.repo_name]
-        found = [
-            one for one in self.client.find(target.gh_repo, head=target.branch) if one.url == url
-        ]
-        if not found:
+        pulls = self.client.find(target.gh_repo, head=target.branch)
+        found = next((pull for pull in pulls if pull.url == url), None)
+        if found is None:
             raise BadChain(f"{target.repo_name}: {url} does not come from {target.branch!r}")
-        body = refreshed(found[0].body, self.plan, target, self.state.prs)
-        if body != found[0].body:
+        body = refreshed(found.body, self.plan, target, self.state.prs)
+        if body != found.body:
             self.check()
-            self.client.edit_body(found[0], body=body)
+            self.client.edit_body(found, body=body)
             self.chain.reached(ChainStep.REFRESHED)
         self.state.shown[target.repo_name] = others
-        self._noted(ChainStep.REFRESH_NOTED)
-
-
-def _rejected(err: str, doing: str) -> DibsError | None:
-    """A refusal that pushing again does not change."""
-    if "non-fast-forward" in err or "fetch first" in err:
-        return BadChain(f"{doing}: the branch there has commits that this one has not")
-    if "pre-receive hook declined" in err or "protected branch" in err.lower():
-        return NotPermitted(f"{doing}: the server's rules refuse it")
-    return None
+        self._write_state(ChainStep.REFRESH_NOTED)

@@ -1,21 +1,18 @@
-"""Removing what a session made: keep its work, see that it still stands so, remove, let go.
+"""Clearing working trees: save the work in them under refs, then remove them.
 
-Every step may be the last before a crash, and doing all of them again from the beginning ends the
-same way. In doubt a working tree stays where it is, and the reason is told.
+`Tree` decides what counts as work: files changed, staged or new and not ignored; commits that are
+on no remote-tracking branch; commits set aside by an unfinished merge or rebase. Work that cannot
+be saved for certain raises an error, and then the working tree stays.
 
-What dead processes left behind: found, kept, cleared.
-
-Keeping what a working tree has that nothing else has, under a ref, before it is removed.
-
-Decides what counts as work: what is changed, staged or new and not ignored; commits that are on no
-remote's branch that we know of; what a merge or a rebase has set aside. Whatever cannot be kept
-with certainty raises, and then the working tree stays.
+`end` and `clear` remove what one session made. Every step may be the last before a crash, and
+doing all steps again from the beginning gives the same result. In doubt a working tree stays, and
+the result has the reason. `recover` clears the working trees of dead processes.
 """
 
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,38 +24,40 @@ from dibs.adapters.git.program import GitProgram
 from dibs.adapters.system import worktrees_folder
 from dibs.core.errors import DibsError
 from dibs.ports.system import Git, GitResult
-from dibs.worktrees.repository import CHECKOUT_S, QUIETLY, Registered, Repository, refused
-from dibs.worktrees.sessions import Entry, Session, Sessions
-from dibs.worktrees.values import CleanUp, Kept, Left, recovery_ref, together
+from dibs.worktrees.repository import CHECKOUT_S, QUIETLY, Repository, refused
+from dibs.worktrees.sessions import Entry, OpenSession, Sessions
+from dibs.worktrees.values import CleanUp, Kept, Left, recovery_ref
 
 _NAME = "dibs"
 _ADDRESS = "dibs@localhost"
-# A merge, a pick or a rebase that was not finished: commits that only this working tree names.
+# Commits of an unfinished merge, pick or rebase; only this working tree has names for them.
 _UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "MERGE_AUTOSTASH")
 _SET_ASIDE = ("rebase-merge/autostash", "rebase-apply/autostash", "rebase-merge/orig-head")
-_AS_IT_IS = ("-c", "core.safecrlf=false", "-c", "advice.addEmbeddedRepo=false")
-_LINK = "160000 "
+_ADD_SETTINGS = ("-c", "core.safecrlf=false", "-c", "advice.addEmbeddedRepo=false")
+_GITLINK = "160000 "
 _DEEPEST = 8
-_AT_ONCE = 200
-_NOTHING: Mapping[str, str] = {}
+_NAMES_PER_COMMAND = 200
+_SNAPSHOTS = 3
+_NO_ENV: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A working tree at one moment: equal if nothing that counts has changed."""
+    """The content of a working tree at one moment; two are equal if no work has changed."""
 
     head: str | None
     staged: str | None
-    """The tree that the index would be; None while it has conflicts."""
+    """The tree that the index would give; None while the index has conflicts."""
     files: str
+    """The tree of all files in the folder, except ignored ones."""
     aside: tuple[str, ...]
-    """Commits that an unfinished merge or rebase names."""
+    """Commits named by an unfinished merge or rebase."""
     links: tuple[str, ...]
-    """Other repositories in it: submodules, and clones that somebody made."""
+    """Paths of repositories inside the working tree: submodules, and clones made by users."""
 
 
 class Unsaveable(DibsError):
-    """There is work in it that no ref of this repository can keep."""
+    """The working tree must stay: removing it could lose work."""
 
     code = "UNSAVEABLE"
     hint = "look at it there; nothing was removed"
@@ -66,7 +65,7 @@ class Unsaveable(DibsError):
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A working tree and the folder that git keeps its index and HEAD in."""
+    """A working tree, and the folder with its index and HEAD."""
 
     repo: Repository
     path: Path
@@ -74,18 +73,17 @@ class Tree:
 
     @property
     def _scratch(self) -> Path:
+        """An index of our own: the real index may be locked, torn, or in use."""
         return self.admin / "dibs-index"
 
-    def _ask(
-        self, *words: str, env: Mapping[str, str] = _NOTHING, timeout: float = 60
-    ) -> GitResult:
-        # Named outright: if its `.git` is gone, git must not find some other repository above.
+    def _ask(self, *words: str, env: Mapping[str, str] = _NO_ENV, timeout: float = 60) -> GitResult:
+        # Both folders are given: if `.git` is missing, git must not find a repository above.
         all_words = (f"--git-dir={self.admin}", f"--work-tree={self.path}", *QUIETLY, *words)
         if env:
             return self.repo.git(all_words, cwd=self.path, timeout=timeout, env=env)
         return self.repo.git(all_words, cwd=self.path, timeout=timeout)
 
-    def _told(self, *words: str, env: Mapping[str, str] = _NOTHING, timeout: float = 60) -> str:
+    def _output(self, *words: str, env: Mapping[str, str] = _NO_ENV, timeout: float = 60) -> str:
         answer = self._ask(*words, env=env, timeout=timeout)
         if answer.returncode:
             raise refused(answer, f"{self.repo.name}: what is in {self.path} cannot be kept")
@@ -95,50 +93,59 @@ class Tree:
         found = self._ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
         return found.stdout.strip() if found.returncode == 0 else None
 
-    # One moment
+    # Taking a snapshot
 
     def snapshot(self) -> Snapshot:
-        """Through an index of our own: the real one may be locked, torn, or looked at."""
+        """The present content, read through a scratch index: git objects are written, no refs.
+
+        If the user's index cannot be read, the files are compared with HEAD instead.
+        """
         head = self.head()
         env = {"GIT_INDEX_FILE": str(self._scratch)}
+        staged: str | None = None
         try:
-            staged, files = self._from_their_index(env)
+            self._empty_scratch()
+            with suppress(FileNotFoundError):
+                # With its time stamp: git uses it to choose the entries to compare by content.
+                shutil.copy2(self.admin / "index", self._scratch)
+            index_tree = self._ask("write-tree", env=env)
+            self._unhide(env)
+            files = self._all_files(env)
+            staged = index_tree.stdout.strip() if index_tree.returncode == 0 else None
         except DibsError:
-            staged, files = None, self._from_the_commit(env, head)
-        entries = self._told("ls-files", "--stage", "-z", env=env)
-        links = tuple(
-            entry.split("\t", 1)[1] for entry in entries.split("\0") if entry.startswith(_LINK)
-        )
-        return Snapshot(head, staged, files, tuple(self._aside()), links)
+            self._empty_scratch()
+            if head is not None:
+                self._output("read-tree", head, env=env)
+            files = self._all_files(env)
+        entries = self._output("ls-files", "--stage", "-z", env=env).split("\0")
+        links = tuple(entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK))
+        aside = []
+        for name in _UNFINISHED:
+            found = self._ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+            if found.returncode == 0:
+                aside.append(found.stdout.strip())
+        for name in _SET_ASIDE:
+            with suppress(OSError):
+                # A torn file names no commit; saving it then fails, and the working tree stays.
+                aside.append((self.admin / name).read_text("ascii", errors="replace").strip())
+        return Snapshot(head, staged, files, tuple(aside), links)
 
     def _empty_scratch(self) -> None:
-        """With the lock of a git that was killed: nobody else uses this one."""
+        """Delete the scratch index, and its lock if git was killed: only dibs uses them."""
         self._scratch.unlink(missing_ok=True)
         self._scratch.with_name(f"{self._scratch.name}.lock").unlink(missing_ok=True)
 
-    def _from_their_index(self, env: Mapping[str, str]) -> tuple[str | None, str]:
-        self._empty_scratch()
-        with suppress(FileNotFoundError):
-            # With its time: git tells by it which entries to look at twice.
-            shutil.copy2(self.admin / "index", self._scratch)
-        staged = self._ask("write-tree", env=env)
-        self._unhide(env)
-        files = self._all_files(env)
-        return (staged.stdout.strip() if staged.returncode == 0 else None), files
-
-    def _from_the_commit(self, env: Mapping[str, str], head: str | None) -> str:
-        self._empty_scratch()
-        if head is not None:
-            self._told("read-tree", head, env=env)
-        return self._all_files(env)
-
     def _all_files(self, env: Mapping[str, str]) -> str:
-        self._told(*_AS_IT_IS, "add", "--all", "--sparse", env=env, timeout=CHECKOUT_S)
-        return self._told("write-tree", env=env).strip()
+        """Add all files to the scratch index, and return the resulting tree."""
+        self._output(*_ADD_SETTINGS, "add", "--all", "--sparse", env=env, timeout=CHECKOUT_S)
+        return self._output("write-tree", env=env).strip()
 
     def _unhide(self, env: Mapping[str, str]) -> None:
-        """Files that git was told not to look at are looked at: changes in them are work too."""
-        listed = self._told("ls-files", "-v", "-z", env=env).split("\0")
+        """Clear the assume-unchanged and skip-worktree flags: changes in such files are work too.
+
+        A skip-worktree entry without a file keeps its flag: the file was not deleted.
+        """
+        listed = self._output("ls-files", "-v", "-z", env=env).split("\0")
         assumed = [line[2:] for line in listed if line[:1].islower()]
         skipped = [
             line[2:]
@@ -146,63 +153,59 @@ class Tree:
             if line[:1] in {"S", "s"} and os.path.lexists(self.path / line[2:])
         ]
         for flag, names in (("--no-assume-unchanged", assumed), ("--no-skip-worktree", skipped)):
-            for start in range(0, len(names), _AT_ONCE):
-                self._told("update-index", flag, "--", *names[start : start + _AT_ONCE], env=env)
+            for start in range(0, len(names), _NAMES_PER_COMMAND):
+                some = names[start : start + _NAMES_PER_COMMAND]
+                self._output("update-index", flag, "--", *some, env=env)
 
-    def _aside(self) -> Iterator[str]:
-        for name in _UNFINISHED:
-            found = self._ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-            if found.returncode == 0:
-                yield found.stdout.strip()
-        for name in _SET_ASIDE:
-            with suppress(OSError):
-                # What is torn names no commit, and then nothing is removed.
-                yield (self.admin / name).read_text("ascii", errors="replace").strip()
-
-    # Keeping it
+    # Saving the work
 
     def keep(self, now: Snapshot, branch: str, start: str, epoch: int) -> tuple[Kept, ...]:
-        """Under refs of the repository. Keeping the same once more adds nothing."""
-        self._refuse_nested(now.links)
-        made = self._committed(now, epoch)
-        found = [] if made is None else [self._under_a_ref(made, branch, epoch, uncommitted=True)]
-        return (*found, *self.keep_commits(now.head, branch, start, epoch, but=_just(made)))
+        """Save uncommitted and unpushed work under refs; saving the same work twice adds nothing.
+
+        Raises `Unsaveable` if a nested repository has work of its own: removing the working tree
+        would remove it too, and no ref of this repository can save it.
+        """
+        for link in now.links:
+            if (nested := self._nested_work(self.path / link, _DEEPEST)) is not None:
+                raise Unsaveable(f"the repository {nested} in it has work of its own")
+        base = [] if now.head is None else [now.head]
+        # `mktree` without input gives the empty tree.
+        words = ("mktree",) if now.head is None else ("rev-parse", f"{now.head}^{{tree}}")
+        unchanged = self._output(*words).strip()
+        aside = [commit for commit in now.aside if self.repo.has_unpushed([commit], but=base)]
+        if now.files == unchanged and now.staged in {None, unchanged} and not aside:
+            return self.keep_commits(now.head, branch, start, epoch)
+        parents = [*base, *aside]
+        if now.staged not in {None, now.files, unchanged}:
+            parents.append(self._commit(str(now.staged), base, "what was staged", epoch))
+        text = f"what was not committed in {self.path}"
+        made = self._commit(now.files, parents, text, epoch)
+        saved = self._save(made, branch, epoch, uncommitted=True)
+        return (saved, *self.keep_commits(now.head, branch, start, epoch, but=[made]))
 
     def keep_commits(
         self, head: str | None, branch: str, start: str, epoch: int, *, but: Sequence[str] = ()
     ) -> tuple[Kept, ...]:
-        """Of what is checked out and of the branch, what nobody else has."""
+        """Save the checked-out commit and the branch, if no remote has them.
+
+        Commits reachable from `start` or from `but` need no ref.
+        """
         found: list[Kept] = []
         for commit in dict.fromkeys((head, self.repo.commit(f"refs/heads/{branch}"))):
-            elsewhere = [start, *but, *(one.commit for one in found)]
-            if commit is not None and self.repo.only_here([commit], but=elsewhere):
-                found.append(self._under_a_ref(commit, branch, epoch, uncommitted=False))
+            elsewhere = [start, *but, *(kept.commit for kept in found)]
+            if commit is not None and self.repo.has_unpushed([commit], but=elsewhere):
+                found.append(self._save(commit, branch, epoch, uncommitted=False))
         return tuple(found)
 
-    def _under_a_ref(self, commit: str, branch: str, epoch: int, *, uncommitted: bool) -> Kept:
+    def _save(self, commit: str, branch: str, epoch: int, *, uncommitted: bool) -> Kept:
+        """Point a recovery ref to the commit."""
         ref = recovery_ref(branch, epoch, commit)
         self.repo.keep(ref, commit)
         return Kept(self.repo.name, self.repo.folder, ref, commit, self.path, uncommitted)
 
-    def _committed(self, now: Snapshot, epoch: int) -> str | None:
-        """A commit of all that is not committed; None if there is nothing."""
-        unchanged = self._tree_of(now.head)
-        aside = [one for one in now.aside if self.repo.only_here([one], but=_just(now.head))]
-        if now.files == unchanged and now.staged in {None, unchanged} and not aside:
-            return None
-        parents = [*_just(now.head), *aside]
-        if now.staged not in {None, now.files, unchanged}:
-            parents.append(self._commit(str(now.staged), _just(now.head), "what was staged", epoch))
-        return self._commit(now.files, parents, f"what was not committed in {self.path}", epoch)
-
-    def _tree_of(self, head: str | None) -> str:
-        if head is not None:
-            return self._told("rev-parse", f"{head}^{{tree}}").strip()
-        return self._told("mktree").strip()
-
     def _commit(self, tree: str, parents: Sequence[str], text: str, epoch: int) -> str:
-        """The same commit for the same work, so that a crash between two steps repeats itself."""
-        words = [word for one in parents for word in ("-p", one)]
+        """Commit a tree. The same work gives the same hash, so a crash repeats no commit."""
+        words = [word for parent in parents for word in ("-p", parent)]
         who = {
             f"GIT_{role}_{field}": value
             for role in ("AUTHOR", "COMMITTER")
@@ -213,19 +216,16 @@ class Tree:
             )
         }
         setting = ("-c", "i18n.commitEncoding=UTF-8")
-        return self._told(
+        return self._output(
             *setting, "commit-tree", tree, *words, "-m", f"dibs: {text}", env=who
         ).strip()
 
-    # Repositories within it
+    def _nested_work(self, place: Path, deeper: int) -> Path | None:
+        """The first repository at or below `place` with work of its own; None if there is none.
 
-    def _refuse_nested(self, links: Sequence[str]) -> None:
-        """They go with the working tree, and no ref here can keep what only they have."""
-        for link in links:
-            if (found := self._work_in(self.path / link, _DEEPEST)) is not None:
-                raise Unsaveable(f"the repository {found} in it has work of its own")
-
-    def _work_in(self, place: Path, deeper: int) -> Path | None:
+        Work: uncommitted changes, commits that no remote has, or a stash. If a git command fails,
+        or `deeper` levels are not enough, the repository counts as having work.
+        """
         if not os.path.lexists(place / ".git"):
             return None
         git = self.repo.git
@@ -235,25 +235,20 @@ class Tree:
         loose = git(("rev-list", "--max-count=1", "HEAD", "--not", "--remotes"), cwd=place)
         stash = git(("rev-parse", "--verify", "--quiet", "refs/stash"), cwd=place)
         answers = (changed, commits, loose)
-        if any(one.returncode or one.stdout.strip() for one in answers) or not stash.returncode:
+        if not stash.returncode or any(
+            answer.returncode or answer.stdout.strip() for answer in answers
+        ):
             return place
         entries = git(("ls-files", "--stage", "-z"), cwd=place).stdout.split("\0")
-        links = [entry.split("\t", 1)[1] for entry in entries if entry.startswith(_LINK)]
+        links = [entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK)]
         if links and deeper == 0:
             return place
-        found = (self._work_in(place / link, deeper - 1) for link in links)
-        return next((one for one in found if one is not None), None)
-
-
-def _just(commit: str | None) -> list[str]:
-    return [] if commit is None else [commit]
-
-
-_LOOKS = 3
+        found = (self._nested_work(place / link, deeper - 1) for link in links)
+        return next((nested for nested in found if nested is not None), None)
 
 
 class WorktreeStep(StrEnum):
-    """The points at which a crash must lose nothing, in the order in which they are passed."""
+    """The points at which a crash must lose no work, in the order in which they are reached."""
 
     RECORDED = "worktrees.recorded"
     ADDED = "worktrees.added"
@@ -267,142 +262,110 @@ Reached = Callable[[WorktreeStep], None]
 
 
 def unwatched(step: WorktreeStep) -> None:
-    """Nobody watches: passing a step does nothing."""
+    """The default for `reached`: does nothing."""
 
 
-def end(session: Session, git: Git, reached: Reached = unwatched) -> CleanUp:
-    """All of a session's, last first; it is forgotten if nothing of it is left."""
+def end(session: OpenSession, git: Git, reached: Reached = unwatched) -> CleanUp:
+    """Clear all working trees of a session, last one first.
+
+    Deletes the session's file if every working tree was cleared.
+    """
     git = sharing(git, session)
-    record = session.record
-    found = [clear(entry, record.epoch, git, reached) for entry in reversed(record.entries)]
-    cleanup = together(found)
+    cleanup = CleanUp()
+    for entry in reversed(session.record.entries):
+        cleanup += clear(entry, session.record.epoch, git, reached)
     if not cleanup.left:
         session.forget()
         reached(WorktreeStep.FORGOTTEN)
     return cleanup
 
 
-def sharing(git: Git, session: Session) -> Git:
-    """A git whose commands are part of the session: it is not over while one of them runs."""
+def sharing(git: Git, session: OpenSession) -> Git:
+    """A git whose commands inherit the session's lock: the session lasts until they end."""
     if isinstance(git, GitProgram):
         return replace(git, shared=(*git.shared, session.descriptor))
     return git
 
 
 def clear(entry: Entry, epoch: int, git: Git, reached: Reached = unwatched) -> CleanUp:
-    """One working tree, wherever its making or its removal was cut off."""
+    """Save the work of one working tree, then remove the working tree and its branch.
+
+    Making or removing the working tree may have been cut off at any point. The branch is deleted
+    only if it was made for the session and has no unpushed commits. Any error leaves the working
+    tree in place.
+    """
     path = Path(entry.path)
     try:
         repo = Repository(entry.repo_name, Path(entry.repository), git)
         if not repo.folder.is_dir():
-            return _without_repository(entry)
-        cleanup = _removed(entry, repo, epoch, reached)
-        if not cleanup.left:
-            _drop_branch(entry, repo)
-            reached(WorktreeStep.BRANCH_DROPPED)
+            if path.exists():  # there is no repository to save work in
+                raise Unsaveable(f"{entry.repository} is gone")
+            return CleanUp()
+        cleanup = _keep_and_remove(entry, repo, epoch, reached)
+        name = f"refs/heads/{entry.branch}"
+        made_and_present = entry.new_branch and repo.commit(name) is not None
+        if made_and_present and not repo.has_unpushed([name], but=[entry.start]):
+            repo.drop_branch(entry.branch)
+        reached(WorktreeStep.BRANCH_DROPPED)
     except (DibsError, OSError) as flaw:
         return CleanUp(left=(Left(entry.repo_name, path, str(flaw)),))
     return cleanup
 
 
-def _without_repository(entry: Entry) -> CleanUp:
-    """Its repository was deleted: then there is nowhere to keep anything."""
+def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reached) -> CleanUp:
+    """Save the work of a working tree, then remove the tree; raise if the tree must stay."""
     path = Path(entry.path)
-    if not path.exists():
+    registered = repo.worktree(path)
+    if registered is None:
+        with suppress(OSError):
+            path.rmdir()  # succeeds only if the folder is empty
+        if path.exists():
+            raise Unsaveable("its repository knows nothing of it any more")
         return CleanUp()
-    return CleanUp(left=(Left(entry.repo_name, path, f"{entry.repository} is gone"),))
-
-
-def _removed(entry: Entry, repo: Repository, epoch: int, reached: Reached) -> CleanUp:
-    path = Path(entry.path)
-    match repo.worktree(path):
-        case None:
-            return _unregistered(entry)
-        case Registered(half_made=True):
-            _remove(repo, path, half_made=True)  # nobody was ever let into it
-            return CleanUp(removed=(path,))
-        case Registered(locked=str(reason)):
-            why = f"it is locked: {reason}" if reason else "it is locked"
-            return CleanUp(left=(Left(entry.repo_name, path, why),))
-        case Registered() as found:
-            return _kept_and_removed(entry, repo, found, epoch, reached)
-
-
-def _unregistered(entry: Entry) -> CleanUp:
-    path = Path(entry.path)
-    with suppress(OSError):
-        path.rmdir()  # if it is empty
-    if not path.exists():
-        return CleanUp()
-    why = "its repository knows nothing of it any more"
-    return CleanUp(left=(Left(entry.repo_name, path, why),))
-
-
-def _kept_and_removed(
-    entry: Entry, repo: Repository, found: Registered, epoch: int, reached: Reached
-) -> CleanUp:
-    path = Path(entry.path)
+    if registered.half_made:  # no user ever worked in it
+        _remove(repo, path, half_made=True)
+        return CleanUp(removed=(path,))
+    if registered.locked is not None:
+        reason = registered.locked
+        raise Unsaveable(f"it is locked: {reason}" if reason else "it is locked")
     admin = repo.admin_folder(path)
     if admin is None or not path.exists():
-        kept: tuple[Kept, ...] | None = _kept_without_files(entry, repo, found, epoch)
+        # The folder was deleted; commits on no branch would be lost with the registration.
+        tree = Tree(repo, path, repo.folder)
+        kept = tree.keep_commits(registered.head or None, entry.branch, entry.start, epoch)
         reached(WorktreeStep.KEPT)
     else:
-        kept = _kept_while_still(Tree(repo, path, admin), entry, epoch, reached)
-    if kept is None:
-        why = "somebody is still writing in it"
-        return CleanUp(left=(Left(entry.repo_name, path, why),))
+        tree = Tree(repo, path, admin)
+        before = tree.snapshot()
+        for _ in range(_SNAPSHOTS):
+            kept = tree.keep(before, entry.branch, entry.start, epoch)
+            reached(WorktreeStep.KEPT)
+            after = tree.snapshot()
+            if after == before:
+                break
+            before = after
+        else:
+            raise Unsaveable("somebody is still writing in it")
     _remove(repo, path)
     reached(WorktreeStep.REMOVED)
     return CleanUp(removed=(path,), kept=kept)
 
 
-def _kept_without_files(
-    entry: Entry, repo: Repository, found: Registered, epoch: int
-) -> tuple[Kept, ...]:
-    """Somebody deleted the folder: what it had committed on no branch would go now."""
-    tree = Tree(repo, Path(entry.path), repo.folder)
-    return tree.keep_commits(found.head or None, entry.branch, entry.start, epoch)
-
-
-def _kept_while_still(
-    tree: Tree, entry: Entry, epoch: int, reached: Reached
-) -> tuple[Kept, ...] | None:
-    """None if it never looked twice the same: then somebody is at work in it."""
-    before = tree.snapshot()
-    for _ in range(_LOOKS):
-        kept = tree.keep(before, entry.branch, entry.start, epoch)
-        reached(WorktreeStep.KEPT)
-        after = tree.snapshot()
-        if after == before:
-            return kept
-        before = after
-    return None
-
-
 def _remove(repo: Repository, path: Path, *, half_made: bool = False) -> None:
     if path.exists() and not (path / ".git").exists():
-        # A removal that was cut off: git refuses to go on with it, and all was kept before.
+        # An earlier removal was cut off, after all work was saved; git refuses to continue it.
         shutil.rmtree(path)
     repo.remove(path, half_made=half_made)
-
-
-def _drop_branch(entry: Entry, repo: Repository) -> None:
-    """If it was made for this and has nothing that only it has."""
-    name = f"refs/heads/{entry.branch}"
-    if not entry.new_branch or repo.commit(name) is None:
-        return
-    if not repo.only_here([name], but=[entry.start]):
-        repo.drop_branch(entry.branch)
 
 
 _log = logging.getLogger("dibs.worktrees")
 
 
 def recover(worktree_root: Path | None = None, *, git: Git | None = None) -> CleanUp:
-    """Clear what sessions left whose process is gone. Work that only they had is kept first.
+    """Clear the working trees of dead processes, after saving work which only they had.
 
-    Sessions whose process lives are not touched. Nothing that goes wrong with one is in the way of
-    the others.
+    Sessions of living processes are not touched. A failure in one session does not stop the
+    others.
     """
     root = (worktree_root or worktrees_folder()).expanduser().resolve()
     sessions, found = Sessions(root), CleanUp()
@@ -418,5 +381,5 @@ def recover(worktree_root: Path | None = None, *, git: Git | None = None) -> Cle
 
 
 def recovered(checkout_path: Path, *, git: Git | None = None) -> tuple[tuple[str, str], ...]:
-    """Ref and commit of all work that is kept in this repository."""
+    """Ref and commit of all work saved in this repository."""
     return Repository.at(checkout_path.name, checkout_path, git or GitProgram()).recovered()

@@ -1,11 +1,11 @@
-"""One repository through git: what is checked out where, which commits only it has, refs.
+"""One repository through git commands: working trees, refs, and commits that no remote has.
 
-Knows how git is asked and how it answers, and decides nothing about work. Every command names the
-repository's own folder, so that none of them depends on a working tree being there.
+This module builds the command lines and parses the answers; it does not decide what happens to
+work. Every command names the repository's git folder, so no command needs a working tree.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,35 +17,35 @@ from dibs.worktrees.values import RECOVERED, BadWorktree
 FETCH_S = 300.0
 CHECKOUT_S = 600.0
 _TRIES = 10
-# Nothing stays running after a command: it would keep open what the command keeps open.
+# No git daemon or background job stays running after a command: it would inherit the open files
+# of the command, and with them the lock of the session.
 _ALONE = ("-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
-# For what only we need: nothing of the user's listens in either.
+# For commands that serve dibs only: the user's hooks are not run either.
 QUIETLY = (*_ALONE, "-c", "core.hooksPath=/dev/null")
-# Asking again would not help, and nobody's access or storage is at fault.
-_ASKED = re.compile(
+# The request itself is wrong: a retry would not help, and neither access nor storage failed.
+_BAD_REQUEST = re.compile(
     r"not a git repository|already (exists|checked out|used by worktree)|invalid reference"
     r"|cannot lock ref '[^']*': '[^']*' exists|not a valid|couldn't find remote ref"
     r"|ambiguous argument|unknown revision",
     re.IGNORECASE,
 )
-_NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A working tree that a repository knows of."""
+    """A working tree as `git worktree list` shows it."""
 
     path: Path
     head: str
-    """Its commit; empty if it has none yet."""
+    """The checked-out commit; empty if there is none yet."""
     branch: str
-    """Without `refs/heads/`; empty if it is on none."""
+    """Without `refs/heads/`; empty if no branch is checked out."""
     locked: str | None
-    """Why it is locked; None if it is not."""
+    """The reason given for the lock; None if the working tree is not locked."""
 
     @property
     def half_made(self) -> bool:
-        """Git locks one with this word while it is making it."""
+        """Whether git is still making the working tree, or was killed while making it."""
         return self.locked == "initializing"
 
 
@@ -53,7 +53,7 @@ class Registered:
 class Repository:
     name: str
     folder: Path
-    """Where git keeps it: shared by all of its working trees."""
+    """The git folder, shared by all working trees of the repository."""
     git: Git
 
     @classmethod
@@ -65,14 +65,13 @@ class Repository:
             raise refused(found, f"{name}: {checkout} is no git repository")
         return cls(name, (checkout / found.stdout.rstrip("\n")).resolve(), git)
 
-    def ask(self, *words: str, timeout: float = 60, env: Mapping[str, str] = _NOTHING) -> GitResult:
+    def ask(self, *words: str, timeout: float = 60) -> GitResult:
+        """Run a git command on the repository; the caller checks the exit code."""
         words = (f"--git-dir={self.folder}", *words)
-        if env:
-            return self.git(words, cwd=self.folder, timeout=timeout, env=env)
         return self.git(words, cwd=self.folder, timeout=timeout)
 
-    def told(self, *words: str, doing: str, timeout: float = 60) -> str:
-        """What git answers; an error of ours if it refuses."""
+    def output(self, *words: str, doing: str, timeout: float = 60) -> str:
+        """Standard output of a git command; raises a `DibsError` if the command fails."""
         answer = self.ask(*words, timeout=timeout)
         if answer.returncode:
             raise refused(answer, f"{self.name}: {doing}")
@@ -81,8 +80,8 @@ class Repository:
     # Commits and refs
 
     def commit(self, name: str) -> str | None:
-        """The commit that something names; None if there is no such."""
-        if name.startswith("-"):
+        """The commit hash for a ref or revision; None if it names no commit."""
+        if name.startswith("-"):  # git would read it as an option
             return None
         found = self.ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return found.stdout.strip() or None if found.returncode == 0 else None
@@ -91,13 +90,14 @@ class Repository:
         return self.ask("rev-parse", "--is-bare-repository").stdout.strip() == "true"
 
     def remotes(self) -> tuple[str, ...]:
-        return tuple(self.told("remote", doing="its remotes cannot be listed").splitlines())
+        return tuple(self.output("remote", doing="its remotes cannot be listed").splitlines())
 
     def fetch(self, remote: str, branch: str, checkout: Path) -> None:
-        """Into the usual ref, which a bare clone does not have by itself.
+        """Fetch a branch into `refs/remotes/REMOTE/BRANCH`, which a bare clone lacks by default.
 
-        From the clone, because the address may be a path that is meant from there. Others may be
-        fetching into the same ref: who comes too late has nothing to add, and looks again.
+        Runs in the clone's folder, because the remote's address may be a path relative to the
+        clone. Another process may be fetching into the same ref; then git cannot lock the ref, and
+        the fetch is tried again.
         """
         refspec = f"+refs/heads/{branch}:refs/remotes/{remote}/{branch}"
         words = (*_ALONE, "fetch", "--quiet", "--no-tags", remote, refspec)
@@ -109,11 +109,11 @@ class Repository:
         if answer.returncode:
             raise refused(answer, f"{self.name}: {branch} cannot be fetched from {remote}")
 
-    def only_here(self, commits: Sequence[str], *, but: Sequence[str] = ()) -> bool:
-        """Whether one of the commits is on no remote's branch that we know of, nor in `but`."""
+    def has_unpushed(self, commits: Sequence[str], *, but: Sequence[str] = ()) -> bool:
+        """Whether a commit is in no remote-tracking branch and not reachable from `but`."""
         if not commits:
             return False
-        said = self.told(
+        listed = self.output(
             "rev-list",
             "--max-count=1",
             *commits,
@@ -122,45 +122,60 @@ class Repository:
             *but,
             doing="its commits cannot be compared with its remotes'",
         )
-        return bool(said.strip())
+        return bool(listed.strip())
 
     def keep(self, ref: str, commit: str) -> None:
-        self.told(*QUIETLY, "update-ref", ref, commit, doing=f"{ref} cannot be written")
+        self.output(*QUIETLY, "update-ref", ref, commit, doing=f"{ref} cannot be written")
 
     def recovered(self) -> tuple[tuple[str, str], ...]:
-        """Ref and commit of all that was ever kept here."""
-        said = self.told(
+        """Ref and commit of all work saved in this repository."""
+        listed = self.output(
             "for-each-ref", "--format=%(objectname) %(refname)", RECOVERED, doing="no refs"
         )
-        pairs = (line.split(" ", 1) for line in said.splitlines())
+        pairs = (line.split(" ", 1) for line in listed.splitlines())
         return tuple((ref, commit) for commit, ref in pairs)
 
     def forget(self, ref: str, commit: str) -> None:
-        """Only if it is still that commit's."""
+        """Delete the ref if it still points to the commit."""
         self.ask(*QUIETLY, "update-ref", "-d", ref, commit)
 
     def drop_branch(self, branch: str) -> None:
-        """If it is checked out nowhere; if git will not, it stays."""
+        """Delete a branch. Git refuses while the branch is checked out; then the branch stays."""
         self.ask(*QUIETLY, "branch", "--quiet", "-D", "--", branch)
 
     # Working trees
 
     def worktrees(self) -> tuple[Registered, ...]:
-        said = self.told(
+        """All registered working trees, the main one included."""
+        listed = self.output(
             "worktree", "list", "--porcelain", doing="its working trees cannot be listed"
         )
-        blocks = (_fields(block) for block in said.split("\n\n"))
-        return tuple(_registered(fields) for fields in blocks if "worktree" in fields)
+        found = []
+        for block in listed.split("\n\n"):
+            pairs = (line.partition(" ") for line in block.splitlines())
+            fields = {name: value for name, _, value in pairs if name}
+            if "worktree" in fields:
+                head = fields.get("HEAD", "")
+                registered = Registered(
+                    path=Path(fields["worktree"]),
+                    head=head if head.strip("0") else "",
+                    branch=fields.get("branch", "").removeprefix("refs/heads/"),
+                    locked=fields.get("locked"),
+                )
+                found.append(registered)
+        return tuple(found)
 
     def worktree(self, path: Path) -> Registered | None:
-        return next((one for one in self.worktrees() if one.path == path), None)
+        return next((tree for tree in self.worktrees() if tree.path == path), None)
 
     def holder_of(self, branch: str) -> Registered | None:
-        return next((one for one in self.worktrees() if one.branch == branch), None)
+        """The working tree in which the branch is checked out."""
+        return next((tree for tree in self.worktrees() if tree.branch == branch), None)
 
     def add(self, path: Path, branch: str, start: str, *, new: bool) -> None:
+        """Make a working tree: on a new branch from `start`, or on the existing branch."""
         how = ("-b", branch, "--no-track") if new else ()
-        self.told(
+        self.output(
             *_ALONE,
             "worktree",
             "add",
@@ -173,8 +188,11 @@ class Repository:
         )
 
     def remove(self, path: Path, *, half_made: bool = False) -> None:
-        """With whatever is in it. A locked one stays, unless git was killed while making it."""
-        self.told(
+        """Remove a working tree with all files in it. Git refuses if the working tree is locked.
+
+        With `half_made`, the lock is overridden: git was killed while making the working tree.
+        """
+        self.output(
             *QUIETLY,
             "worktree",
             "remove",
@@ -185,32 +203,21 @@ class Repository:
         )
 
     def admin_folder(self, path: Path) -> Path | None:
-        """Where git keeps what belongs to this one working tree: its index, its HEAD."""
+        """The folder with the index and HEAD of one linked working tree; None if not found."""
         for pointer in sorted(self.folder.glob("worktrees/*/gitdir")):
             named = pointer.read_text("utf-8", errors="surrogateescape").rstrip("\n")
-            # Newer gits can be told to write it relative to where it is written.
+            # Newer versions of git can write the path relative to the folder of this file.
             if (pointer.parent / named).resolve().parent == path:
                 return pointer.parent
         return None
 
 
 def refused(answer: GitResult, doing: str) -> DibsError:
-    """What git said no to: what was asked, or something with the storage, access or the way."""
-    if _ASKED.search(answer.stderr):
+    """The error for a failed git command.
+
+    `BadWorktree` if the request itself was wrong; otherwise an outage of storage, access or
+    network.
+    """
+    if _BAD_REQUEST.search(answer.stderr):
         return BadWorktree(f"{doing}: {spoken(answer.stderr)}")
     return outage(Ran(answer.returncode, b"", answer.stderr), doing)
-
-
-def _fields(block: str) -> dict[str, str]:
-    pairs = (line.partition(" ") for line in block.splitlines())
-    return {name: value for name, _, value in pairs if name}
-
-
-def _registered(fields: Mapping[str, str]) -> Registered:
-    head = fields.get("HEAD", "")
-    return Registered(
-        path=Path(fields["worktree"]),
-        head=head if head.strip("0") else "",
-        branch=fields.get("branch", "").removeprefix("refs/heads/"),
-        locked=fields.get("locked"),
-    )

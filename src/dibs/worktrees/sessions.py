@@ -1,15 +1,12 @@
-"""Who is at work in which working trees: a file for each session, locked while its process lives.
+"""Sessions: one file for each process that uses working trees, locked while the process lives.
 
-A file is written once, before the first working tree is made, and says what will be made. So
-whatever a process leaves behind when it dies is in its file, and that it is dead is the kernel's
-word, which took the lock off: no process number, no clock and no host name takes part. The lock is
-handed on to the git commands that make and remove working trees, so a session is not over while
-one of them still runs.
+The file is written once, before the first working tree is made, and lists every working tree that
+will be made. So the file of a dead process names everything the process left behind. A process is
+dead if its lock is free, because the kernel releases the lock: no process number, no clock and no
+host name takes part. The git commands that make and remove working trees inherit the lock, so a
+session is not over while one of them still runs.
 
-A polite request to end (SIGTERM, SIGHUP) becomes an exit that clean-ups see.
-
-Only where nobody else has decided what these signals do, and only in the main thread, which is the
-only one that Python lets decide it. While a clean-up runs, the request waits until it is done.
+`PoliteExit` turns SIGTERM and SIGHUP into an exit during which clean-ups run.
 """
 
 import contextlib
@@ -31,12 +28,12 @@ from dibs.core.errors import Damaged, Unavailable
 from dibs.worktrees.values import WorktreeSpec
 
 FOLDER = ".dibs-sessions"
-_TURN_S = 30.0
+_LOCK_WAIT_S = 30.0
 _POLL_S = 0.01
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One working tree of a session, as it is meant to be."""
+    """The plan for a working tree of a session."""
 
     repo_name: str
     gh_repo: str
@@ -45,9 +42,9 @@ class Entry(msgspec.Struct, frozen=True):
     path: str
     branch: str
     start: str
-    """The commit that the branch starts from: what is in it is nobody's unpushed work."""
+    """The commit from which the branch starts; commits reachable from here need not be saved."""
     new_branch: bool
-    """Whether the branch is made with it, and so may go with it."""
+    """Whether the branch is made with the working tree, and so may be deleted with it."""
 
     @property
     def spec(self) -> WorktreeSpec:
@@ -60,28 +57,28 @@ class Entry(msgspec.Struct, frozen=True):
         )
 
 
-class Record(msgspec.Struct, frozen=True):
-    """What is in a session's file."""
+class SessionRecord(msgspec.Struct, frozen=True):
+    """The content of a session's file."""
 
     agent: str
     feature_id: str
     epoch: int
     entries: tuple[Entry, ...]
     pid: int
-    """For people who look; takes part in no decision."""
+    """For people who read the file; no decision depends on it."""
     version: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
-    """A session whose file is open and locked by this process."""
+class OpenSession:
+    """A session with its file open and locked by the current process."""
 
-    record: Record
+    record: SessionRecord
     path: Path
     descriptor: int
 
     def forget(self) -> None:
-        """Nothing of it is left."""
+        """Delete the session's file: none of its working trees is left."""
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
 
@@ -91,7 +88,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The sessions whose working trees are under one folder."""
+    """All sessions with their working trees under one root folder."""
 
     root: Path
 
@@ -100,29 +97,32 @@ class Sessions:
         return self.root / FOLDER
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Alone while names are chosen: two sessions never mean the same folder."""
+    def naming_lock(self) -> Iterator[None]:
+        """Let a single session at a time choose names: no two sessions choose the same folder."""
         with written(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = self._awaited(self._folder / "turn.lock")
+        path = self._folder / "turn.lock"
+        clock, never = SystemClock(), threading.Event()
+        until = clock.now() + _LOCK_WAIT_S
+        descriptor = None
+        while descriptor is None:
+            if clock.now() >= until:
+                waited = f"{_LOCK_WAIT_S:g} s"
+                raise Unavailable(f"{path} is locked by another process for more than {waited}")
+            with written(path):
+                descriptor = locked(path, create=True)
+            if descriptor is None:
+                clock.wait(never, _POLL_S)
         try:
             yield
         finally:
             os.close(descriptor)
 
-    def _awaited(self, path: Path) -> int:
-        clock, never = SystemClock(), threading.Event()
-        until = clock.now() + _TURN_S
-        while clock.now() < until:
-            with written(path):
-                descriptor = locked(path, create=True)
-            if descriptor is not None:
-                return descriptor
-            clock.wait(never, _POLL_S)
-        raise Unavailable(f"{path} is locked by another process for more than {_TURN_S:g} s")
+    def begin(self, name: str, record: SessionRecord) -> OpenSession:
+        """Write and lock the session's file; call this under `naming_lock`.
 
-    def begin(self, name: str, record: Record) -> Session:
-        """In the turn. The file has its name only when it is whole and locked."""
+        The file gets its final name only after its content is complete and the lock is taken.
+        """
         path = self._folder / f"{name}-{secrets.token_hex(4)}.json"
         part = path.with_suffix(".part")
         with written(path):
@@ -136,23 +136,32 @@ class Sessions:
             except BaseException:
                 os.close(descriptor)
                 raise
-        return Session(record, path, descriptor)
+        return OpenSession(record, path, descriptor)
 
-    def meant(self) -> frozenset[str]:
-        """Every folder that some session means, whether it lives or not."""
+    def recorded_paths(self) -> frozenset[str]:
+        """Working tree folders of all sessions, of living and of dead processes."""
         return frozenset(entry.path for _, record in self._records() for entry in record.entries)
 
-    def dead(self) -> Iterator[Session]:
-        """Those whose process is gone, each locked by us now; the caller closes them."""
+    def dead(self) -> Iterator[OpenSession]:
+        """Sessions of dead processes, each locked by the current process; the caller closes them.
+
+        After the last session, also deletes `.part` files whose process died before the file got
+        its final name: no working tree was made for them.
+        """
         for path, record in self._records():
             with written(path):
                 descriptor = locked(path)
             if descriptor is not None:
-                yield Session(record, path, descriptor)
-        self._sweep_parts()
+                yield OpenSession(record, path, descriptor)
+        for part in self._folder.glob("*.part"):
+            descriptor = locked(part)
+            if descriptor is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    part.unlink()
+                os.close(descriptor)
 
     def unreadable(self) -> Iterator[tuple[Path, str]]:
-        """Files that say nothing, and what is wrong with them."""
+        """Session files which cannot be read, each with the error text."""
         for path in sorted(self._folder.glob("*.json")):
             try:
                 _read(path)
@@ -161,27 +170,18 @@ class Sessions:
             except Damaged as flaw:
                 yield path, str(flaw)
 
-    def _records(self) -> Iterator[tuple[Path, Record]]:
+    def _records(self) -> Iterator[tuple[Path, SessionRecord]]:
         for path in sorted(self._folder.glob("*.json")):
             try:
                 record = _read(path)
-            except (FileNotFoundError, Damaged):  # it ended just now; see `unreadable`
+            except (FileNotFoundError, Damaged):  # just ended; damaged: see `unreadable`
                 continue
             yield path, record
 
-    def _sweep_parts(self) -> None:
-        """What died before it had a name: it made nothing."""
-        for part in self._folder.glob("*.part"):
-            descriptor = locked(part)
-            if descriptor is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    part.unlink()
-                os.close(descriptor)
 
-
-def _read(path: Path) -> Record:
+def _read(path: Path) -> SessionRecord:
     try:
-        record = msgspec.json.decode(path.read_bytes(), type=Record)
+        record = msgspec.json.decode(path.read_bytes(), type=SessionRecord)
     except msgspec.MsgspecError as flaw:
         raise Damaged(f"{path} does not say which working trees it is about: {flaw}") from flaw
     if record.version != 1:
@@ -193,33 +193,41 @@ _POLITE = (signal.SIGTERM, signal.SIGHUP)
 
 
 class PoliteExit:
+    """Turns SIGTERM and SIGHUP into `SystemExit`, so clean-ups run before the process ends.
+
+    Only for signals still handled by the system's default, and only in the main thread: Python
+    allows no other thread to set a signal handler. After `wait`, a signal is only noted; `end`
+    then exits.
+    """
+
     def __init__(self) -> None:
         self._before: dict[signal.Signals, signal.Handlers] = {}
         self._waiting = False
-        self._asked: int | None = None
+        self._signal: int | None = None
 
     def watch(self) -> None:
+        """Install the signal handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _POLITE:
             if signal.getsignal(number) is signal.SIG_DFL:
                 self._before[number] = signal.SIG_DFL
-                signal.signal(number, self._heard)
+                signal.signal(number, self._handle)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._asked = number
+        self._signal = number
         if not self._waiting:
             raise SystemExit(128 + number)
 
     def wait(self) -> None:
-        """From here on a request waits."""
-        self._waiting, self._asked = True, None
+        """Delay signals from here on until `end`."""
+        self._waiting, self._signal = True, None
 
     def end(self) -> None:
-        """As it was before; exits now if that was asked for while it had to wait."""
+        """Restore the former handlers; exit now if a signal came since `wait`."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        asked, self._before, self._waiting, self._asked = self._asked, {}, False, None
-        if asked is not None:
-            raise SystemExit(128 + asked)
+        received, self._before, self._waiting, self._signal = self._signal, {}, False, None
+        if received is not None:
+            raise SystemExit(128 + received)

@@ -1,18 +1,12 @@
-"""Working trees of several repositories on one branch: all of them or none, gone when you leave.
+"""Working trees of several repositories on one branch: all of them or none, removed on leaving.
 
-Leaving keeps first what only they have, whatever the reason was to leave; what a dead process left
-is found and cleared by the next one. Which work counts is decided in `saving`, who is dead in
-`sessions`.
+`Choice` decides where each branch starts, and chooses free names. `MultiWorktree` makes the
+working trees; leaving saves work that exists nowhere but in them, for whatever reason the block
+is left, and removes them. Working trees of a dead process are cleared by the next one. `clearing`
+decides what counts as work, `sessions` decides which process is dead.
 
-Which working trees a session will make: where each starts from, and names that are free.
-
-Looks, and fetches if it is told to; makes nothing. All that can be refused is refused here, before
-the first working tree is there.
-
-Working trees as the places of a worker's runs.
-
-Decides which repositories a run gets, how its branch is called, and whose fault it is if there is
-none. Making them, keeping work and clearing up is `MultiWorktree`'s.
+`WorktreePlaces` makes working trees for the runs of a worker: it decides which repositories a run
+gets, how its branch is named, and whether a failure is an outage or the handler's configuration.
 """
 
 import logging
@@ -31,7 +25,7 @@ from dibs.core.pipeline import BundleWorktree, OneWorktree
 from dibs.ports.system import Git, PlaceWish, Workplace
 from dibs.worktrees.clearing import Reached, WorktreeStep, end, recover, sharing, unwatched
 from dibs.worktrees.repository import Repository
-from dibs.worktrees.sessions import Entry, PoliteExit, Record, Session, Sessions
+from dibs.worktrees.sessions import Entry, OpenSession, PoliteExit, SessionRecord, Sessions
 from dibs.worktrees.values import (
     BRANCH,
     BadWorktree,
@@ -49,8 +43,8 @@ _EPOCHS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A request whose repository is there, and the commit that its branch starts from."""
+class LocatedRequest:
+    """A request, the repository found for it, and the commit from which the branch starts."""
 
     request: WorktreeRequest
     repo: Repository
@@ -60,118 +54,124 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
+    """Chooses commits and names for the working trees of one session.
+
+    Reads the repositories, and fetches if `fetch` is set; makes no working tree. Every refusal
+    which can be foreseen is raised here, before the first working tree is made.
+    """
+
     naming: Naming
     requests: tuple[WorktreeRequest, ...]
     root: Path
     git: Git
     fetch: bool
 
-    def found(self) -> tuple[Found, ...]:
-        found = tuple(self._find(one) for one in self.requests)
+    def locate(self) -> tuple[LocatedRequest, ...]:
+        """Find the repository and start commit of each request.
+
+        Raises if two requests would check out the same branch of the same repository.
+        """
+        located = tuple(self._locate(request) for request in self.requests)
         names: dict[tuple[Path, str], str] = {}
-        for one in found:
-            where = (one.repo.folder, self.naming.branch(one.repo.name, 0))
-            other = names.setdefault(where, one.repo.name)
-            if other != one.repo.name:
+        for repo in (found.repo for found in located):
+            earlier = names.setdefault((repo.folder, self.naming.branch(repo.name, 0)), repo.name)
+            if earlier != repo.name:
                 raise BadWorktree(
-                    f"{other} and {one.repo.name} are the same repository, {one.repo.folder}, "
+                    f"{earlier} and {repo.name} are the same repository, {repo.folder}, "
                     "and a branch can be checked out there once"
                 )
-        return found
+        return located
 
-    def _find(self, request: WorktreeRequest) -> Found:
+    def _locate(self, request: WorktreeRequest) -> LocatedRequest:
         checkout = request.checkout_path.expanduser().resolve()
         repo = Repository.at(request.repo_name, checkout, self.git)
         remotes = repo.remotes()
-        if self.fetch:
-            self._fetch(request, repo, remotes)
-        start = _start(repo, request.base)
+        if self.fetch and (named := remote_branch(request.base, remotes)) is not None:
+            repo.fetch(*named, checkout)
+            if not self.naming.always_new:
+                with suppress(BadWorktree):  # the branch is not on the remote yet
+                    repo.fetch(named[0], self.naming.branch(repo.name, 0), checkout)
+        start = _start_commit(repo, request.base)
         if start is None:
             raise BadWorktree(f"{repo.name}: {repo.folder} has no {request.base!r} to start from")
-        _forget_what_was_pushed(repo)
-        return Found(request, repo, start, remotes)
+        for ref, commit in repo.recovered():
+            # Saved commits which are on a remote branch by now need no ref any more.
+            if not repo.has_unpushed([commit]):
+                repo.forget(ref, commit)
+        return LocatedRequest(request, repo, start, remotes)
 
-    def _fetch(self, request: WorktreeRequest, repo: Repository, remotes: Collection[str]) -> None:
-        named = remote_branch(request.base, remotes)
-        if named is None:
-            return
-        checkout = request.checkout_path.expanduser().resolve()
-        repo.fetch(*named, checkout)
-        if not self.naming.always_new:
-            with suppress(BadWorktree):  # nobody has pushed it yet
-                repo.fetch(named[0], self.naming.branch(repo.name, 0), checkout)
-
-    def entries(self, found: tuple[Found, ...], epoch: int) -> tuple[Entry, ...]:
-        return tuple(self._entry(one, epoch) for one in found)
-
-    def _entry(self, one: Found, epoch: int) -> Entry:
-        branch = self.naming.branch(one.repo.name, epoch)
-        known, start = one.repo.commit(f"refs/heads/{branch}"), one.start
-        if known is None and not self.naming.always_new:
-            start = _pushed(one, branch) or start
-        return Entry(
-            repo_name=one.repo.name,
-            gh_repo=one.request.gh_repo,
-            checkout=str(one.request.checkout_path.expanduser().resolve()),
-            repository=str(one.repo.folder),
-            path=str(self.root / self.naming.folder(one.repo.name, epoch)),
-            branch=branch,
-            start=start,
-            new_branch=known is None,
-        )
+    def entries(self, located: tuple[LocatedRequest, ...], epoch: int) -> tuple[Entry, ...]:
+        """The plan for each working tree, with the names of this epoch."""
+        entries = []
+        for found in located:
+            request, repo, start = found.request, found.repo, found.start
+            branch = self.naming.branch(repo.name, epoch)
+            existing = repo.commit(f"refs/heads/{branch}")
+            if existing is None and not self.naming.always_new:
+                # An earlier session may have pushed the branch before its local branch was deleted.
+                named = remote_branch(request.base, found.remotes)
+                if named is not None:
+                    start = repo.commit(f"refs/remotes/{named[0]}/{branch}") or start
+            entry = Entry(
+                repo_name=repo.name,
+                gh_repo=request.gh_repo,
+                checkout=str(request.checkout_path.expanduser().resolve()),
+                repository=str(repo.folder),
+                path=str(self.root / self.naming.folder(repo.name, epoch)),
+                branch=branch,
+                start=start,
+                new_branch=existing is None,
+            )
+            entries.append(entry)
+        return tuple(entries)
 
 
-def chosen(
-    choice: Choice, found: tuple[Found, ...], meant: Collection[str], epoch: int
+def choose_names(
+    choice: Choice, located: tuple[LocatedRequest, ...], taken: Collection[str], epoch: int
 ) -> tuple[int, tuple[Entry, ...]]:
-    """The first moment from this one on whose names are free everywhere."""
-    for moment in range(epoch, epoch + _EPOCHS):
-        entries = choice.entries(found, moment)
-        folders_free = all(one.path not in meant and not Path(one.path).exists() for one in entries)
-        branches_free = not choice.naming.always_new or all(one.new_branch for one in entries)
+    """Find the first epoch, from `epoch` on, with free names in every repository.
+
+    `taken` are the folders of other sessions. Raises `BranchTaken` if a branch is checked out
+    in another working tree.
+    """
+    for candidate in range(epoch, epoch + _EPOCHS):
+        entries = choice.entries(located, candidate)
+        folders_free = all(
+            entry.path not in taken and not Path(entry.path).exists() for entry in entries
+        )
+        branches_free = not choice.naming.always_new or all(entry.new_branch for entry in entries)
         if folders_free and branches_free:
-            for one, entry in zip(found, entries, strict=True):
-                _check_branch(one.repo, entry.branch)
-            return moment, entries
-    raise BadWorktree(f"no free name for {choice.naming.session(epoch)} in {choice.root}")
+            break
+    else:
+        raise BadWorktree(f"no free name for {choice.naming.session(epoch)} in {choice.root}")
+    for found, entry in zip(located, entries, strict=True):
+        repo, branch = found.repo, entry.branch
+        if not fit_for_a_branch(branch):
+            raise BadWorktree(f"{repo.name}: {branch!r} is not a name that git has for a branch")
+        holder = repo.holder_of(branch)
+        if holder is not None:
+            if holder.path.exists() or holder.locked is not None:
+                raise BranchTaken(repo.name, branch, holder.path)
+            # The folder was deleted but is still registered; the branch has its commits.
+            repo.remove(holder.path)
+    return candidate, entries
 
 
-def _check_branch(repo: Repository, branch: str) -> None:
-    if not fit_for_a_branch(branch):
-        raise BadWorktree(f"{repo.name}: {branch!r} is not a name that git has for a branch")
-    holder = repo.holder_of(branch)
-    if holder is None:
-        return
-    if holder.path.exists() or holder.locked is not None:
-        raise BranchTaken(repo.name, branch, holder.path)
-    repo.remove(holder.path)  # a registration that outlived its folder; the branch has its commits
-
-
-def _start(repo: Repository, base: str) -> str | None:
+def _start_commit(repo: Repository, base: str) -> str | None:
     found = repo.commit(base)
     if found is None and repo.bare():
-        # A bare clone has the branches of its remote as its own.
+        # A bare clone has the branches of its remote as its own branches.
         found = repo.commit(f"refs/heads/{base.partition('/')[2]}")
     return found
 
 
 def check_base(repo: Repository, base: str) -> None:
-    """Raises if nothing has this name, and no remote could. Without asking the remote."""
-    if _start(repo, base) is None and remote_branch(base, repo.remotes()) is None:
+    """Raise if the base is no commit here and names no branch of a remote.
+
+    Does not ask the remote whether the branch exists.
+    """
+    if _start_commit(repo, base) is None and remote_branch(base, repo.remotes()) is None:
         raise BadWorktree(f"{repo.name}: {repo.folder} has no {base!r} to start from")
-
-
-def _pushed(one: Found, branch: str) -> str | None:
-    """Where an earlier session got to, if it pushed and its local branch is gone."""
-    named = remote_branch(one.request.base, one.remotes)
-    return None if named is None else one.repo.commit(f"refs/remotes/{named[0]}/{branch}")
-
-
-def _forget_what_was_pushed(repo: Repository) -> None:
-    """A ref that keeps commits has done its part once a remote's branch has them."""
-    for ref, commit in repo.recovered():
-        if not repo.only_here([commit]):
-            repo.forget(ref, commit)
 
 
 _log = logging.getLogger("dibs.worktrees")
@@ -179,10 +179,10 @@ _log = logging.getLogger("dibs.worktrees")
 
 @dataclass
 class MultiWorktree:
-    """A context manager: inside it, each repository has a working tree of its own on the branch.
+    """A context manager: inside the block, each repository has a working tree on the branch.
 
-    `branch` may have the fields agent, feature, repo and epoch. With `{epoch}` it is a new branch
-    each time; without, a branch of that name is gone on with if it is there.
+    `branch` may have the fields agent, feature, repo and epoch. With `{epoch}` the branch is new
+    each time; without, an existing branch of the same name is continued.
     """
 
     requests: Sequence[WorktreeRequest]
@@ -195,19 +195,21 @@ class MultiWorktree:
     fetch: bool = field(default=True, kw_only=True)
     reached: Reached = field(default=unwatched, kw_only=True, repr=False)
     cleanup: CleanUp = field(default=CleanUp(), init=False)
-    """What became of them once they are left: which work is kept where, and what stayed."""
-    _session: Session | None = field(default=None, init=False, repr=False)
+    """Set on leaving: work saved under refs, and working trees that were not removed."""
+    _session: OpenSession | None = field(default=None, init=False, repr=False)
     _exit: PoliteExit = field(default_factory=PoliteExit, init=False, repr=False)
     _owner: int = field(default=0, init=False, repr=False)
 
     @property
     def specs(self) -> list[WorktreeSpec]:
         """The working trees, in the order of the requests."""
-        return [] if self._session is None else [one.spec for one in self._session.record.entries]
+        return (
+            [] if self._session is None else [entry.spec for entry in self._session.record.entries]
+        )
 
     @property
     def shared(self) -> tuple[int, ...]:
-        """Open files that are the session's lock: whoever keeps one open is part of it."""
+        """Descriptors of the session's lock: a process with one open keeps the session alive."""
         return () if self._session is None else (self._session.descriptor,)
 
     def __enter__(self) -> Self:
@@ -221,9 +223,18 @@ class MultiWorktree:
         self._exit.watch()
         try:
             choice = Choice(naming, requests, root, self.git, fetch=self.fetch)
-            self._session = self._begun(choice, naming, Sessions(root))
+            located, sessions = choice.locate(), Sessions(root)
+            epoch = int(self.now if self.now is not None else wall_clock().timestamp())
+            with sessions.naming_lock():
+                epoch, entries = choose_names(choice, located, sessions.recorded_paths(), epoch)
+                record = SessionRecord(self.agent, self.feature_id, epoch, entries, os.getpid())
+                self._session = sessions.begin(naming.session(epoch), record)
             self.reached(WorktreeStep.RECORDED)
-            self._add_all(self._session)
+            git = sharing(self.git, self._session)
+            for entry in entries:
+                repo = Repository(entry.repo_name, Path(entry.repository), git)
+                repo.add(Path(entry.path), entry.branch, entry.start, new=entry.new_branch)
+                self.reached(WorktreeStep.ADDED)
         except BaseException as failure:
             self._leave(failure)
             raise
@@ -235,31 +246,20 @@ class MultiWorktree:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A fork that leaves the block by its own way out must not clear its parent's.
+        # A forked child that leaves the block must not clear its parent's working trees.
         if os.getpid() == self._owner:
             self._leave(failure)
 
-    def _begun(self, choice: Choice, naming: Naming, sessions: Sessions) -> Session:
-        found = choice.found()
-        epoch = int(self.now if self.now is not None else wall_clock().timestamp())
-        with sessions.turn():
-            epoch, entries = chosen(choice, found, sessions.meant(), epoch)
-            record = Record(self.agent, self.feature_id, epoch, entries, os.getpid())
-            return sessions.begin(naming.session(epoch), record)
-
-    def _add_all(self, session: Session) -> None:
-        git = sharing(self.git, session)
-        for entry in session.record.entries:
-            repo = Repository(entry.repo_name, Path(entry.repository), git)
-            repo.add(Path(entry.path), entry.branch, entry.start, new=entry.new_branch)
-            self.reached(WorktreeStep.ADDED)
-
     def _leave(self, failure: BaseException | None) -> None:
+        """Clear the working trees; log where work was saved, and add it as notes to `failure`."""
         self._exit.wait()
         try:
             if self._session is not None:
                 self.cleanup = end(self._session, self.git, self.reached)
-                _tell(self.cleanup, failure)
+                for line in self.cleanup.told:
+                    _log.warning("%s", line)
+                    if failure is not None:
+                        failure.add_note(line)
         finally:
             if self._session is not None:
                 self._session.close()
@@ -267,40 +267,36 @@ class MultiWorktree:
             self._exit.end()
 
 
-def _tell(cleanup: CleanUp, failure: BaseException | None) -> None:
-    """Where the work is, in the log, and with the reason for leaving."""
-    for line in cleanup.told:
-        _log.warning("%s", line)
-        if failure is not None:
-            failure.add_note(line)
-
-
 def verify_worktree_clean(wt_path: Path, *, git: Git | None = None) -> bool:
-    """Whether git finds nothing that is not committed there; False too if it cannot be asked."""
+    """Whether the working tree has no uncommitted changes; False if `git status` fails."""
     answer = (git or GitProgram())(["status", "--short"], cwd=wt_path, timeout=60)
     return answer.returncode == 0 and not answer.stdout.strip()
 
 
 def iter_worktree_paths(specs: Iterable[WorktreeSpec]) -> Iterator[Path]:
-    return (one.worktree_path for one in specs)
+    return (spec.worktree_path for spec in specs)
 
 
 _AGENT = "dibs"
 _LONGEST_NAME = 60
-_OWN = "here"
-"""What the embedded tracker's only repository is called, which has no name."""
+_OWN_REPOSITORY = "the tracker's own repository, whose name is ''"
+_UNNAMED_REPO = "here"
+"""Name for the embedded tracker's only repository, which has no name of its own."""
 
 
 @dataclass(frozen=True)
 class WorktreePlaces:
+    """Working trees as the places of a worker's runs."""
+
     root: Path
-    """The folder that paths of the configuration start from."""
+    """The folder to which paths in the configuration are relative."""
     repos: Mapping[str, Path]
-    """Where the repositories of bundles are."""
+    """The clones of the repositories of bundles, by repository name."""
     worktree_root: Path = field(default_factory=worktrees_folder)
     git: Git = field(default_factory=GitProgram)
 
     def check(self, worktree: OneWorktree | BundleWorktree, repos: tuple[str, ...]) -> None:
+        """Raise `HandlerUnusable` if a repository or its base is missing."""
         for request in self._requests(worktree, repos):
             try:
                 repo = Repository.at(request.repo_name, request.checkout_path, self.git)
@@ -313,21 +309,30 @@ class WorktreePlaces:
 
     @contextmanager
     def open(self, wish: PlaceWish) -> Iterator[Workplace]:
+        """Make the working trees of a run; remove them on leaving.
+
+        Raises `WorktreeUnavailable` if a later try may succeed, otherwise `HandlerUnusable`.
+        Neither error counts against the issue.
+        """
         requests = self._requests(wish.worktree, wish.repos)
-        # The run is in the name: no two runs have one branch, on whatever machines they are.
+        # The run is part of the name: no two runs share a branch, even on different machines.
         named = f"{wish.name.lstrip('#')[:_LONGEST_NAME]}-{wish.run}"
         trees = MultiWorktree(requests, _AGENT, named, self.worktree_root, self.git)
         kept: list[str] = []
         with ExitStack() as stack:
-            stack.callback(lambda: kept.extend(trees.cleanup.told))  # when they are cleared
+            stack.callback(lambda: kept.extend(trees.cleanup.told))  # runs after the clean-up
             try:
                 stack.enter_context(trees)
+            except HandlerUnusable:
+                raise
             except (DibsError, OSError) as flaw:
-                raise _not_made(flaw) from flaw
+                if isinstance(flaw, Outage) and flaw.retryable:
+                    raise WorktreeUnavailable(f"no worktree could be made: {flaw}") from flaw
+                raise HandlerUnusable(f"no worktree can be made: {flaw}") from flaw
             specs = trees.specs
             yield Workplace(
                 folder=specs[0].worktree_path,
-                folders={one.gh_repo: one.worktree_path for one in specs},
+                folders={spec.gh_repo: spec.worktree_path for spec in specs},
                 branch=specs[0].branch_name,
                 shared=trees.shared,
                 kept=kept,
@@ -341,22 +346,17 @@ class WorktreePlaces:
                 path = Path(os.path.abspath(self.root / repository))  # noqa: PTH100 - no `..` in it
                 return (WorktreeRequest(path.name, path, gh_repo=path.name, base=base),)
             case BundleWorktree(base):
-                return tuple(self._of_bundle(repo, base) for repo in repos)
+                requests = []
+                clones = {name.casefold(): path for name, path in self.repos.items()}
+                for repo in repos:
+                    clone = clones.get(repo.casefold())
+                    if clone is None:
+                        name = repr(repo) if repo else _OWN_REPOSITORY
+                        raise HandlerUnusable(
+                            f"[repos] does not say where {name} is on this machine"
+                        )
+                    name = repo or _UNNAMED_REPO
+                    requests.append(WorktreeRequest(name, clone, gh_repo=repo, base=base))
+                return tuple(requests)
             case never:
                 assert_never(never)
-
-    def _of_bundle(self, repo: str, base: str) -> WorktreeRequest:
-        path = {name.casefold(): path for name, path in self.repos.items()}.get(repo.casefold())
-        if path is None:
-            shown = repr(repo) if repo else "the tracker's own repository, whose name is ''"
-            raise HandlerUnusable(f"[repos] does not say where {shown} is on this machine")
-        return WorktreeRequest(repo or _OWN, path, gh_repo=repo, base=base)
-
-
-def _not_made(flaw: Exception) -> DibsError:
-    """Whether to try again later is the error's own word; nothing says anything of the issue."""
-    if isinstance(flaw, HandlerUnusable):
-        return flaw
-    if isinstance(flaw, Outage) and flaw.retryable:
-        return WorktreeUnavailable(f"no worktree could be made: {flaw}")
-    return HandlerUnusable(f"no worktree can be made: {flaw}")

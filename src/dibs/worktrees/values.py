@@ -1,9 +1,7 @@
-"""What goes in and what comes out: working trees that are wanted, made, and cleared away.
+"""Values of the package: working trees requested, made and cleared away, and how they are named.
 
-Names of branches, folders, refs and files for one piece of work in several repositories.
-
-Decides how a name is spelled; whether it is free, the caller finds out. Nothing here reads or
-writes anything.
+The names are those of branches, folders, refs and files. This module decides how a name is
+spelled; the caller checks whether the name is free. Pure: nothing here reads or writes anything.
 """
 
 import re
@@ -18,21 +16,21 @@ from dibs.core.errors import Misuse
 
 @dataclass(frozen=True, slots=True)
 class WorktreeRequest:
-    """One working tree that is wanted."""
+    """A request for a working tree of a repository."""
 
     repo_name: str
-    """What you call the repository; part of the folder's name, and the key of everything."""
+    """Your name for the repository: part of the folder's name, and the key in every result."""
     checkout_path: Path
-    """A clone of it on this machine: with or without files of its own (bare)."""
+    """A clone of the repository on this machine; may be bare."""
     gh_repo: str = ""
-    """`owner/repo`, for whoever opens pull requests; not used here."""
+    """`owner/repo`, passed on to the code that opens pull requests; not used here."""
     base: str = "origin/main"
-    """What the branch starts from."""
+    """The commit or branch from which the new branch starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorktreeSpec:
-    """A working tree that was made."""
+    """A working tree after it was made."""
 
     repo_name: str
     worktree_path: Path
@@ -43,16 +41,16 @@ class WorktreeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Work that would have gone with its working tree, and the ref that it is under now."""
+    """Work saved under a ref before its working tree was removed."""
 
     repo_name: str
     repository: Path
-    """The folder that git keeps the repository in: the ref is there."""
+    """The repository's git folder, which contains the ref."""
     ref: str
     commit: str
     worktree_path: Path
     uncommitted: bool
-    """Whether the commit was made to keep what nobody had committed."""
+    """Whether dibs made the commit, from files that were not committed."""
 
     def __str__(self) -> str:
         what = "what was not committed" if self.uncommitted else "what was not pushed"
@@ -64,7 +62,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A working tree that was not removed, and why. Nothing in it was touched."""
+    """A working tree which was not removed, and the reason. Its files were not changed."""
 
     repo_name: str
     worktree_path: Path
@@ -76,7 +74,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class CleanUp:
-    """What became of working trees that nobody needs any more."""
+    """The result of clearing working trees: removed, saved under refs, or left in place."""
 
     removed: tuple[Path, ...] = ()
     kept: tuple[Kept, ...] = ()
@@ -87,16 +85,12 @@ class CleanUp:
 
     @property
     def told(self) -> tuple[str, ...]:
-        """What somebody has to know, a line each."""
+        """One line of text for each entry of `kept` and of `left`, for the user."""
         return tuple(map(str, (*self.kept, *self.left)))
 
 
-def together(cleanups: Iterable[CleanUp]) -> CleanUp:
-    return sum(cleanups, CleanUp())
-
-
 class BadWorktree(Misuse):
-    """A working tree cannot be made there, or not like that."""
+    """A working tree cannot be made at this path, or not with these arguments."""
 
     code = "BAD_WORKTREE"
     hint = "look at what is there with: git worktree list"
@@ -113,19 +107,19 @@ class BranchTaken(BadWorktree):
 
 
 BRANCH = "{agent}/{feature}-{epoch}"
-"""The default: one name in every repository, new each time."""
+"""The default template: the same branch name in every repository, new each time."""
 RECOVERED = "refs/dibs/recovered"
-"""Where work is kept that would have gone with its working tree."""
+"""The refs under which work is saved before its working tree is removed."""
 
 _FIELDS = frozenset({"agent", "feature", "repo", "epoch"})
-# What `git check-ref-format` refuses, and what shells and people trip over.
+# Characters refused by `git check-ref-format`, and characters special to a shell.
 _UNFIT = re.compile(r"[\x00-\x20\x7f~^:?*\[\]\\'\"`$&;|<>()!#{}/@]+")
 _LONGEST = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How everything of one piece of work is called."""
+    """Names for the branches, folders and session of an agent's work on a feature."""
 
     agent: str
     feature: str
@@ -148,7 +142,7 @@ class Naming:
 
     @property
     def always_new(self) -> bool:
-        """Whether a branch of this name is never one that is there already."""
+        """Whether the template has `{epoch}`: then an existing branch is never reused."""
         return "{epoch}" in self.template
 
     def branch(self, repo: str, epoch: int) -> str:
@@ -164,14 +158,18 @@ class Naming:
 
 
 def part(text: str) -> str:
-    """A piece of a name, in every name the same: what does not fit becomes a dash."""
+    """The text as part of a name: each run of unsuitable characters becomes a dash."""
     plain = _UNFIT.sub("-", text.strip())
     plain = re.sub(r"\.{2,}|\.lock(?=$|/)", "-", plain).strip(".-")
     return plain[:_LONGEST].rstrip(".-") or "unnamed"
 
 
 def fit_for_a_branch(name: str) -> bool:
-    """Whether git would have it, so that a bad name is a clear error and no command line option."""
+    """Whether git accepts the name for a branch.
+
+    Checked before git is called: a bad name gives a clear error, and a name with a leading dash
+    never becomes a command line option.
+    """
     pieces = name.split("/")
     return (
         bool(name)
@@ -179,38 +177,43 @@ def fit_for_a_branch(name: str) -> bool:
         and name != "HEAD"
         and not re.search(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{", name)
         and not name.endswith(".")
-        and all(one and not one.startswith(".") and not one.endswith(".lock") for one in pieces)
+        and all(
+            piece and not piece.startswith(".") and not piece.endswith(".lock") for piece in pieces
+        )
     )
 
 
 def recovery_ref(branch: str, epoch: int, commit: str) -> str:
-    """The same for the same work: keeping it twice keeps it once."""
+    """The ref for saved work; the same work gets the same ref, so saving twice adds no ref."""
     return f"{RECOVERED}/{branch}/{epoch}-{commit[:12]}"
 
 
 def file_name(identifier: str) -> str:
-    """An identifier as the name of a file: plain ones are themselves, and no two are the same."""
+    """A file name for the identifier; two identifiers never get the same file name.
+
+    An identifier of plain letters and digits is its own file name.
+    """
     spelled = quote(identifier, safe="")
     return f"%2E{spelled[1:]}" if spelled.startswith(".") else spelled
 
 
 def without_doubles(requests: Iterable[WorktreeRequest]) -> tuple[WorktreeRequest, ...]:
-    """The requests, if each has a name of its own, also once it is part of a folder's name."""
-    found: dict[str, WorktreeRequest] = {}
-    for one in requests:
-        other = found.setdefault(part(one.repo_name), one)
-        if other is not one:
+    """The requests as a tuple. Raises if none is given, or if two names give one folder name."""
+    by_folder: dict[str, WorktreeRequest] = {}
+    for request in requests:
+        earlier = by_folder.setdefault(part(request.repo_name), request)
+        if earlier is not request:
             raise Misuse(
-                f"two worktrees are asked for as {other.repo_name!r} and {one.repo_name!r}"
+                f"two worktrees are asked for as {earlier.repo_name!r} and {request.repo_name!r}"
             )
-    if not found:
+    if not by_folder:
         raise Misuse("no repository is given to make a worktree of")
-    return tuple(found.values())
+    return tuple(by_folder.values())
 
 
 def remote_branch(base: str, remotes: Iterable[str]) -> tuple[str, str] | None:
-    """The remote and its branch that a base such as `origin/main` names; None if it is no such."""
-    # The longest first: the name of a remote may have slashes, and begin with another's.
+    """Split a base such as `origin/main` into remote and branch; None: no remote matches."""
+    # Longest remote first: its name may contain slashes, and start with another remote's name.
     for remote in sorted(remotes, key=len, reverse=True):
         if base.startswith(f"{remote}/") and len(base) > len(remote) + 1:
             return remote, base[len(remote) + 1 :]

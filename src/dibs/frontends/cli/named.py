@@ -19,7 +19,7 @@ from dibs.frontends.cli.output import Answer, Exit, record_data, table, tell
 from dibs.ports.system import Exited
 
 if TYPE_CHECKING:
-    from dibs.named.holds import Hold, NotHeld
+    from dibs.named.holds import Hold, HoldRefused
     from dibs.named.loops import Loop, Tick
     from dibs.wiring.services import Services
 
@@ -53,13 +53,13 @@ def hold_command(
     if not command:
         raise click.UsageError("say what to run: dibs hold NAME -- COMMAND")
     spec = chosen_hold(context.settings.holds, held, slots=slots, ttl=ttl, wait=wait)
-    from dibs.named.holds import HoldWish, NotHeld
+    from dibs.named.holds import HoldRefused, HoldWish
 
     wish = HoldWish(
         spec.name, context.holder(name), spec.slots, spec.ttl, spec.wait.total_seconds()
     )
     taken = context.services.holds.take(wish)
-    if isinstance(taken, NotHeld):
+    if isinstance(taken, HoldRefused):
         return _not_held(taken)
     try:
         line = Command(shlex.join(command))
@@ -80,7 +80,7 @@ def _holders(records: tuple[Record, ...]) -> Answer:
     return Answer([record_data(record) for record in records], lines)
 
 
-def _not_held(taken: "NotHeld") -> Answer:
+def _not_held(taken: "HoldRefused") -> Answer:
     by = [f"{record.lease.holder} for another {describe_span(record.remaining)}"
           for record in taken.by]  # fmt: skip
     why = taken.why or f"held by {', '.join(by)}"
