@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from benchmarks.fleet import (
     DONE,
     MARKS,
@@ -26,9 +28,9 @@ from benchmarks.fleet import (
 from benchmarks.tables import Check, Column, Result, Say, Table, paired_ratio
 from dibs.adapters.sqlite.database import Database
 from dibs.adapters.sqlite.tracker import SqliteTracker
-from dibs.adapters.system import SystemClock
 from dibs.services.scanning import Scanning, Spread
 from dibs.settings import load as config
+from dibs.wiring.services import connect
 
 QUESTION = "scan: the worker's scan against the size of the backlog"
 MOST_RATIO = 2.0
@@ -143,9 +145,12 @@ def run(*, quick: bool, say: Say) -> Result:
 def _subject(place: Path, size: int, stack: ExitStack) -> Subject:
     database = database_of(place)
     stack.callback(database.close)
-    pipeline = config.load(start=place).pipeline
+    services = connect(config.load(start=place), author="benchmark")
+    stack.callback(services.close)
+    pipeline = services.pipeline
     served = tuple(stage for stage in reversed(pipeline.stages) if stage.served)
-    scanning = Scanning(SqliteTracker(database, shelf=SHELF), pipeline, SystemClock())
+    tracker = SqliteTracker(database, shelf=SHELF)  # on the database that counts its steps
+    scanning = Scanning(replace(services.backlog, tracker=tracker))
     return Subject(size, database, scanning, served)
 
 

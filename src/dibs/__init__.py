@@ -1,6 +1,6 @@
 """Many agents, many people, one backlog: nobody works the same issue twice.
 
-The public names, loaded when first used so that the command line starts fast.
+The public names are imported at their first use, for a fast start of the command line.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The program `dibs`. Answers `--version` before anything is imported: it is asked in prompts."""
+"""The program `dibs`. Prints `--version` before any import, because shell prompts ask for it."""
 
 import sys
 
@@ -11,14 +11,14 @@ def main() -> None:
         return
     import gc
 
-    gc.disable()  # imports make no garbage; Context.connect and commands that go on enable it
+    gc.disable()  # imports make no garbage; Context.connect and long commands enable it again
     from dibs.frontends.cli.main import run
 
     leave(run(sys.argv[1:]))
 
 
 def leave(code: int) -> None:
-    """End the process with this exit code, without the interpreter's own teardown.
+    """End the process with the exit code, without the interpreter's own teardown.
 
     The teardown frees memory that the kernel frees anyway, and takes as long as a bare start. If
     another thread is running, or buffered output cannot be written, the interpreter ends as usual.
@@ -31,7 +31,7 @@ def leave(code: int) -> None:
         atexit._run_exitfuncs()  # noqa: SLF001 - as the interpreter does at its end
         try:
             for stream in (sys.stdout, sys.stderr):
-                if stream is not None:  # as it is where the caller closed the descriptor
+                if stream is not None:  # None if the caller closed the descriptor
                     stream.flush()
         except (OSError, ValueError):
             sys.exit(code)

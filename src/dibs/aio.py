@@ -1,7 +1,7 @@
-"""The Python API for asynchronous callers: the same services in worker threads.
+"""The Python API for asynchronous callers: the same services, called in worker threads.
 
-Renewal stays in a thread of its own, so a blocked event loop does not lose the lease; it only
-learns of a loss later.
+A thread renews the lease, so a blocked event loop does not lose it. The loop only notices a loss
+later.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from dibs.services.sweeping import SweepReport
 
 
 class AsyncLease:
-    """A held lease; `check` is free and synchronous, everything that writes is awaited."""
+    """A held lease. `check` is synchronous and asks no server; calls that write are awaited."""
 
     def __init__(self, lease: api.HeldLease) -> None:
         self._lease = lease
@@ -57,7 +57,7 @@ class AsyncLease:
         self._lease.check()
 
     def on_lost(self, watcher: Callable[[str], None]) -> None:
-        """Be told why, once, on the running event loop."""
+        """Call `watcher` once with the reason, on the running event loop, if the lease is lost."""
         loop = asyncio.get_running_loop()
 
         def pass_on(why: str) -> None:
@@ -79,7 +79,7 @@ class AsyncLease:
 
 
 class AsyncDibs:
-    """A backlog, opened for asynchronous callers."""
+    """An open backlog for asynchronous callers."""
 
     def __init__(self, dibs: api.Dibs) -> None:
         self._dibs = dibs
@@ -117,19 +117,19 @@ class AsyncDibs:
     async def try_lease(
         self, issue: api.IssueLike, *, ttl: timedelta | str | None = None
     ) -> AsyncLease | Refused | Beaten | Doubtful:
-        """Ask once. Not getting it is a value."""
+        """Claim the issue. Returns the lease, or a value with the reason why the claim failed."""
         held = await self._claim(issue, ttl)
         return AsyncLease(held) if isinstance(held, api.HeldLease) else held
 
     async def _claim(
         self, issue: api.IssueLike, ttl: timedelta | str | None
     ) -> api.HeldLease | Refused | Beaten | Doubtful:
-        """Claim in a thread. A caller that is cancelled meanwhile leaves no lease behind."""
-        asked = self._threads.submit(self._dibs.try_lease, issue, ttl=ttl)
+        """Claim in a thread. If the caller is cancelled, a lease that is won later is returned."""
+        claim = self._threads.submit(self._dibs.try_lease, issue, ttl=ttl)
         try:
-            return await asyncio.shield(asyncio.wrap_future(asked))
+            return await asyncio.shield(asyncio.wrap_future(claim))
         except asyncio.CancelledError:
-            asked.add_done_callback(_give_back_unwanted)
+            claim.add_done_callback(_give_back_unwanted)
             raise
 
     @asynccontextmanager
@@ -149,8 +149,8 @@ class AsyncDibs:
         await asyncio.shield(asyncio.to_thread(held.leave, None))
 
 
-def _give_back_unwanted(asked: Future[api.HeldLease | Refused | Beaten | Doubtful]) -> None:
-    if asked.exception() is None and isinstance(held := asked.result(), api.HeldLease):
+def _give_back_unwanted(claim: Future[api.HeldLease | Refused | Beaten | Doubtful]) -> None:
+    if claim.exception() is None and isinstance(held := claim.result(), api.HeldLease):
         held.leave(None)
 
 

@@ -1,7 +1,7 @@
 """The Python API: open a backlog, hold a lease, register handlers, run a worker.
 
-A thin skin over the services. Losing a race is a value where you ask with `try_lease`, and a
-`NotGranted` where you insist with `lease`.
+A thin layer over the services. If a race is lost, `try_lease` returns a value, and `lease` raises
+`NotGranted`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +37,7 @@ IssueLike = IssueRef | Issue | str | int
 
 
 class HeldLease(InHand):
-    """A lease in your hands, renewed in the background until you end it or lose it."""
+    """A lease that you hold, renewed in the background until you end or lose it."""
 
     def __init__(self, services: Services, claimed: Claimed) -> None:
         self._advancing = services.advancing
@@ -54,7 +54,7 @@ class HeldLease(InHand):
         return self._keeper.stage_name
 
     def advance(self, to: str | None = None, *, note: str = "") -> None:
-        """Move the issue on and end the lease. Raises LeaseLost if it was no longer ours."""
+        """Move the issue on and end the lease. Raises LeaseLost if the lease was lost before."""
         self._end(lambda: self._advancing.advance(self._keeper, to, note))
 
     def give_back(self, *, note: str = "") -> None:
@@ -79,7 +79,10 @@ class HeldLease(InHand):
             raise LeaseLost(self.issue, fence=self.fence, why=result.why)
 
     def leave(self, failure: BaseException | None) -> None:
-        """What the end of a `with` body does, if the body did not end the lease itself."""
+        """End the lease at the end of a `with` body, unless the body has ended the lease.
+
+        Without a failure the issue is given back; an exception counts as a failed attempt.
+        """
         if self._result is not None:
             return
         try:
@@ -87,18 +90,18 @@ class HeldLease(InHand):
                 self.give_back()
             elif isinstance(failure, Exception):
                 self.fail(note=f"{type(failure).__name__}: {failure}")
-            else:  # KeyboardInterrupt and its like say nothing about the issue
+            else:  # KeyboardInterrupt and the like are no evidence against the issue
                 self.give_back(note=type(failure).__name__)
         except (LeaseLost, Outage):
             if failure is None:
                 raise
-            # The body's own exception is the one to see; the lease expires by itself.
+            # The caller gets the body's own exception; the lease expires without our help.
         finally:
             self._supervision.stop()
 
 
 class Dibs:
-    """A backlog, opened."""
+    """An open backlog."""
 
     def __init__(self, services: Services, holder: HolderId) -> None:
         self._services = services
@@ -124,7 +127,7 @@ class Dibs:
 
     @property
     def board(self) -> Board:
-        """The read model that the command line shows."""
+        """The read model behind the listings of the command line."""
         return self._services.board
 
     @property
@@ -141,7 +144,7 @@ class Dibs:
         stage: str | None = None,
         labels: Iterable[str] = (),
     ) -> Issue:
-        """Put an issue into a stage of the pipeline; the first one unless told."""
+        """Create an issue in a stage of the pipeline, by default the first."""
         pipeline = self._services.pipeline
         entry = pipeline.stage(stage) if stage else pipeline.stages[0]
         draft = Draft(title, body, frozenset(labels) | {entry.label})
@@ -156,14 +159,14 @@ class Dibs:
         return parse_reference(str(issue), default_repo=traits.repo, repos=traits.repos)
 
     def why(self, issue: IssueLike) -> Explanation:
-        """Every reason why the issue is not being picked."""
+        """Every reason why no worker picks the issue."""
         return self._services.explaining.explain(self.reference(issue))
 
     def sweep(self, *, limit: int = 1000, dry_run: bool = False) -> SweepReport:
         return self._services.sweeping.sweep(limit=limit, dry_run=dry_run)
 
     def follow(self, *, limit: int = 1000, dry_run: bool = False) -> FollowReport:
-        """Move issues where their pull requests went, in stages that follow these."""
+        """Move issues after their pull requests, in stages that follow pull requests."""
         return self._services.following.follow(self._holder, limit=limit, dry_run=dry_run)
 
     # Leases
@@ -175,7 +178,10 @@ class Dibs:
         ttl: timedelta | str | None = None,
         wait: timedelta | str = timedelta(),
     ) -> HeldLease | Refused | Beaten | Doubtful:
-        """Ask once, or for as long as you will wait for its holder. Not getting it is a value."""
+        """Claim the issue; with `wait`, wait at most as long for the present holder.
+
+        Returns the lease, or a value with the reason why the claim failed.
+        """
         options = ClaimOptions(self._holder, ttl=_span(ttl) if ttl is not None else None)
         result: ClaimResult = self._services.queueing.claim(
             self.reference(issue), options, wait_s=_span(wait).total_seconds()
@@ -190,7 +196,7 @@ class Dibs:
         ttl: timedelta | str | None = None,
         wait: timedelta | str = timedelta(),
     ) -> Iterator[HeldLease]:
-        """Hold the issue for the length of a `with` body; NotGranted if it cannot be had.
+        """Hold the issue for the length of a `with` body. Raises NotGranted if the claim fails.
 
         Leaving the body gives the issue back, unless the body ended the lease itself with
         `advance`, `fail` or `give_back`. An exception in the body counts as a failed attempt.
@@ -216,10 +222,10 @@ class Dibs:
         ttl: timedelta | str | None = None,
         wait: timedelta | str | None = None,
     ) -> Iterator[Hold]:
-        """Hold a name for the length of a `with` body, alone or as one of `slots`.
+        """Hold a name for the length of a `with` body, alone or as one of `slots` holders.
 
-        What is not given comes from the name's `[[hold]]`, if there is one. Raises NotGranted if
-        it cannot be had in time.
+        Arguments that are not given come from the name's `[[hold]]` in dibs.toml, or are defaults.
+        Raises NotGranted if no slot becomes free in time.
         """
         spec = chosen_hold(
             self._services.settings.holds,
@@ -232,20 +238,22 @@ class Dibs:
         wish = HoldWish(spec.name, self._holder, spec.slots, spec.ttl, wait_s)
         taken = self._holds.take(wish)
         if isinstance(taken, HoldRefused):
-            raise _not_held(taken)
+            holders = ", ".join(record.lease.holder for record in taken.by)
+            why = taken.why or f"held by {holders}"
+            raise NotGranted(hold_ref(taken.name, 1), why, codes=("HELD",))
         try:
             yield taken
         finally:
             taken.release()
 
     def loop(self, name: str, tick: Callable[[Tick], None], *, every: timedelta | str) -> Loop:
-        """A loop that ticks once per window across all replicas: `run` it in a thread."""
+        """A loop with a tick per window across all replicas; call its `run` in a thread."""
         return self._services.loop(Rhythm(name, _span(every), tick, self._holder))
 
     # Working
 
     def handler(self, stage: str) -> Callable[[_Handler], _Handler]:
-        """Register a function as a stage's handler, to be run in this process by `work`."""
+        """Register a function as the handler of a stage; `work` calls it in this process."""
         name = self._services.pipeline.stage(stage).name
 
         def register(function: _Handler) -> _Handler:
@@ -262,7 +270,7 @@ class Dibs:
         until: Until = Until.STOPPED,
         tell: Callable[[str], None] = lambda _: None,
     ) -> Worker:
-        """A worker, not yet running: `run` it, `leave` it from another thread or a signal."""
+        """A worker that is not running yet. Call `run`, and `leave` from a thread or a signal."""
         served = self._services.serving(tuple(stages))
         return self._services.worker(self._holder, served, jobs=jobs, until=until, tell=tell)
 
@@ -273,7 +281,7 @@ class Dibs:
         jobs: int | None = None,
         until: Until = Until.DRAINED,
     ) -> WorkReport:
-        """Run registered and configured handlers until the backlog is drained."""
+        """Run registered and configured handlers, by default until the backlog is drained."""
         return self.worker(stages=stages, jobs=jobs, until=until).run()
 
 
@@ -281,13 +289,8 @@ def _span(span: timedelta | str) -> timedelta:
     return parse_duration(span) if isinstance(span, str) else span
 
 
-def _not_held(taken: HoldRefused) -> NotGranted:
-    holders = ", ".join(record.lease.holder for record in taken.by)
-    why = taken.why or f"held by {holders}"
-    return NotGranted(hold_ref(taken.name, 1), why, codes=("HELD",))
-
-
 def not_granted(result: Refused | Beaten | Doubtful) -> NotGranted:
+    """The error for a failed claim."""
     match result:
         case Refused(issue, reasons):
             codes = tuple(reason.code.value for reason in reasons)
@@ -306,7 +309,7 @@ def open(  # noqa: A001 - dibs.open(...) reads as what it does
     leases: str | None = None,
     holder: str | None = None,
 ) -> Dibs:
-    """Open the backlog of a folder: its dibs.toml, or the embedded default if there is none."""
+    """Open the backlog of a folder, by its dibs.toml; without one, the embedded default."""
     settings = config.load(
         Path(config_file) if config_file else None, start=Path(folder) if folder else None
     )

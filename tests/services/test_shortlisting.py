@@ -39,11 +39,10 @@ class Scan:
 
     def __init__(self, world, seed=1):
         self.world = world
-        self.wire = world.process("scanner").tracker
+        process = world.process("scanner")
+        self.wire = process.tracker
         self.shortlisting = Shortlisting(
-            self.wire,
-            world.pipeline,
-            world.clock,
+            process.services.backlog,
             poll_s=POLL_S,
             dice=random.Random(seed),
         )

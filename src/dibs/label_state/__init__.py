@@ -1,7 +1,7 @@
-"""The issue-claim state machine, as it is published, on leases with fences.
+"""The published issue-claim state machine, on leases with fences.
 
-The same calls, labels and comments. A fleet that runs on it changes its imports and nothing else;
-see docs/guides/switch-from-label-state.md.
+Calls, labels and comments are the published ones. A fleet that runs on the state machine changes
+only its imports; see docs/guides/switch-from-label-state.md.
 """
 
 from dibs.core.agent_dialect import CLAIM_PREFIX as CLAIM_COMMENT_PREFIX

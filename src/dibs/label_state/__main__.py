@@ -1,4 +1,4 @@
-"""The program `label-state`, which is also called `alfred-label-state`."""
+"""The program `label-state`, also installed as `alfred-label-state`."""
 
 import sys
 from pathlib import Path

@@ -1,21 +1,20 @@
-"""Taking over a repository that runs on the published state machine, with what lies about in it.
+"""Check single issues, and take over repositories that run on the published state machine.
 
-Labels and comments stay as they are wherever they already say what they mean. Changed is only what
-its rules leave behind: claims that are over, labels that nobody explains, more than one state at a
-time, pull-request labels that nothing follows. What runs is left to run; where a person's intent is
-in doubt, it is named and left to a person.
+`issue_dedup_check` reports on an issue before an agent starts on it. It asks the same questions as
+`claim_issue`, so the two cannot disagree. An issue that cannot be read is not claimable.
 
-Done issue by issue, each in one trip and only if it is as it was seen: a run that dies in the
-middle is finished by the next one, and one that has nothing to do writes nothing.
+`Adopting` takes over whole repositories. Labels and comments that already mean the right thing stay
+as they are. It changes only what the rules of the state machine leave behind: claims that are over,
+in-flight labels without a claim, several states on one issue, and the pull-request labels of single
+agents, which dibs does not follow. Running work goes on. Where the intent of a person is in doubt,
+it reports the issue and leaves the decision to a person.
 
-`issue_dedup_check`: what is known of an issue before anybody starts on it.
-
-Judged by what a claim is judged by, so that the two cannot disagree. What cannot be read is not
-claimable.
+Each issue is changed in one write, and only if it is still as it was read. If a run dies, the next
+run does the rest; a run that finds nothing to change writes nothing.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -27,7 +26,7 @@ from dibs.core.eligibility import PauseScope, Reason, ReasonCode, abandoned_at
 from dibs.core.errors import DibsError, Misuse
 from dibs.core.fold import confirmed
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Thread
 from dibs.core.labels import AddLabels, Effects, RemoveLabels
 from dibs.core.lease import Record
 from dibs.core.pipeline import Dialect
@@ -35,32 +34,35 @@ from dibs.label_state import labels
 from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of, missing_labels
 from dibs.label_state.claims import their_claims
 from dibs.label_state.pauses import paused_by_file, paused_by_log
-from dibs.label_state.stale import Stale, free, stale_on
+from dibs.label_state.stale import StaleClaim, free, stale_on
 from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import apply_to
 from dibs.services.reading import walk_threads
 from dibs.settings import load as config
 from dibs.wiring.services import Services
 
-_OVERLOOKED = {ReasonCode.NO_STAGE, ReasonCode.BACKING_OFF}
-_PAUSED = {ReasonCode.REPOSITORY_PAUSED, ReasonCode.FLEET_PAUSED}
+_NOT_REPORTED = {
+    *(ReasonCode.NO_STAGE, ReasonCode.BACKING_OFF),  # `claim_issue` overlooks both
+    *(ReasonCode.REPOSITORY_PAUSED, ReasonCode.FLEET_PAUSED),  # reported as "repo paused"
+    *(ReasonCode.BLOCKED, ReasonCode.PARKED),  # reported by the name of the label
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """One look at an issue."""
+    """A reading of an issue, with every reason against a claim."""
 
     slug: str
     number: int
     thread: Thread | None
-    """None if it could not be read."""
+    """None if the issue could not be read."""
     reasons: tuple[str, ...]
-    """Why it is not claimable, in the words of `dedup-check`."""
+    """Why the issue is not claimable, in the words of `dedup-check`."""
     holder: Record | None
     paused: bool
 
     @property
-    def on(self) -> frozenset[str]:
+    def label_names(self) -> frozenset[str]:
         return self.thread.issue.labels if self.thread is not None else frozenset()
 
     @property
@@ -73,17 +75,19 @@ class Examined:
     def claimable(self) -> bool:
         return not self.reasons
 
-    def told(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, object]:
+        """The published answer of `issue_dedup_check`."""
+        names = self.label_names
         return {
             "repo": self.slug,
             "number": self.number,
             "state": self.state,
-            "labels": sorted(self.on),
-            "in_flight": labels.IN_FLIGHT in self.on or self.holder is not None,
-            "pr_open": any(label.endswith(labels.AGENT_PR_OPEN_SUFFIX) for label in self.on)
-            or labels.PR_OPEN in self.on,
-            "do_not_pickup": labels.DO_NOT_PICKUP in self.on,
-            "needs_human_scope": labels.NEEDS_HUMAN_SCOPE in self.on,
+            "labels": sorted(names),
+            "in_flight": labels.IN_FLIGHT in names or self.holder is not None,
+            "pr_open": any(label.endswith(labels.AGENT_PR_OPEN_SUFFIX) for label in names)
+            or labels.PR_OPEN in names,
+            "do_not_pickup": labels.DO_NOT_PICKUP in names,
+            "needs_human_scope": labels.NEEDS_HUMAN_SCOPE in names,
             "claimable": self.claimable,
             "latest_claim": None if self.thread is None else latest_claim(self.thread),
             "repo_paused": self.paused,
@@ -91,103 +95,87 @@ class Examined:
 
 
 def issue_dedup_check(repo_slug: str, num: int) -> dict[str, object]:
-    """What is known of it; `claimable` is what `claim_issue` would find."""
-    return examine(repo_slug, num).told()
+    """Report on an issue; `claimable` is true if `claim_issue` would find no objection."""
+    return examine(repo_slug, num).as_dict()
 
 
 def examine(repo_slug: str, num: int) -> Examined:
+    """Read an issue and collect every reason against a claim.
+
+    If the tracker fails, the failure is the only reason. Raises NoOrganisation.
+    """
     number = int(num)
-    here = paused_by_file(repo_slug)
+    paused_here = paused_by_file(repo_slug)
     try:
         backlog = backlog_of(repo_slug)
         thread = backlog.read(number)
-        paused = here or paused_by_log(backlog)
-        return _judged(backlog, number, thread, paused=paused)
+        paused = paused_here or paused_by_log(backlog)
+        verdict = backlog.services.claiming.judge(thread)
+        holder = backlog.services.leases.standing(thread).live
     except NoOrganisation:
         raise
     except DibsError as failure:
-        reasons = (f"unreadable ({failure.code}: {failure})",)
-        return Examined(repo_slug, number, None, reasons, None, here)
+        unreadable = (f"unreadable ({failure.code}: {failure})",)
+        return Examined(repo_slug, number, None, unreadable, None, paused_here)
+    reasons = [*_reason_texts(verdict.reasons, thread), *(["repo paused"] if paused else [])]
+    return Examined(backlog.slug, number, thread, tuple(dict.fromkeys(reasons)), holder, paused)
 
 
-def _judged(backlog: Backlog, number: int, thread: Thread, *, paused: bool) -> Examined:
-    services = backlog.services
-    verdict = services.claiming.judge(thread)
-    record = services.leases.standing(thread).live
-    told = [_finding_in_words(reason, thread) for reason in verdict.reasons if _matters(reason)]
-    blocking = labels.claim_blocking_labels(thread.issue.labels)
-    told += [_of_a_label(label, thread) for label in blocking]
-    told += ["repo paused"] if paused else []
-    unique = tuple(dict.fromkeys(told))
-    return Examined(backlog.slug, number, thread, unique, record, paused)
-
-
-def _matters(reason: Reason) -> bool:
-    return reason.code not in _OVERLOOKED | _PAUSED | {ReasonCode.BLOCKED, ReasonCode.PARKED}
-
-
-def _finding_in_words(reason: Reason, thread: Thread) -> str:
-    match reason.code:
-        case ReasonCode.CLOSED:
-            return "state=CLOSED"
-        case ReasonCode.HELD | ReasonCode.FOREIGN_CLAIM | ReasonCode.BID_PENDING:
-            return _in_flight(thread)
-        case ReasonCode.FINAL_STAGE:
-            return labels.DONE
-        case ReasonCode.GATE_SHUT:
-            return labels.PLAN_PENDING_APPROVAL
-        case _:
-            return reason.text
-
-
-def _of_a_label(label: str, thread: Thread) -> str:
-    match label:
-        case labels.IN_FLIGHT:
-            return _in_flight(thread)
-        case labels.PR_OPEN:
-            return "PR open"
-        case _:
-            return label
-
-
-def _in_flight(thread: Thread) -> str:
-    claim = latest_claim(thread)
-    if claim is None:
-        return "in-flight"
-    return f"in-flight ({claim.get('codename', '?')}:{claim.get('firing_id', '?')})"
+def _reason_texts(reasons: Iterable[Reason], thread: Thread) -> Iterator[str]:
+    """Reasons and blocking labels in the words of `dedup-check`, possibly with duplicates."""
+    in_flight = "in-flight"
+    if (claim := latest_claim(thread)) is not None:
+        in_flight += f" ({claim.get('codename', '?')}:{claim.get('firing_id', '?')})"
+    for reason in reasons:
+        match reason.code:
+            case code if code in _NOT_REPORTED:
+                continue
+            case ReasonCode.CLOSED:
+                yield "state=CLOSED"
+            case ReasonCode.HELD | ReasonCode.FOREIGN_CLAIM | ReasonCode.BID_PENDING:
+                yield in_flight
+            case ReasonCode.FINAL_STAGE:
+                yield labels.DONE
+            case ReasonCode.GATE_SHUT:
+                yield labels.PLAN_PENDING_APPROVAL
+            case _:
+                yield reason.text
+    shown_as = {labels.IN_FLIGHT: in_flight, labels.PR_OPEN: "PR open"}
+    for label in labels.claim_blocking_labels(thread.issue.labels):
+        yield shown_as.get(label, label)
 
 
 def latest_claim(thread: Thread) -> dict[str, str] | None:
-    """The newest claim comment, released or not, among all of them; a stranger's is none, nor is
-    the bid of somebody who lost.
+    """The fields of the newest claim comment, released or not.
+
+    Skips comments of people without write access, and cards of bidders that never proved a win.
     """
-    claims = [said for comment in thread.comments if (said := _claim(comment))]
-    return claims[-1] if claims else None
+    for comment in reversed(thread.comments):
+        if not comment.by_writer:
+            continue
+        mark = parse_mark(comment.body)
+        if isinstance(mark, Card) and not confirmed(mark):
+            continue
+        if comment.body.lstrip().startswith(CLAIM_PREFIX):
+            fields = fields_of(comment.body)
+        elif isinstance(mark, Card):
+            codename, firing_id = firing_of(mark.holder) or (mark.holder, mark.run)
+            fields = {"codename": codename, "firing_id": firing_id, "run": mark.run}
+        else:
+            continue
+        return {**fields, "createdAt": format_instant(comment.created_at)}
+    return None
 
 
-def _claim(comment: Comment) -> dict[str, str]:
-    if not comment.by_writer:
-        return {}
-    mark = parse_mark(comment.body)
-    if isinstance(mark, Card) and not confirmed(mark):
-        return {}
-    if comment.body.lstrip().startswith(CLAIM_PREFIX):
-        said = fields_of(comment.body)
-    elif isinstance(mark, Card):
-        codename, firing_id = firing_of(mark.holder) or (mark.holder, mark.run)
-        said = {"codename": codename, "firing_id": firing_id, "run": mark.run}
-    else:
-        return {}
-    return {**said, "createdAt": format_instant(comment.created_at)}
-
+# Taking over repositories
 
 _STATES = (labels.DONE, labels.PR_OPEN, labels.PLAN_PENDING_APPROVAL, labels.IMPLEMENT)
-"""The most advanced first: that one counts."""
+"""The most advanced state first: if an issue has several, the first of this list stays."""
 _ATTEMPT = "-attempt-"
 
 
-class Found(StrEnum):
-    """What there is to say of an issue or a repository."""
+class FindingCode(StrEnum):
+    """The kinds of findings about an issue or a repository."""
 
     MISSING_LABELS = "MISSING_LABELS"
     PAUSED_HERE = "PAUSED_HERE"
@@ -202,13 +190,13 @@ class Found(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AdoptionFinding:
     place: str
     """An issue, or a repository."""
-    found: Found
+    code: FindingCode
     text: str
     changes: bool = False
-    """Whether something is to be written; anything else is only said."""
+    """Whether the finding calls for a write; if not, it is only reported."""
     done: bool = False
 
 
@@ -220,137 +208,130 @@ class Adopting:
         self._window = window
         self._apply = apply
 
-    def adopt(self) -> Iterator[Finding]:
-        """Each as it is found; with `apply`, as it was done. Raises what the tracker raises: then
-        those before it are done, and the next run goes on.
+    def adopt(self) -> Iterator[AdoptionFinding]:
+        """Walk the repositories, then all open issues and the closed issues labelled in flight.
+
+        Yields each finding at once; with `apply`, after the change was tried. Errors of the tracker
+        are raised: the changes before the error are done, and the next run does the rest.
         """
-        traits = self._services.tracker.traits
-        for repo in traits.repos or (traits.repo,):
-            yield from self._repository(Backlog(repo, repo, self._services))
-        for thread in self._threads():
-            yield from self._issue(thread)
-
-    # A repository
-
-    def _repository(self, backlog: Backlog) -> Iterator[Finding]:
-        name = backlog.repo or self._services.tracker.traits.name
-        missing = missing_labels(backlog)
-        if missing:
-            if self._apply:
-                self._services.tracker.prepare(missing)
-            text = f"labels to make: {', '.join(missing)}"
-            yield Finding(name, Found.MISSING_LABELS, text, changes=True, done=self._apply)
-        if backlog.repo and paused_by_file(backlog.repo) and not paused_by_log(backlog):
-            if self._apply:
-                self._pause(backlog)
-            text = "paused on this machine only: workers elsewhere do not know of it"
-            yield Finding(name, Found.PAUSED_HERE, text, changes=True, done=self._apply)
-
-    def _pause(self, backlog: Backlog) -> None:
-        self._services.adapters.pauses.pause(
-            PauseScope.REPOSITORY, repo=backlog.repo, reason="label-state", by=config.actor()
-        )
-
-    # An issue
-
-    def _threads(self) -> Iterator[Thread]:
-        """Every open issue, and closed ones that look claimed."""
+        tracker = self._services.tracker
+        for repo in tracker.traits.repos or (tracker.traits.repo,):
+            yield from self._adopt_repository(Backlog(repo, repo, self._services))
         seen: set[IssueRef] = set()
         queries = (
             IssueQuery(limit=sys.maxsize),
             IssueQuery((labels.IN_FLIGHT,), limit=sys.maxsize, closed_too=True),
         )
         for query in queries:
-            for thread in walk_threads(self._services.tracker, query):
+            for thread in walk_threads(tracker, query):
                 if thread.issue.ref not in seen:
                     seen.add(thread.issue.ref)
-                    yield thread
+                    yield from self._adopt_issue(thread)
 
-    def _issue(self, thread: Thread) -> Iterator[Finding]:
-        ref, backlog = str(thread.issue.ref), self._backlog(thread)
+    def _adopt_repository(self, backlog: Backlog) -> Iterator[AdoptionFinding]:
+        """Make missing labels, and publish a pause found only in the local file."""
+        services = self._services
+        name = backlog.repo or services.tracker.traits.name
+        missing = missing_labels(backlog)
+        if missing:
+            if self._apply:
+                services.tracker.prepare(missing)
+            text = f"labels to make: {', '.join(missing)}"
+            yield AdoptionFinding(
+                name, FindingCode.MISSING_LABELS, text, changes=True, done=self._apply
+            )
+        if backlog.repo and paused_by_file(backlog.repo) and not paused_by_log(backlog):
+            if self._apply:
+                services.adapters.pauses.pause(
+                    PauseScope.REPOSITORY,
+                    repo=backlog.repo,
+                    reason="label-state",
+                    by=config.actor(),
+                )
+            text = "paused on this machine only: workers elsewhere do not know of it"
+            yield AdoptionFinding(
+                name, FindingCode.PAUSED_HERE, text, changes=True, done=self._apply
+            )
+
+    def _adopt_issue(self, thread: Thread) -> Iterator[AdoptionFinding]:
+        """Release stale claims. Without any, leave running work alone, or reduce the states to one.
+
+        Also reports labels with which the state machine counted attempts: dibs does not read them.
+        """
+        issue, ref = thread.issue, str(thread.issue.ref)
+        backlog = Backlog(issue.ref.repo, issue.ref.repo, self._services)
         if not thread.complete:
-            yield Finding(ref, Found.UNREADABLE, "not all its comments could be read: left alone")
+            text = "not all its comments could be read: left alone"
+            yield AdoptionFinding(ref, FindingCode.UNREADABLE, text)
             return
         stale = list(stale_on(backlog, thread, self._window))
         if stale:
-            yield from (self._stale(backlog, one) for one in stale)
-        elif (held := self._held(backlog, thread)) is not None:
-            yield held
-        else:
-            yield from self._states(thread)
-        yield from _attempts(thread)
+            yield from (self._release_stale(backlog, claim) for claim in stale)
+        elif (in_progress := self._in_progress(thread)) is not None:
+            yield in_progress
+        elif issue.open and (effects := tidying(issue.labels)):
+            done = self._apply and apply_to(self._services.tracker, issue, effects) is not None
+            added = [name for e in effects if isinstance(e, AddLabels) for name in e.labels]
+            removed = [name for e in effects if isinstance(e, RemoveLabels) for name in e.labels]
+            texts = [f"{', '.join(added)} is put on"] if added else []
+            text = "; ".join([*texts, f"{', '.join(removed)} is taken off"])
+            yield AdoptionFinding(ref, FindingCode.STATES, text, changes=True, done=done)
+        counted = sorted(label for label in issue.labels if _ATTEMPT in label)
+        if counted:
+            text = f"{', '.join(counted)}: not counted, attempts are those that failed from now on"
+            yield AdoptionFinding(ref, FindingCode.ATTEMPTS, text)
 
-    def _backlog(self, thread: Thread) -> Backlog:
-        repo = thread.issue.ref.repo
-        return Backlog(repo, repo, self._services)
+    def _release_stale(self, backlog: Backlog, stale: StaleClaim) -> AdoptionFinding:
+        """With `apply`, release the claim, unless the issue has dropped out of the lifecycle.
 
-    def _stale(self, backlog: Backlog, stale: Stale) -> Finding:
+        Then the claim is only reported: a person has to decide whether the issue is still wanted.
+        """
         thread, ref = stale.thread, str(stale.thread.issue.ref)
-        if stale.identified and stale.label_drift and not _in_a_state(thread):
+        in_no_state = thread.issue.labels.isdisjoint(_STATES)
+        if stale.identified and stale.label_drift and in_no_state:
             text = f"{stale.codename} claimed it and never released it, and it is in no state"
-            return Finding(ref, Found.FELL_OUT, f"{text}: queue it if it is still wanted")
-        found = Found.STALE_CLAIM if stale.identified else Found.UNCLAIMED_LABEL
-        text = f"{labels.IN_FLIGHT} is on it, and no claim says whose it is: taken off"
+            text += ": queue it if it is still wanted"
+            return AdoptionFinding(ref, FindingCode.FELL_OUT, text)
         if stale.identified:
+            code = FindingCode.STALE_CLAIM
             since = "its claim is older than the window"
             text = f"{stale.codename}:{stale.firing_id} is not heard of, {since}: released"
-        done = self._apply and self._freed(backlog, stale)
-        return Finding(ref, found, text, changes=True, done=done)
+        else:
+            code = FindingCode.UNCLAIMED_LABEL
+            text = f"{labels.IN_FLIGHT} is on it, and no claim says whose it is: taken off"
+        done = False
+        if self._apply:
+            sweep_id = thread.now.strftime("%Y%m%d-%H%M%S-migrate")
+            done = bool(free(backlog, stale, sweep_id=sweep_id, max_age=self._window))
+        return AdoptionFinding(ref, code, text, changes=True, done=done)
 
-    def _freed(self, backlog: Backlog, stale: Stale) -> bool:
-        sweep_id = stale.thread.now.strftime("%Y%m%d-%H%M%S-migrate")
-        return bool(free(backlog, stale, sweep_id=sweep_id, max_age=self._window))
-
-    def _held(self, backlog: Backlog, thread: Thread) -> Finding | None:
-        ref, live = str(thread.issue.ref), backlog.services.leases.standing(thread).live
+    def _in_progress(self, thread: Thread) -> AdoptionFinding | None:
+        """Who works the issue: one of our leases, a claim of theirs, or a fresh in-flight label."""
+        ref, live = str(thread.issue.ref), self._services.leases.standing(thread).live
         if live is not None:
-            return Finding(ref, Found.HELD, f"{live.lease.holder} holds it, with a lease of ours")
+            text = f"{live.lease.holder} holds it, with a lease of ours"
+            return AdoptionFinding(ref, FindingCode.HELD, text)
         theirs = their_claims(thread)
         if theirs:
             since = format_instant(theirs[0].since)
             text = f"{theirs[0].codename} has it since {since}: left to finish"
-            return Finding(ref, Found.HELD, text)
+            return AdoptionFinding(ref, FindingCode.HELD, text)
         if labels.IN_FLIGHT in thread.issue.labels:
             due = format_instant(abandoned_at(thread.issue, self._services.pipeline))
             text = f"{labels.IN_FLIGHT} is on it without a claim; taken off after {due}"
-            return Finding(ref, Found.YOUNG, text)
+            return AdoptionFinding(ref, FindingCode.YOUNG, text)
         return None
 
-    def _states(self, thread: Thread) -> Iterator[Finding]:
-        effects = tidying(thread.issue.labels) if thread.issue.open else ()
-        if not effects:
-            return
-        done = self._apply and apply_to(self._services.tracker, thread.issue, effects) is not None
-        yield Finding(
-            str(thread.issue.ref), Found.STATES, _in_words(effects), changes=True, done=done
-        )
 
+def tidying(names: frozenset[str]) -> Effects:
+    """Label changes that leave an issue with only the most advanced of its states.
 
-def tidying(on: frozenset[str]) -> Effects:
-    """One state where there are several, the most advanced; and `agent:pr-open`, which is followed,
-    for the labels of single agents that say the same and never went away.
+    They also replace the pull-request labels of single agents, which were never removed, by
+    `agent:pr-open`, which dibs follows.
     """
-    legacy = {label for label in on if label.endswith(labels.AGENT_PR_OPEN_SUFFIX)}
-    known = on | ({labels.PR_OPEN} if legacy else set())
-    state, *others = [one for one in _STATES if one in known] or [""]
-    missing = (AddLabels((state,)),) if state and state not in on else ()
-    surplus = tuple(sorted((legacy | set(others)) & on))
+    legacy = {label for label in names if label.endswith(labels.AGENT_PR_OPEN_SUFFIX)}
+    meant = names | ({labels.PR_OPEN} if legacy else set())
+    state, *lesser = [label for label in _STATES if label in meant] or [""]
+    missing = (AddLabels((state,)),) if state and state not in names else ()
+    surplus = tuple(sorted((legacy | set(lesser)) & names))
     return (*missing, *((RemoveLabels(surplus),) if surplus else ()))
-
-
-def _in_words(effects: Effects) -> str:
-    added = [label for one in effects if isinstance(one, AddLabels) for label in one.labels]
-    gone = [label for one in effects if isinstance(one, RemoveLabels) for label in one.labels]
-    said = [f"{', '.join(added)} is put on"] if added else []
-    return "; ".join([*said, f"{', '.join(gone)} is taken off"])
-
-
-def _in_a_state(thread: Thread) -> bool:
-    return not thread.issue.labels.isdisjoint(_STATES)
-
-
-def _attempts(thread: Thread) -> Iterator[Finding]:
-    counted = sorted(label for label in thread.issue.labels if _ATTEMPT in label)
-    if counted:
-        text = f"{', '.join(counted)}: not counted, attempts are those that failed from now on"
-        yield Finding(str(thread.issue.ref), Found.ATTEMPTS, text)

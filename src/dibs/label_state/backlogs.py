@@ -1,10 +1,10 @@
-"""From a repository's slug to the services that work its issues.
+"""Find the services for a repository's slug, and the `Answer` that published calls return.
 
-With a dibs.toml in the folder or above it (or in DIBS_CONFIG), its tracker, stores and terms count:
-an embedded backlog is one repository, whatever it is called. Without one it is GitHub, and a claim
-lasts as long as the state machine has always let one last, unless it is renewed.
+A dibs.toml in the folder or above it (or in DIBS_CONFIG) names the tracker, the stores and the
+terms; an embedded backlog is one repository, under any slug. Without a dibs.toml the tracker is
+GitHub, and a claim that is not renewed lasts as long as in the published state machine.
 
-What a call of the published API answers: a yes or a no as before, and now why.
+The published API returned True or False. An `Answer` is still one of the two, and gives a reason.
 """
 
 import atexit
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from dibs.label_state.firings import Firing
 
 
-_Said = ParamSpec("_Said")
+_Params = ParamSpec("_Params")
 
 
 class NoOrganisation(BadConfiguration, RuntimeError):
-    """A repository was named without its owner, and GH_ORG does not say whose it is."""
+    """A repository was named without an owner, and GH_ORG names no owner either."""
 
     code = "NO_ORGANISATION"
     hint = "name it as OWNER/REPO, or set GH_ORG"
@@ -48,22 +48,22 @@ class NoOrganisation(BadConfiguration, RuntimeError):
 class Answer(int):
     """True or False, with a reason.
 
-    Equal to the bool, true and false like it, and hashed like it. Not `is True`: nothing but True
-    itself is, and Python lets nobody derive from bool.
+    Equals the bool and has the same truth value and hash. `answer is True` is always false: Python
+    does not allow subclasses of bool.
     """
 
     reason: str
-    """A code for programs; empty where the answer is plainly yes."""
+    """A code for programs; empty for a yes without reservations."""
     text: str
-    """The same for people."""
+    """The reason for people."""
     codes: tuple[str, ...]
-    """Every reason, where there are several."""
+    """The codes of all reasons."""
     lease: "Firing | None"
-    """With a claim that was granted: what holds it, renewed while this process lives."""
+    """For a granted claim: its lease, renewed while this process lives."""
 
     def __new__(
         cls,
-        yes: bool,  # noqa: FBT001 - it is what the answer is
+        yes: bool,  # noqa: FBT001 - the answer itself
         reason: str = "",
         text: str = "",
         *,
@@ -87,20 +87,21 @@ class Answer(int):
 
 
 def refused(reasons: tuple[Reason, ...]) -> Answer:
-    """The most telling first: a label without a card says less than anything else."""
-    told = sorted(reasons, key=lambda reason: reason.code is ReasonCode.CLAIM_LABEL_ONLY)
-    codes = tuple(reason.code.value for reason in told)
-    return Answer(False, codes[0], "; ".join(reason.text for reason in told), codes=codes)
+    """A no with all reasons; a claimed label without a card explains least, and comes last."""
+    ordered = sorted(reasons, key=lambda reason: reason.code is ReasonCode.CLAIM_LABEL_ONLY)
+    codes = tuple(reason.code.value for reason in ordered)
+    return Answer(False, codes[0], "; ".join(reason.text for reason in ordered), codes=codes)
 
 
-def answering(call: Callable[_Said, Answer]) -> Callable[_Said, Answer]:
-    """What goes wrong at the tracker is a no that says so: these calls have never raised for it.
+def answering(call: Callable[_Params, Answer]) -> Callable[_Params, Answer]:
+    """Turn errors of the tracker into a no with the error's code and text.
 
-    A slug that names nothing still raises: that is a mistake of the caller's.
+    The published calls have never raised for such errors. NoOrganisation is raised all the same,
+    because a slug without an owner is a mistake of the caller.
     """
 
     @wraps(call)
-    def answer(*args: _Said.args, **kwargs: _Said.kwargs) -> Answer:
+    def answer(*args: _Params.args, **kwargs: _Params.kwargs) -> Answer:
         try:
             return call(*args, **kwargs)
         except NoOrganisation:
@@ -115,17 +116,17 @@ _WINDOW = timedelta(hours=4)
 _LONGEST_LEASE = timedelta(days=1)
 _MOST_HOURS = 24 * 365
 _BUILT_IN = "built-in default"
-_TOKENS = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GITHUB_API_URL", "DIBS_LEASES")
+_VARIABLES = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GITHUB_API_URL", "DIBS_LEASES")
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """One repository, opened."""
+    """A repository, with the services for its issues."""
 
     slug: str
-    """As the caller called it."""
+    """The name that the caller used."""
     repo: str
-    """As the tracker calls it; empty for an embedded one."""
+    """The name that the tracker uses; empty for an embedded backlog."""
     services: Services
 
     def ref(self, number: int) -> IssueRef:
@@ -136,9 +137,12 @@ class Backlog:
 
 
 def full_slug(slug: str, environment: Mapping[str, str] | None = None) -> str:
-    """With its owner. NoOrganisation, which is a RuntimeError, if nobody says whose it is."""
-    told = os.environ if environment is None else environment
-    name, owner = slug.strip(), told.get("GH_ORG", "").strip()
+    """OWNER/REPO for a slug; GH_ORG is the owner of a slug without one.
+
+    Raises NoOrganisation, which is a RuntimeError, if neither names an owner.
+    """
+    variables = os.environ if environment is None else environment
+    name, owner = slug.strip(), variables.get("GH_ORG", "").strip()
     if "/" in name:
         return name
     if not owner:
@@ -147,53 +151,52 @@ def full_slug(slug: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def claim_window(environment: Mapping[str, str] | None = None) -> timedelta:
-    """How long a claim counts of which nobody hears: ALFRED_CLAIM_MAX_AGE_HOURS, 4 unless set."""
-    told = os.environ if environment is None else environment
+    """How long a claim counts without a renewal: ALFRED_CLAIM_MAX_AGE_HOURS, by default 4 hours."""
+    variables = os.environ if environment is None else environment
     try:
-        hours = int(told.get("ALFRED_CLAIM_MAX_AGE_HOURS", "4"))
+        hours = int(variables.get("ALFRED_CLAIM_MAX_AGE_HOURS", "4"))
     except ValueError:
         return _WINDOW
     return timedelta(hours=min(max(hours, 1), _MOST_HOURS))
 
 
 def settings_for(slug: str) -> tuple[Settings, str]:
-    """The settings in force, and what the tracker calls the repository."""
-    named = os.environ.get("DIBS_CONFIG")
-    settings = config.load(Path(named) if named else None)
+    """The settings in force, and the tracker's name for the repository: empty if embedded.
+
+    The pipeline is always that of preset `agent`. If the configured GitHub tracker does not list
+    the repository, the tracker becomes the repository alone.
+    """
+    file = os.environ.get("DIBS_CONFIG")
+    settings = config.load(Path(file) if file else None)
     if settings.source == _BUILT_IN:
-        return _on_github(settings, full_slug(slug)), full_slug(slug)
+        wanted, window = full_slug(slug), claim_window()
+        document = {
+            "tracker": f"github:{wanted}",
+            "preset": "agent",
+            "ttl": format_duration(min(window, _LONGEST_LEASE)),
+            "journal": "",
+            "people": {"marker_ttl": format_duration(window)},
+        }
+        settings = config.from_mapping(document, source="label_state", root=settings.root)
+        return config.override(settings, leases=os.environ.get("DIBS_LEASES")), wanted
     if settings.pipeline.dialect is not Dialect.AGENT:
-        # Another pipeline has other labels: those of the state machine are what is asked for.
+        # Callers of this package expect the labels of the state machine.
         agent = config.from_mapping({"preset": "agent"}, source=settings.source, root=settings.root)
         settings = replace(settings, preset="agent", pipeline=agent.pipeline)
     scheme, _, places = settings.tracker.partition(":")
     if scheme != "github":
         return settings, ""
     wanted = full_slug(slug)
-    known = {place.strip().casefold(): place.strip() for place in places.split(",")}
-    if wanted.casefold() in known:
-        return settings, known[wanted.casefold()]
+    configured = {place.strip().casefold(): place.strip() for place in places.split(",")}
+    if wanted.casefold() in configured:
+        return settings, configured[wanted.casefold()]
     return config.override(settings, tracker=f"github:{wanted}"), wanted
 
 
-def _on_github(found: Settings, slug: str) -> Settings:
-    window = claim_window()
-    document = {
-        "tracker": f"github:{slug}",
-        "preset": "agent",
-        "ttl": format_duration(min(window, _LONGEST_LEASE)),
-        "journal": "",
-        "people": {"marker_ttl": format_duration(window)},
-    }
-    made = config.from_mapping(document, source="label_state", root=found.root)
-    return config.override(made, leases=os.environ.get("DIBS_LEASES"))
+class _Connections:
+    """The services of this process, connected once for each configuration.
 
-
-class _Opened:
-    """Connected once a process, however often it is called.
-
-    A process that was forked off connects anew: two that talk over one connection hear each other's
-    answers.
+    A forked process connects anew: two processes on one connection would read each other's answers.
     """
 
     def __init__(self) -> None:
@@ -202,24 +205,24 @@ class _Opened:
 
     def forget(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[object, ...], Services] = {}
+        self._services: dict[tuple[object, ...], Services] = {}
 
     def services(self, settings: Settings) -> Services:
-        told = tuple(os.environ.get(name) for name in _TOKENS)
-        key = (settings.source, settings.root, settings.tracker, settings.pipeline, *told)
+        variables = tuple(os.environ.get(name) for name in _VARIABLES)
+        key = (settings.source, settings.root, settings.tracker, settings.pipeline, *variables)
         with self._lock:
-            if key not in self._known:
-                self._known[key] = connect(settings, author=config.actor())
-            return self._known[key]
+            if key not in self._services:
+                self._services[key] = connect(settings, author=config.actor())
+            return self._services[key]
 
     def close(self) -> None:
         with self._lock:
-            known, self._known = self._known, {}
-        for services in known.values():
+            closing, self._services = self._services, {}
+        for services in closing.values():
             services.close()
 
 
-_opened = _Opened()
+_opened = _Connections()
 atexit.register(_opened.close)
 
 
@@ -229,29 +232,23 @@ def backlog_of(slug: str) -> Backlog:
 
 
 def close_all() -> None:
-    """Let go of every connection. Claims stay, and are renewed no more."""
+    """Close every connection of this process. Claims stay, without further renewals."""
     _opened.close()
 
 
 def ensure_labels(repo_slug: str, labels: Iterable[tuple[str, str, str]] | None = None) -> None:
-    """Make those that are not there. A label of the catalogue looks as the catalogue says, any
-    other one is grey. Raises what the tracker raises: a label that was not made is not remembered
-    as made.
+    """Create the missing labels; by default the STANDARD_LABELS.
+
+    A label of the catalogue gets its colour and description from the catalogue, and any label
+    outside the catalogue is grey. Raises the errors of the tracker: a label that could not be
+    created is not remembered as created.
     """
     wanted = STANDARD_LABELS if labels is None else labels
     backlog_of(repo_slug).services.tracker.prepare([name for name, *_ in wanted])
 
 
-def bootstrap_labels(repo_slug: str) -> list[str]:
-    """Every label of the catalogue; those that were missing."""
-    backlog = backlog_of(repo_slug)
-    missing = missing_labels(backlog)
-    backlog.services.tracker.prepare([label.name for label in EVERY])
-    return missing
-
-
 def missing_labels(backlog: Backlog) -> list[str]:
-    """None where a tracker wants no labels made."""
+    """Labels of the catalogue that the tracker lacks; empty if the tracker needs no labels made."""
     tracker = backlog.services.tracker
     names = [label.name for label in EVERY]
     return list(tracker.missing_labels(names))

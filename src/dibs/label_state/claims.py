@@ -1,13 +1,11 @@
-"""`claim_issue` and `release_issue`: the state machine's two moves, on leases with fences.
+"""`claim_issue` and `release_issue`: the two moves of the state machine, on leases with fences.
 
-Claims that runners of the published state machine made: seen, released in their name, swept.
-
-They have no lease and no fence, so all that can be said of one is how old its comment is. Nothing
-here touches an issue that a card of ours holds.
+Also reads and releases the claims that runners of the published state machine made ("their
+claims"). Their claims have no lease and no fence: only the age of the comment is known. An issue
+that a card of ours holds is never released as one of theirs.
 """
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -16,9 +14,9 @@ from dibs.core.durations import format_instant
 from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import IllegalMove
 from dibs.core.foreign import foreign_claims
-from dibs.core.ids import LocalTime, ServerTime, StageName
+from dibs.core.ids import ServerTime, StageName
 from dibs.core.issue import Thread
-from dibs.core.labels import AddLabels, Effect, Effects, PostComment, RemoveLabels
+from dibs.core.labels import AddLabels, Effect, PostComment, RemoveLabels
 from dibs.core.lease import Ending, Outcome
 from dibs.core.pipeline import UNQUEUED, Pipeline
 from dibs.label_state import labels
@@ -30,13 +28,13 @@ from dibs.services.effects import apply_to
 from dibs.services.ending import Finished
 
 _FOR_EVER = timedelta(days=36500)
-ENDS = [one for one in labels.legal_transitions(labels.IN_FLIGHT) if one != labels.NO_STATE]
-"""The labels that a claim may end in; no label at all is none that could be asked for."""
+ENDS = [name for name in labels.legal_transitions(labels.IN_FLIGHT) if name != labels.NO_STATE]
+"""The labels that a caller may name for the end of a claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class TheirClaim:
-    """One that nobody has released, however old it is."""
+    """A claim of a published runner without a release, of any age."""
 
     codename: str
     firing_id: str
@@ -47,15 +45,19 @@ class TheirClaim:
 
 
 def their_claims(thread: Thread) -> tuple[TheirClaim, ...]:
-    """The oldest first. All comments count, and only those of people who may write here."""
+    """Their claims without a release, the oldest first, from comments of people with write access.
+
+    Reads all comments: no claim is left out because of its age.
+    """
     bodies = {comment.id: comment.body for comment in thread.comments}
-    found = foreign_claims(thread.comments, now=thread.now, ttl=_FOR_EVER)
-    return tuple(
-        TheirClaim(said.get("codename", ""), said.get("firing_id", ""), one.since)
-        for one in found
-        if bodies[one.comment].lstrip().startswith(CLAIM_PREFIX)
-        and (said := fields_of(bodies[one.comment])) is not None
-    )
+    claims = []
+    for foreign in foreign_claims(thread.comments, now=thread.now, ttl=_FOR_EVER):
+        body = bodies[foreign.comment]
+        if body.lstrip().startswith(CLAIM_PREFIX):
+            fields = fields_of(body)
+            codename, firing_id = fields.get("codename", ""), fields.get("firing_id", "")
+            claims.append(TheirClaim(codename, firing_id, foreign.since))
+    return tuple(claims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,49 +70,40 @@ class Release:
 
 
 def release_theirs(backlog: Backlog, thread: Thread, release: Release) -> Answer:
-    """For a firing that claimed before its fleet was switched: what it visibly holds, it may end.
+    """Release a claim that a firing made before its fleet switched to dibs.
 
-    Anything else is not ours: nothing is written.
+    Writes only if the firing's own claim comment is in force and no lease of ours holds the issue.
     """
+    if not thread.complete:
+        return Answer(False, "UNREADABLE", "not all its comments could be read")
+    live = backlog.services.leases.standing(thread).live
+    if live is not None:
+        return Answer(False, "LEASE_LOST", f"{live.lease.holder} holds it")
     key = release.codename, release.firing_id
-    mine = [one for one in their_claims(thread) if (one.codename, one.firing_id) == key]
-    held = backlog.services.leases.standing(thread).live
-    if not mine or held is not None or not thread.complete:
-        return _not_ours(thread, None if held is None else held.lease.holder)
+    if key not in [(claim.codename, claim.firing_id) for claim in their_claims(thread)]:
+        return Answer(False, "LEASE_LOST", "nobody holds it: the claim has expired, or never was")
     target = labels.IMPLEMENT if release.transition_to is None else release.transition_to
     if target not in ENDS:
         return Answer(False, IllegalMove.code, f"a claim may not end in {target!r}")
+    names = thread.issue.labels
+    effects: list[Effect] = []
+    if target not in names:
+        effects.append(AddLabels((target,)))
+    if target != labels.IMPLEMENT and labels.IMPLEMENT in names:
+        effects.append(RemoveLabels((labels.IMPLEMENT,)))
     line = their_release(*key, release.outcome, format_instant(thread.now), pr=release.pr_url or "")
-    effects = (*_moving(thread, target), PostComment(line), *_leaving(thread))
-    if apply_to(backlog.services.tracker, thread.issue, effects) is None:
+    effects.append(PostComment(line))
+    if labels.IN_FLIGHT in names:
+        effects.append(RemoveLabels((labels.IN_FLIGHT,)))
+    if apply_to(backlog.services.tracker, thread.issue, tuple(effects)) is None:
         return Answer(False, "UNPROVEN", "the issue changed while it was looked at")
     return Answer(True)
 
 
-def _moving(thread: Thread, target: str) -> Iterator[Effect]:
-    if target not in thread.issue.labels:
-        yield AddLabels((target,))
-    if target != labels.IMPLEMENT and labels.IMPLEMENT in thread.issue.labels:
-        yield RemoveLabels((labels.IMPLEMENT,))
-
-
-def _leaving(thread: Thread) -> Effects:
-    claimed = labels.IN_FLIGHT in thread.issue.labels
-    return (RemoveLabels((labels.IN_FLIGHT,)),) if claimed else ()
-
-
-def _not_ours(thread: Thread, holder: str | None) -> Answer:
-    if not thread.complete:
-        return Answer(False, "UNREADABLE", "not all its comments could be read")
-    if holder is not None:
-        return Answer(False, "LEASE_LOST", f"{holder} holds it")
-    return Answer(False, "LEASE_LOST", "nobody holds it: the claim has expired, or never was")
-
-
 FEATURE_DEV = "feature-dev"
 _OVERLOOKED = frozenset({ReasonCode.BACKING_OFF})
-"""A firing comes when its schedule says so; the rest after a failure is for workers that ask all
-the time."""
+"""A firing comes on a schedule of its own. The pause after a failed attempt is for workers, which
+ask all the time."""
 
 
 def dry_run() -> bool:
@@ -124,7 +117,7 @@ def dry_run() -> bool:
 def claim_issue(
     repo_slug: str, num: int, *, codename: str, firing_id: str, role: str | None = None
 ) -> Answer:
-    """Take the issue, or say why not. True only on proof that nobody else has it."""
+    """Take the issue, or answer why not. True only on proof that no other holder has the issue."""
     if dry_run():
         text = "nothing was asked and nothing was written"
         return Answer(True, "DRY_RUN", text, lease=Rehearsed())
@@ -134,8 +127,8 @@ def claim_issue(
         return Answer(False, ReasonCode.REPOSITORY_PAUSED.value, text)
     key = FiringKey(codename, firing_id)
     thread = backlog.read(num)
-    if (against := _blocked(thread.issue.labels, role)) is not None:
-        return against
+    if (blocked := _blocked(thread.issue.labels, role)) is not None:
+        return blocked
     pipeline = backlog.services.pipeline
     options = ClaimOptions(
         key.holder(turns_taken(thread, key) + 1),
@@ -145,7 +138,14 @@ def claim_issue(
     )
     match backlog.services.claiming.claim(backlog.ref(num), None, options):
         case Claimed() as claimed:
-            return _granted(backlog, num, key, claimed, role)
+            firing = held.keep(backlog, num, key, claimed)
+            # Labels may have been added since the first look; the claim took the stage's label off.
+            given_way = {claimed.stage.label} if claimed.stage.gives_way else set()
+            blocked = _blocked(claimed.thread.issue.labels | given_way, role)
+            if blocked is None:
+                return Answer(True, lease=firing)
+            _end(backlog, num, key, firing, Ending(Outcome.RETURNED))
+            return blocked
         case Refused(_, reasons):
             return refused(reasons)
         case Beaten(_, record):
@@ -155,28 +155,19 @@ def claim_issue(
             return Answer(False, "UNPROVEN", why)
 
 
-def _blocked(on: frozenset[str], role: str | None) -> Answer | None:
-    """A label of the state machine that the pipeline does not know as a blocker."""
-    blocking = set(labels.claim_blocking_labels(on))
+def _blocked(names: frozenset[str], role: str | None) -> Answer | None:
+    """A no if the issue carries a blocking label; None if not.
+
+    The state machine has blocking labels that the pipeline does not know. Left out are in-flight,
+    because the card decides, and the plan that waits for approval, because the gate decides.
+    """
+    blocking = set(labels.claim_blocking_labels(names))
     if role == FEATURE_DEV:
-        blocking |= set(labels.feature_dev_claim_blocking_labels(on))
-    blocking -= {labels.IN_FLIGHT, labels.PLAN_PENDING_APPROVAL}  # a card, a gate says more
+        blocking |= set(labels.feature_dev_claim_blocking_labels(names))
+    blocking -= {labels.IN_FLIGHT, labels.PLAN_PENDING_APPROVAL}
     if not blocking:
         return None
-    names = ", ".join(sorted(blocking))
-    return Answer(False, ReasonCode.BLOCKED.value, f"it carries {names}")
-
-
-def _granted(
-    backlog: Backlog, num: int, key: FiringKey, claimed: Claimed, role: str | None
-) -> Answer:
-    firing = held.keep(backlog, num, key, claimed)
-    given_way = {claimed.stage.label} if claimed.stage.gives_way else set()
-    against = _blocked(claimed.thread.issue.labels | given_way, role)
-    if against is None:
-        return Answer(True, lease=firing)
-    _end(backlog, num, key, firing, Ending(Outcome.RETURNED))
-    return against
+    return Answer(False, ReasonCode.BLOCKED.value, f"it carries {', '.join(sorted(blocking))}")
 
 
 # Releasing
@@ -198,55 +189,50 @@ def release_issue(
     transition_to: str | None = None,
     pr_url: str | None = None,
 ) -> Answer:
-    """End a claim that is still ours, and move the issue. What is not ours is not touched."""
+    """End a claim of this firing and move the issue. Claims of another firing stay untouched.
+
+    Without `transition_to` the issue goes back to the stage where it was claimed.
+    """
     if dry_run():
         return Answer(True, "DRY_RUN", "nothing was asked and nothing was written")
     backlog, key = backlog_of(repo_slug), FiringKey(codename, firing_id)
+    services = backlog.services
     firing = held.find(backlog, num, key)
-    if firing is None:
-        asked_at = backlog.services.adapters.clock.now()
+    if firing is None:  # claimed by another process, or by this one before a restart
+        asked_at = services.adapters.clock.now()
         thread = backlog.read(num)
-        firing = _taken_up(backlog, thread, key, asked_at)
-        if firing is None:
+        live, resumed = services.leases.standing(thread).live, None
+        if live is not None and key.is_holder(live.lease.holder):
+            resumed = services.resuming.resume_on(thread, live.lease.run, asked_at)
+        if not isinstance(resumed, Claimed):
             release = Release(key.codename, key.firing_id, outcome, transition_to, pr_url)
             return release_theirs(backlog, thread, release)
-    ending = _ending(
-        backlog.services.pipeline,
-        firing.stage,
-        outcome,
-        transition_to,
-        ending_note(outcome, pr_url),
-    )
+        firing = Firing(services, resumed, renewed=False)
+    note = ending_note(outcome, pr_url)
+    ending = _choose_ending(services.pipeline, firing.stage, outcome, transition_to, note)
     if isinstance(ending, _Illegal):
         return Answer(False, IllegalMove.code, ending.text)
     return _end(backlog, num, key, firing, ending)
 
 
-def _taken_up(
-    backlog: Backlog, thread: Thread, key: FiringKey, asked_at: LocalTime
-) -> Firing | None:
-    """A claim that another process made, or this one before it was started anew."""
-    services = backlog.services
-    live = services.leases.standing(thread).live
-    if live is None or not key.is_holder(live.lease.holder):
-        return None
-    taken = services.resuming.resume_on(thread, live.lease.run, asked_at)
-    return Firing(services, taken, renewed=False) if isinstance(taken, Claimed) else None
-
-
 def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, ending: Ending) -> Answer:
+    """End the lease. True with UNPAINTED if the labels could not be changed yet."""
     result = firing.end(ending)
     held.drop(backlog, num, key)
     if isinstance(result, Finished):
-        late = "" if result.record.painted else "UNPAINTED"
-        return Answer(True, late, "its labels wait for a sweep" if late else "")
+        if result.record.painted:
+            return Answer(True)
+        return Answer(True, "UNPAINTED", "its labels wait for a sweep")
     return Answer(False, "LEASE_LOST", result.why)
 
 
-def _ending(
+def _choose_ending(
     pipeline: Pipeline, worked: str, outcome: str, transition_to: str | None, note: str
 ) -> Ending | _Illegal:
-    """What a release asks for. Raises nothing: an illegal move is an answer."""
+    """Translate a release into an ending, by the pipeline's moves out of the worked stage.
+
+    Going back, to the same stage or to the queue, counts as a failed attempt if the outcome does.
+    """
     if transition_to == labels.NEEDS_HUMAN_SCOPE:
         return Ending(Outcome.PARKED, note=note)
     stages = {stage.label: stage for stage in pipeline.stages}
@@ -263,9 +249,9 @@ def _ending(
 
 
 def counts_as_failed(outcome: str) -> bool:
-    """Whether a firing that ended so has tried and failed.
+    """Whether the outcome of a firing counts as a failed attempt.
 
-    Lost races, limits, turns that ran out and partial work say nothing about the issue.
+    Lost races, limits, exhausted turns and partial work are no evidence against the issue.
     """
-    said = outcome.strip().lower()
-    return said.startswith("failure") or said.endswith("-failed") or said == "no-commit"
+    word = outcome.strip().lower()
+    return word.startswith("failure") or word.endswith("-failed") or word == "no-commit"

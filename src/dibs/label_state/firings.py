@@ -1,7 +1,7 @@
-"""Claims that this process holds: renewed in the background until they are released.
+"""Claims that this process holds, renewed in the background until they are released.
 
-So age means silence: a claim that is worked for a day is as fresh as one of a minute ago, and the
-claim of a process that died grows old from its last renewal.
+Because of the renewals, the age of a claim is the time since its last renewal: a claim that has
+been worked for a day is as fresh as a new one, and the claim of a dead process grows old.
 """
 
 import os
@@ -31,48 +31,55 @@ from dibs.wiring.services import Services
 
 @dataclass(frozen=True, slots=True)
 class FiringKey:
-    """Who claims, in the state machine's words."""
+    """Codename and firing id: the state machine's name for a claimant."""
 
     codename: str
     firing_id: str
 
     def holder(self, turn: int = 1) -> HolderId:
-        """Its name on a card. A firing that claims an issue again is another one to its readers:
-        one release would count for both.
+        """The holder's name on a card.
+
+        A firing that claims the same issue again gets `~2`, `~3` and higher: readers of the state
+        machine apply a release to every claim with the same key.
         """
         again = f"~{turn}" if turn > 1 else ""
         return firing_holder(self.codename, self.firing_id, again)
 
     def is_holder(self, name: str) -> bool:
-        known, mine = firing_of(name), firing_of(self.holder())
-        return known is not None and mine in (known, _first_turn(known))
+        """Whether the name is this firing's, in any turn."""
+        named, mine = firing_of(name), firing_of(self.holder())
+        return named is not None and mine in (named, _first_turn(named))
 
 
 def _first_turn(key: tuple[str, str]) -> tuple[str, str]:
+    """The key without the `~N` of a later turn."""
     codename, firing_id = key
-    first, again, turn = firing_id.rpartition("~")
-    return (codename, first) if again and turn.isdigit() else key
+    first, mark, turn = firing_id.rpartition("~")
+    return (codename, first) if mark and turn.isdigit() else key
 
 
 class LookingFirst:
-    """A card has one writer, and here it has two: who renews it, and another process that knows the
-    key and releases it. A renewal would write over that. So it looks before, where a card is all
-    that there is: the release is a comment of its own, which no renewal takes back.
+    """Renews a lease, but checks for a release by another process first.
+
+    Two processes may write the card of a claim: the process with the lease renews, and any process
+    with the key may release. A renewal would overwrite the release. Stores that decide atomically
+    refuse the late renewal. Where the card is the lease, the issue is read before each renewal: the
+    release is also a separate comment, which a renewal cannot overwrite.
     """
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._alone = Guarantee.ATOMIC not in services.leases.guarantees
+        self._cards_only = Guarantee.ATOMIC not in services.leases.guarantees
 
     def renew(self, lease: Lease) -> RenewResult:
-        if self._alone and self._released(lease):
+        if self._cards_only and self._released(lease):
             return Lost("it was released elsewhere, or taken away")
         return self._services.leases.renew(lease)
 
     def _released(self, lease: Lease) -> bool:
         thread = self._services.tracker.read(lease.issue)
         if not thread.complete:
-            return False  # the renewal looks as well, and will say so
+            return False  # the renewal reads the comments too, and reports the failure
         return self._services.leases.mine(thread, lease.run) is None or any(
             fields_of(comment.body).get("run") == lease.run
             for comment in thread.comments
@@ -81,7 +88,7 @@ class LookingFirst:
 
 
 class Firing(InHand):
-    """One claim in our hands."""
+    """A claim that this process may end; with `renewed`, a thread renews the lease until then."""
 
     def __init__(self, services: Services, claimed: Claimed, *, renewed: bool) -> None:
         self._services = services
@@ -114,19 +121,23 @@ class Firing(InHand):
         super().check()
 
     def on_lost(self, watcher: Callable[[str], None]) -> None:
-        """Be told why, once, in a thread of its own: it may take its time, and release the claim.
-        The renewing thread could do neither.
+        """Call `watcher` once with the reason, in a thread of its own, if the lease is lost.
+
+        In that thread the watcher may be slow and may release the claim; the renewing thread, which
+        notices the loss, must do neither.
         """
 
-        def tell(why: str) -> None:
+        def start_watcher(why: str) -> None:
             name = f"dibs-lost-{self._keeper.issue}"
             threading.Thread(target=watcher, args=(why,), name=name, daemon=True).start()
 
-        super().on_lost(tell)
+        super().on_lost(start_watcher)
 
     def end(self, ending: Ending) -> FinishResult:
-        """Raises IllegalMove, and whatever the tracker does: then the claim is still ours, and may
-        be ended again until it expires. Who ends it works no more, so nobody renews it from now on.
+        """End the claim, and stop the renewals in any case: the caller has stopped working.
+
+        Raises IllegalMove and the errors of the tracker. After an error the claim is still ours,
+        and may be ended again until the lease expires.
         """
         try:
             result = self._finish(ending)
@@ -150,13 +161,13 @@ class Firing(InHand):
                 assert_never(ending.outcome)
 
     def let_go(self) -> None:
-        """Renew it no more."""
+        """Stop the renewals, without releasing the claim."""
         if self._supervision is not None:
             self._supervision.stop()
 
 
 class Rehearsed(Firing):
-    """What a dry run holds: nothing, and nobody takes it away."""
+    """The lease of a dry run: it holds no issue and is never lost."""
 
     def __init__(self) -> None:
         self._ended = False
@@ -165,17 +176,17 @@ class Rehearsed(Firing):
     remaining_s, lost = float("inf"), False
 
     def check(self) -> None:
-        """Nothing is lost."""
+        """Never raises."""
 
     def on_lost(self, watcher: Callable[[str], None]) -> None:
-        """Nobody is told anything."""
+        """Never calls the watcher."""
 
 
 class Held:
-    """What this process holds, by repository, issue and key.
+    """The claims that this process holds, by repository, issue and key.
 
-    Not what it held before it was forked off: whose threads renew it is another process. Its child
-    releases as any other process does, by the key.
+    A forked child starts with none, because the renewing threads are the parent's. The child
+    releases a claim by the key, like any process that did not make the claim.
     """
 
     def __init__(self) -> None:
@@ -189,19 +200,19 @@ class Held:
     def keep(self, backlog: Backlog, number: int, key: FiringKey, claimed: Claimed) -> Firing:
         firing = Firing(backlog.services, claimed, renewed=True)
         with self._lock:
-            self._firings[_place(backlog, number, key)] = firing
+            self._firings[_entry(backlog, number, key)] = firing
         return firing
 
     def find(self, backlog: Backlog, number: int, key: FiringKey) -> Firing | None:
         with self._lock:
-            return self._firings.get(_place(backlog, number, key))
+            return self._firings.get(_entry(backlog, number, key))
 
     def drop(self, backlog: Backlog, number: int, key: FiringKey) -> None:
         with self._lock:
-            self._firings.pop(_place(backlog, number, key), None)
+            self._firings.pop(_entry(backlog, number, key), None)
 
     def let_all_go(self) -> None:
-        """Renew nothing any more: what is held expires."""
+        """Forget all claims and stop their renewals; the leases expire."""
         with self._lock:
             firings, self._firings = self._firings, {}
         for firing in firings.values():
@@ -211,17 +222,17 @@ class Held:
 held = Held()
 
 
-def _place(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, FiringKey]:
+def _entry(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, FiringKey]:
     return (backlog.services.tracker.traits.name + backlog.repo.casefold(), int(number), key)
 
 
 def turns_taken(thread: Thread, key: FiringKey) -> int:
-    """How often this firing has claimed the issue before, by what its comments say."""
-    said = [
+    """How many claim comments of this firing the issue already has."""
+    claims = [
         fields_of(comment.body)
         for comment in thread.comments
         if comment.by_writer and comment.body.lstrip().startswith(CLAIM_PREFIX)
     ]
     mine = firing_of(key.holder())
-    keys = [(one.get("codename", ""), one.get("firing_id", "")) for one in said]
-    return sum(mine in (one, _first_turn(one)) for one in keys)
+    keys = [(claim.get("codename", ""), claim.get("firing_id", "")) for claim in claims]
+    return sum(mine in (claimed, _first_turn(claimed)) for claimed in keys)

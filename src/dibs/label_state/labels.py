@@ -1,7 +1,7 @@
-"""Every label of the issue-claim state machine, what keeps agents off, and the legal moves.
+"""Every label of the issue-claim state machine, which labels keep agents off, and the legal moves.
 
-Pure: reads label names and nothing else. The names are those of `core.presets`, the moves
-those that the pipeline of preset `agent` allows, and `release_issue` refuses any other.
+Functions here look at label names only. The names come from `core.presets`. The moves are those
+that the pipeline of preset `agent` allows; `release_issue` refuses all others.
 """
 
 import os
@@ -79,21 +79,22 @@ LEGACY_PR_OPEN = "lucius-pr-open"
 AGENT_PR_OPEN_SUFFIX = "-pr-open"
 BUNDLE_LABEL_PREFIX = "agent:bundle:"
 NO_STATE = "(none)"
-"""In the table of moves: no label of the lifecycle at all."""
+"""In the table of moves: an issue without any label of the lifecycle."""
 _LONGEST_LABEL = 50  # GitHub's
 _SEVERITY_PREFIX = "severity:"
 
 LIFECYCLE_LABEL_DEFS = LIFECYCLE
-LIFECYCLE_LABELS = [(one.name, one.color, one.description) for one in LIFECYCLE]
-STANDARD_LABELS = [(one.name, one.color, one.description) for one in STANDARD]
+LIFECYCLE_LABELS = [(label.name, label.color, label.description) for label in LIFECYCLE]
+STANDARD_LABELS = [(label.name, label.color, label.description) for label in STANDARD]
 
 
 # Bundles
 
 
 def bundle_label(slug: str) -> str:
-    """The label of the issues that are worked together. Raises ValueError for a slug that cannot
-    be one: empty, with white space or a comma, or too long for a label.
+    """The label of a bundle, a group of issues worked together.
+
+    Raises ValueError for a slug that is empty, has white space or a comma, or is too long.
     """
     if not slug or any(char.isspace() or char == "," for char in slug):
         raise ValueError(f"a bundle's slug has neither white space nor commas: {slug!r}")
@@ -126,15 +127,15 @@ _NOT_FOR_EVERYBODY = {LARGE_FEATURE, PLAN_PENDING_APPROVAL}
 
 
 def claim_blocking_labels(labels: Iterable[str]) -> list[str]:
-    """What no claim goes past. A plan that waits for approval is judged by its gate, not here."""
+    """Labels that refuse every claim. A plan waiting for approval is left to the gate."""
     return sorted({label for label in labels if label in _HANDS_OFF or _says_pr_open(label)})
 
 
 def pickup_blocking_labels(labels: Iterable[str]) -> list[str]:
-    """What keeps an agent from choosing an issue by itself."""
-    known = set(labels)
-    others = known & _NOT_FOR_EVERYBODY | set(bundle_labels(known))
-    return sorted({*claim_blocking_labels(known), *others})
+    """Labels that keep an agent from choosing the issue on its own."""
+    names = set(labels)
+    special = names & _NOT_FOR_EVERYBODY | set(bundle_labels(names))
+    return sorted({*claim_blocking_labels(names), *special})
 
 
 def has_pickup_blocker(labels: Iterable[str]) -> bool:
@@ -145,16 +146,16 @@ has_blocker = has_pickup_blocker
 
 
 def feature_dev_claim_blocking_labels(labels: Iterable[str]) -> list[str]:
-    """What a claim with role `feature-dev` does not go past either."""
-    known = set(labels)
-    found = (known & _NOT_FOR_EVERYBODY) | set(filter(_says_pr_open, known))
-    return sorted(found | _unpromoted_products(known))
+    """Labels that also refuse a claim with role `feature-dev`."""
+    names = set(labels)
+    blocking = (names & _NOT_FOR_EVERYBODY) | set(filter(_says_pr_open, names))
+    return sorted(blocking | _unpromoted_products(names))
 
 
 def feature_dev_pickup_blocking_labels(labels: Iterable[str]) -> list[str]:
-    known = set(labels)
-    pickup = set(pickup_blocking_labels(known)) - set(bundle_labels(known))
-    return sorted(pickup | _unpromoted_products(known))
+    names = set(labels)
+    pickup = set(pickup_blocking_labels(names)) - set(bundle_labels(names))
+    return sorted(pickup | _unpromoted_products(names))
 
 
 def robin_triage_blocking_labels(labels: Iterable[str]) -> list[str]:
@@ -166,8 +167,11 @@ def _says_pr_open(label: str) -> bool:
 
 
 def _unpromoted_products(labels: set[str]) -> set[str]:
-    """Features are for people to scope, unless triage has queued one and said how urgent it is."""
-    promoted = IMPLEMENT in labels and any(one.startswith(_SEVERITY_PREFIX) for one in labels)
+    """Feature labels, unless triage has queued the issue and given a severity.
+
+    Until then a feature is for people to scope.
+    """
+    promoted = IMPLEMENT in labels and any(name.startswith(_SEVERITY_PREFIX) for name in labels)
     return set() if promoted else labels & {FEATURE, ENHANCEMENT}
 
 
@@ -199,12 +203,12 @@ TRANSITIONS = (
     Transition(PR_OPEN, IMPLEMENT, "its pull request is closed unmerged"),
     Transition(NEEDS_HUMAN_SCOPE, IMPLEMENT, "a person queues it again"),
 )
-_LEGAL = {(one.src, one.dst) for one in TRANSITIONS}
+_LEGAL = {(move.src, move.dst) for move in TRANSITIONS}
 
 
 def legal_transitions(src: str) -> list[str]:
-    """Where a label of the lifecycle may lead to."""
-    return [one.dst for one in TRANSITIONS if one.src == src]
+    """Every label that the table of moves allows after `src`."""
+    return [move.dst for move in TRANSITIONS if move.src == src]
 
 
 def is_legal_transition(src: str, dst: str) -> bool:
@@ -212,10 +216,10 @@ def is_legal_transition(src: str, dst: str) -> bool:
 
 
 def lifecycle_state(labels: Iterable[str]) -> str | None:
-    """The most advanced label of the lifecycle; None if there is none."""
-    known = set(labels)
+    """The most advanced label of the lifecycle; None without any."""
+    names = set(labels)
     order = (DONE, PR_OPEN, IN_FLIGHT, PLAN_PENDING_APPROVAL, IMPLEMENT)
-    return next((label for label in order if label in known), None)
+    return next((label for label in order if label in names), None)
 
 
 # The environment
@@ -229,11 +233,11 @@ class LabelStateConfig:
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> "LabelStateConfig":
-        told = os.environ if environment is None else environment
-        repos = (part.strip() for part in told.get("LABEL_STATE_SWEEP_REPOS", "").split(","))
-        home = told.get("ALFRED_HOME")
+        variables = os.environ if environment is None else environment
+        repos = (part.strip() for part in variables.get("LABEL_STATE_SWEEP_REPOS", "").split(","))
+        home = variables.get("ALFRED_HOME")
         return cls(
-            gh_org=told.get("GH_ORG", "").strip(),
+            gh_org=variables.get("GH_ORG", "").strip(),
             sweep_repos=tuple(part for part in repos if part),
             alfred_home=Path(home) if home else Path.home() / ".alfred",
         )

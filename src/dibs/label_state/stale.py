@@ -1,8 +1,9 @@
-"""Claims that nobody keeps any more: found, and given back to the queue.
+"""Find claims that their holders no longer keep, and give the issues back to the queue.
 
-A claim of ours is stale when its lease is over, and never before: what is renewed is not old. One
-of the published runners' has nothing but its age. A label that no claim explains is given the time
-of a lease first: somebody may be about to write the claim.
+A claim of ours is stale when its lease is over, and never before: a lease that is renewed does not
+get old. A claim of a published runner has only its age. An in-flight label without a claim is
+stale one lease's time after the last change of the issue, because the claim may be written any
+moment.
 """
 
 from collections.abc import Iterator
@@ -16,11 +17,10 @@ from dibs.core.errors import Misuse
 from dibs.core.ids import IssueRef, StageName
 from dibs.core.issue import Thread
 from dibs.core.labels import AddLabels, Effect, PostComment
-from dibs.core.lease import Lease, Standing
 from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, claim_window
-from dibs.label_state.claims import TheirClaim, dry_run, their_claims
+from dibs.label_state.claims import dry_run, their_claims
 from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import Freeing, apply_to
 from dibs.services.reading import walk_threads
@@ -32,27 +32,30 @@ _MOST_HOURS = 24 * 36500.0
 
 
 def age_of(hours: float) -> timedelta:
-    """Raises Misuse for what is no age: below nothing every claim would be over."""
+    """Hours as a timedelta. Raises Misuse below 0, where every claim would be over, and above
+    a hundred years.
+    """
     if not 0 <= hours <= _MOST_HOURS:
         raise Misuse(f"max_age_hours is a number of hours from 0 on, not {hours}")
     return timedelta(hours=hours)
 
 
 @dataclass(frozen=True, slots=True)
-class Stale:
-    """One claim that is over, on an issue as it was seen."""
+class StaleClaim:
+    """A claim that is over, with the reading of the issue."""
 
     thread: Thread
     codename: str
     firing_id: str
     age: timedelta | None
-    """Since anybody last heard of it; None for a label that no claim explains."""
+    """Since the last renewal, or since the claim if it has none; None for a label without a claim.
+    """
     worked: StageName | None = None
-    """The stage of the lease, where it was one of ours."""
+    """The stage of the lease, if the claim was one of ours."""
 
     @property
     def label_drift(self) -> bool:
-        """The claim is there and the label is not: somebody has moved the issue since."""
+        """Whether the in-flight label is gone: the issue was moved after the claim."""
         return labels.IN_FLIGHT not in self.thread.issue.labels
 
     @property
@@ -61,9 +64,11 @@ class Stale:
 
     @property
     def identified(self) -> bool:
+        """Whether a claim names its firing; False for a label without a claim."""
         return self.age is not None
 
     def row(self, slug: str, max_age_hours: float) -> dict[str, object]:
+        """An entry of the published `find_stale_claims`."""
         issue = self.thread.issue
         row: dict[str, object] = {
             "repo": slug,
@@ -82,16 +87,20 @@ class Stale:
 
 
 def find_stale_claims(repo_slug: str, *, max_age_hours: float = 4) -> list[dict[str, object]]:
-    """Every claim that is over and not released. Raises what the tracker raises: an empty list
-    would say that all is well.
+    """Every claim that is over and not released.
+
+    Raises the errors of the tracker, because an empty list would mean that all is well.
     """
     backlog = backlog_of(repo_slug)
-    found = stale_claims(backlog, age_of(max_age_hours))
-    return [one.row(repo_slug, max_age_hours) for one in found]
+    claims = stale_claims(backlog, age_of(max_age_hours))
+    return [claim.row(repo_slug, max_age_hours) for claim in claims]
 
 
-def stale_claims(backlog: Backlog, max_age: timedelta) -> Iterator[Stale]:
-    """Reads what is in flight and what is queued, a hundred of each in one request."""
+def stale_claims(backlog: Backlog, max_age: timedelta) -> Iterator[StaleClaim]:
+    """Stale claims on issues in flight, open or closed, and on queued issues.
+
+    Each request reads up to a hundred issues of each query.
+    """
     queries = (
         IssueQuery((labels.IN_FLIGHT,), limit=_EVERY, closed_too=True),
         IssueQuery((labels.IMPLEMENT,), limit=_EVERY),
@@ -99,51 +108,37 @@ def stale_claims(backlog: Backlog, max_age: timedelta) -> Iterator[Stale]:
     seen: set[IssueRef] = set()
     for thread in walk_threads(backlog.services.tracker, *queries):
         if backlog.repo and thread.issue.ref.repo != backlog.repo:
-            continue  # of several repositories, the one that was asked about
+            continue  # the tracker may have several repositories
         if thread.issue.ref not in seen:
             seen.add(thread.issue.ref)
             yield from stale_on(backlog, thread, max_age)
 
 
-def stale_on(backlog: Backlog, thread: Thread, max_age: timedelta) -> Iterator[Stale]:
+def stale_on(backlog: Backlog, thread: Thread, max_age: timedelta) -> Iterator[StaleClaim]:
+    """Stale claims on an issue; none if not all comments were read.
+
+    Also none while the issue is held or bid for, or while the labels do not show an ending yet.
+    """
     if not thread.complete:
-        return  # an incomplete list decides nothing
+        return
+    now, in_flight = thread.now, labels.IN_FLIGHT in thread.issue.labels
     standing = backlog.services.leases.standing(thread)
-    if _in_use(thread, standing):
+    bidding = standing.bidding_until is not None and now < standing.bidding_until
+    if standing.live is not None or standing.unpainted is not None or bidding:
         return
     theirs = their_claims(thread)
     for claim in theirs:
-        if claim.older_than(max_age, thread.now):
-            age = thread.now - claim.since
-            yield Stale(thread, claim.codename, claim.firing_id, age)
-    expired = _expired(thread, standing)
-    if expired is not None:
-        codename, firing_id = firing_of(expired.holder) or (expired.holder, expired.run)
-        silent = thread.now - (expired.expires_at - expired.ttl)
-        yield Stale(thread, codename, firing_id, silent, expired.stage)
-    elif not theirs and _abandoned(backlog, thread):
-        yield Stale(thread, UNKNOWN, UNKNOWN, None)
-
-
-def _in_use(thread: Thread, standing: Standing) -> bool:
-    """Held, bid for, or ended and about to be painted: no claim on it is anybody's to end."""
-    bidding = standing.bidding_until is not None and thread.now < standing.bidding_until
-    return standing.live is not None or standing.unpainted is not None or bidding
-
-
-def _expired(thread: Thread, standing: Standing) -> Lease | None:
-    """Our last lease, if its holder vanished and nobody has released it for their readers."""
+        if claim.older_than(max_age, now):
+            yield StaleClaim(thread, claim.codename, claim.firing_id, now - claim.since)
     record = standing.record
-    if record is None or record.ending is not None:
-        return None
-    released = record.revocation is not None and labels.IN_FLIGHT not in thread.issue.labels
-    return None if released else record.lease
-
-
-def _abandoned(backlog: Backlog, thread: Thread) -> bool:
-    if labels.IN_FLIGHT not in thread.issue.labels:
-        return False
-    return thread.now >= abandoned_at(thread.issue, backlog.services.pipeline)
+    # Our last lease, if its holder vanished. A revoked lease is dealt with once the label is off.
+    if record is not None and record.ending is None and (record.revocation is None or in_flight):
+        lease = record.lease
+        codename, firing_id = firing_of(lease.holder) or (lease.holder, lease.run)
+        silent = now - (lease.expires_at - lease.ttl)
+        yield StaleClaim(thread, codename, firing_id, silent, lease.stage)
+    elif not theirs and in_flight and now >= abandoned_at(thread.issue, backlog.services.pipeline):
+        yield StaleClaim(thread, UNKNOWN, UNKNOWN, None)
 
 
 # Releasing
@@ -160,100 +155,90 @@ def force_release_stale_claim(
     label_drift: bool = False,
     max_age_hours: float | None = None,
 ) -> Answer:
-    """Give the issue back that a dead claim keeps. A claim that is not over is not ended.
+    """Release stale claims on an issue and give the issue back. A claim that is not over stays.
 
-    Without an identity, whatever is stale on it; `label_drift` says that its labels are to stay.
+    Without a codename or a firing id, releases every stale claim on the issue. With `label_drift`
+    the labels stay as they are.
     """
     if dry_run():
         return Answer(True, "DRY_RUN", "nothing was asked and nothing was written")
     window = claim_window() if max_age_hours is None else age_of(max_age_hours)
     backlog = backlog_of(repo_slug)
     thread = backlog.read(num)
-    found = list(stale_on(backlog, thread, window))
     wanted = [
-        one
-        for one in found
-        if released_codename in (None, UNKNOWN, one.codename)
-        and released_firing_id in (None, UNKNOWN, one.firing_id)
+        claim
+        for claim in stale_on(backlog, thread, window)
+        if released_codename in (None, UNKNOWN, claim.codename)
+        and released_firing_id in (None, UNKNOWN, claim.firing_id)
     ]
-    if not wanted:
-        return _still_held(backlog, thread)
-    answers = [
-        free(backlog, one, sweep_id=sweep_id, max_age=window, keep_labels=label_drift)
-        for one in wanted
-    ]
-    return next((answer for answer in answers if not answer), answers[-1])
+    if wanted:
+        answers = [
+            free(backlog, claim, sweep_id=sweep_id, max_age=window, keep_labels=label_drift)
+            for claim in wanted
+        ]
+        return next((answer for answer in answers if not answer), answers[-1])
+    if not thread.complete:
+        return Answer(False, "UNREADABLE", "not all its comments could be read")
+    live = backlog.services.leases.standing(thread).live
+    if live is not None:
+        return Answer(False, "HELD", f"{live.lease.holder} holds it, and renews it")
+    theirs = their_claims(thread)
+    if theirs:
+        since = format_instant(theirs[0].since)
+        return Answer(False, "HELD", f"{theirs[0].codename} has it since {since}")
+    return Answer(False, "NOTHING_STALE", "no claim on it is over and waits to be released")
 
 
 def free(
     backlog: Backlog,
-    stale: Stale,
+    stale: StaleClaim,
     *,
     sweep_id: str,
     max_age: timedelta,
     keep_labels: bool = False,
 ) -> Answer:
-    """In one trip: the release for their readers, then the labels.
+    """Release a stale claim: post the release for readers of the state machine, then the labels.
 
-    If the issue has changed since, and that may have been the release of another claim on it, it is
-    looked at once more.
+    Both go in one write. If the issue has changed since it was read, perhaps by the release of a
+    second claim, `free` reads it again and tries once more, if the claim is still stale.
     """
-    answer = _freed(backlog, stale, sweep_id, max_age, keep_labels=keep_labels)
+    answer = _try_to_free(backlog, stale, sweep_id, max_age, keep_labels=keep_labels)
     if answer is None:
-        thread, key = backlog.read(int(stale.thread.issue.ref.key)), stale.key
-        again = [one for one in stale_on(backlog, thread, max_age) if one.key == key]
-        for one in again[:1]:
-            answer = _freed(backlog, one, sweep_id, max_age, keep_labels=keep_labels)
+        thread = backlog.read(int(stale.thread.issue.ref.key))
+        same = [claim for claim in stale_on(backlog, thread, max_age) if claim.key == stale.key]
+        if same:
+            answer = _try_to_free(backlog, same[0], sweep_id, max_age, keep_labels=keep_labels)
     if answer is None:
         return Answer(False, "UNPROVEN", "the issue changed while it was looked at")
     return answer
 
 
-def _freed(
-    backlog: Backlog, stale: Stale, sweep_id: str, max_age: timedelta, *, keep_labels: bool
+def _try_to_free(
+    backlog: Backlog, stale: StaleClaim, sweep_id: str, max_age: timedelta, *, keep_labels: bool
 ) -> Answer | None:
-    """None if it was not as it was seen."""
+    """Release the claim if the issue is still as it was read; None if not.
+
+    The labels stay if a newer claim of theirs is in force. They also stay if the issue was moved or
+    the caller wants to keep them, except that an issue without any label of the lifecycle is put
+    back into the queue, unless it came from outside the queue.
+    """
     thread, services = stale.thread, backlog.services
-    said = _said(stale, sweep_id)
-    others = [one for one in their_claims(thread) if not one.older_than(max_age, thread.now)]
-    if not others and not keep_labels and not stale.label_drift:
+    release: tuple[Effect, ...] = ()
+    if stale.identified:
+        ts = format_instant(thread.now)
+        line = their_release(stale.codename, stale.firing_id, "stale-swept", ts, swept_by=sweep_id)
+        release = (PostComment(line),)
+    newer = [claim for claim in their_claims(thread) if not claim.older_than(max_age, thread.now)]
+    if not newer and not keep_labels and not stale.label_drift:
         freeing = Freeing(services.tracker, services.leases, services.pipeline)
-        freed = freeing.free(thread, services.leases.standing(thread), first=said)
+        freed = freeing.free(thread, services.leases.standing(thread), first=release)
     else:
-        queued = () if others else _queued(backlog, stale)
-        freed = apply_to(services.tracker, thread.issue, (*said, *queued))
+        lost = stale.label_drift and not services.pipeline.stages_of(thread.issue.labels)
+        requeue = lost and not newer and stale.worked != UNQUEUED.name
+        queue = (AddLabels((labels.IMPLEMENT,)),) if requeue else ()
+        freed = apply_to(services.tracker, thread.issue, (*release, *queue))
     if freed is None:
         return None
-    kept = f"{others[0].codename} has claimed it since" if others else ""
-    return Answer(True, "LABELS_KEPT" if others else "", kept)
-
-
-def _said(stale: Stale, sweep_id: str) -> tuple[Effect, ...]:
-    if not stale.identified:
-        return ()
-    ts = format_instant(stale.thread.now)
-    return (
-        PostComment(
-            their_release(stale.codename, stale.firing_id, "stale-swept", ts, swept_by=sweep_id)
-        ),
-    )
-
-
-def _queued(backlog: Backlog, stale: Stale) -> tuple[Effect, ...]:
-    """What has been moved since stays where it is; what fell out of the lifecycle is queued."""
-    on = stale.thread.issue.labels
-    lost = labels.IN_FLIGHT not in on and not backlog.services.pipeline.stages_of(on)
-    return (AddLabels((labels.IMPLEMENT,)),) if lost and stale.worked != UNQUEUED.name else ()
-
-
-def _still_held(backlog: Backlog, thread: Thread) -> Answer:
-    if not thread.complete:
-        return Answer(False, "UNREADABLE", "not all its comments could be read")
-    standing = backlog.services.leases.standing(thread)
-    if standing.live is not None:
-        return Answer(False, "HELD", f"{standing.live.lease.holder} holds it, and renews it")
-    theirs: tuple[TheirClaim, ...] = their_claims(thread)
-    if theirs:
-        since = format_instant(theirs[0].since)
-        return Answer(False, "HELD", f"{theirs[0].codename} has it since {since}")
-    return Answer(False, "NOTHING_STALE", "no claim on it is over and waits to be released")
+    if newer:
+        return Answer(True, "LABELS_KEPT", f"{newer[0].codename} has claimed it since")
+    return Answer(True)

@@ -1,4 +1,4 @@
-"""What every command shares: where the backlog is, who is asking, how to answer."""
+"""Shared by all commands: where the backlog is, who asks, how the answer is printed."""
 
 import functools
 import gc
@@ -18,7 +18,7 @@ from dibs.frontends.cli.output import Answer, for_error
 from dibs.settings import load as config
 from dibs.settings.load import Settings
 
-if TYPE_CHECKING:  # imported late, so that the program starts fast
+if TYPE_CHECKING:  # imported late, for a fast start of the program
     from dibs.wiring.services import Services
 
 
@@ -27,7 +27,7 @@ class Context(Struct):
     config_file: Path | None
     as_json: bool
     creates: bool = False
-    """Whether a backlog that is not there yet may be made: not to look, and not in a dry run."""
+    """Whether a missing backlog may be created: not by a command that reads, nor in a dry run."""
     _services: "Services | None" = field(default=None)
 
     @property
@@ -36,13 +36,13 @@ class Context(Struct):
 
     @property
     def services(self) -> "Services":
-        """Connected on first use, so that `--help` and `config` touch nothing."""
+        """The services, connected at the first use: `--help` and `config` open no backlog."""
         return self.connect(None)
 
     def connect(self, settings: Settings | None) -> "Services":
         from dibs.wiring.services import connect
 
-        if not gc.isenabled():  # the program's start is over: see dibs.__main__
+        if not gc.isenabled():  # dibs.__main__ disables it for the start, which is over now
             gc.freeze()
             gc.enable()
         if self._services is None:
@@ -68,7 +68,10 @@ def json_asked(value: bool) -> bool:
 
 
 def answering(command: Callable[..., Answer]) -> Callable[..., None]:
-    """Print the command's answer and exit with its code; errors of ours included."""
+    """Make a command print its answer and exit with the answer's code.
+
+    Errors of dibs are printed too, and so are failures to write the output.
+    """
 
     @functools.wraps(command)
     @click.pass_obj
@@ -83,9 +86,9 @@ def answering(command: Callable[..., Answer]) -> Callable[..., None]:
         except BrokenPipeError:
             code = output.unheard()
         except OSError as failure:
-            output.unheard()  # what is still buffered cannot be written either
-            said = Unwritable(str(failure))
-            code = output.emit_error(said, for_error(said), as_json=context.as_json)
+            output.unheard()  # buffered output cannot be written either
+            unwritable = Unwritable(str(failure))
+            code = output.emit_error(unwritable, for_error(unwritable), as_json=context.as_json)
         finally:
             context.close()
         if code:

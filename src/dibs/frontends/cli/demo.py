@@ -1,7 +1,7 @@
-"""The main job in one command: a fleet drains a backlog, one worker killed, one frozen.
+"""`dibs demo`: a fleet drains a backlog while the demo kills a worker and freezes another.
 
-Everything shown afterwards is read back from the tracker's cards and the journal; the demo judges
-them and exits non-zero if an issue was lost or a stage advanced twice.
+Afterwards the demo reads the tracker's cards and the journal, shows them, and exits non-zero if an
+issue was lost or a stage was advanced twice.
 """
 
 import itertools
@@ -29,7 +29,6 @@ from dibs.settings import load as config
 
 if TYPE_CHECKING:
     from dibs.services.board import Overview, RunRow
-    from dibs.wiring.services import Services
 
 _TITLES = (
     "Parse dates with time zones",
@@ -79,7 +78,7 @@ _LONGEST_S = 100.0
 @as_json
 @answering
 def demo_command(context: Context, workers: int, issues: int, keep: bool) -> Answer:
-    """Drain a fresh backlog with several workers; kill one, freeze another; show what happened."""
+    """Drain a fresh backlog with several workers; kill one, freeze another; show the outcome."""
     folder = Path(tempfile.mkdtemp(prefix="dibs-demo-"))
     try:
         demo = Demo(folder, workers, issues)
@@ -97,7 +96,7 @@ Draw = Callable[["Overview", list[str]], None]
 
 
 class Story(Struct):
-    """What the demo did to the fleet."""
+    """The record of the demo: the killed and the frozen worker, and the lines for the screen."""
 
     killed: str = ""
     frozen: str = ""
@@ -116,25 +115,21 @@ class Demo:
         self._story = Story()
         (folder / "dibs.toml").write_text(_TOML)
         (folder / "handler.sh").write_text(_HANDLER)
-        self._services = self._connect()
+        from dibs.core.issue import Draft
+        from dibs.wiring.services import connect
+
+        self._services = connect(config.load(folder / "dibs.toml"), author="demo")
         self._clock = self._services.adapters.clock
         self._started_at = self._clock.now()
         first = self._services.pipeline.stages[0].label
-        from dibs.core.issue import Draft
-
         for number in range(issues):
             title = _TITLES[number % len(_TITLES)]
             self._services.tracker.create(Draft(title, labels=frozenset({first})))
         self._issues = issues
 
-    def _connect(self) -> "Services":
-        from dibs.wiring.services import connect
-
-        return connect(config.load(self._folder / "dibs.toml"), author="demo")
-
     @contextmanager
     def fleet(self) -> Iterator[None]:
-        """The workers, as processes of their own, gone when we are."""
+        """Start the workers as processes; at the end kill the remaining ones."""
         for name in self._names:
             command = [sys.executable, "-m", "dibs", "work", "--drain", "--quiet", "--name", name]
             with (self._folder / f"{name}.log").open("wb") as log:
@@ -150,13 +145,12 @@ class Demo:
                     process.kill()
                 process.wait()
 
-    # What happens
-
     def run(self, draw: Draw) -> None:
+        """Interfere with the fleet and draw the board until every worker has left."""
         self._say(f"{len(self._names)} workers, {self._issues} issues, two worked stages, ttl 3 s")
         while self._clock.now() - self._started_at < _LONGEST_S:
             overview = self._services.board.overview()
-            self._meddle(overview)
+            self._interfere(overview)
             draw(overview, self._story.lines)
             alive = [name for name in self._names if self._processes[name].poll() is None]
             if not alive:
@@ -166,64 +160,47 @@ class Demo:
             self._clock.sleep(0.15)
         self._say("out of time")
 
-    def _meddle(self, overview: "Overview") -> None:
-        """Kill one holder, then freeze another until somebody else has done its work."""
+    def _interfere(self, overview: "Overview") -> None:
+        """Kill a holder, then freeze another holder and wake it once the issue was advanced.
+
+        Usually a third worker advances the issue, but the frozen worker may have been faster. A
+        worker stopped in the middle of a write keeps the file of SQLite locked: after 12 s the demo
+        wakes the worker and tries again.
+        """
         story, events = self._story, self.events()
         done = sum(event["event"] == "advanced" for event in events)
-        if not story.killed and done >= 2:
-            self._kill(overview)
-        elif story.killed and not story.frozen and done >= 5:
-            self._freeze(overview)
-        elif story.frozen and not story.woken and self._overtaken(events):
-            self._wake()
-        elif story.frozen and not story.woken and self._elapsed() > story.frozen_at_s + 12:
-            self._thaw()
-
-    def _kill(self, overview: "Overview") -> None:
-        for record in overview.in_flight:
-            self._story.killed = name = record.lease.holder
-            self._processes[name].kill()
-            self._say(f"{name} was killed with SIGKILL while it held {record.lease.issue}")
-            return
-
-    def _freeze(self, overview: "Overview") -> None:
-        for record in overview.in_flight:
-            name = record.lease.holder
-            if name != self._story.killed and self._processes[name].poll() is None:
-                self._story.frozen = name
-                self._story.frozen_run = record.lease.run
-                self._story.frozen_issue = str(record.lease.issue)
-                self._story.frozen_at_s = self._elapsed()
-                self._processes[name].send_signal(signal.SIGSTOP)
-                self._say(f"{name} was frozen with SIGSTOP while it held {record.lease.issue}")
-                return
-
-    def _overtaken(self, events: list[dict[str, Any]]) -> bool:
-        """Whether the frozen worker's issue is over: by another, or by itself just before."""
-        for event in events:
-            if event.get("issue") == self._story.frozen_issue and event["event"] == "advanced":
-                frozen_claim = self._claim_of(events, self._story.frozen_run)
-                if frozen_claim and event.get("fence", 0) >= frozen_claim.get("fence", 0):
-                    return True
-        return False
-
-    @staticmethod
-    def _claim_of(events: list[dict[str, Any]], run: str) -> dict[str, Any] | None:
-        claims = (e for e in events if e["event"] == "claimed" and e.get("run") == run)
-        return next(claims, None)
-
-    def _wake(self) -> None:
-        self._story.woken = True
-        self._processes[self._story.frozen].send_signal(signal.SIGCONT)
-        self._say(
-            f"{self._story.frozen} was woken with SIGCONT; {self._story.frozen_issue} is done"
+        fences = [
+            event.get("fence", 0)
+            for event in events
+            if event["event"] == "claimed" and event.get("run") == story.frozen_run
+        ]
+        overtaken = bool(fences) and any(
+            event["event"] == "advanced"
+            and event.get("issue") == story.frozen_issue
+            and event.get("fence", 0) >= fences[0]
+            for event in events
         )
-
-    def _thaw(self) -> None:
-        """A process stopped inside a write keeps SQLite's file locked: let it go, try again."""
-        self._processes[self._story.frozen].send_signal(signal.SIGCONT)
-        self._say(f"{self._story.frozen} was stopped in the middle of a write; woken, trying again")
-        self._story.frozen = ""
+        if not story.killed and done >= 2 and overview.in_flight:
+            lease = overview.in_flight[0].lease
+            story.killed = lease.holder
+            self._processes[lease.holder].kill()
+            self._say(f"{lease.holder} was killed with SIGKILL while it held {lease.issue}")
+        elif story.killed and not story.frozen and done >= 5:
+            leases = [record.lease for record in overview.in_flight]
+            alive = [lease for lease in leases if self._processes[lease.holder].poll() is None]
+            for lease in [lease for lease in alive if lease.holder != story.killed][:1]:
+                story.frozen, story.frozen_run = lease.holder, lease.run
+                story.frozen_issue, story.frozen_at_s = str(lease.issue), self._elapsed()
+                self._processes[lease.holder].send_signal(signal.SIGSTOP)
+                self._say(f"{lease.holder} was frozen with SIGSTOP while it held {lease.issue}")
+        elif story.frozen and not story.woken and overtaken:
+            story.woken = True
+            self._processes[story.frozen].send_signal(signal.SIGCONT)
+            self._say(f"{story.frozen} was woken with SIGCONT; {story.frozen_issue} is done")
+        elif story.frozen and not story.woken and self._elapsed() > story.frozen_at_s + 12:
+            self._processes[story.frozen].send_signal(signal.SIGCONT)
+            self._say(f"{story.frozen} was stopped in the middle of a write; woken, trying again")
+            story.frozen = ""
 
     def _say(self, line: str) -> None:
         self._story.lines.append(f"{self._elapsed():5.1f} s  {line}")
@@ -237,14 +214,19 @@ class Demo:
             return []
         return [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
 
-    # What came of it
-
     def verdict(self) -> Answer:
+        """Judge the run: no issue lost, no stage advanced twice, a worker killed and one woken."""
         board, events = self._services.board, self.events()
         rows = board.rows(closed_too=True, limit=self._issues + 1)
         histories = {str(row.issue.ref): board.history(row.issue.ref) for row in rows}
         lost = [str(row.issue.ref) for row in rows if row.issue.open]
-        twice = _advanced_twice(histories)
+        advanced = Counter(
+            f"{ref} {entry.stage}"
+            for ref, runs in histories.items()
+            for entry in runs
+            if entry.outcome == Outcome.ADVANCED
+        )
+        twice = [stage for stage, count in advanced.items() if count > 1]
         refused = [event for event in events if event["event"] == "finish_refused"]
         self._services.close()
         data = {
@@ -265,7 +247,19 @@ class Demo:
     def _summary(
         self, data: dict[str, Any], histories: dict[str, tuple["RunRow", ...]]
     ) -> list[str]:
-        lines = ["", *_who_did_what(self._names, histories), "", *_per_issue(histories), ""]
+        """A table of workers, a table of issues, then takeovers, refused endings and the counts."""
+        everything = [entry for entries in histories.values() for entry in entries]
+        workers = []
+        for name in self._names:
+            outcomes = Counter(entry.outcome for entry in everything if entry.holder == name)
+            counts = (sum(outcomes.values()), outcomes["advanced"], outcomes["vanished"])
+            workers.append((name, *counts))
+        issues = [
+            (ref, " ".join(f"{entry.stage}:{entry.holder}({entry.outcome})" for entry in runs))
+            for ref, runs in histories.items()
+        ]
+        lines = ["", *table(("worker", "leases", "advanced", "vanished"), workers), ""]
+        lines += [*table(("issue", "runs"), issues), ""]
         lines += [
             f"taken over: {entry['issue']} in {entry['stage']}, from {entry['from']} "
             f"(fence {entry['old_fence']}) by {entry['by']} (fence {entry['fence']}), "
@@ -285,20 +279,10 @@ class Demo:
         return lines
 
 
-def _advanced_twice(histories: dict[str, tuple["RunRow", ...]]) -> list[str]:
-    advanced = Counter(
-        f"{ref} {entry.stage}"
-        for ref, runs in histories.items()
-        for entry in runs
-        if entry.outcome == Outcome.ADVANCED
-    )
-    return [what for what, count in advanced.items() if count > 1]
-
-
 def _takeovers(
     histories: dict[str, tuple["RunRow", ...]], events: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A run that vanished, and the one that came after it in the same stage."""
+    """Pairs of runs in the same stage: a vanished run, and the next run."""
     fences = {e["run"]: (e["fence"], e["logged_at"]) for e in events if e["event"] == "claimed"}
     found = []
     for ref, runs in histories.items():
@@ -323,29 +307,26 @@ def _takeovers(
     return found
 
 
-def _who_did_what(names: list[str], histories: dict[str, tuple["RunRow", ...]]) -> list[str]:
-    runs = [entry for entries in histories.values() for entry in entries]
-    rows = []
-    for name in names:
-        mine = Counter(entry.outcome for entry in runs if entry.holder == name)
-        rows.append((name, sum(mine.values()), mine["advanced"], mine["vanished"]))
-    return table(("worker", "leases", "advanced", "vanished"), rows)
-
-
-def _per_issue(histories: dict[str, tuple["RunRow", ...]]) -> list[str]:
-    rows = [
-        (ref, " ".join(f"{entry.stage}:{entry.holder}({entry.outcome})" for entry in runs))
-        for ref, runs in histories.items()
-    ]
-    return table(("issue", "runs"), rows)
-
-
 @contextmanager
 def _screen(*, as_json: bool) -> Iterator[Draw]:
-    """A live board on a terminal, plain lines elsewhere."""
+    """A live board on a terminal; elsewhere the new lines, followed by the counts of the stages."""
     if as_json or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        with _plain_lines() as draw:
-            yield draw
+        printed = 0
+
+        def print_new(overview: "Overview", lines: list[str]) -> None:
+            nonlocal printed
+            for line in lines[printed:]:
+                tell(line)
+            if len(lines) > printed:
+                counts = ", ".join(
+                    f"{entry.stage.name} {entry.issues} ({entry.in_flight} in flight)"
+                    for entry in overview.stages
+                    if not entry.stage.final
+                )
+                tell(f"         {counts}")
+            printed = len(lines)
+
+        yield print_new
         return
     from rich.console import Console, Group
     from rich.live import Live
@@ -359,23 +340,3 @@ def _screen(*, as_json: bool) -> Iterator[Draw]:
             live.update(Group(render(overview, "dibs demo"), Text("\n".join(lines))))
 
         yield redraw
-
-
-@contextmanager
-def _plain_lines() -> Iterator[Draw]:
-    told = 0
-
-    def draw(overview: "Overview", lines: list[str]) -> None:
-        nonlocal told
-        for line in lines[told:]:
-            tell(line)
-        if len(lines) > told:
-            counts = ", ".join(
-                f"{entry.stage.name} {entry.issues} ({entry.in_flight} in flight)"
-                for entry in overview.stages
-                if not entry.stage.final
-            )
-            tell(f"         {counts}")
-        told = len(lines)
-
-    yield draw

@@ -1,26 +1,24 @@
-"""Asking the store whether a lease still stands: for scripts, before what cannot be taken back.
+"""`dibs fence check`: ask the store whether a lease still stands, before a step without return.
 
-Renews nothing and changes nothing. It can only say how things stood when the store answered: the
-process may be put to sleep right after, so the place of writing still has to compare the fence.
+The command renews nothing and changes nothing. Its answer is only true for the moment when the
+store answered: the process may be put to sleep right after. So the place of writing still has to
+compare the fence.
 """
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
 
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import LeaseLost, Unavailable
-from dibs.core.ids import Fence, IssueRef, RunId
-from dibs.core.lease import Record
+from dibs.core.ids import Fence
 from dibs.frontends.cli.context import Context, answering, as_json
 from dibs.frontends.cli.leasing import duration, lost
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.ports.leases import Guarantee
 from dibs.services.resuming import NotHeld
 
-if TYPE_CHECKING:
-    from dibs.wiring.services import Services
+_NO_CLOCK = "the store has no clock, so how long the lease lasts is known to its holder only"
 
 
 @click.group("fence")
@@ -44,48 +42,33 @@ def check_command(
 ) -> Answer:
     """Ask the store whether a run still holds its issue. Exit 5 if not.
 
-    This narrows the window in which a late write can happen; it cannot close it, because this
-    process may be put to sleep after the answer. Only a fence that is compared where it is
-    written, in the same step as the write, closes it.
+    This narrows the window in which a late write can happen, but cannot close the window: the
+    script may be put to sleep after the answer. Only a fence that is compared where it is written,
+    in the same step as the write, closes the window.
     """
     if issue is None:
         raise click.UsageError("name an issue, or set DIBS_ISSUE")
     try:
-        ref = context.ref(issue)
-        if (why := _cannot_tell(context.services, span)) is not None:
-            return Answer({"issue": issue, "why": why}, [f"{ref}: {why}"], Exit.UNPROVEN)
-        record = _record(context, ref)
+        ref, services = context.ref(issue), context.services
+        cannot_answer = None
+        if not services.granting.keeps_house():
+            cannot_answer = services.granting.objections()[0].text
+        elif span is not None and Guarantee.SERVER_CLOCK not in services.leases.guarantees:
+            cannot_answer = _NO_CLOCK
+        if cannot_answer is not None:
+            reason = {"issue": issue, "why": cannot_answer}
+            return Answer(reason, [f"{ref}: {cannot_answer}"], Exit.UNPROVEN)
+        record = services.leases.standing(services.tracker.read(ref)).record
     except Unavailable as outage:
         line = f"{issue}: whether the lease stands could not be asked: {outage}"
         return Answer({"issue": issue, "why": str(outage)}, [line], Exit.UNPROVEN)
-    return _judge(ref, record, RunId(run), fence, span)
-
-
-def _cannot_tell(services: "Services", span: timedelta | None) -> str | None:
-    """Why the store that this process is set up for cannot answer, if so."""
-    if not services.granting.keeps_house():
-        return services.granting.objections()[0].text
-    if span is not None and Guarantee.SERVER_CLOCK not in services.leases.guarantees:
-        return "the store has no clock, so how long the lease lasts is known to its holder only"
-    return None
-
-
-def _record(context: Context, ref: IssueRef) -> Record | None:
-    services = context.services
-    return services.leases.standing(services.tracker.read(ref)).record
-
-
-def _judge(
-    ref: IssueRef, record: Record | None, run: RunId, fence: int | None, span: timedelta | None
-) -> Answer:
-    if record is None or record.lease.run != run:
+    revoked = record is not None and record.revocation is not None
+    if record is None or record.lease.run != run or not (record.live or revoked):
         raise lost(NotHeld(ref, record), run)
     lease = record.lease
     if record.revocation is not None:
         why = f"revoked by {record.revocation.by}: {record.revocation.reason}"
         raise LeaseLost(ref, fence=lease.fence, why=why)
-    if not record.live:
-        raise lost(NotHeld(ref, record), run)
     if fence is not None and fence != lease.fence:
         raise LeaseLost(ref, fence=Fence(fence), why=f"run {run} has fence {lease.fence}")
     left = describe_span(record.remaining)

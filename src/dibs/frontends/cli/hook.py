@@ -1,5 +1,6 @@
-"""The pre-push hook: put it into a repository, take it out, and what git runs."""
+"""`dibs hook`: install and remove the pre-push hook, and the check that git runs."""
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -12,13 +13,12 @@ import click
 from msgspec.structs import replace
 
 from dibs.core.errors import DibsError
-from dibs.core.ids import Fence, IssueRef, RunId
+from dibs.core.ids import Fence, RunId
 from dibs.core.references import parse_reference
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.hook.rules import (
     NotGits,
-    Objection,
     Pusher,
     RefUpdate,
     firing_in,
@@ -50,7 +50,7 @@ def hook_command() -> None:
 @as_json
 @answering
 def install_command(context: Context, dry_run: bool) -> Answer:
-    """Put the pre-push hook into this repository. A hook that is there is kept, and run first."""
+    """Install the pre-push hook in this repository. An existing hook is kept, and runs first."""
     from dibs.wiring.services import git_hooks
 
     done = git_hooks(context.directory).install(dry_run=dry_run)
@@ -67,7 +67,7 @@ def install_command(context: Context, dry_run: bool) -> Answer:
 @as_json
 @answering
 def uninstall_command(context: Context, dry_run: bool) -> Answer:
-    """Take the pre-push hook out, and put back what was there before. Exit 3 if it is not there."""
+    """Remove the pre-push hook, and restore the hook from before. Exit 3 if not installed."""
     from dibs.wiring.services import git_hooks
 
     done = git_hooks(context.directory).uninstall(dry_run=dry_run)
@@ -105,58 +105,54 @@ def uninstall_command(context: Context, dry_run: bool) -> Answer:
 def run_command(
     context: Context, before: str, bodies: Sequence[Path], remote: str, address: str
 ) -> Answer:
-    """Look at the issues that a push would close. Exit 1 if it may not go out.
+    """Check the issues that a push would close. Exit 1 if the push is refused.
 
-    Git runs it with the remote's name and address, and one line for each ref on standard input.
+    Git runs the check with the remote's name and address, and a line for each ref on standard
+    input.
     """
-    said = b"" if bodies and sys.stdin.isatty() else _said()
-    if (refused := _run_before(before, [remote, address], said)) is not None:
+    pushed = b""
+    if not sys.stdin.isatty():
+        pushed = sys.stdin.buffer.read()
+    elif not bodies:
+        raise click.UsageError("git runs this and says on standard input what is pushed")
+    if (refused := _run_earlier_hook(before, [remote, address], pushed)) is not None:
         return refused
     if os.environ.get(_SKIP, "") not in ("", "0"):
         return Answer({"skipped": _SKIP}, warnings=[f"dibs: {_SKIP} is set: nothing was checked"])
     try:
-        settings = _settings(context)
+        settings = _find_settings(context)
     except DibsError as flaw:
         return Answer({"unchecked": [str(flaw)]}, warnings=[f"dibs: nothing was checked: {flaw}"])
     if settings is None:
-        return Answer({"unchecked": []})  # no backlog, nothing to guard
+        return Answer({"unchecked": []})  # without a backlog no issue is guarded
     texts = [path.read_bytes()[:_LARGEST_BODY].decode("utf-8", "replace") for path in bodies]
     try:
-        guarded = _guarded(settings, context.directory, said, texts, (remote, address))
+        guarded = _check_push(settings, context.directory, pushed, texts, (remote, address))
     except (DibsError, NotGits) as failure:
         return _answer(settings, None, [str(failure)])
     return _answer(settings, guarded, [])
 
 
-def _said() -> bytes:
-    if sys.stdin.isatty():
-        raise click.UsageError("git runs this and says on standard input what is pushed")
-    return sys.stdin.buffer.read()
-
-
-def _run_before(before: str, arguments: Sequence[str], said: bytes) -> Answer | None:
-    """What the hook says that was there before, if that is no."""
+def _run_earlier_hook(before: str, arguments: Sequence[str], pushed: bytes) -> Answer | None:
+    """Run the hook that was installed before ours. Returns an answer only if the hook fails."""
     if not before:
         return None
     words = [before, *arguments]
     try:
-        ran = _fed(words, said)
+        ran = subprocess.run(words, input=pushed, check=False, timeout=None)
     except OSError as flaw:
         if flaw.errno != errno.ENOEXEC:
             return Answer(None, [f"dibs: {before} cannot be run: {flaw.strerror}"], Exit.ERROR)
-        ran = _fed(["/bin/sh", *words], said)  # as git does with a script that names no interpreter
-    code = ran if ran >= 0 else _SIGNALLED - ran
+        words.insert(0, "/bin/sh")  # as git does with a script that names no interpreter
+        ran = subprocess.run(words, input=pushed, check=False, timeout=None)
+    code = ran.returncode if ran.returncode >= 0 else _SIGNALLED - ran.returncode
     return Answer({"before": before, "exit": code}, [], code) if code else None
 
 
-def _fed(words: Sequence[str], said: bytes) -> int:
-    return subprocess.run(words, input=said, check=False, timeout=None).returncode
+def _find_settings(context: Context) -> Settings | None:
+    """The settings of the folder, of the run's worker, or of the repository's first working tree.
 
-
-def _settings(context: Context) -> Settings | None:
-    """Those of the folder, of the run's worker, or of the first working tree of a linked one.
-
-    None if there is no backlog. Raises BadConfiguration.
+    The first with a backlog counts; None without any. Raises BadConfiguration.
     """
     from dibs.wiring.services import backlog_is_absent, first_working_tree
 
@@ -165,7 +161,7 @@ def _settings(context: Context) -> Settings | None:
         return settings
     if context.config_file is not None:
         return None
-    root = os.environ.get("DIBS_ROOT", "")  # a run's worktree may be of any repository
+    root = os.environ.get("DIBS_ROOT", "")  # a run's worktree may belong to any repository
     for place in (Path(root) if root else None, first_working_tree(context.directory)):
         if place is None or place == context.directory:
             continue
@@ -175,17 +171,18 @@ def _settings(context: Context) -> Settings | None:
     return None
 
 
-def _guarded(
+def _check_push(
     settings: Settings,
     folder: Path,
-    said: bytes,
+    refs: bytes,
     bodies: Sequence[str],
     pushed_to: tuple[str, str],
 ) -> "Guarded":
+    """Ask the tracker about the issues that the pushed commits close, within a time limit."""
     from dibs.wiring.services import connect, impatiently, pushed_commits
 
     remote, address = pushed_to
-    updates = parse_updates(said)
+    updates = parse_updates(refs)
     pushed = pushed_commits(folder).messages(updates, remote)
     seconds = settings.hook.timeout.total_seconds()
     hurried = replace(settings.github, timeout=min(settings.github.timeout, settings.hook.timeout))
@@ -197,7 +194,7 @@ def _guarded(
             tracked = traits.repos or (traits.repo,)
             numbered = numbered_in(address, tracked)
             place = repository_at(address) or numbered or ""
-            pusher = _pusher(folder, updates, pushed.messages, place, tracked)
+            pusher = _describe_pusher(folder, updates, pushed.messages, place, tracked)
             found = services.guarding.judge(pushed.messages, bodies, pusher, numbered)
         finally:
             services.close()
@@ -207,16 +204,20 @@ def _guarded(
     return impatiently(look, seconds)
 
 
-def _pusher(
+def _describe_pusher(
     folder: Path,
     updates: Sequence[RefUpdate],
     messages: Sequence[str],
     place: str,
     tracked: Sequence[str],
 ) -> Pusher:
-    """The environment says who a handler is; a shell goes by what was taken in its working tree."""
+    """Who pushes: the firings, branches, repository and runs that the push can show.
+
+    A handler has its run in the environment. In the shell of a person, the runs are in the note
+    that `dibs take` and `dibs claim` leave in the working tree.
+    """
     firings = (firing_in(message) for message in messages)
-    alike = [one for one in tracked if one.casefold() == place.casefold()]
+    alike = [repo for repo in tracked if repo.casefold() == place.casefold()]
     branches = (update.branch for update in updates)
     pusher = Pusher(
         firings=frozenset(firing for firing in firings if firing is not None),
@@ -229,63 +230,53 @@ def _pusher(
 
         noted = run_file(folder)
         return replace(pusher, runs=frozenset(noted.runs() if noted is not None else ()))
-    if runs := os.environ.get("DIBS_RUNS", "").split():  # of a bundle: the fence is one of many
+    if runs := os.environ.get("DIBS_RUNS", "").split():  # a bundle: DIBS_FENCE is one of several
         return replace(pusher, runs=frozenset(map(RunId, (run, *runs))))
+    issue = None
+    if named := os.environ.get("DIBS_ISSUE", ""):
+        with contextlib.suppress(DibsError):
+            issue = parse_reference(named, default_repo=tracked[0], repos=tracked)
     fence = os.environ.get("DIBS_FENCE", "")
     return replace(
         pusher,
         runs=frozenset({RunId(run)}),
-        issue=_reference(os.environ.get("DIBS_ISSUE", ""), tracked),
+        issue=issue,
         fence=Fence(int(fence)) if fence.isascii() and fence.isdigit() else None,
     )
 
 
-def _reference(text: str, tracked: Sequence[str]) -> IssueRef | None:
-    try:
-        return parse_reference(text, default_repo=tracked[0], repos=tracked) if text else None
-    except DibsError:
-        return None
-
-
-# What is said
-
-
 def _answer(settings: Settings, guarded: "Guarded | None", failures: list[str]) -> Answer:
+    """Refuse the push for any objection, and with `[hook] strict` also if a check failed."""
     unchecked = [*failures, *(guarded.unchecked if guarded else ())]
     objections = guarded.objections if guarded else ()
     data: dict[str, Any] = {
         "issues": [str(issue) for issue in guarded.issues] if guarded else [],
-        "objections": [_objection_data(one) for one in objections],
+        "objections": [
+            {
+                "issue": str(objection.issue),
+                "code": objection.code,
+                "text": objection.text,
+                "look": objection.look,
+            }
+            for objection in objections
+        ],
         "remarks": list(guarded.remarks) if guarded else [],
         "unchecked": unchecked,
         "strict": settings.hook.strict,
     }
     remarks = [f"dibs: {remark}" for remark in data["remarks"]]
     if objections:
-        warnings = [*remarks, *(f"dibs: not checked: {one}" for one in unchecked)]
-        return Answer(data, _refusal(objections), Exit.ERROR, warnings=warnings)
+        lines = ["dibs: the push is refused: it says that it closes what is not yours to close"]
+        for objection in objections:
+            lines.append(f"  {objection.issue} {objection.code}: {objection.text}")
+            lines.append(f"    {objection.look}")
+        lines.append("  If the lease is yours, push with DIBS_RUN set to its run.")
+        warnings = [*remarks, *(f"dibs: not checked: {why}" for why in unchecked)]
+        return Answer(data, lines, Exit.ERROR, warnings=warnings)
     if unchecked and settings.hook.strict:
         lines = [f"dibs: the push is refused, because it could not be checked: {unchecked[0]}"]
-        lines += [f"  also: {one}" for one in unchecked[1:]]
+        lines += [f"  also: {why}" for why in unchecked[1:]]
         lines.append("  [hook] strict is set; try again, or say so to whoever keeps the backlog")
         return Answer(data, lines, Exit.ERROR, warnings=remarks)
-    doubts = [f"dibs: the push was not checked: {one}" for one in unchecked]
+    doubts = [f"dibs: the push was not checked: {why}" for why in unchecked]
     return Answer(data, warnings=[*remarks, *doubts])
-
-
-def _objection_data(objection: Objection) -> dict[str, str]:
-    return {
-        "issue": str(objection.issue),
-        "code": objection.code,
-        "text": objection.text,
-        "look": objection.look,
-    }
-
-
-def _refusal(objections: Sequence[Objection]) -> list[str]:
-    lines = ["dibs: the push is refused: it says that it closes what is not yours to close"]
-    for one in objections:
-        lines.append(f"  {one.issue} {one.code}: {one.text}")
-        lines.append(f"    {one.look}")
-    lines.append("  If the lease is yours, push with DIBS_RUN set to its run.")
-    return lines

@@ -12,7 +12,7 @@ from dibs.core.ids import StageName
 from dibs.core.issue import Draft
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference, stage_option
 from dibs.frontends.cli.output import Answer, Exit, ago, issue_data, record_data, table
-from dibs.services.board import Row, RunRow
+from dibs.services.board import Row
 
 
 @click.command("add")
@@ -40,9 +40,16 @@ def add_command(
     """Add issues to the backlog, one per TITLE; `-` reads titles from standard input."""
     pipeline = context.services.pipeline
     entry = pipeline.stage(stage) if stage else pipeline.stages[0]
-    if body_file is not None:
-        body = sys.stdin.read() if str(body_file) == "-" else _text(body_file)
-    wanted = [title for title in _titles(titles) if title.strip()]
+    if body_file is not None and str(body_file) == "-":
+        body = sys.stdin.read()
+    elif body_file is not None:
+        try:
+            body = body_file.read_text("utf-8")
+        except UnicodeDecodeError as flaw:
+            raise click.UsageError(f"{body_file} is not UTF-8 text") from flaw
+    if list(titles) == ["-"]:
+        titles = sys.stdin.read().splitlines()
+    wanted = [title for title in titles if title.strip()]
     if not wanted:
         raise click.UsageError("there is no title")
     for text in (*wanted, body, *labels):
@@ -57,17 +64,6 @@ def add_command(
         [issue_data(issue) for issue in made],
         [f"{issue.ref} {issue.title} ({entry.name})" for issue in made],
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except UnicodeDecodeError as flaw:
-        raise click.UsageError(f"{path} is not UTF-8 text") from flaw
-
-
-def _titles(titles: Sequence[str]) -> list[str]:
-    return sys.stdin.read().splitlines() if list(titles) == ["-"] else list(titles)
 
 
 @click.command("list")
@@ -89,7 +85,7 @@ def list_command(context: Context, stage: str | None, everything: bool, limit: i
 @as_json
 @answering
 def ready_command(context: Context, stage: str | None, limit: int) -> Answer:
-    """List what could be claimed now, the most urgent first. Exit 3 if there is nothing."""
+    """List issues that could be claimed now, the most urgent first. Exit 3 if there are none."""
     name = StageName(stage) if stage else None
     rows = context.services.board.ready(stage=name, limit=limit)
     answer = _listing(rows, limit)
@@ -99,6 +95,7 @@ def ready_command(context: Context, stage: str | None, limit: int) -> Answer:
 
 
 def _listing(rows: Sequence[Row], limit: int) -> Answer:
+    """A table of issues, with a warning if the limit may have cut off the rest."""
     lines = table(
         ("issue", "stage", "state", "holder", "title"),
         [
@@ -132,7 +129,7 @@ def row_data(row: Row) -> dict[str, object]:
 @as_json
 @answering
 def show_command(context: Context, issue: str) -> Answer:
-    """Show one issue: its stage, its lease, its history, its text."""
+    """Show an issue: stage, lease, history and text."""
     thread, row, standing = context.services.board.show(context.ref(issue))
     history = context.services.board.history(thread.issue.ref)
     lines = [
@@ -156,10 +153,6 @@ def show_command(context: Context, issue: str) -> Answer:
         **row_data(row),
         "body": thread.issue.body,
         "lease": record_data(standing.live),
-        "runs": [run_data(entry) for entry in history],
+        "runs": [asdict(entry) for entry in history],
     }
     return Answer(data, lines)
-
-
-def run_data(entry: RunRow) -> dict[str, object]:
-    return asdict(entry)

@@ -59,21 +59,29 @@ def claim_command(
     name: str | None,
     dry_run: bool,
 ) -> Answer:
-    """Claim an issue and print its run and fence. You renew it yourself, with heartbeat."""
+    """Claim an issue and print its run and fence. Renew the lease yourself, with heartbeat."""
     if (issue is None) is not next_one:
         raise click.UsageError("name an issue, or ask for --next")
     if wait is not None and next_one:
         raise click.UsageError("--wait goes with an issue: the next one is held by nobody")
     options = ClaimOptions(context.holder(name), ttl=ttl)
-    refs = [context.ref(issue)] if issue else _ready(context, stage)
-    if not refs:
-        return Answer(None, ["nothing is ready"], Exit.NOTHING)
-    if dry_run:
-        return _would_claim(context, refs[0])
+    services = context.services
+    if issue:
+        refs = [context.ref(issue)]
+    else:
+        ready = services.board.ready(stage=StageName(stage) if stage else None, limit=20)
+        refs = [row.issue.ref for row in ready]
     answer = Answer(None, ["nothing is ready"], Exit.NOTHING)
-    for ref in refs:
+    if dry_run and refs:
+        explained = services.explaining.explain(refs[0]).reasons
+        reasons = tuple(r for r in explained if r.code is not ReasonCode.NOT_SERVED)
+        if reasons:
+            return describe_claim(Refused(refs[0], reasons))
+        data = {"issue": str(refs[0]), "claimable": True}
+        return Answer(data, [f"{refs[0]} would be claimed"])
+    for ref in refs:  # with --next: until a claim is won
         wait_s = wait.total_seconds() if wait is not None else 0.0
-        result = context.services.queueing.claim(ref, options, wait_s=wait_s)
+        result = services.queueing.claim(ref, options, wait_s=wait_s)
         answer = describe_claim(result)
         if isinstance(result, Claimed):
             note_run(context, result.lease)
@@ -82,7 +90,7 @@ def claim_command(
 
 
 def note_run(context: Context, lease: Lease) -> None:
-    """In the git working tree that we are in: a push from it is then known to be the holder's."""
+    """Note the run in the git working tree, where `dibs hook` looks for the pusher's runs."""
     from dibs.wiring.services import run_file
 
     noted = run_file(context.directory)
@@ -96,19 +104,6 @@ def forget_run(context: Context, run: RunId) -> None:
     noted = run_file(context.directory)
     if noted is not None:
         noted.forget(run)
-
-
-def _ready(context: Context, stage: str | None) -> list[IssueRef]:
-    rows = context.services.board.ready(stage=StageName(stage) if stage else None, limit=20)
-    return [row.issue.ref for row in rows]
-
-
-def _would_claim(context: Context, ref: IssueRef) -> Answer:
-    found = context.services.explaining.explain(ref)
-    reasons = tuple(reason for reason in found.reasons if reason.code is not ReasonCode.NOT_SERVED)
-    if reasons:
-        return describe_claim(Refused(ref, reasons))
-    return Answer({"issue": str(ref), "claimable": True}, [f"{ref} would be claimed"])
 
 
 def describe_claim(result: ClaimResult) -> Answer:
@@ -144,7 +139,7 @@ def claimed_lines(lease: Lease) -> list[str]:
 @as_json
 @answering
 def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> Answer:
-    """Renew a lease that `dibs claim` gave you. Exit 5 if it is lost."""
+    """Renew a lease that `dibs claim` gave you. Exit 5 if the lease is lost."""
     claimed = resume(context, context.ref(issue), run)
     keeper = context.services.keep(claimed)
     if not dry_run:
@@ -158,17 +153,19 @@ def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> 
 
 
 def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
+    """The lease of a run, taken up by this process. Raises LeaseLost."""
     from dibs.services.resuming import NotHeld
 
     context.services.granting.insist()
     result = context.services.resuming.resume(ref, RunId(run))
     if isinstance(result, NotHeld):
         raise lost(result, run)
-    found: Claimed = result
-    return found
+    claimed: Claimed = result
+    return claimed
 
 
 def lost(result: "NotHeld", run: str) -> LeaseLost:
+    """The error for a run that does not hold the issue, with the reason."""
     record = result.record
     if record is None:
         return LeaseLost(result.issue, fence=Fence(0), why=f"run {run} never held it")
@@ -207,6 +204,10 @@ def release_command(
 def finish(
     context: Context, claimed: Claimed, outcome: str, to: str | None, note: str, *, dry_run: bool
 ) -> Answer:
+    """End a lease with an outcome, and drop the note of the run from the git working tree.
+
+    Raises LeaseLost if the lease was lost before, and IllegalMove for a stage out of reach.
+    """
     from dibs.services.ending import FinishRefused
 
     if to is not None and outcome != "advanced":

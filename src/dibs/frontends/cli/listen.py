@@ -1,9 +1,8 @@
-"""A tracker's deliveries over HTTP: dibs listen.
+"""`dibs listen` receives a tracker's webhooks over HTTP; `dibs follow` follows pull requests once.
 
-Knows HTTP and nothing of what is delivered. Whoever talks to it may be anybody: bodies, times and
-numbers are bounded, and a refusal says nothing.
-
-Pull requests as stages: `dibs follow` does once what every worker does as it goes.
+The server handles HTTP and leaves the content of a delivery to the service. Any client may connect,
+also a hostile one: the size of a body, the time of a request and the number of connections are
+bounded, and a refusal gives no reason. `dibs follow` does a step that every worker also does.
 """
 
 import contextlib
@@ -16,9 +15,7 @@ import socketserver
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,9 +24,10 @@ from dibs.core.errors import BadConfiguration
 from dibs.frontends.cli import output
 from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run
 from dibs.frontends.cli.output import Answer, Exit, tell
+from dibs.frontends.cli.work import catching_signals
 
 if TYPE_CHECKING:
-    from dibs.services.listening import Heard, Listening
+    from dibs.services.listening import Listening
 
 
 @click.command("follow")
@@ -68,7 +66,7 @@ def follow_command(context: Context, limit: int, name: str | None, dry_run: bool
 _log = logging.getLogger("dibs.listen")
 _LONGEST_BODY = 4 * 1024 * 1024
 _LONGEST_S = 15.0
-"""From the first byte of a request to the last of its reply."""
+"""The longest time from the first byte of a request to the last byte of the reply."""
 _AT_ONCE = 32
 _HEALTH = "/healthz"
 
@@ -87,23 +85,32 @@ _HEALTH = "/healthz"
 @as_json
 @answering
 def listen_command(context: Context, host: str, port: int, path: str, insecure: bool) -> Answer:
-    """Wake the workers of this folder when the tracker says that something changed.
+    """Wake the workers of this folder when the tracker reports a change.
 
-    Give the tracker's webhook the secret that is in GITHUB_WEBHOOK_SECRET; several are separated by
-    commas. Workers go on polling, so nothing is lost if a delivery is.
+    Give the tracker's webhook the secret in GITHUB_WEBHOOK_SECRET; several secrets are separated by
+    commas. Workers go on polling, so a lost delivery costs only time.
     """
     from dibs.wiring.services import listening
 
     if not path.startswith("/") or path == _HEALTH:
         raise click.UsageError(f"--path must begin with / and be another than {_HEALTH}")
-    loopback = _is_loopback(host)
+    bare_host = host.strip("[]")
+    try:
+        loopback = ipaddress.ip_address(bare_host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
     if insecure and not loopback:
         raise click.UsageError("--insecure needs a --host that only this machine can reach")
     service = listening(context.settings, unsigned=insecure)
-    counts: Counter[str] = Counter()
-    hear = _Ear(service, counts, as_json=context.as_json)
-    with _serving(host, port, path, hear) as server, _signals(server) as received:
-        where = f"http://{_shown(host)}:{server.server_address[1]}{path}"
+    receiver = _Receiver(service, as_json=context.as_json)
+    try:
+        server = _Server(host, port, path, receiver)
+    except OSError as failure:
+        cause = failure.strerror or str(failure)
+        raise BadConfiguration(f"{host} port {port} cannot be listened on: {cause}") from failure
+    with server, catching_signals(lambda _: server.shutdown()) as received:
+        shown_host = f"[{bare_host}]" if ":" in host else host
+        where = f"http://{shown_host}:{server.server_address[1]}{path}"
         _say({"listening": where}, f"listening on {where}", as_json=context.as_json)
         waking = threading.Thread(target=service.wake_workers, name="dibs-waking", daemon=True)
         waking.start()
@@ -112,20 +119,10 @@ def listen_command(context: Context, host: str, port: int, path: str, insecure: 
         finally:
             service.end()
             waking.join(2.0)
+    counts = receiver.counts
     did = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     code = Exit.INTERRUPTED if signal.SIGINT in received else Exit.DONE
     return Answer(dict(counts), [f"heard {did or 'nothing'}"], code)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _shown(host: str) -> str:
-    return f"[{host.strip('[]')}]" if ":" in host else host
 
 
 def _say(data: dict[str, Any], line: str, *, as_json: bool) -> None:
@@ -136,12 +133,12 @@ def _say(data: dict[str, Any], line: str, *, as_json: bool) -> None:
         tell(line)
 
 
-class _Ear:
-    """Every delivery to the service, and a line about each that is worth one."""
+class _Receiver:
+    """Passes each delivery to the service, counts the results, and prints the notable ones."""
 
-    def __init__(self, service: "Listening", counts: Counter[str], *, as_json: bool) -> None:
+    def __init__(self, service: "Listening", *, as_json: bool) -> None:
         self._service = service
-        self._counts = counts
+        self.counts: Counter[str] = Counter()
         self._as_json = as_json
         self._lock = threading.Lock()
 
@@ -150,36 +147,33 @@ class _Ear:
         return self._service.healthy
 
     def hear(self, body: bytes, headers: dict[str, str]) -> str:
-        """What came of it, in one word."""
+        """Receive a delivery and return the result as a word: `woke`, `refused` and the like."""
         heard = self._service.receive(body, headers)
+        did, happening = heard.did.value, heard.happening
         with self._lock:
-            self._counts[heard.did.value] += 1
+            self.counts[did] += 1
+            if not heard.worth_telling:
+                return did
+            event = happening.event[:80] if happening else ""
+            action = happening.action[:80] if happening else ""
+            repo = happening.repo[:200] if happening else ""
+            issue = str(happening.issue) if happening and happening.issue else None
+            data = {
+                "did": did,
+                "delivery": heard.number[:80],
+                "event": event,
+                "action": action,
+                "repo": repo,
+                "issue": issue,
+                "why": heard.why,
+            }
+            what = " ".join(word for word in (event, action) if word) or "a delivery"
+            about = f" ({issue or repo})" if issue or repo else ""
+            line = f"{what}{about}: {did}" + (f", {heard.why}" if heard.why else "")
+            printable = "".join(letter if letter.isprintable() else "?" for letter in line)
             with contextlib.suppress(BrokenPipeError):
-                if heard.worth_telling:
-                    _say(_data(heard), _line(heard), as_json=self._as_json)
-        return heard.did.value
-
-
-def _data(heard: "Heard") -> dict[str, Any]:
-    told = heard.happening
-    return {
-        "did": heard.did.value,
-        "delivery": heard.number[:80],
-        "event": told.event[:80] if told else "",
-        "action": told.action[:80] if told else "",
-        "repo": told.repo[:200] if told else "",
-        "issue": str(told.issue) if told and told.issue else None,
-        "why": heard.why,
-    }
-
-
-def _line(heard: "Heard") -> str:
-    data = _data(heard)
-    what = " ".join(data[key] for key in ("event", "action") if data[key])
-    about = data["issue"] or data["repo"]
-    said = f"{what or 'a delivery'}{f' ({about})' if about else ''}: {heard.did.value}"
-    line = f"{said}, {heard.why}" if heard.why else said
-    return "".join(letter if letter.isprintable() else "?" for letter in line)
+                _say(data, printable, as_json=self._as_json)
+        return did
 
 
 _STATUS = {
@@ -198,7 +192,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path != _HEALTH:
             self._answer(HTTPStatus.NOT_FOUND, "not found")
-        elif self.server.ear.healthy:
+        elif self.server.receiver.healthy:
             self._answer(HTTPStatus.OK, "ok")
         else:
             self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "workers cannot be woken")
@@ -213,18 +207,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif len(length) > 9 or int(length) > _LONGEST_BODY:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too long")
         else:
-            self._hear(self.rfile.read(int(length)), int(length))
+            body = self.rfile.read(int(length))
+            if len(body) < int(length):
+                return  # the client hung up in the middle
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            did = self.server.receiver.hear(body, headers)
+            self._answer(_STATUS.get(did, HTTPStatus.OK), "no" if did == "refused" else did)
 
-    def _hear(self, body: bytes, length: int) -> None:
-        if len(body) < length:
-            return  # hung up in the middle
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        did = self.server.ear.hear(body, headers)
-        said = "no" if did == "refused" else did
-        self._answer(_STATUS.get(did, HTTPStatus.OK), said)
-
-    def _answer(self, status: HTTPStatus, said: str) -> None:
-        text = f"{said}\n".encode()
+    def _answer(self, status: HTTPStatus, line: str) -> None:
+        text = f"{line}\n".encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(text)))
@@ -243,83 +234,50 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, host: str, port: int, path: str, ear: _Ear) -> None:
-        self.ear, self.path = ear, path
-        self._places = threading.BoundedSemaphore(_AT_ONCE)
+    def __init__(self, host: str, port: int, path: str, receiver: _Receiver) -> None:
+        self.receiver, self.path = receiver, path
+        self._free_places = threading.BoundedSemaphore(_AT_ONCE)
         host = host.strip("[]")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        """Without asking a name server who we are, which may take long."""
+        """Bind without the base class's look-up of our host name, which may take long."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "dibs", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)  # a tracker tries again, and workers poll
+        if not self._free_places.acquire(blocking=False):
+            self.shutdown_request(request)  # the tracker tries again, and workers poll
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread could be started, so nobody else gives the place back
-            self._places.release()
+        except BaseException:  # no thread was started that would free the place
+            self._free_places.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Handle a request, and hang up after `_LONGEST_S`.
+
+        A timeout of the socket would not do, because every byte restarts it.
+        """
+
+        def hang_up() -> None:
+            with contextlib.suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
+
+        deadline = threading.Timer(_LONGEST_S, hang_up)
+        deadline.daemon = True
         try:
-            with _in_time(request):
+            deadline.start()
+            try:
                 super().process_request_thread(request, client_address)
-        except RuntimeError:  # no thread for its time: without an end it is not begun
+            finally:
+                deadline.cancel()
+        except RuntimeError:  # no thread for the deadline: do not begin a request without one
             self.shutdown_request(request)
         finally:
-            self._places.release()
+            self._free_places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         _log.debug("a request broke off", exc_info=True)
-
-
-@contextlib.contextmanager
-def _in_time(request: socket.socket) -> Iterator[None]:
-    """A timeout of the socket begins anew with every byte; this one does not."""
-    late = threading.Timer(_LONGEST_S, _hang_up, (request,))
-    late.daemon = True
-    late.start()
-    try:
-        yield
-    finally:
-        late.cancel()
-
-
-def _hang_up(request: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        request.shutdown(socket.SHUT_RDWR)
-
-
-@contextlib.contextmanager
-def _serving(host: str, port: int, path: str, ear: _Ear) -> Iterator[_Server]:
-    try:
-        server = _Server(host, port, path, ear)
-    except OSError as failure:
-        said = failure.strerror or str(failure)
-        raise BadConfiguration(f"{host} port {port} cannot be listened on: {said}") from failure
-    with server:
-        yield server
-
-
-@contextlib.contextmanager
-def _signals(server: _Server) -> Iterator[list[int]]:
-    received: list[int] = []
-
-    def on_signal(number: int, _: FrameType | None) -> None:
-        received.append(number)
-        # It waits for the loop to end, which this very handler has interrupted.
-        threading.Thread(target=server.shutdown, daemon=True).start()
-
-    handlers: dict[int, Callable[..., Any] | int | None] = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield received
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

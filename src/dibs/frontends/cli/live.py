@@ -1,4 +1,4 @@
-"""A board that goes on: redrawn in place on a terminal, plain lines elsewhere."""
+"""`dibs status --watch`: a board that is redrawn on a terminal, plain lines elsewhere."""
 
 import sys
 import threading
@@ -7,11 +7,11 @@ from typing import Any
 
 from dibs.core.durations import describe_span
 from dibs.frontends.cli import output
-from dibs.services.board import Overview, StageSummary
+from dibs.services.board import Overview
 
 
 def watch(look: Callable[[], Overview], every_s: float, *, as_json: bool) -> None:
-    """Until interrupted. On a pipe only changes are printed."""
+    """Show the board every `every_s` seconds until interrupted; to a pipe, only when it changes."""
     from dibs.frontends.cli.operating import overview_data, overview_lines
 
     pause = threading.Event()
@@ -37,14 +37,6 @@ def watch(look: Callable[[], Overview], every_s: float, *, as_json: bool) -> Non
             live.update(render(look()))
 
 
-def _waiting(entry: StageSummary) -> str:
-    return (
-        f"{entry.issues} there"
-        if entry.stage.final
-        else f"{entry.issues - entry.in_flight} waiting"
-    )
-
-
 def render(overview: Overview, title: str = "dibs") -> Any:
     from rich.console import Group
     from rich.table import Table
@@ -53,7 +45,14 @@ def render(overview: Overview, title: str = "dibs") -> Any:
     stages = Table(title=title, title_justify="left", expand=False)
     for entry in overview.stages:
         stages.add_column(entry.stage.name, justify="right")
-    stages.add_row(*(_waiting(entry) for entry in overview.stages))
+    stages.add_row(
+        *(
+            f"{entry.issues} there"
+            if entry.stage.final
+            else f"{entry.issues - entry.in_flight} waiting"
+            for entry in overview.stages
+        )
+    )
     stages.add_row(
         *("" if entry.stage.final else f"{entry.in_flight} in flight" for entry in overview.stages)
     )
@@ -70,8 +69,8 @@ def render(overview: Overview, title: str = "dibs") -> Any:
             str(lease.beats),
             describe_span(record.remaining),
         )
-    said = [
+    pauses = [
         Text(f"the {pause.scope.value} is paused: {pause.reason}", style="yellow")
         for pause in overview.pauses
     ]
-    return Group(*said, stages, flights)
+    return Group(*pauses, stages, flights)

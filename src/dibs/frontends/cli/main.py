@@ -1,4 +1,4 @@
-"""The program's entry: the list of commands, loaded one by one when asked for."""
+"""The entry of the program, and the list of commands: each is imported when it is called."""
 
 import gc
 import importlib
@@ -10,8 +10,8 @@ import click
 
 from dibs._version import __version__
 
-# Each command, the module it is in, and what `dibs --help` says of it without importing that.
-# No module: another distribution has it, and declares it as an entry point of `dibs.commands`.
+# Each command, its module, and its line in `dibs --help`, which is printed without the module.
+# No module: another distribution has the command, as an entry point of `dibs.commands`.
 COMMANDS: dict[str, tuple[str | None, str]] = {
     "init": ("setup", "Write a dibs.toml and make the backlog ready."),
     "config": ("setup", "Look at the configuration: show, validate, schema."),
@@ -24,8 +24,8 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
         "Add issues to the backlog, one per TITLE; `-` reads titles from standard input.",
     ),
     "list": ("issues", "List issues with their stage and who holds them, the oldest first."),
-    "ready": ("issues", "List what could be claimed now, the most urgent first."),
-    "show": ("issues", "Show one issue: its stage, its lease, its history, its text."),
+    "ready": ("issues", "List issues that could be claimed now, the most urgent first."),
+    "show": ("issues", "Show an issue: stage, lease, history and text."),
     "claim": ("leasing", "Claim an issue and print its run and fence."),
     "heartbeat": ("leasing", "Renew a lease that `dibs claim` gave you."),
     "release": (
@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     "work": ("work", "Serve stages: claim, run the handler, advance; over and over."),
     "listen": (
         "listen",
-        "Wake the workers of this folder when the tracker says that something changed.",
+        "Wake the workers of this folder when the tracker reports a change.",
     ),
     "hold": ("named", "Run a command while holding NAME, alone or as one of --slots."),
     "loop": (
@@ -47,19 +47,25 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     "give-back": ("people", "Give back an issue you took: to its own stage, or on to another."),
     "approve": (
         "people",
-        "Open the gate that an issue stands before; the next worker moves it on.",
+        "Open the gate in front of an issue; the next worker moves the issue on.",
     ),
     "label": ("people", "Change an issue's labels by hand, as you would in a tracker's own pages."),
-    "pause": ("people", "Hands off."),
+    "pause": ("people", "Pause issues, the repository or the whole fleet."),
     "resume": ("people", "Lift a pause, or re-queue a parked issue with all its attempts."),
     "revoke": ("people", "Take a lease away."),
     "why": (
         "operating",
         "Say why an issue is not being picked: every reason, and what would have to change.",
     ),
-    "status": ("operating", "Show the stages, what is in flight and who holds it."),
-    "runs": ("operating", "Show an issue's runs, or this machine's latest; or one run's output."),
-    "sweep": ("operating", "Free what expired and finish what a crash left half shown."),
+    "status": ("operating", "Show the stages, and the issues in flight with their holders."),
+    "runs": (
+        "operating",
+        "Show the runs of an issue, the latest runs on this machine, or the output of a run.",
+    ),
+    "sweep": (
+        "operating",
+        "Free expired issues, and finish endings that a crash left half shown.",
+    ),
     "follow": (
         "listen",
         "Move issues where their pull requests went: on if merged, back if closed unmerged.",
@@ -67,19 +73,19 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     "fsck": ("operating", "Compare every issue's labels with its cards and leases."),
     "budget": (
         "budget",
-        "Show what is left of the tracker's request limits, and what is spent an hour.",
+        "Show the tracker's remaining request limits, and the requests of the last hour.",
     ),
-    "doctor": ("doctor", "Check settings, tracker, store, keys and handlers; say what to look at."),
+    "doctor": ("doctor", "Check settings, tracker, store, keys and handlers; name every problem."),
     "hook": (
         "hook",
         "Refuse pushes that would do work twice: the issue is another's, or has a pull request.",
     ),
-    "leases": ("stores", "Which store grants leases, and moving them to another."),
+    "leases": ("stores", "Show which store grants leases, or move them to another: show, migrate."),
     "migrate": ("migrate", "Take over a repository that another system has worked."),
-    "stores": ("stores", "Show what each lease store promises, and which one is configured."),
+    "stores": ("stores", "Show what each lease store promises, and which store is configured."),
     "demo": (
         "demo",
-        "Drain a fresh backlog with several workers; kill one, freeze another; show what happened.",
+        "Drain a fresh backlog with several workers; kill one, freeze another; show the outcome.",
     ),
     "simulate": (
         None,
@@ -88,25 +94,47 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
 }
 
 
-# Commands whose log lines carry their time and origin. The others print a warning as it is.
+# Commands with time and origin in their log lines. All others print a warning as plain text.
 LONG_RUNNING = {"work", "listen", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"}
 
 
 class LazyGroup(click.Group):
-    """Imports the file of a command only when that command is called."""
+    """Imports the module of a command only when the command is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command, from its module or from another distribution.
+
+        If the distribution is not installed: a command that raises BadConfiguration.
+        """
         if cmd_name not in COMMANDS:
             return None
-        place = COMMANDS[cmd_name][0]
-        if place is None:
-            return _elsewhere(cmd_name)
-        module = importlib.import_module(f"dibs.frontends.cli.{place}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_") + "_command")
-        return command
+        command: click.Command
+        module_name, about = COMMANDS[cmd_name]
+        if module_name is not None:
+            module = importlib.import_module(f"dibs.frontends.cli.{module_name}")
+            command = getattr(module, cmd_name.replace("-", "_") + "_command")
+            return command
+        from importlib.metadata import entry_points
+
+        found = entry_points(group="dibs.commands", name=cmd_name)
+        if found:
+            command = found[cmd_name].load()
+            return command
+        about = f"{about} In the distribution dibs-lab, which is not installed."
+
+        @click.command(cmd_name, help=about, context_settings={"ignore_unknown_options": True})
+        @click.argument("arguments", nargs=-1)
+        def missing(arguments: tuple[str, ...]) -> None:  # noqa: ARG001
+            from dibs.core.errors import BadConfiguration
+
+            error = BadConfiguration(f"dibs {cmd_name} is in dibs-lab, which is not installed")
+            error.hint = f"install it with: pip install dibs-lab=={__version__}"
+            raise error
+
+        return missing
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         width = formatter.width - 6 - max(map(len, COMMANDS))
@@ -132,29 +160,6 @@ class LazyGroup(click.Group):
                     f"{error.message} Did you mean {close[0]!r}?", ctx
                 ) from error
             raise
-
-
-def _elsewhere(name: str) -> click.Command:
-    """The command of another distribution; if that is not installed, one that says so."""
-    from importlib.metadata import entry_points
-
-    found = entry_points(group="dibs.commands", name=name)
-    if found:
-        command: click.Command = found[name].load()
-        return command
-
-    about = f"{COMMANDS[name][1]} In the distribution dibs-lab, which is not installed."
-
-    @click.command(name, help=about, context_settings={"ignore_unknown_options": True})
-    @click.argument("arguments", nargs=-1)
-    def missing(arguments: tuple[str, ...]) -> None:  # noqa: ARG001
-        from dibs.core.errors import BadConfiguration
-
-        error = BadConfiguration(f"dibs {name} is in dibs-lab, which is not installed")
-        error.hint = f"install it with: pip install dibs-lab=={__version__}"
-        raise error
-
-    return missing
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -201,40 +206,38 @@ def cli(
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line and return its exit code. Only a bug in dibs raises."""
+    """Run a command line and return the exit code.
+
+    Errors of dibs and of click are printed; an error of any other kind is a bug, and is raised.
+    """
     try:
         result: Any = cli.main(args=arguments, prog_name="dibs", standalone_mode=False)
     except SystemExit as asked:
         return int(asked.code or 0) if isinstance(asked.code, int | None) else 1
-    except BaseException as error:  # noqa: BLE001 - raised again unless it is one of ours
-        return _report(error, arguments)
+    except BaseException as error:
+        from dibs.core.errors import DibsError
+        from dibs.frontends.cli import output
+        from dibs.frontends.cli.context import json_asked
+        from dibs.frontends.cli.output import Exit, for_error
+
+        as_json = json_asked("--json" in arguments)
+        match error:
+            case click.exceptions.Abort() | KeyboardInterrupt():
+                return int(Exit.INTERRUPTED)
+            case click.ClickException() if as_json:
+                problem = {
+                    "code": "USAGE",
+                    "message": error.format_message(),
+                    "hint": "see dibs --help",
+                }
+                output.write_json({"ok": False, "exit": int(Exit.USAGE), "error": problem})
+                return int(Exit.USAGE)
+            case click.ClickException():
+                error.show(sys.stderr)
+                return int(Exit.USAGE)
+            case DibsError():
+                return output.emit_error(error, for_error(error), as_json=as_json)
+            case BrokenPipeError():
+                return output.unheard()
+        raise
     return result if isinstance(result, int) else 0
-
-
-def _report(error: BaseException, arguments: list[str]) -> int:
-    """Print why the command stopped and return its exit code. Raises the error if it is a bug."""
-    from dibs.core.errors import DibsError
-    from dibs.frontends.cli import output
-    from dibs.frontends.cli.context import json_asked
-    from dibs.frontends.cli.output import Exit, for_error
-
-    as_json = json_asked("--json" in arguments)
-    match error:
-        case click.exceptions.Abort() | KeyboardInterrupt():
-            return int(Exit.INTERRUPTED)
-        case click.ClickException() if as_json:
-            problem = {
-                "code": "USAGE",
-                "message": error.format_message(),
-                "hint": "see dibs --help",
-            }
-            output.write_json({"ok": False, "exit": int(Exit.USAGE), "error": problem})
-            return int(Exit.USAGE)
-        case click.ClickException():
-            error.show(sys.stderr)
-            return int(Exit.USAGE)
-        case DibsError():
-            return output.emit_error(error, for_error(error), as_json=as_json)
-        case BrokenPipeError():
-            return output.unheard()
-    raise error

@@ -1,4 +1,4 @@
-"""Leases by name: hold something while a command runs; run a loop once per window."""
+"""Leases by name: `dibs hold` for the time of a command, `dibs loop` for a tick in every window."""
 
 import shlex
 import signal
@@ -10,7 +10,6 @@ import click
 
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import BadConfiguration
-from dibs.core.lease import Record
 from dibs.core.named import LoopSpec, chosen_hold
 from dibs.core.pipeline import Command
 from dibs.frontends.cli.context import Context, answering, as_json, as_name
@@ -19,7 +18,7 @@ from dibs.frontends.cli.output import Answer, Exit, record_data, table, tell
 from dibs.ports.system import Exited
 
 if TYPE_CHECKING:
-    from dibs.named.holds import Hold, HoldRefused
+    from dibs.named.holds import Hold
     from dibs.named.loops import Loop, Tick
     from dibs.wiring.services import Services
 
@@ -44,54 +43,47 @@ def hold_command(
 ) -> Answer:
     """Run a command while holding NAME, alone or as one of --slots. Without a name, list holders.
 
-    The command finds the fence in DIBS_FENCE, and is ended if the lease is lost. Its exit code is
-    the answer's; 4 if NAME could not be had, 5 if it was lost.
+    The command finds the fence in DIBS_FENCE, and is ended if the lease is lost. The exit code is
+    that of the command; 4 if NAME could not be had, 5 if the lease was lost.
     """
     context.creates = True
     if held is None:
-        return _holders(context.services.holds.holders())
+        records = context.services.holds.holders()
+        if not records:
+            return Answer([], ["nothing is held by name"], Exit.NOTHING)
+        rows = [
+            (record.lease.issue, record.lease.holder, record.lease.fence, record.lease.beats,
+             describe_span(record.remaining))
+            for record in records
+        ]  # fmt: skip
+        lines = table(("name/slot", "holder", "fence", "renewed", "left"), rows)
+        return Answer([record_data(record) for record in records], lines)
     if not command:
         raise click.UsageError("say what to run: dibs hold NAME -- COMMAND")
     spec = chosen_hold(context.settings.holds, held, slots=slots, ttl=ttl, wait=wait)
     from dibs.named.holds import HoldRefused, HoldWish
 
-    wish = HoldWish(
-        spec.name, context.holder(name), spec.slots, spec.ttl, spec.wait.total_seconds()
-    )
+    wait_s = spec.wait.total_seconds()
+    wish = HoldWish(spec.name, context.holder(name), spec.slots, spec.ttl, wait_s)
     taken = context.services.holds.take(wish)
     if isinstance(taken, HoldRefused):
-        return _not_held(taken)
+        by = [f"{record.lease.holder} for another {describe_span(record.remaining)}"
+              for record in taken.by]  # fmt: skip
+        why = taken.why or f"held by {', '.join(by)}"
+        holders = [record_data(record) for record in taken.by]
+        data = {"name": taken.name, "why": why, "by": holders}
+        return Answer(data, [f"{taken.name} could not be had: {why}"], Exit.HELD)
     try:
         line = Command(shlex.join(command))
-        return _run(context.services, spec.name, taken, line, in_sight=not context.as_json)
+        return _run_holding(context.services, spec.name, taken, line, in_sight=not context.as_json)
     finally:
         taken.release()
 
 
-def _holders(records: tuple[Record, ...]) -> Answer:
-    if not records:
-        return Answer([], ["nothing is held by name"], Exit.NOTHING)
-    rows = [
-        (record.lease.issue, record.lease.holder, record.lease.fence, record.lease.beats,
-         describe_span(record.remaining))
-        for record in records
-    ]  # fmt: skip
-    lines = table(("name/slot", "holder", "fence", "renewed", "left"), rows)
-    return Answer([record_data(record) for record in records], lines)
-
-
-def _not_held(taken: "HoldRefused") -> Answer:
-    by = [f"{record.lease.holder} for another {describe_span(record.remaining)}"
-          for record in taken.by]  # fmt: skip
-    why = taken.why or f"held by {', '.join(by)}"
-    data: dict[str, Any] = {"name": taken.name, "why": why}
-    data["by"] = [record_data(record) for record in taken.by]
-    return Answer(data, [f"{taken.name} could not be had: {why}"], Exit.HELD)
-
-
-def _run(
+def _run_holding(
     services: "Services", name: str, hold: "Hold", command: Command, *, in_sight: bool
 ) -> Answer:
+    """Run the command until it exits, the lease is lost, or a signal comes."""
     from dibs.named.loops import run_kept
 
     stop = _stop_on_signals()
@@ -122,7 +114,15 @@ def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str
     from dibs.named.loops import Rhythm
 
     context.creates = True
-    specs = _wanted(context.settings.loops, names)
+    specs = list(context.settings.loops)
+    configured = {spec.name: spec for spec in specs}
+    if missing := [wanted for wanted in names if wanted not in configured]:
+        listed = ", ".join(configured) or "none"
+        raise BadConfiguration(f"no loop {missing[0]!r} is configured; there are: {listed}")
+    if names:
+        specs = [configured[wanted] for wanted in names]
+    if not specs:
+        raise BadConfiguration("no loop is configured; give dibs.toml a [[loop]]")
     services, stop = context.services, _stop_on_signals()
     for spec in specs:
         services.runner.check(spec.command)
@@ -135,19 +135,8 @@ def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str
     return Answer({"ticks": ticks.counted}, [f"{n} ticks of {k}" for k, n in ticks.counted.items()])
 
 
-def _wanted(known: tuple[LoopSpec, ...], names: tuple[str, ...]) -> list[LoopSpec]:
-    by_name = {spec.name: spec for spec in known}
-    if missing := [wanted for wanted in names if wanted not in by_name]:
-        listed = ", ".join(by_name) or "none"
-        raise BadConfiguration(f"no loop {missing[0]!r} is configured; there are: {listed}")
-    chosen = [by_name[wanted] for wanted in names] if names else list(known)
-    if not chosen:
-        raise BadConfiguration("no loop is configured; give dibs.toml a [[loop]]")
-    return chosen
-
-
 class _Ticks:
-    """The loops of this process, each in a thread of its own."""
+    """Runs each loop in a thread, and counts the ticks."""
 
     def __init__(self, services: "Services", stop: threading.Event, *, once: bool) -> None:
         self._services, self._stop, self._once = services, stop, once
@@ -155,6 +144,7 @@ class _Ticks:
         self._failure: BaseException | None = None
 
     def of(self, spec: LoopSpec) -> Any:
+        """The tick of a loop: run the command, print and count the result."""
         from dibs.named.loops import run_kept
 
         def tick(turn: "Tick") -> None:
@@ -166,8 +156,8 @@ class _Ticks:
             end = run_kept(
                 self._services.runner, turn.keeper, spec.command, environment, stop=self._stop
             )
-            said = f"exited with {end.code}" if isinstance(end, Exited) else f"ended: {end.why}"
-            tell(f"{spec.name} window {turn.window.number} fence {turn.fence} {said}")
+            result = f"exited with {end.code}" if isinstance(end, Exited) else f"ended: {end.why}"
+            tell(f"{spec.name} window {turn.window.number} fence {turn.fence} {result}")
             self.counted[spec.name] = self.counted.get(spec.name, 0) + 1
             if self._once:
                 self._stop.set()
@@ -175,9 +165,17 @@ class _Ticks:
         return tick
 
     def run(self, loops: "list[Loop]") -> None:
-        """Until all have stopped. One that cannot go on stops them all, and says why."""
+        """Run all loops until they stop. An error in a loop stops all loops, and is raised."""
+
+        def run_loop(loop: "Loop") -> None:
+            try:
+                loop.run(self._stop)
+            except BaseException as failure:  # noqa: BLE001 - raised again below
+                self._failure = failure
+                self._stop.set()
+
         threads = [
-            threading.Thread(target=self._one, args=(loop,), name=f"dibs-loop-{loop.name}")
+            threading.Thread(target=run_loop, args=(loop,), name=f"dibs-loop-{loop.name}")
             for loop in loops
         ]
         for thread in threads:
@@ -186,13 +184,6 @@ class _Ticks:
             thread.join()
         if self._failure is not None:
             raise self._failure
-
-    def _one(self, loop: "Loop") -> None:
-        try:
-            loop.run(self._stop)
-        except BaseException as failure:  # noqa: BLE001 - raised again by whoever waits for us
-            self._failure = failure
-            self._stop.set()
 
 
 def _stop_on_signals() -> threading.Event:

@@ -1,7 +1,6 @@
 """Operations: why, status, runs, sweep, fsck."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +19,7 @@ from dibs.frontends.cli.output import (
     table,
     tell,
 )
-from dibs.services.board import Overview, RunRow
+from dibs.services.board import Overview
 
 
 @click.command("why")
@@ -57,12 +56,13 @@ def why_command(context: Context, issue: str) -> Answer:
 @as_json
 @answering
 def status_command(context: Context, watch: bool, every: float) -> Answer:
-    """Show the stages, what is in flight and who holds it."""
+    """Show the stages, and the issues in flight with their holders."""
     board = context.services.board
     if not watch:
         overview = board.overview()
-        elsewhere = [f"{one.text}; {one.remedy}" for one in context.services.granting.objections()]
-        return Answer(overview_data(overview), overview_lines(overview), warnings=elsewhere)
+        objections = context.services.granting.objections()
+        warnings = [f"{reason.text}; {reason.remedy}" for reason in objections]
+        return Answer(overview_data(overview), overview_lines(overview), warnings=warnings)
     from dibs.frontends.cli.live import watch as watch_live
 
     watch_live(board.overview, max(every, 0.1), as_json=context.as_json)
@@ -133,12 +133,31 @@ def overview_lines(overview: Overview) -> list[str]:
 @as_json
 @answering
 def runs_command(context: Context, issue: str | None, wanted: str | None, limit: int) -> Answer:
-    """Show an issue's runs, or this machine's latest; or one run's output."""
+    """Show the runs of an issue, the latest runs on this machine, or the output of a run."""
     folder = context.settings.runs
     if wanted is not None:
-        return _output(folder, wanted)
+        log = folder / wanted / "output.log"
+        if "/" in wanted or not log.is_file():
+            return Answer(None, [f"no output of run {wanted!r} under {folder}"], Exit.NOTHING)
+        text = log.read_text("utf-8", errors="replace")
+        return Answer({"run": wanted, "output": text}, [text.rstrip("\n")])
     if issue is None:
-        return _latest(folder, limit)
+        if not folder.is_dir():
+            return Answer([], [f"no handler ran here yet ({folder} is not there)"], Exit.NOTHING)
+        newest = sorted(folder.iterdir(), key=lambda run: run.stat().st_mtime, reverse=True)[:limit]
+        local = []
+        for run in (run for run in newest if run.is_dir()):
+            try:
+                given = msgspec.json.decode((run / "issue.json").read_bytes())
+            except (OSError, ValueError):
+                given = {}
+            facts = {key: given.get(key, "") for key in ("issue", "stage", "attempt", "title")}
+            local.append({"run": run.name, **facts, "output": str(run / "output.log")})
+        lines = table(
+            ("run", "issue", "stage", "attempt", "title"),
+            [(r["run"], r["issue"], r["stage"], r["attempt"], r["title"][:50]) for r in local],
+        )
+        return Answer(local, lines)
     history = context.services.board.history(context.ref(issue))[-limit:]
     if not history:
         return Answer([], [f"{issue} was never claimed"], Exit.NOTHING)
@@ -149,45 +168,12 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
             for entry in history
         ],
     )
-    return Answer([_run_data(entry, folder) for entry in history], lines)
-
-
-def _run_data(entry: RunRow, folder: Path) -> dict[str, Any]:
-    log = folder / entry.run / "output.log"
-    return {**asdict(entry), "output": str(log) if log.is_file() else None}
-
-
-def _output(folder: Path, run: str) -> Answer:
-    log = folder / run / "output.log"
-    if "/" in run or not log.is_file():
-        return Answer(None, [f"no output of run {run!r} under {folder}"], Exit.NOTHING)
-    text = log.read_text("utf-8", errors="replace")
-    return Answer({"run": run, "output": text}, [text.rstrip("\n")])
-
-
-def _latest(folder: Path, limit: int) -> Answer:
-    if not folder.is_dir():
-        return Answer([], [f"no handler ran here yet ({folder} is not there)"], Exit.NOTHING)
-    found = sorted(folder.iterdir(), key=lambda run: run.stat().st_mtime, reverse=True)[:limit]
-    rows = [_local_run(run) for run in found if run.is_dir()]
-    lines = table(
-        ("run", "issue", "stage", "attempt", "title"),
-        [(r["run"], r["issue"], r["stage"], r["attempt"], r["title"][:50]) for r in rows],
-    )
+    logs = [folder / entry.run / "output.log" for entry in history]
+    rows = [
+        {**asdict(entry), "output": str(log) if log.is_file() else None}
+        for entry, log in zip(history, logs, strict=True)
+    ]
     return Answer(rows, lines)
-
-
-def _local_run(folder: Path) -> dict[str, Any]:
-    try:
-        given = msgspec.json.decode((folder / "issue.json").read_bytes())
-    except (OSError, ValueError):
-        given = {}
-    wanted = ("issue", "stage", "attempt", "title")
-    return {
-        "run": folder.name,
-        **{key: given.get(key, "") for key in wanted},
-        "output": str(folder / "output.log"),
-    }
 
 
 @click.command("sweep")
@@ -196,7 +182,10 @@ def _local_run(folder: Path) -> dict[str, Any]:
 @as_json
 @answering
 def sweep_command(context: Context, limit: int, dry_run: bool) -> Answer:
-    """Free what expired and finish what a crash left half shown. Never ends a live lease."""
+    """Free expired issues, and finish endings that a crash left half shown.
+
+    Never ends a live lease.
+    """
     report = context.services.sweeping.sweep(limit=limit, dry_run=dry_run)
     would = "would be " if dry_run else ""
     lines = [f"{entry.issue} {would}{entry.action.value}: {entry.text}" for entry in report.changed]

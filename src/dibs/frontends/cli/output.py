@@ -1,6 +1,6 @@
 """How answers look: text for people, one JSON object for programs. stdout is the answer only.
 
-Exit codes: proven outcomes are kept apart from failures, so that scripts can tell.
+Exit codes keep proven outcomes apart from failures, so that scripts can tell them apart.
 """
 
 import os
@@ -82,7 +82,11 @@ def for_error(error: DibsError) -> Exit:
 
 
 def for_reasons(reasons: tuple[Reason, ...]) -> Exit:
-    """The most telling of several: somebody has it; a person said no; nothing is there to do."""
+    """The exit code for a refused claim: the first match counts.
+
+    HELD if another holder has or may have the issue, UNPROVEN if the issue could not be read, SHUT
+    if a person or a rule forbids the claim, NOTHING if the issue offers no work.
+    """
     codes = {reason.code for reason in reasons}
     if codes & _HELD:
         return Exit.HELD
@@ -94,7 +98,7 @@ def for_reasons(reasons: tuple[Reason, ...]) -> Exit:
 
 
 class Answer(Struct, frozen=True):
-    """What a command found out or did."""
+    """The result of a command: data for JSON, lines for people, and the exit code."""
 
     data: Any
     lines: Sequence[str] = ()
@@ -103,39 +107,40 @@ class Answer(Struct, frozen=True):
 
 
 def emit(answer: Answer, *, as_json: bool) -> int:
+    """Print an answer and return its exit code. Lines of a failure go to standard error."""
     for warning in answer.warnings:
         tell(warning)
+    done, exit_code = answer.exit == Exit.DONE, int(answer.exit)
     try:
-        _emit(answer, as_json=as_json)
+        if as_json:
+            write_json({"ok": done, "exit": exit_code, "data": answer.data})
+        elif done:
+            write("\n".join(answer.lines))
+        else:
+            tell("\n".join(answer.lines))
         sys.stdout.flush()
     except BrokenPipeError:
         unheard()
-    return int(answer.exit)
+    return exit_code
 
 
 def unheard() -> int:
-    """The reader has seen enough. Keep the interpreter from complaining at its exit."""
+    """Discard further output, because the reader closed the pipe.
+
+    Otherwise the interpreter would complain at exit, when flushing standard output.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return int(Exit.DONE)
 
 
-def _emit(answer: Answer, *, as_json: bool) -> None:
-    if as_json:
-        write_json({"ok": answer.exit == Exit.DONE, "exit": int(answer.exit), "data": answer.data})
-    elif answer.exit == Exit.DONE:
-        write("\n".join(answer.lines))
-    else:
-        tell("\n".join(answer.lines))
-
-
 def emit_error(error: DibsError, exit_code: Exit, *, as_json: bool) -> int:
     if as_json:
-        said = {"code": error.code, "message": str(error), "hint": error.hint}
+        problem = {"code": error.code, "message": str(error), "hint": error.hint}
         if isinstance(error, LeaseLost):
-            said |= {"issue": str(error.issue), "fence": str(error.fence)}
+            problem |= {"issue": str(error.issue), "fence": str(error.fence)}
         if isinstance(error, NotGranted):
-            said |= {"issue": str(error.issue)}
-        write_json({"ok": False, "exit": int(exit_code), "error": said})
+            problem |= {"issue": str(error.issue)}
+        write_json({"ok": False, "exit": int(exit_code), "error": problem})
     else:
         tell(f"dibs: {error}" + (f"\n  {error.hint}" if error.hint else ""))
     return int(exit_code)
@@ -149,26 +154,25 @@ def write(text: str) -> None:
 def write_json(document: Any) -> None:
     import json
 
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, default=_plain) + "\n")
+    def plain(value: object) -> object:
+        if isinstance(value, datetime):
+            return format_instant(value)
+        if isinstance(value, timedelta):
+            return value.total_seconds()
+        return str(value)
+
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, default=plain) + "\n")
 
 
 def tell(text: str) -> None:
-    """For people watching; never part of the answer."""
+    """Print to standard error, for people who watch; never part of the answer."""
     if text:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, datetime):
-        return format_instant(value)
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    return str(value)
-
-
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Columns that line up. By hand, because importing a table costs more than most commands."""
+    """Lines with aligned columns. Importing a library for tables costs more than most commands."""
     cells = [[str(cell) for cell in row] for row in rows]
     widths = [
         max(len(heading), *(len(row[place]) for row in cells)) if cells else len(heading)

@@ -1,4 +1,4 @@
-"""What people say: take, give-back, pause, resume, revoke."""
+"""Commands for people: take, give-back, approve, label, pause, resume, revoke."""
 
 import sys
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from click.termui import confirm
 
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
-from dibs.core.ids import IssueRef, RunId
+from dibs.core.ids import RunId
 from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
 from dibs.frontends.cli.leasing import (
     claimed_lines,
@@ -23,7 +23,6 @@ from dibs.services.claiming import (
     A_PERSON_MAY_OVERLOOK,
     Claimed,
     ClaimOptions,
-    ClaimResult,
 )
 from dibs.services.resuming import NotHeld
 from dibs.services.steering import Approved, NothingToRevoke
@@ -59,33 +58,22 @@ def take_command(
         held = [reason for reason in found.reasons if reason.code is ReasonCode.HELD]
         lines = [f"{ref} would wait: {held[0].text}" if held else f"{ref} would be taken"]
         return Answer({"issue": str(ref), "held": bool(held)}, lines)
-    seconds = wait.total_seconds() if wait is not None else 0.0
-    result = _patiently(context, ref, options, seconds)
-    if not isinstance(result, Claimed):
-        return describe_claim(result)
+    clock = services.adapters.clock
+    wait_s = wait.total_seconds() if wait is not None else 0.0
+    deadline, announced = clock.now() + wait_s, False
+    while not isinstance(result := services.claiming.claim(ref, None, options), Claimed):
+        left = deadline - clock.now()
+        if left <= 0:
+            return describe_claim(result)
+        if not announced:
+            tell(f"{ref} is not free yet; waiting up to {wait_s:.0f} s")
+            announced = True
+        clock.sleep(min(1.0, left))
     note_run(context, result.lease)
     lines = claimed_lines(result.lease)
     return Answer(
         lease_data(result.lease), [*lines, f"  give it back with: dibs give-back {ref.typed}"]
     )
-
-
-def _patiently(
-    context: Context, ref: IssueRef, options: ClaimOptions, seconds: float
-) -> ClaimResult:
-    """Try until it is ours or the patience is over."""
-    clock = context.services.adapters.clock
-    deadline = clock.now() + seconds
-    told = False
-    while True:
-        result = context.services.claiming.claim(ref, None, options)
-        left = deadline - clock.now()
-        if isinstance(result, Claimed) or left <= 0:
-            return result
-        if not told:
-            tell(f"{ref} is not free yet; waiting up to {seconds:.0f} s")
-            told = True
-        clock.sleep(min(1.0, left))
 
 
 @click.command("give-back")
@@ -124,7 +112,7 @@ def give_back_command(
 def approve_command(
     context: Context, issues: Sequence[str], name: str | None, dry_run: bool
 ) -> Answer:
-    """Open the gate that an issue stands before; the next worker moves it on.
+    """Open the gate in front of an issue; the next worker moves the issue on.
 
     Exit 3 if none of the issues stands before a gate.
     """
@@ -175,6 +163,7 @@ def label_command(
 
 
 def _scope(repository: bool, fleet: bool, issues: Sequence[str]) -> PauseScope | None:
+    """The scope of a pause; None if issues are named. Exactly one kind of target must be given."""
     if sum((repository, fleet, bool(issues))) != 1:
         raise click.UsageError("name issues, or --repository, or --fleet")
     if fleet:
@@ -205,7 +194,10 @@ def pause_command(
     name: str | None,
     dry_run: bool,
 ) -> Answer:
-    """Hands off. A paused issue's running work stops; a paused fleet finishes what it has."""
+    """Pause issues, the repository or the whole fleet.
+
+    Running work on a paused issue stops; a paused fleet finishes its running work.
+    """
     scope, by = _scope(repository, fleet, issues), context.holder(name)
     refs = [context.ref(issue) for issue in issues]
     targets = [scope.value] if scope else [str(ref) for ref in refs]
@@ -234,7 +226,10 @@ def resume_command(
     name: str | None,
     dry_run: bool,
 ) -> Answer:
-    """Lift a pause, or re-queue a parked issue with all its attempts. Exit 3 if nothing was."""
+    """Lift a pause, or re-queue a parked issue with all its attempts.
+
+    Exit 3 if none was paused or parked.
+    """
     scope, by = _scope(repository, fleet, issues), context.holder(name)
     refs = [context.ref(issue) for issue in issues]
     if dry_run:
@@ -268,10 +263,10 @@ def revoke_command(
     name: str | None,
     dry_run: bool,
 ) -> Answer:
-    """Take a lease away. The holder reads it at its next renewal, stops and gives the issue back.
+    """Take a lease away. The holder stops at the next renewal, and gives the issue back.
 
-    With --force the lease ends at once, and a holder that is alive goes on beside the next one
-    until it finds out.
+    With --force the lease ends at once, and a holder that is alive works beside the next holder
+    until the next renewal fails.
     """
     ref, services = context.ref(issue), context.services
     services.granting.insist()
@@ -280,7 +275,15 @@ def revoke_command(
         return Answer({"issue": str(ref)}, [f"nobody holds {ref}"], Exit.NOTHING)
     lease = standing.live.lease
     if force and not yes and not dry_run:
-        _confirm_force(ref, lease.holder)
+        risk = (
+            f"{lease.holder} may still be working on {ref}. Ending its lease at once lets another "
+            "start beside it; without --force it is asked to stop first and nobody overlaps."
+        )
+        if not sys.stdin.isatty():
+            hint = "A person must confirm it, and there is nobody to ask here."
+            raise click.UsageError(f"{risk} {hint}")
+        tell(risk)
+        confirm("End it at once?", abort=True, err=True)
     if dry_run:
         return Answer(lease_data(lease), [f"the lease of {lease.holder} on {ref} would be revoked"])
     result = services.steering.revoke(
@@ -295,14 +298,3 @@ def revoke_command(
         {**lease_data(lease), "force": force, "reason": reason},
         [f"{ref}: the lease of {lease.holder} (run {lease.run}) is {how}"],
     )
-
-
-def _confirm_force(ref: IssueRef, holder: str) -> None:
-    risk = (
-        f"{holder} may still be working on {ref}. Ending its lease at once lets another start "
-        "beside it; without --force it is asked to stop first and nobody overlaps."
-    )
-    if not sys.stdin.isatty():
-        raise click.UsageError(f"{risk} A person must confirm it, and there is nobody to ask here.")
-    tell(risk)
-    confirm("End it at once?", abort=True, err=True)

@@ -1,8 +1,8 @@
-"""Setting up: init, config, completion."""
+"""Commands that set up dibs: init, config, completion."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 import click
 
@@ -18,7 +18,6 @@ from dibs.core.pipeline import (
     People,
     PythonCallable,
     Stage,
-    Worktree,
 )
 from dibs.core.references import without_secrets
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
@@ -56,7 +55,7 @@ preset  = "{preset}"
 @as_json
 @answering
 def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> Answer:
-    """Write a dibs.toml and make the backlog ready. Safe to run again; changes no file it finds."""
+    """Write a dibs.toml and make the backlog ready. Safe to run again; keeps existing files."""
     path = context.config_file or context.directory / config.FILE_NAME
     fresh = not path.exists()
     wanted = {"preset": preset, "tracker": tracker}
@@ -95,27 +94,21 @@ def config_show(context: Context) -> Answer:
     lines = [f"from {settings.source}"]
     plain = {key: value for key, value in data.items() if isinstance(value, str | int)}
     lines += [f"  {key:<11} {value}" for key, value in plain.items()]
-    lines += [
-        "",
-        *table(_STAGE_HEADINGS, [_stage_row(stage) for stage in settings.pipeline.stages]),
+    rows = [
+        (
+            stage.name,
+            stage.label,
+            ", ".join(stage.next) or "(end)",
+            _handler(stage),
+            stage.gate.label if isinstance(stage.gate, ApprovalGate) else "",
+            format_duration(stage.terms.ttl),
+            stage.attempts,
+            stage.wip or "",
+        )
+        for stage in settings.pipeline.stages
     ]
-    return Answer(data, lines)
-
-
-_STAGE_HEADINGS = ("stage", "label", "next", "handler", "gate", "ttl", "attempts", "wip")
-
-
-def _stage_row(stage: Stage) -> tuple[object, ...]:
-    return (
-        stage.name,
-        stage.label,
-        ", ".join(stage.next) or "(end)",
-        _handler(stage),
-        stage.gate.label if isinstance(stage.gate, ApprovalGate) else "",
-        format_duration(stage.terms.ttl),
-        stage.attempts,
-        stage.wip or "",
-    )
+    headings = ("stage", "label", "next", "handler", "gate", "ttl", "attempts", "wip")
+    return Answer(data, [*lines, "", *table(headings, rows)])
 
 
 def _handler(stage: Stage) -> str:
@@ -170,6 +163,16 @@ def people_data(people: People) -> dict[str, Any]:
 
 
 def stage_data(stage: Stage) -> dict[str, Any]:
+    worktree: dict[str, str | None]
+    match stage.worktree:
+        case NoWorktree():
+            worktree = {"worktree": None, "worktree_base": None}
+        case OneWorktree(repository, base):
+            worktree = {"worktree": repository, "worktree_base": base}
+        case BundleWorktree(base):
+            worktree = {"worktree": "bundle", "worktree_base": base}
+        case _:
+            assert_never(stage.worktree)
     return {
         "name": stage.name,
         "label": stage.label,
@@ -188,18 +191,8 @@ def stage_data(stage: Stage) -> dict[str, Any]:
         "backoff_max": format_duration(stage.backoff.most),
         "wip": stage.wip,
         "pass_env": list(stage.pass_env),
-        **_worktree(stage.worktree),
+        **worktree,
     }
-
-
-def _worktree(worktree: Worktree) -> dict[str, str | None]:
-    match worktree:
-        case NoWorktree():
-            return {"worktree": None, "worktree_base": None}
-        case OneWorktree(repository, base):
-            return {"worktree": repository, "worktree_base": base}
-        case BundleWorktree(base):
-            return {"worktree": "bundle", "worktree_base": base}
 
 
 @config_command.command("validate")
@@ -207,7 +200,7 @@ def _worktree(worktree: Worktree) -> dict[str, str | None]:
 @as_json
 @answering
 def config_validate(context: Context, file: Path | None) -> Answer:
-    """Check the configuration, or FILE. Exit 1 and say what is wrong, if anything is."""
+    """Check the configuration, or FILE. Exit 1 and name the mistake if invalid."""
     from dibs.wiring.services import refuse_unknown
 
     settings = config.load(file, start=context.directory) if file else context.settings

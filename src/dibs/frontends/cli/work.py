@@ -1,8 +1,8 @@
-"""The worker: dibs work."""
+"""`dibs work`: a worker, until its end or a signal."""
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
@@ -16,10 +16,9 @@ from dibs.core.pipeline import Command
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
 from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, tell
-from dibs.settings.load import Settings
 
 if TYPE_CHECKING:
-    from dibs.services.working import Worker, WorkReport
+    from dibs.services.working import WorkReport
 
 
 @click.command("work")
@@ -49,15 +48,26 @@ def work_command(
     """Serve stages: claim, run the handler, advance; over and over.
 
     The handler gets the issue as JSON on standard input. Exit 0 advances the issue, 75 gives it
-    back, anything else is a failed attempt. SIGTERM finishes or gives back; a second one stops at
-    once.
+    back, any other code is a failed attempt. On SIGTERM handlers may finish, or their issues are
+    given back; a second SIGTERM stops the handlers at once.
     """
     from dibs.services.working import Until
     from dibs.wiring.services import worker_name
 
     if once and drain:
         raise click.UsageError("--once and --drain exclude each other")
-    services = context.connect(_with_command(context.settings, stages, command))
+    settings = context.settings
+    if command is not None:
+        if len(stages) != 1:
+            raise click.UsageError("--run needs exactly one --stage")
+        pipeline = settings.pipeline
+        wanted = pipeline.stage(stages[0]).name
+        changed = tuple(
+            replace(stage, handler=Command(command)) if stage.name == wanted else stage
+            for stage in pipeline.stages
+        )
+        settings = replace(settings, pipeline=replace(pipeline, stages=changed))
+    services = context.connect(settings)
     served = services.serving(stages)
     if dry_run:
         rows = [row for stage in served for row in services.board.ready(stage=stage.name)]
@@ -73,34 +83,24 @@ def work_command(
         stop_grace_s=grace.total_seconds() if grace is not None else None,
         tell=(lambda _: None) if quiet else tell,
     )
-    with _signals(worker) as received:
+    # The first signal lets the work finish, the second stops it.
+    with catching_signals(lambda n: worker.leave() if n == 1 else worker.leave_now()) as received:
         report = worker.run()
     return _answer(report, received, may_be_idle=not (once or drain))
 
 
-def _with_command(settings: Settings, stages: Sequence[str], command: str | None) -> Settings:
-    if command is None:
-        return settings
-    if len(stages) != 1:
-        raise click.UsageError("--run needs exactly one --stage")
-    wanted = settings.pipeline.stage(stages[0]).name
-    changed = tuple(
-        replace(stage, handler=Command(command)) if stage.name == wanted else stage
-        for stage in settings.pipeline.stages
-    )
-    return replace(settings, pipeline=replace(settings.pipeline, stages=changed))
-
-
 @contextmanager
-def _signals(worker: "Worker") -> Iterator[list[int]]:
-    """The first signal lets the work finish, the second stops it."""
+def catching_signals(stop: Callable[[int], None]) -> Iterator[list[int]]:
+    """Collect SIGTERM and SIGINT in a list; for each, call `stop` with the number received so far.
+
+    `stop` runs in a thread, not in the signal handler: the handler may have interrupted a thread
+    that holds a lock, or the very loop for whose end `stop` waits.
+    """
     received: list[int] = []
 
     def on_signal(number: int, _: FrameType | None) -> None:
         received.append(number)
-        # Not in the handler itself: it may have interrupted a thread that holds a lock.
-        leave = worker.leave if len(received) == 1 else worker.leave_now
-        threading.Thread(target=leave, daemon=True).start()
+        threading.Thread(target=stop, args=(len(received),), daemon=True).start()
 
     previous = {
         number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)
@@ -113,6 +113,11 @@ def _signals(worker: "Worker") -> Iterator[list[int]]:
 
 
 def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> Answer:
+    """The counts of a finished worker, with the exit code.
+
+    Without a claim, the exit code is 0 only if the worker may be idle, left on a signal, or did
+    work such as sweeping. Otherwise the exit code gives the reason.
+    """
     data = {
         "attempts": report.attempts,
         "claimed": report.claimed,
