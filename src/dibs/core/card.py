@@ -1,8 +1,8 @@
-"""The claim card and what is said about one: comments for machines first, people second.
+"""Marks: the claim card, the revoke and the shown mark, as comments with a line for machines first.
 
-Decides the one spelling of a card (native dialect, version 1) and reads it back, in whichever
-dialect it comes. Refuses to know when a card is in force: that is `fold`. A comment that is not
-exactly a card is no card; a card of an unknown version is left alone.
+Decides how a mark is spelt (native dialect, version 1), and reads a mark in any dialect. Refuses to
+know when a card is in force: that is `fold`. A comment which is not exactly a mark is no mark; a
+mark of an unknown version is left alone.
 """
 
 import re
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
+from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 _LONGEST_WHY = 200
-_LONGEST_KEPT = 2000
+_LONGEST_CACHED = 2000
 _OPENINGS = ("<!-- claim ", "<!-- revoke ", "<!-- shown ")
 _RUN = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}"
 
@@ -70,17 +71,18 @@ class Card(Struct, frozen=True):
     holder: HolderId = HolderId("")
     stage: StageName = StageName("")
     prev: ServerTime | None = None
-    """The expiry as it was just before the edit that wrote this state; None: never edited."""
+    """The expiry just before the edit that wrote this state; None: the card was never edited."""
     beats: int = 0
+    """How often the lease was renewed."""
     ending: Ending | None = None
     shown: bool = False
-    """Its ending is painted: a second edit, whose `prev` is when the lease ended."""
+    """The labels show the ending: a second edit, whose `prev` is the end of the lease."""
     floor: int = 0
-    """What another store's fences had reached before: the card's own counts from there."""
+    """The highest fence of an earlier store: the fence of a comment lease is this plus its id."""
     fence: int = 0
-    """Where the card only shows a lease: the fence that the store granted."""
+    """The fence granted by an atomic store, on a card that only shows the lease; 0 on others."""
     extra: tuple[tuple[str, str], ...] = ()
-    """Keys this version does not know, kept as they came."""
+    """Fields which this version does not know, kept unchanged."""
 
 
 class RevokeMark(Struct, frozen=True):
@@ -89,14 +91,14 @@ class RevokeMark(Struct, frozen=True):
 
 
 class ShownMark(Struct, frozen=True):
-    """Somebody painted the ending of a run that did not live to do it."""
+    """Another worker painted the ending of this run, which died before painting."""
 
     run: RunId
     extra: tuple[tuple[str, str], ...] = ()
 
 
 class UnknownMark(Struct, frozen=True):
-    """Looks like one of ours, but of another version or not well formed. Left alone."""
+    """A comment which begins like a mark, but is malformed or of another version. Left alone."""
 
     why: str
 
@@ -105,21 +107,24 @@ Mark = Card | RevokeMark | ShownMark | UnknownMark
 
 
 def parse_mark(body: str) -> Mark | None:
-    """Read a comment's first line. None for a comment that is no mark of ours."""
+    """Read a comment's first line, in any dialect. None if the comment does not begin as a mark."""
     if body.startswith(AGENT_OPENINGS):
         body = as_native(body) or ""
     if not body.startswith(_OPENINGS):
         return None
-    return _parse_known(body) if len(body) <= _LONGEST_KEPT else _parse(body)
+    return _parse_cached(body) if len(body) <= _LONGEST_CACHED else _parse(body)
 
 
 def same_mark(body: str, other: str) -> bool:
-    """Whether two comments say the same, whatever somebody signed or added to one of them."""
-    mine = _bare(body)
-    return body == other or (mine is not None and mine == _bare(other))
+    """Whether two comments are equal, or are the same mark apart from unknown fields (`extra`).
+
+    A signature is such a field.
+    """
+    mine = _without_extra(body)
+    return body == other or (mine is not None and mine == _without_extra(other))
 
 
-def _bare(body: str) -> Mark | None:
+def _without_extra(body: str) -> Mark | None:
     match parse_mark(body):
         case Card() | RevokeMark() | ShownMark() as mark:
             return replace(mark, extra=())
@@ -135,8 +140,8 @@ def _parse(body: str) -> Mark:
         return UnknownMark(str(flaw)[:_LONGEST_WHY])
 
 
-_parse_known = lru_cache(maxsize=4096)(_parse)
-"""Every reading of an issue reads all its cards again, and most of them have not changed."""
+_parse_cached = lru_cache(maxsize=4096)(_parse)
+"""Each reading of an issue parses all its cards again, and most cards have not changed."""
 
 
 def _run(fields: Fields) -> RunId:
@@ -191,8 +196,8 @@ def _revoke(fields: Fields) -> RevokeMark:
 
 def _shown(fields: Fields) -> ShownMark:
     run = _run(fields)
-    for told in ("holder", "outcome", "note"):  # for readers of other dialects
-        fields.take(told)
+    for key in ("holder", "outcome", "note"):  # for readers of other dialects
+        fields.take(key)
     return ShownMark(run, extra=fields.rest)
 
 
@@ -221,7 +226,24 @@ def render_card(card: Card) -> str:
         ("floor", str(card.floor) if card.floor else ""),
         ("fence", str(card.fence) if card.fence else ""),
     ]
-    return write_line("claim", fields, card.extra) + "\n" + _sentence(card)
+    holder = f"**{plain(card.holder) or 'an unnamed worker'}**"
+    stage = f"`{plain(card.stage)}`"
+    match card.state:
+        case CardState.BID:
+            sentence = f"{holder} bids for {stage}."
+        case CardState.CONCEDED:
+            sentence = f"{holder} bid for {stage} and conceded."
+        case CardState.HELD:
+            runs = f"the lease runs {describe_span(card.ttl)}"
+            times = f" and was renewed {card.beats} times" if card.beats else ""
+            sentence = f"Claimed by {holder} for {stage}; {runs}{times}."
+        case CardState.RELEASED:
+            how = ending.outcome.value if ending else "released"
+            onward = f" to `{plain(ending.next)}`" if ending and ending.next else ""
+            sentence = f"{holder} ended its lease for {stage}: {how}{onward}."
+        case _:
+            assert_never(card.state)
+    return f"{write_line('claim', fields, card.extra)}\n{sentence}"
 
 
 def render_revoke(revocation: Revocation) -> str:
@@ -238,7 +260,7 @@ def render_revoke(revocation: Revocation) -> str:
 
 
 def render_shown(run: RunId, holder: HolderId = HolderId(""), ending: Ending | None = None) -> str:
-    """`holder` and `ending` are for readers of other dialects: the run says it all."""
+    """Our readers need the run only; `holder` and `ending` are for readers of other dialects."""
     fields = [
         ("run", run),
         ("v", str(VERSION)),
@@ -248,27 +270,3 @@ def render_shown(run: RunId, holder: HolderId = HolderId(""), ending: Ending | N
     ]
     line = write_line("shown", fields)
     return f"{line}\nThe labels now show how the lease of run `{run}` ended."
-
-
-def _sentence(card: Card) -> str:
-    holder = f"**{plain(card.holder) or 'an unnamed worker'}**"
-    stage = f"`{plain(card.stage)}`"
-    match card.state:
-        case CardState.BID:
-            return f"{holder} bids for {stage}."
-        case CardState.CONCEDED:
-            return f"{holder} bid for {stage} and conceded."
-        case CardState.HELD:
-            times = f" and was renewed {card.beats} times" if card.beats else ""
-            return (
-                f"Claimed by {holder} for {stage}; the lease runs {describe_span(card.ttl)}{times}."
-            )
-        case CardState.RELEASED:
-            return f"{holder} ended its lease for {stage}: {_ending_words(card.ending)}."
-
-
-def _ending_words(ending: Ending | None) -> str:
-    if ending is None:
-        return "released"
-    onward = f" to `{plain(ending.next)}`" if ending.next else ""
-    return f"{ending.outcome.value}{onward}"

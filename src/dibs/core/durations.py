@@ -1,12 +1,9 @@
-"""Durations and instants as text, the way people and cards write them.
+"""Durations and instants as text, and the terms of a lease.
 
-Decides the one spelling of `10m`, `1h30m`, `600s` and of RFC 3339 UTC. Knows nothing of which
-durations make sense together: that is `terms` and `config`.
-
-How long a lease runs, how often it is renewed, how early it stops being trusted.
-
-A `LeaseTerms` that exists is coherent; the incoherent one cannot be built and says which pair
-disagrees.
+Decides the one spelling of `10m`, `1h30m`, `600s` and of RFC 3339 UTC, for people and for cards.
+Decides also which durations make sense together in a lease: how long it runs, how often it is
+renewed, how early its holder stops trusting it. A `LeaseTerms` that exists is coherent: building an
+incoherent one raises ValueError and names the pair that disagrees.
 """
 
 import re
@@ -24,7 +21,7 @@ _MAX = timedelta(days=3650)
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read `10m`, `1h30m`, `1.5s`. Raises ValueError that says what was expected."""
+    """Read `10m`, `1h30m`, `1.5s`. Raises ValueError, which names the expected form."""
     compact = text.strip().lower()
     # The length first: looking for parts in a long run of spaces takes the square of its length.
     if len(compact) > 100 or not re.fullmatch(_WHOLE, compact):
@@ -37,7 +34,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(span: timedelta) -> str:
-    """The shortest spelling that `parse_duration` reads back to the same millisecond."""
+    """The shortest spelling which `parse_duration` reads back to the same millisecond."""
     total_ms = round(span.total_seconds() * 1000)
     if total_ms < 0:
         return "-" + format_duration(-span)
@@ -53,13 +50,13 @@ def format_duration(span: timedelta) -> str:
 
 
 def format_seconds(span: timedelta) -> str:
-    """Whole seconds where possible (`600s`), else all of the fraction: the card's spelling."""
+    """The spelling on cards: whole seconds (`600s`), and the exact fraction, if any."""
     whole, rest = divmod(span // timedelta(microseconds=1), 1_000_000)
     return f"{whole}s" if not rest else f"{whole}.{rest:06d}".rstrip("0") + "s"
 
 
 def parse_instant(text: str) -> datetime:
-    """Read an RFC 3339 instant; it must name its zone."""
+    """Read an RFC 3339 instant with a time zone. Raises ValueError."""
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is not None:
@@ -70,7 +67,7 @@ def parse_instant(text: str) -> datetime:
 
 
 def format_instant(moment: datetime) -> str:
-    """RFC 3339 in UTC, exact, with no more digits than there are."""
+    """RFC 3339 in UTC, exact: seconds, milliseconds or microseconds, the shortest that fits."""
     utc = moment.astimezone(UTC)
     fraction = "microseconds" if utc.microsecond % 1000 else "milliseconds"
     spec = fraction if utc.microsecond else "seconds"
@@ -78,7 +75,7 @@ def format_instant(moment: datetime) -> str:
 
 
 def describe_span(span: timedelta) -> str:
-    """A length for people, two units at most: `9m 58s`, `2h`, `under 1s`."""
+    """A duration for people, two units at most: `9m 58s`, `2h`, `under 1s`."""
     seconds = int(abs(span.total_seconds()))
     if seconds == 0:
         return "under 1s"
@@ -97,11 +94,11 @@ class LeaseTerms(Struct, frozen=True):
     ttl: timedelta
     renew_every: timedelta
     margin: timedelta
-    """The time it takes to stop the work."""
+    """The time allowed for stopping the work: trust ends so long before the lease does."""
     max_hold: timedelta = timedelta(days=1)
     """The absolute cap: evicts a wedged worker whose renewal thread is healthy."""
     grain: timedelta = ZERO
-    """The step of the clock that stamps the lease: by so much it may begin earlier than it did."""
+    """The step of the clock that stamps the lease: a stamp may be early by so much."""
 
     def __post_init__(self) -> None:
         if self.ttl < SHORTEST_TTL:
@@ -130,7 +127,7 @@ class LeaseTerms(Struct, frozen=True):
 
     @property
     def trust(self) -> timedelta:
-        """How long after it was asked for a lease is acted upon."""
+        """How long a holder trusts its lease, from the moment before the request for the lease."""
         return self.ttl - self.margin - self.grain
 
     def trusted_until(self, asked_at: LocalTime) -> LocalTime:
@@ -138,7 +135,7 @@ class LeaseTerms(Struct, frozen=True):
         return local_after(asked_at, self.trust)
 
     def stamped_in(self, grain: timedelta) -> "LeaseTerms":
-        """The same terms for a lease that is stamped in such steps. Raises ValueError."""
+        """The same terms, for a tracker with timestamps in steps of `grain`. Raises ValueError."""
         return replace(self, grain=grain)
 
 
@@ -150,7 +147,7 @@ def terms_for(
     margin: timedelta | None = None,
     max_hold: timedelta = timedelta(days=1),
 ) -> LeaseTerms:
-    """Fill in what was not set: renew at ttl/3; a margin of a tenth of the ttl, at most 5 s."""
+    """Fill in the defaults: renew at ttl/3; a margin of a tenth of the ttl, at most 5 s."""
     return LeaseTerms(
         ttl=ttl,
         renew_every=ttl // 3 if renew_every is None else renew_every,

@@ -1,20 +1,17 @@
 """Why an issue may not be claimed, with a reason for every "no".
 
-One function serves the claim, the worker's scan, `dibs ready` and `dibs why`, so they cannot
-disagree. Each reason says the fact and what would have to change; none offers a command that takes
-an issue away from somebody.
+One set of functions (`judge`, `judge_claimable`, `judge_picture`) serves the claim, the worker's
+scan, `dibs ready` and `dibs why`, so they cannot disagree. Each reason states the fact and what
+would have to change; none offers a command that takes an issue away from its holder.
 
-How often an issue failed in its stage, and when it may be tried again.
+Failed attempts are counted from the history of leases: the count survives restarts and is the same
+on every machine. A lost race is no failure; neither is a lease which an operator took away.
 
-Counted from the history of leases, so it survives restarts and is the same on every machine. Lost
-races are not failures; neither is a lease an operator took away.
-
-An approval that names what was approved: a later change of the issue's text voids it.
-
-Whoever wrote an issue may change its text without being allowed to write anywhere else, so what is
-done under an approval must be what a person has read. Decides the spelling of that mark and whether
-the newest one still holds. A label that a person put on by hand names no text, and opens the gate
-as it always did.
+An approval names the text which a person approved, and a later change of the issue's title or body
+voids the approval. The reason: the author of an issue may change its text without the right to
+write anywhere else in the repository, and only text which a person has read may be worked on under
+an approval. This module decides the spelling of the approval mark and whether the newest one still
+holds. Where there is no such mark, a label which a person put on by hand opens the gate alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +25,7 @@ from msgspec.structs import replace
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, StageName, later
-from dibs.core.issue import Comment, Issue, Thread
+from dibs.core.issue import Issue, Thread
 from dibs.core.lease import Outcome, Standing, Try
 from dibs.core.marker import VERSION, plain, read_line, shortened, starts_as, write_line
 from dibs.core.pipeline import ApprovalGate, NoGate, People, Pipeline, Stage
@@ -38,51 +35,46 @@ class Attempts(Struct, frozen=True):
     failed: int = 0
     last_failed_at: ServerTime | None = None
     spent: bool = False
-    """No attempt is left: the issue is to be parked for a person."""
+    """No attempt is left: the next worker parks the issue for a person."""
     rests_until: ServerTime | None = None
-    """The backoff after the last failure that was said; None when there was none."""
+    """The end of the backoff after the last failure, if its handler reported it; else None."""
 
 
 def count_attempts(tries: Sequence[Try], stage: Stage) -> Attempts:
-    """Failures in this stage since the issue last moved, was parked or was returned by a person."""
+    """How often the issue failed in this stage (`failed_tries`), and until when it rests.
+
+    Only a failure which the handler reported is followed by the backoff. After a vanished holder
+    the issue has already rested, until the ttl was over.
+    """
     failed = failed_tries(tries, stage.name)
     last = failed[-1] if failed else None
+    rests_until = None
+    if last is not None and last.ended_at is not None and last.outcome is not None:
+        rests_until = later(last.ended_at, stage.backoff.after(len(failed)))
     return Attempts(
         failed=len(failed),
         last_failed_at=last.ended_at if last else None,
         spent=len(failed) >= stage.attempts,
-        rests_until=_rests_until(last, len(failed), stage),
+        rests_until=rests_until,
     )
 
 
 def failed_tries(tries: Sequence[Try], stage: StageName) -> tuple[Try, ...]:
-    """Those that count, the oldest first."""
+    """The failures in this stage, oldest first, since the count last started afresh.
+
+    The count starts afresh after a try in another stage, after an advance and after a parking:
+    only people take `parked` off, so a try after a parking means that a person re-queued the issue.
+    """
     failed: list[Try] = []
     for attempt in tries:
-        if _starts_afresh(attempt, stage):
+        if attempt.stage != stage or attempt.outcome in (Outcome.ADVANCED, Outcome.PARKED):
             failed = []
-        elif _failed(attempt):
+        elif attempt.ended_at is None or attempt.excused:
+            continue
+        elif attempt.outcome in (Outcome.FAILED, None):
+            # No outcome: the holder vanished. A crash counts, or the issue would loop for ever.
             failed.append(attempt)
     return tuple(failed)
-
-
-def _rests_until(last: Try | None, failed: int, stage: Stage) -> ServerTime | None:
-    """A handler that said it failed is given a rest; a vanished holder's ttl was rest enough."""
-    if last is None or last.ended_at is None or last.outcome is None:
-        return None
-    return later(last.ended_at, stage.backoff.after(failed))
-
-
-def _starts_afresh(attempt: Try, stage: StageName) -> bool:
-    """Parked and tried again means re-queued: only people take `parked` off."""
-    return attempt.stage != stage or attempt.outcome in (Outcome.ADVANCED, Outcome.PARKED)
-
-
-def _failed(attempt: Try) -> bool:
-    if attempt.ended_at is None or attempt.excused:
-        return False
-    # No outcome at all means that the holder vanished: a crash counts, or it would loop for ever.
-    return attempt.outcome in (Outcome.FAILED, None)
 
 
 _KIND = "approved"
@@ -90,11 +82,11 @@ _DIGITS = 32
 
 
 def text_of(issue: Issue) -> str:
-    """A name for what the issue asks for."""
-    asked = f"{len(issue.title)}:{issue.title}{issue.body}"
+    """A digest of the issue's title and body: the name of the text in an approval."""
+    text = f"{len(issue.title)}:{issue.title}{issue.body}"
     from hashlib import sha256  # loads OpenSSL: not at every start
 
-    return sha256(asked.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 
 def render_approval(issue: Issue, stage: str, by: str) -> str:
@@ -104,21 +96,21 @@ def render_approval(issue: Issue, stage: str, by: str) -> str:
 
 
 def changed_since(thread: Thread, stage: str) -> bool:
-    """Whether the newest approval out of this stage names another text than the issue has now."""
-    texts = [text for text in _texts(thread.comments, stage) if text]
-    return bool(texts) and texts[-1] != text_of(thread.issue)
+    """Whether the newest approval out of this stage names another text than the issue has now.
 
-
-def _texts(comments: Iterable[Comment], stage: str) -> Iterable[str]:
-    for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
+    Only approvals by writers count. False if no approval names a text.
+    """
+    newest = ""
+    for comment in sorted(thread.comments, key=lambda comment: (comment.created_at, comment.id)):
         if not comment.by_writer or not starts_as(comment.body, (_KIND,)):
             continue
         try:
             _, fields = read_line(comment.body)
             if fields.take("stage") == stage:
-                yield fields.take("text") or ""
+                newest = fields.take("text") or newest
         except ValueError:
             continue
+    return bool(newest) and newest != text_of(thread.issue)
 
 
 _MOST_NAMED = 3
@@ -159,7 +151,7 @@ class Reason(Struct, frozen=True):
     text: str
     remedy: str
     until: ServerTime | None = None
-    """When it lifts by itself, if it does."""
+    """When the reason lifts by itself; None if it does not."""
 
 
 class PauseScope(StrEnum):
@@ -168,7 +160,7 @@ class PauseScope(StrEnum):
 
 
 class Pause(Struct, frozen=True):
-    """Hands off, said by a person about more than one issue."""
+    """A person's word to leave a whole repository, or the whole fleet's work, alone."""
 
     scope: PauseScope
     reason: str
@@ -182,16 +174,17 @@ class Pause(Struct, frozen=True):
 
 
 class Surroundings(Struct, frozen=True):
-    """What decides besides the issue itself."""
+    """The facts beside the issue itself which decide whether the issue may be claimed."""
 
     pauses: tuple[Pause, ...] = ()
     grace: timedelta = timedelta()
+    """How long an issue rests after a lease which expired without an ending."""
     in_flight: int | None = None
-    """Live leases in the stage, where somebody counted them."""
+    """Live leases in the stage; None if they were not counted."""
     objections: tuple[Reason, ...] = ()
-    """What speaks against granting anything here at all."""
+    """Reasons against granting any lease here, for instance that another store grants."""
     protected: bool = True
-    """The store is atomic and fenced, so that what cannot be undone may run on it."""
+    """The store is atomic and fenced, so that irreversible stages may run on it."""
 
 
 class Verdict(Struct, frozen=True):
@@ -207,129 +200,168 @@ class Verdict(Struct, frozen=True):
 
 
 def judge_picture(issue: Issue, pipeline: Pipeline, worked: StageName | None = None) -> Verdict:
-    """What the issue's own fields say. A scan needs no more; a claim also asks `judge`.
+    """The reasons in the issue's own fields. Enough for a scan; a claim also calls `judge`.
 
-    `worked` is the stage of a lease that nobody ended: its label may have given way to `claimed`.
+    `worked` is the stage of a lease without an ending: its label may have given way to `claimed`.
     """
     given_way = pipeline.worked_stage(issue.labels, worked)
     stages = (given_way,) if given_way is not None else pipeline.stages_of(issue.labels)
-    reasons = [*_closed(issue), *_stage_count(stages, pipeline)]
     stage = stages[0] if len(stages) == 1 else None
-    if stage is not None:
-        reasons += [*_final(stage), *_gate(issue, stage)]
-    somebodys = _people(issue, pipeline.people)
-    return Verdict(stage, (*reasons, *_labels(issue, pipeline), *somebodys))
+    reasons: list[Reason] = []
+    if not issue.open:
+        reasons.append(Reason(ReasonCode.CLOSED, "the issue is closed", "reopen it in the tracker"))
+    if not stages:
+        known = ", ".join(stage.label for stage in pipeline.stages if not stage.final)
+        text, remedy = "it carries no stage label", f"put one of these labels on it: {known}"
+        reasons.append(Reason(ReasonCode.NO_STAGE, text, remedy))
+    elif stage is None:
+        found = ", ".join(stage.label for stage in stages)
+        text = f"it carries {len(stages)} stage labels: {found}"
+        reasons.append(Reason(ReasonCode.SEVERAL_STAGES, text, "look at the plan of: dibs fsck"))
+    else:
+        if stage.final:
+            reasons.append(
+                Reason(
+                    ReasonCode.FINAL_STAGE,
+                    f"stage {stage.name!r} is the end of the pipeline",
+                    "nothing is left to do; put an earlier stage's label on it instead, to run it"
+                    " again",
+                )
+            )
+        match stage.gate:
+            case ApprovalGate(label) if label not in issue.labels:
+                text = f"the gate of stage {stage.name!r} is shut: nobody approved it"
+                remedy = (
+                    f"a person approves it: dibs approve, or the label {label!r} in the tracker"
+                )
+                reasons.append(Reason(ReasonCode.GATE_SHUT, text, remedy))
+            case ApprovalGate() | NoGate():
+                pass
+            case _:
+                assert_never(stage.gate)
+    return Verdict(stage, (*reasons, *_people_reasons(issue, pipeline)))
 
 
 def judge(thread: Thread, standing: Standing, pipeline: Pipeline, around: Surroundings) -> Verdict:
-    """Everything that stands between this issue and a claim."""
+    """All reasons against a claim: the issue's lease first, then those of `judge_claimable`."""
+    issue, now, record = thread.issue, thread.now, standing.record
     claimable = judge_claimable(thread, standing.tries, pipeline, around)
-    lease = _lease(thread.issue, standing, pipeline, around.grace, thread.now)
-    return replace(claimable, reasons=(*lease, *claimable.reasons))
+    reason: Reason | None = None
+    if standing.live is not None:
+        lease, left = standing.live.lease, describe_span(standing.live.remaining)
+        reason = Reason(
+            ReasonCode.HELD,
+            f"{lease.holder} holds it (run {lease.run}, fence {lease.fence}) for another {left}",
+            "wait for it to finish; a lease that is not renewed expires by itself",
+            until=lease.expires_at,
+        )
+    elif standing.unpainted is not None:
+        reason = Reason(
+            ReasonCode.UNPAINTED,
+            "its last run ended but its labels do not show it yet",
+            "the next worker that wants it, or dibs fsck, finishes the labels",
+        )
+    elif standing.bidding_until is not None and now < standing.bidding_until:
+        reason = Reason(
+            ReasonCode.BID_PENDING,
+            "somebody has bid for it and not yet confirmed",
+            "wait: the bid is confirmed, conceded or expires",
+            until=standing.bidding_until,
+        )
+    elif record is not None and record.ending is None:
+        free_at = later(record.lease.expires_at, around.grace)
+        if record.as_of < free_at:
+            reason = Reason(
+                ReasonCode.IN_GRACE,
+                f"the lease of {record.lease.holder} expired and its grace is not over",
+                "wait for the grace to pass",
+                until=free_at,
+            )
+    elif pipeline.labels.claimed in issue.labels and (
+        record is None or not pipeline.stages_of(issue.labels)
+    ):
+        free_at = abandoned_at(issue, pipeline)
+        if now < free_at:
+            reason = Reason(
+                ReasonCode.CLAIM_LABEL_ONLY,
+                f"it carries {pipeline.labels.claimed!r} but no card says whose it is",
+                "wait one ttl since its last change; then it counts as abandoned",
+                until=free_at,
+            )
+    reasons = claimable.reasons if reason is None else (reason, *claimable.reasons)
+    return replace(claimable, reasons=reasons)
 
 
 def judge_claimable(
     thread: Thread, tries: Sequence[Try], pipeline: Pipeline, around: Surroundings
 ) -> Verdict:
-    """The same without the question who holds it: for one who was just granted the lease."""
+    """The reasons of `judge` apart from the lease: for a bidder which was just granted the lease.
+
+    Reasons which depend on the stage are left out if the stage is in doubt.
+    """
     issue, now = thread.issue, thread.now
     last = tries[-1] if tries else None
     worked = last.stage if last is not None and last.outcome is None else None
     picture = judge_picture(issue, pipeline, worked)
-    reasons = [*around.objections, *_pauses(issue, around.pauses), *picture.reasons]
-    reasons += _markers(thread, pipeline.people)
+    reasons = [*around.objections, *_pause_reasons(issue, around.pauses), *picture.reasons]
+    reasons += _foreign_reasons(thread, pipeline.people)
     if not thread.complete:
-        reasons.append(_unreadable(thread))
+        reasons.append(
+            Reason(
+                ReasonCode.UNREADABLE,
+                f"only {len(thread.comments)} of {issue.comment_count} comments could be read"
+                if len(thread.comments) < issue.comment_count
+                else "not every page of its comments could be read",
+                "read it again: an incomplete list decides nothing",
+            )
+        )
     stage = picture.stage
     if stage is None:
         return Verdict(stage, tuple(reasons))
     if stage.irreversible and not around.protected:
-        reasons.append(_unprotected(stage))
-    reasons += _approved_another(thread, stage)
+        text = (
+            f"stage {stage.name!r} cannot be undone, and the lease store is not atomic and fenced"
+        )
+        remedy = "keep leases in an atomic store (see: dibs stores), or say irreversible = false"
+        reasons.append(Reason(ReasonCode.UNPROTECTED, text, remedy))
+    approved = isinstance(stage.gate, ApprovalGate) and stage.gate.label in issue.labels
+    if approved and changed_since(thread, stage.name):
+        text = f"its text was changed after somebody approved it out of stage {stage.name!r}"
+        remedy = "a person reads it again and approves it: dibs approve"
+        reasons.append(Reason(ReasonCode.GATE_SHUT, text, remedy))
     attempts = count_attempts(tries, stage)
+    failed, until = attempts.failed, attempts.rests_until
     if attempts.spent:
-        reasons.append(_spent(stage, attempts.failed))
-    elif attempts.rests_until is not None and now < attempts.rests_until:
-        reasons.append(_resting(attempts.rests_until, attempts.failed, stage, now))
+        text = f"it failed {failed} times in stage {stage.name!r}, which allows {stage.attempts}"
+        remedy = "the next worker parks it for a person"
+        reasons.append(Reason(ReasonCode.ATTEMPTS_SPENT, text, remedy))
+    elif until is not None and now < until:
+        rest = describe_span(until - now)
+        text = f"attempt {failed} of {stage.attempts} failed; it rests another {rest}"
+        remedy = "wait for the backoff to pass"
+        reasons.append(Reason(ReasonCode.BACKING_OFF, text, remedy, until=until))
     if stage.wip is not None and around.in_flight is not None and around.in_flight >= stage.wip:
         reasons.append(over_limit(stage, around.in_flight))
-    return Verdict(stage, tuple(reasons), attempts.failed)
+    return Verdict(stage, tuple(reasons), failed)
 
 
 def abandoned_at(issue: Issue, pipeline: Pipeline) -> ServerTime:
-    """When a claimed label that no card explains stops counting: one ttl after the last change."""
+    """When a `claimed` label without a card stops counting: a ttl after the issue's last change."""
     stages = pipeline.stages_of(issue.labels) or pipeline.stages
     return later(issue.updated_at, stages[0].terms.ttl)
 
 
 def vetoed(issue: Issue, pipeline: Pipeline) -> str | None:
-    """Why running work must stop, from what a person did to the issue; None to go on."""
+    """Why a person wants running work to stop (closed issue, veto label); None to go on."""
     if not issue.open:
         return "the issue was closed"
     labels = sorted(issue.labels & pipeline.vetoes)
     return f"a person put {labels[0]!r} on the issue" if labels else None
 
 
-def _closed(issue: Issue) -> Iterable[Reason]:
-    if not issue.open:
-        yield Reason(ReasonCode.CLOSED, "the issue is closed", "reopen it in the tracker")
-
-
-def _stage_count(stages: tuple[Stage, ...], pipeline: Pipeline) -> Iterable[Reason]:
-    if not stages:
-        known = ", ".join(stage.label for stage in pipeline.stages if not stage.final)
-        yield Reason(
-            ReasonCode.NO_STAGE,
-            "it carries no stage label",
-            f"put one of these labels on it: {known}",
-        )
-    elif len(stages) > 1:
-        found = ", ".join(stage.label for stage in stages)
-        yield Reason(
-            ReasonCode.SEVERAL_STAGES,
-            f"it carries {len(stages)} stage labels: {found}",
-            "look at the plan of: dibs fsck",
-        )
-
-
-def _final(stage: Stage) -> Iterable[Reason]:
-    if stage.final:
-        yield Reason(
-            ReasonCode.FINAL_STAGE,
-            f"stage {stage.name!r} is the end of the pipeline",
-            "nothing is left to do; put an earlier stage's label on it instead, to run it again",
-        )
-
-
-def _gate(issue: Issue, stage: Stage) -> Iterable[Reason]:
-    match stage.gate:
-        case NoGate():
-            return
-        case ApprovalGate(label):
-            if label not in issue.labels:
-                yield Reason(
-                    ReasonCode.GATE_SHUT,
-                    f"the gate of stage {stage.name!r} is shut: nobody approved it",
-                    f"a person approves it: dibs approve, or the label {label!r} in the tracker",
-                )
-        case _:
-            assert_never(stage.gate)
-
-
-def _approved_another(thread: Thread, stage: Stage) -> Iterable[Reason]:
-    """The approval is there, and names a text that the issue does not have any more."""
-    gate = stage.gate
-    approved = isinstance(gate, ApprovalGate) and gate.label in thread.issue.labels
-    if approved and changed_since(thread, stage.name):
-        yield Reason(
-            ReasonCode.GATE_SHUT,
-            f"its text was changed after somebody approved it out of stage {stage.name!r}",
-            "a person reads it again and approves it: dibs approve",
-        )
-
-
-def _labels(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
-    marks = pipeline.labels
+def _people_reasons(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
+    """Reasons by people: pause, parking and blocker labels, assignments, open pull requests."""
+    marks, people = pipeline.labels, pipeline.people
     if marks.paused in issue.labels:
         yield Reason(
             ReasonCode.PAUSED,
@@ -348,36 +380,13 @@ def _labels(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
             f"the label {label!r} keeps workers off",
             f"take the label {label!r} off in the tracker",
         )
-
-
-def _pauses(issue: Issue, pauses: tuple[Pause, ...]) -> Iterable[Reason]:
-    for pause in pauses:
-        said = f"{pause.by or 'somebody'} said so at {format_instant(pause.since)}: {pause.reason}"
-        match pause.scope:
-            case PauseScope.FLEET:
-                yield Reason(
-                    ReasonCode.FLEET_PAUSED,
-                    f"the fleet is paused; {said}",
-                    f"ask {pause.by or 'whoever said so'} to resume the fleet",
-                )
-            case PauseScope.REPOSITORY if pause.repo == issue.ref.repo:
-                yield Reason(
-                    ReasonCode.REPOSITORY_PAUSED,
-                    f"the repository is paused; {said}",
-                    f"ask {pause.by or 'whoever said so'} to resume the repository",
-                )
-            case PauseScope.REPOSITORY:
-                pass
-            case _:
-                assert_never(pause.scope)
-
-
-def _people(issue: Issue, people: People) -> Iterable[Reason]:
     if assigned := people.assigned(issue):
-        names = _listed([person.login for person in assigned])
+        names = [person.login for person in assigned[:_MOST_NAMED]]
+        if len(assigned) > _MOST_NAMED:
+            names.append(f"{len(assigned) - _MOST_NAMED} more")
         yield Reason(
             ReasonCode.ASSIGNED,
-            f"it is assigned to {names}",
+            f"it is assigned to {' and '.join(names)}",
             "whoever has it works it, or takes the assignment off in the tracker; "
             "accounts of the fleet are named in [people] fleet",
         )
@@ -389,7 +398,31 @@ def _people(issue: Issue, people: People) -> Iterable[Reason]:
         )
 
 
-def _markers(thread: Thread, people: People) -> Iterable[Reason]:
+def _pause_reasons(issue: Issue, pauses: tuple[Pause, ...]) -> Iterable[Reason]:
+    for pause in pauses:
+        by_whom = (
+            f"{pause.by or 'somebody'} said so at {format_instant(pause.since)}: {pause.reason}"
+        )
+        match pause.scope:
+            case PauseScope.FLEET:
+                yield Reason(
+                    ReasonCode.FLEET_PAUSED,
+                    f"the fleet is paused; {by_whom}",
+                    f"ask {pause.by or 'whoever said so'} to resume the fleet",
+                )
+            case PauseScope.REPOSITORY if pause.repo == issue.ref.repo:
+                yield Reason(
+                    ReasonCode.REPOSITORY_PAUSED,
+                    f"the repository is paused; {by_whom}",
+                    f"ask {pause.by or 'whoever said so'} to resume the repository",
+                )
+            case PauseScope.REPOSITORY:
+                pass
+            case _:
+                assert_never(pause.scope)
+
+
+def _foreign_reasons(thread: Thread, people: People) -> Iterable[Reason]:
     if not people.markers:
         return
     found = foreign_claims(thread.comments, now=thread.now, ttl=people.marker_ttl)
@@ -404,89 +437,8 @@ def _markers(thread: Thread, people: People) -> Iterable[Reason]:
         )
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
-    return " and ".join([*names[:_MOST_NAMED], *more])
-
-
-def _lease(
-    issue: Issue, standing: Standing, pipeline: Pipeline, grace: timedelta, now: ServerTime
-) -> Iterable[Reason]:
-    record = standing.record
-    if standing.live is not None:
-        holder, left = standing.live.lease, describe_span(standing.live.remaining)
-        yield Reason(
-            ReasonCode.HELD,
-            f"{holder.holder} holds it (run {holder.run}, fence {holder.fence}) for another {left}",
-            "wait for it to finish; a lease that is not renewed expires by itself",
-            until=holder.expires_at,
-        )
-    elif standing.unpainted is not None:
-        yield Reason(
-            ReasonCode.UNPAINTED,
-            "its last run ended but its labels do not show it yet",
-            "the next worker that wants it, or dibs fsck, finishes the labels",
-        )
-    elif standing.bidding_until is not None and now < standing.bidding_until:
-        yield Reason(
-            ReasonCode.BID_PENDING,
-            "somebody has bid for it and not yet confirmed",
-            "wait: the bid is confirmed, conceded or expires",
-            until=standing.bidding_until,
-        )
-    elif record is not None and record.ending is None:
-        free_at = later(record.lease.expires_at, grace)
-        if record.as_of < free_at:
-            yield Reason(
-                ReasonCode.IN_GRACE,
-                f"the lease of {record.lease.holder} expired and its grace is not over",
-                "wait for the grace to pass",
-                until=free_at,
-            )
-    elif pipeline.labels.claimed in issue.labels and (
-        record is None or not pipeline.stages_of(issue.labels)
-    ):
-        yield from _claim_label_only(issue, pipeline, now)
-
-
-def _claim_label_only(issue: Issue, pipeline: Pipeline, now: ServerTime) -> Iterable[Reason]:
-    free_at = abandoned_at(issue, pipeline)
-    if now < free_at:
-        yield Reason(
-            ReasonCode.CLAIM_LABEL_ONLY,
-            f"it carries {pipeline.labels.claimed!r} but no card says whose it is",
-            "wait one ttl since its last change; then it counts as abandoned",
-            until=free_at,
-        )
-
-
-def _spent(stage: Stage, failed: int) -> Reason:
-    return Reason(
-        ReasonCode.ATTEMPTS_SPENT,
-        f"it failed {failed} times in stage {stage.name!r}, which allows {stage.attempts}",
-        "the next worker parks it for a person",
-    )
-
-
-def _resting(until: ServerTime, failed: int, stage: Stage, now: ServerTime) -> Reason:
-    return Reason(
-        ReasonCode.BACKING_OFF,
-        f"attempt {failed} of {stage.attempts} failed; it rests another "
-        f"{describe_span(until - now)}",
-        "wait for the backoff to pass",
-        until=until,
-    )
-
-
-def _unprotected(stage: Stage) -> Reason:
-    return Reason(
-        ReasonCode.UNPROTECTED,
-        f"stage {stage.name!r} cannot be undone, and the lease store is not atomic and fenced",
-        "keep leases in an atomic store (see: dibs stores), or say irreversible = false",
-    )
-
-
 def regressed(granted: Fence, seen: Fence) -> Reason:
+    """The reason for giving back a grant: its fence is not above `seen`, granted earlier."""
     return Reason(
         ReasonCode.FENCE_REGRESSED,
         f"the store granted fence {granted}, but {seen} is shown as granted before",
@@ -495,19 +447,10 @@ def regressed(granted: Fence, seen: Fence) -> Reason:
 
 
 def over_limit(stage: Stage, in_flight: int, *, wanted: int = 1) -> Reason:
+    """The reason for a stage at its `wip` limit; `wanted` is the size of the bundle to claim."""
     together = f", and {wanted} are worked together" if wanted > 1 else ""
     return Reason(
         ReasonCode.WIP_LIMIT,
         f"stage {stage.name!r} has {in_flight} of at most {stage.wip} issues in flight{together}",
         "wait for one of them to finish, or raise the stage's wip",
-    )
-
-
-def _unreadable(thread: Thread) -> Reason:
-    return Reason(
-        ReasonCode.UNREADABLE,
-        f"only {len(thread.comments)} of {thread.issue.comment_count} comments could be read"
-        if len(thread.comments) < thread.issue.comment_count
-        else "not every page of its comments could be read",
-        "read it again: an incomplete list decides nothing",
     )

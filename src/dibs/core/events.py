@@ -1,10 +1,10 @@
-"""Past-tense facts that services append to the journal, for people who ask afterwards.
+"""Events, which services append to the journal, and steps, at which a crash must do no harm.
 
-The points at which a crash must do no harm, named.
+An `Event` is a fact in the past tense, for people who ask afterwards.
 
-Every service reports each step it has passed through its `Reached` callable. Production does
-nothing with it; `DIBS_FAILPOINT` kills the process there, and the simulator switches there. The
-acceptance tests walk this very list, so a step that is added is a step that is tested.
+A `Step` is a named point in a service. The service calls its `Reached` callable after each step.
+Production does nothing there; `DIBS_FAILPOINT` kills the process there, and the simulator switches
+between workers there. The acceptance tests walk the list of steps, so each new step is tested.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class EventKind(StrEnum):
     RENEWED = "renewed"
     """A lease was renewed."""
     FENCE_REGRESSED = "fence_regressed"
-    """A grant's fence was not above all before it; the grant was given back."""
+    """The fence of a grant was not above all earlier ones; the grant was given back."""
     LEASE_LOST = "lease_lost"
     """A holder stopped trusting its lease before it was done."""
     HANDLER_STARTED = "handler_started"
@@ -32,7 +32,7 @@ class EventKind(StrEnum):
     HANDLER_EXITED = "handler_exited"
     """The stage's handler ended, by itself or stopped."""
     WORK_KEPT = "work_kept"
-    """What only a run's working tree had was kept under a ref, or left where it was."""
+    """Work that existed only in a run's working tree was kept under a ref, or left in the tree."""
     ADVANCED = "advanced"
     """An issue moved to its next stage."""
     RETURNED = "returned"
@@ -44,13 +44,13 @@ class EventKind(StrEnum):
     FINISH_REFUSED = "finish_refused"
     """A holder that had lost its lease tried to finish and was refused."""
     ROLLED_FORWARD = "rolled_forward"
-    """Somebody finished painting what a vanished holder had decided."""
+    """Another worker finished painting the ending of a vanished holder."""
     FREED = "freed"
-    """Labels of a lease that was over were taken off."""
+    """The labels of a lease that was over were taken off."""
     REVOKED = "revoked"
-    """An operator took a lease away, or asked for it."""
+    """An operator took a lease away, or asked its holder to stop."""
     APPROVED = "approved"
-    """A person opened the gate an issue stood before."""
+    """A person opened the gate of an issue's stage."""
     PAUSED = "paused"
     """A person said hands off."""
     RESUMED = "resumed"
@@ -71,7 +71,7 @@ class Event(Struct, frozen=True):
 def about(
     kind: EventKind, lease: Lease | Bid, *, at: ServerTime | None = None, **detail: str
 ) -> Event:
-    """A fact about one lease, or about a bid for one; empty details are left out."""
+    """An event about a lease, or about a bid for a lease; empty details are left out."""
     return Event(
         kind,
         issue=lease.issue,
@@ -85,6 +85,8 @@ def about(
 
 
 class Step(StrEnum):
+    """The steps of a claim, a renewal and a finish."""
+
     CLAIM_STARTED = "claim.started"
     CLAIM_BID = "claim.bid"
     CLAIM_SETTLED = "claim.settled"
@@ -110,4 +112,4 @@ Reached = Callable[[Step], None]
 
 
 def unwatched(step: Step) -> None:
-    """The production observer: passing a step costs one call and does nothing."""
+    """The `Reached` of production: a step costs a call and has no effect."""

@@ -1,10 +1,10 @@
-"""Who holds an issue, from its cards alone: the expiry rule and the fold of the claim protocol.
+"""The fold: who holds an issue, from its cards alone; and the proof that a bid has won.
 
-A pure function of the complete list of comments: its verdict is the same for every reader. It looks
-at server times and ids only; no worker's clock takes part. (docs/concepts/protocol.md, sections 3
-and 8.)
+`fold` and `expiry` are pure functions of the complete list of comments, so every reader comes to
+the same verdict. They look at server times and comment ids only; no worker's clock takes part.
+(docs/concepts/protocol.md, sections 3 and 8.)
 
-Whether a bid has won: only on proof, never on doubt. (The protocol's section 4, step 4.)
+`prove` lets a bid win only on proof, never on doubt. (The protocol's section 4, step 4.)
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,14 +21,17 @@ from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation, Standing
 
 
 class FoldRules(Struct, frozen=True):
-    """What every reader must agree on."""
+    """The settings on which all readers must agree."""
 
     max_ttl: timedelta = timedelta(days=1)
-    """A card that asks for more is not a card."""
+    """A card with a longer ttl is not a card."""
     settle: timedelta = ZERO
+    """How late a reader may see a write; a graceful revoke gives notice of a ttl plus this."""
 
 
 class PostedCard(Struct, frozen=True):
+    """A card with the id and the times which the server gave its comment."""
+
     card: Card
     id: int
     created_at: ServerTime
@@ -41,21 +44,26 @@ class PostedRevoke(Struct, frozen=True):
 
 
 class Marks(Struct, frozen=True):
-    """The believable marks of a thread: cards in the server's order, revokes by run."""
+    """The marks in a list of comments which count: cards in the server's order, revokes by run."""
 
     cards: tuple[PostedCard, ...]
     revokes: Mapping[RunId, tuple[PostedRevoke, ...]]
     shown: Mapping[RunId, ServerTime] = field(default_factory=dict)
-    """When somebody else last said that a run's ending is painted."""
+    """Time of the last shown mark for a run: another worker has painted its ending."""
 
 
 def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
-    """Pick out what counts: well formed, by an author with write access, within the maximum ttl."""
+    """Collect the marks which count: well formed, by a writer, ttl above zero and within `max_ttl`.
+
+    Each card gets the highest floor among itself and all earlier cards. The fence of a card for an
+    atomic store's lease is a floor for later cards: a later bid by comment must outrank the leases
+    of the store.
+    """
     cards: list[PostedCard] = []
     revokes: dict[RunId, tuple[PostedRevoke, ...]] = {}
     shown: dict[RunId, ServerTime] = {}
     floor = 0
-    for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
+    for comment in sorted(comments, key=lambda comment: (comment.created_at, comment.id)):
         if not comment.by_writer:
             continue
         mark = parse_mark(comment.body)
@@ -63,40 +71,38 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
             floor = max(floor, mark.floor)
             card = mark if mark.floor == floor else replace(mark, floor=floor)
             cards.append(PostedCard(card, comment.id, comment.created_at, comment.updated_at))
-            floor = max(
-                floor, mark.fence
-            )  # whoever bids by comment after a store has to outrank it
+            floor = max(floor, mark.fence)
         elif isinstance(mark, RevokeMark):
             run = mark.revocation.run
             revokes[run] = (*revokes.get(run, ()), PostedRevoke(mark, comment.created_at))
         elif isinstance(mark, ShownMark):
             shown[mark.run] = comment.created_at
         elif mark is None:
-            for taken in _taken_away(comment, cards):
-                run = taken.mark.revocation.run
-                revokes[run] = (*revokes.get(run, ()), taken)
+            for revoke in _revokes_in_release(comment, cards):
+                run = revoke.mark.revocation.run
+                revokes[run] = (*revokes.get(run, ()), revoke)
     return Marks(tuple(cards), revokes, shown)
 
 
-def _taken_away(comment: Comment, cards: Sequence[PostedCard]) -> Iterator[PostedRevoke]:
-    """A runner of the issue-claim state machine released a lease of ours: it swept it by its age.
+def _revokes_in_release(comment: Comment, cards: Sequence[PostedCard]) -> Iterator[PostedRevoke]:
+    """Read a release of our leases by a runner of the issue-claim state machine as revokes.
 
-    It takes the issue for free from then on. Heard like any revoke, the holder stops; and whoever
-    reads cards leaves it the time to.
+    The runner swept a lease of ours by its age and takes the issue for free from now on. As with
+    any graceful revoke, the holder stops, and readers of cards give the holder time to stop.
     """
     released = others_release(comment.body)
     if released is None:
         return
-    key, said = released
+    key, fields = released
     for posted in cards:
         if key_of(posted.card.holder, posted.card.run) == key:
-            by, reason = said.get("swept_by", key[0]), said.get("outcome", "released")
+            by, reason = fields.get("swept_by", key[0]), fields.get("outcome", "released")
             revocation = Revocation(posted.card.run, by, reason)
             yield PostedRevoke(RevokeMark(revocation), comment.created_at)
 
 
 def highest_fence(marks: Marks) -> Fence:
-    """The highest that any lease shown on the issue had: no store may grant it again."""
+    """The highest fence of the leases shown on the issue: a store may only grant higher fences."""
     leases = (posted for posted in marks.cards if confirmed(posted.card))
     fences = (posted.card.fence or posted.card.floor + posted.id for posted in leases)
     return Fence(max(fences, default=0))
@@ -110,16 +116,19 @@ def without_run(marks: Marks, run: RunId | None) -> Marks:
 
 
 def counted_in_time(posted: PostedCard) -> bool:
-    """Whether the card's last edit landed before the expiry it was written against.
+    """Whether the card's last edit landed before `prev`, the expiry at the time of the edit.
 
-    The edit that says `shown` comes after the end and repeats an ending that counted.
+    A card without an edit counts. The edit which adds `shown` always counts: the edit comes after
+    the end of the lease and repeats an ending which counted.
     """
     prev = posted.card.prev
     return prev is None or posted.card.shown or posted.updated_at < prev
 
 
 def landed_at(posted: PostedCard) -> ServerTime:
-    """When the state it is in was written; never after the edit that repeats it."""
+    """When the card's state was written. With `shown`: the end of the lease, which `prev` records,
+    and at the latest the edit which added `shown`.
+    """
     card = posted.card
     if card.shown and card.prev is not None:
         return min(card.prev, posted.updated_at)
@@ -127,8 +136,11 @@ def landed_at(posted: PostedCard) -> ServerTime:
 
 
 def expiry(posted: PostedCard, revokes: Sequence[PostedRevoke], rules: FoldRules) -> ServerTime:
-    """When the card stops being in force. Server times only."""
-    ends_at = _expiry_by_itself(posted)
+    """When the card stops being in force, by server times only.
+
+    A forced revoke ends the card at once; a graceful one after the ttl and the settle time.
+    """
+    ends_at = _expiry_without_revokes(posted)
     for revoke in revokes:
         if revoke.mark.revocation.force:
             ends_at = min(ends_at, revoke.created_at)
@@ -137,7 +149,7 @@ def expiry(posted: PostedCard, revokes: Sequence[PostedRevoke], rules: FoldRules
     return ends_at
 
 
-def _expiry_by_itself(posted: PostedCard) -> ServerTime:
+def _expiry_without_revokes(posted: PostedCard) -> ServerTime:
     card = posted.card
     if card.prev is None:
         return later(posted.created_at, card.ttl)
@@ -153,26 +165,28 @@ def _expiry_by_itself(posted: PostedCard) -> ServerTime:
 def ending_of(
     posted: PostedCard, revokes: Sequence[PostedRevoke], rules: FoldRules
 ) -> Ending | None:
-    """What its holder decided, if that landed while the lease was still in force."""
+    """The holder's ending, if the ending landed while the lease was in force.
+
+    A forced revoke no later than the ending voids the ending: at equal times the revoke wins.
+    """
     if posted.card.state is not CardState.RELEASED or not counted_in_time(posted):
         return None
-    if expiry(posted, revokes, rules) < landed_at(posted) or _forestalled(posted, revokes):
+    ended_at = landed_at(posted)
+    if expiry(posted, revokes, rules) < ended_at:
+        return None
+    if any(one.mark.revocation.force and one.created_at <= ended_at for one in revokes):
         return None
     return posted.card.ending or Ending(Outcome.RETURNED)
 
 
-def _forestalled(posted: PostedCard, revokes: Sequence[PostedRevoke]) -> bool:
-    """By force, and that counts from its own instant on: of two equal times it is the first."""
-    forced = (one.created_at for one in revokes if one.mark.revocation.force)
-    return any(at <= landed_at(posted) for at in forced)
-
-
 def confirmed(card: Card) -> bool:
-    """Whether its bidder ever proved a win. A conceded card never was."""
+    """Whether the bidder ever proved a win (held or released). A conceded card never was a win."""
     return card.state in (CardState.HELD, CardState.RELEASED)
 
 
 class Folded(Struct, frozen=True):
+    """The result of `fold`: the current card and its expiry; both None without a card."""
+
     current: PostedCard | None
     expires_at: ServerTime | None
 
@@ -181,7 +195,11 @@ class Folded(Struct, frozen=True):
 
 
 def fold(marks: Marks, rules: FoldRules) -> Folded:
-    """Which card is current. A card created while another was in force never counts."""
+    """Find the current card.
+
+    A card replaces the current card if the current card had ended when the card was created, or if
+    the card is confirmed. So an unconfirmed card, posted while another was in force, never counts.
+    """
     current: PostedCard | None = None
     ends_at: ServerTime | None = None
     for posted in marks.cards:
@@ -192,74 +210,83 @@ def fold(marks: Marks, rules: FoldRules) -> Folded:
 
 
 def tries_on_comments(marks: Marks, rules: FoldRules, now: ServerTime) -> tuple[Try, ...]:
-    """The confirmed leases in order, judged by the cards' own times."""
-    found = []
+    """The confirmed leases in order, judged by the times of their cards.
+
+    A lease is excused if a revoke came before the expiry which its card would have had alone.
+    """
+    tries = []
     for posted in marks.cards:
         if not confirmed(posted.card):
             continue
         revokes = marks.revokes.get(posted.card.run, ())
         ends_at = expiry(posted, revokes, rules)
-        said = ending_of(posted, revokes, rules)
-        over = said is not None or now >= ends_at
-        found.append(
+        ending = ending_of(posted, revokes, rules)
+        over = ending is not None or now >= ends_at
+        tries.append(
             Try(
                 run=posted.card.run,
                 stage=posted.card.stage,
                 ended_at=ends_at if over else None,
-                outcome=said.outcome if said else None,
-                excused=any(one.created_at < _expiry_by_itself(posted) for one in revokes),
+                outcome=ending.outcome if ending else None,
+                excused=any(one.created_at < _expiry_without_revokes(posted) for one in revokes),
             )
         )
-    return tuple(found)
+    return tuple(tries)
 
 
 def tries_on_picture(marks: Marks, record: Record | None) -> tuple[Try, ...]:
-    """The same for cards that only show what an atomic store decided: the store's word counts."""
-    shown = (posted for posted in marks.cards if confirmed(posted.card))
-    return tuple(_pictured(posted, marks, record) for posted in shown)
+    """The confirmed leases in order, where an atomic store decides and cards only show its leases.
 
-
-def _pictured(posted: PostedCard, marks: Marks, record: Record | None) -> Try:
-    said = posted.card.ending
-    running = False
-    if record is not None and record.lease.run == posted.card.run:
-        # The holder may have died between its decision and the card that shows it.
-        said = said or record.ending
-        running = record.live
-    return Try(
-        run=posted.card.run,
-        stage=posted.card.stage,
-        ended_at=None if running else posted.updated_at,
-        outcome=said.outcome if said else None,
-        excused=posted.card.run in marks.revokes,
-    )
+    The store's record counts more than the card of the same run: the holder may have died between
+    its decision and the edit of the card.
+    """
+    tries = []
+    for posted in marks.cards:
+        if not confirmed(posted.card):
+            continue
+        ending, running = posted.card.ending, False
+        if record is not None and record.lease.run == posted.card.run:
+            ending, running = ending or record.ending, record.live
+        tries.append(
+            Try(
+                run=posted.card.run,
+                stage=posted.card.stage,
+                ended_at=None if running else posted.updated_at,
+                outcome=ending.outcome if ending else None,
+                excused=posted.card.run in marks.revokes,
+            )
+        )
+    return tuple(tries)
 
 
 def shows_ending(comments: Iterable[Comment], run: RunId) -> bool:
-    """Whether this run's card, or somebody for it, says that its ending is painted."""
+    """Whether the run's card, or a shown mark by another worker, marks the ending as shown."""
     return said_shown_at(comments, run) is not None
 
 
 def said_shown_at(comments: Iterable[Comment], run: RunId) -> ServerTime | None:
-    """When that was last said; None if nobody has.
+    """When the run's ending was last marked as shown; None if never.
 
-    The last, not the first: whoever counts from it waits too long rather than not long enough.
+    The last time, not the first: a caller who waits from then on waits rather too long than too
+    short.
     """
     marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
-    said = [
+    times = [
         at
         for posted in marks.cards
         if posted.card.run == run
         and posted.card.state is CardState.RELEASED
-        and _said_to_be_shown(posted, marks)
+        and _is_shown(posted, marks)
         for at in (posted.updated_at if posted.card.shown else None, marks.shown.get(run))
         if at is not None
     ]
-    return max(said, default=None)
+    return max(times, default=None)
 
 
 def cards_that_counted(comments: Iterable[Comment]) -> tuple[Card, ...]:
-    """The cards of leases that were held, in the server's order: where an issue has been."""
+    """The cards of confirmed leases with the last edit in time, in the server's order: the path of
+    the issue through the stages.
+    """
     marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
     return tuple(
         posted.card for posted in marks.cards if confirmed(posted.card) and counted_in_time(posted)
@@ -267,7 +294,7 @@ def cards_that_counted(comments: Iterable[Comment]) -> tuple[Card, ...]:
 
 
 def card_of(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
-    """The lease as its card says it, against the expiry its holder knows of."""
+    """The card of a lease in this state; `prev` is the expiry known to the holder."""
     return Card(
         run=lease.run,
         ttl=lease.ttl,
@@ -281,7 +308,7 @@ def card_of(lease: Lease, state: CardState, ending: Ending | None = None) -> Car
 
 
 def lease_of(issue: IssueRef, posted: PostedCard, expires_at: ServerTime) -> Lease:
-    """The current card as a lease: its comment id, counted from its floor, is the fence."""
+    """The current card as a lease. The fence is the card's floor plus the id of the comment."""
     return Lease(
         issue=issue,
         run=posted.card.run,
@@ -299,31 +326,40 @@ def lease_of(issue: IssueRef, posted: PostedCard, expires_at: ServerTime) -> Lea
 def standing_on_comments(
     thread: Thread, rules: FoldRules, *, apart_from: RunId | None = None
 ) -> Standing:
-    """An issue's standing where the cards themselves are the lease.
+    """The standing of an issue where the cards themselves are the lease.
 
-    A bidder looks at what was before its own card: `apart_from` leaves that one out.
+    `apart_from` leaves out a run: a bidder looks at the standing before its own card. If the
+    current card is unconfirmed, the record is of the last confirmed lease before.
     """
     marks = without_run(read_marks(thread.comments, rules), apart_from)
     folded = fold(marks, rules)
     tries = tries_on_comments(marks, rules, thread.now)
     if folded.current is None or folded.expires_at is None:
         return Standing(record=None, tries=tries)
-    posted = folded.current
-    if not confirmed(posted.card):
-        waiting = posted.card.state is CardState.BID and folded.live(thread.now)
-        return Standing(
-            record=_record_before(thread, marks, rules),
-            tries=tries,
-            bidding_until=folded.expires_at if waiting else None,
-        )
-    record = _record(thread, posted, marks, folded.expires_at, rules)
-    return Standing(record=record, tries=tries)
+    current = folded.current
+    if confirmed(current.card):
+        record = _record(thread, current, marks, folded.expires_at, rules)
+        return Standing(record=record, tries=tries)
+    waiting = current.card.state is CardState.BID and folded.live(thread.now)
+    before = next((posted for posted in reversed(marks.cards) if confirmed(posted.card)), None)
+    record_before = None
+    if before is not None:
+        ended_at = expiry(before, marks.revokes.get(before.card.run, ()), rules)
+        record_before = _record(thread, before, marks, ended_at, rules)
+    return Standing(
+        record=record_before,
+        tries=tries,
+        bidding_until=folded.expires_at if waiting else None,
+    )
 
 
-def _said_to_be_shown(posted: PostedCard, marks: Marks) -> bool:
-    """By its own card, or by somebody after it had ended: said before, it means nothing."""
-    said_at = marks.shown.get(posted.card.run)
-    return posted.card.shown or (said_at is not None and said_at >= landed_at(posted))
+def _is_shown(posted: PostedCard, marks: Marks) -> bool:
+    """Whether the card, or a shown mark from after the ending, marks the ending as shown.
+
+    A shown mark from before the ending does not count.
+    """
+    marked_at = marks.shown.get(posted.card.run)
+    return posted.card.shown or (marked_at is not None and marked_at >= landed_at(posted))
 
 
 def _record(
@@ -334,24 +370,15 @@ def _record(
     rules: FoldRules,
 ) -> Record:
     revokes = marks.revokes.get(posted.card.run, ())
-    said = ending_of(posted, revokes, rules)
+    ending = ending_of(posted, revokes, rules)
     return Record(
         lease=lease_of(thread.issue.ref, posted, expires_at),
         as_of=thread.now,
-        ending=said,
-        # Only the cards say it. `claimed` is no sign: a sweep that slept may have taken it off.
-        painted=said is None or _said_to_be_shown(posted, marks),
+        ending=ending,
+        # Only the marks count here, not the label `claimed`: a late sweep may have taken it off.
+        painted=ending is None or _is_shown(posted, marks),
         revocation=revokes[-1].mark.revocation if revokes else None,
     )
-
-
-def _record_before(thread: Thread, marks: Marks, rules: FoldRules) -> Record | None:
-    """The last confirmed lease, where only unconfirmed bids came after it."""
-    for posted in reversed(marks.cards):
-        if confirmed(posted.card):
-            ends_at = expiry(posted, marks.revokes.get(posted.card.run, ()), rules)
-            return _record(thread, posted, marks, ends_at, rules)
-    return None
 
 
 class Won(Struct, frozen=True):
@@ -365,7 +392,7 @@ class LostTo(Struct, frozen=True):
 
 
 class NoProof(Struct, frozen=True):
-    """The reading decides nothing; read again."""
+    """The snapshot proves neither a win nor a loss; read again."""
 
     why: str
 
@@ -374,7 +401,11 @@ Proof = Won | LostTo | NoProof
 
 
 def prove(thread: Thread, run: RunId, rules: FoldRules) -> Proof:
-    """A win needs the complete list, our card in it, and the fold to name it current and live."""
+    """Whether our bid has won.
+
+    A win needs the complete list of comments, our card in the list, and a fold in which our card is
+    current and live.
+    """
     if not thread.complete:
         return NoProof(
             f"{len(thread.comments)} of {thread.issue.comment_count} comments were readable"

@@ -1,8 +1,8 @@
-"""What became of an issue's pull requests, and where the issue goes after them.
+"""The fate of an issue's pull requests, and which of them decides where the issue goes.
 
-Decides by the state of the pull requests that say they close the issue, and by its cards: a pull
-request that ended before the run began which led the issue here belongs to an earlier life of it.
-Refuses to know how a tracker tells which pull requests these are.
+Decides by the state of the pull requests that will close the issue, and by the issue's cards: a
+pull request belongs to an earlier pass of the issue if it ended before the start of the run that
+led the issue into its stage. Refuses to know how a tracker finds these pull requests.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,11 +29,11 @@ class PullFate(StrEnum):
     OPEN = "open"
     MERGED = "merged"
     UNMERGED = "unmerged"
-    """Closed, and nothing of it was merged."""
+    """Closed without a merge."""
 
 
 class LinkedPull(Struct, frozen=True):
-    """A pull request that says it closes an issue, whatever became of it."""
+    """A pull request which closes an issue when merged: open, merged or closed without a merge."""
 
     ref: IssueRef
     author: Person
@@ -42,48 +42,55 @@ class LinkedPull(Struct, frozen=True):
     ended_at: ServerTime | None = None
     """When it was merged or closed; None while it is open."""
     head: str = ""
-    """The branch it comes from."""
+    """The branch of the pull request."""
     foreign: bool = False
-    """That branch is in another repository than the pull request."""
+    """The branch is in another repository than the pull request."""
     labels: frozenset[str] = frozenset()
 
 
 def entered_at(stage: StageName, comments: Iterable[Comment]) -> ServerTime | None:
-    """When the run began that last led the issue into the stage.
+    """Start of the last run which advanced the issue into the stage.
 
-    None if no run did: then a person must have put it there.
+    None if no run did: then a person must have moved the issue.
     """
-    led = [
+    starts = [
         posted.created_at
         for posted in _advances(comments)
         if posted.card.ending is not None and posted.card.ending.next == stage
     ]
-    return led[-1] if led else None
+    return starts[-1] if starts else None
 
 
 def undecided(
     pulls: Sequence[LinkedPull], stage: StageName, comments: Iterable[Comment]
 ) -> tuple[LinkedPull, ...]:
-    """Those that did not end before a run led the issue out of the stage.
+    """The pull requests which are open, or ended after the start of the last run to advance the
+    issue out of the stage.
 
-    An end decides once: whoever then puts the issue back by hand has said something else.
+    The end of a pull request decides once: if a person puts the issue back into the stage by hand,
+    the person's word counts.
     """
-    out = [posted.created_at for posted in _advances(comments) if posted.card.stage == stage]
+    exits = [posted.created_at for posted in _advances(comments) if posted.card.stage == stage]
     return tuple(
-        pull for pull in pulls if not out or pull.ended_at is None or pull.ended_at > out[-1]
+        pull for pull in pulls if not exits or pull.ended_at is None or pull.ended_at > exits[-1]
     )
 
 
 def decided_by(
     pulls: Sequence[LinkedPull], since: ServerTime | None, *, issue_open: bool
 ) -> LinkedPull | None:
-    """The pull request that decides where the issue goes; None while nothing is decided.
+    """The pull request which decides where the issue goes; None while the decision is open.
 
-    A merged one decides, unless another is still open that the issue waits for: a merge that closed
-    the issue leaves nothing to wait for. If none was merged, the one that was closed last decides,
-    and only for an open issue: whoever closed the issue itself has said the last word.
+    Only pull requests which ended at or after `since` decide. The last merged pull request decides,
+    but an open issue waits until no pull request is open; a closed issue need not wait, since a
+    merge has closed the issue. If none was merged, the last closed pull request decides, and only
+    for an open issue: a person who closed the issue has decided already.
     """
-    over = [pull for pull in pulls if pull.ended_at is not None and _counts(pull.ended_at, since)]
+    over = [
+        pull
+        for pull in pulls
+        if pull.ended_at is not None and (since is None or pull.ended_at >= since)
+    ]
     merged = [pull for pull in over if pull.fate is PullFate.MERGED]
     waiting = any(pull.fate is PullFate.OPEN for pull in pulls)
     if merged and not (waiting and issue_open):
@@ -94,10 +101,16 @@ def decided_by(
 
 
 def opened_by_a_run(pull: LinkedPull, comments: Iterable[Comment]) -> bool:
-    """Whether it was opened while a run was at work on the issue."""
-    return any(
-        posted.created_at <= pull.opened_at <= _over_at(posted) for posted in _leases(comments)
-    )
+    """Whether the pull request was opened between start and end of a lease on the issue.
+
+    A lease without an ending ends a ttl after the last edit of its card.
+    """
+    for posted in _leases(comments):
+        ended = posted.card.state is CardState.RELEASED
+        over_at = landed_at(posted) if ended else later(posted.updated_at, posted.card.ttl)
+        if posted.created_at <= pull.opened_at <= over_at:
+            return True
+    return False
 
 
 def _advances(comments: Iterable[Comment]) -> Iterator[PostedCard]:
@@ -113,15 +126,6 @@ def _advances(comments: Iterable[Comment]) -> Iterator[PostedCard]:
 def _leases(comments: Iterable[Comment]) -> Iterator[PostedCard]:
     marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
     return (posted for posted in marks.cards if confirmed(posted.card))
-
-
-def _over_at(posted: PostedCard) -> ServerTime:
-    ended = posted.card.state is CardState.RELEASED
-    return landed_at(posted) if ended else later(posted.updated_at, posted.card.ttl)
-
-
-def _counts(ended_at: ServerTime, since: ServerTime | None) -> bool:
-    return since is None or ended_at >= since
 
 
 def _end(pull: LinkedPull) -> tuple[ServerTime, IssueRef]:

@@ -1,8 +1,8 @@
-"""Other tools' claim markers: what they say of an issue, in the dialects that could be verified.
+"""Claim markers of other tools, in the dialects that could be verified.
 
-Decides which comments are such markers, which of them take one back, and until when one counts.
-Server times only: the times that tools write into their markers come from their own clocks. The
-labels-as-locks dialect is not here, because `card` reads it: it takes part in the fold like any
+Decides which comments are markers, which comments take a marker back, and until when a marker
+counts. Only server times count: the times in a marker come from the tool's own clock. The
+labels-as-locks dialect is not here: `card` reads it, and its claims take part in the fold like any
 bid of ours.
 
     issue-claim state machine   <!-- agent-claim:codename=C firing_id=F ts=T -->, taken back by
@@ -36,53 +36,59 @@ _KAGAN = r"<!-- kagan:lease:v1 -->\s{0,20}```json\s{0,20}(\{[^`]{0,3000}\})\s{0,
 
 
 class ForeignClaim(Struct, frozen=True):
-    """Another tool says that it is at work on an issue."""
+    """A marker in force: another tool claims to be at work on the issue."""
 
     tool: str
     who: str
     comment: int
     since: ServerTime
     until: ServerTime
-    """When it stops counting, if nobody takes it back before."""
+    """When the marker stops counting, unless its tool takes it back earlier."""
 
 
-class _Says(Struct, frozen=True):
-    """What one comment says: this key of this tool is claimed, or is not any more."""
+class _Marker(Struct, frozen=True):
+    """The content of a marker comment: the tool claims this key, or takes the claim back."""
 
     tool: str
     key: str
     who: str = ""
     over: bool = False
+    """The comment takes the claim back."""
     lasts: timedelta | None = None
+    """How long the tool itself lets the claim count; None if the marker does not tell."""
 
 
 def foreign_claims(
     comments: Iterable[Comment], *, now: ServerTime, ttl: timedelta
 ) -> tuple[ForeignClaim, ...]:
-    """The markers in force, the oldest first. A stranger's marker is not one."""
-    said = [
-        (comment, says)
+    """The markers in force, the oldest first. A marker by a stranger (no writer) does not count.
+
+    A marker counts for `ttl` after its last edit, or for its own length if shorter. A later marker
+    of the same tool and key replaces the earlier.
+    """
+    markers = [
+        (comment, marker)
         for comment in comments
-        if comment.by_writer and (says := _read(comment.body)) is not None
+        if comment.by_writer and (marker := _read(comment.body)) is not None
     ]
     claims: dict[tuple[str, str], ForeignClaim] = {}
-    for comment, says in sorted(said, key=lambda one: (one[0].created_at, one[0].id)):
-        claims.pop((says.tool, says.key), None)
-        if not says.over:
-            lasts = ttl if says.lasts is None else min(ttl, says.lasts)
+    for comment, marker in sorted(markers, key=lambda pair: (pair[0].created_at, pair[0].id)):
+        claims.pop((marker.tool, marker.key), None)
+        if not marker.over:
+            lasts = ttl if marker.lasts is None else min(ttl, marker.lasts)
             until = later(comment.updated_at, lasts)
-            claim = ForeignClaim(says.tool, says.who, comment.id, comment.created_at, until)
-            claims[says.tool, says.key] = claim
+            claim = ForeignClaim(marker.tool, marker.who, comment.id, comment.created_at, until)
+            claims[marker.tool, marker.key] = claim
     return tuple(claim for claim in claims.values() if now < claim.until)
 
 
 def is_foreign(body: str) -> bool:
-    """Whether it is another tool's marker, so that it decides something if its author counts."""
+    """Whether the comment is a marker of another tool, and decides if its author is a writer."""
     return _read(body) is not None
 
 
-def _read(body: str) -> _Says | None:
-    """Only what a comment begins with counts: a marker that is quoted further down claims nothing.
+def _read(body: str) -> _Marker | None:
+    """Read the marker at the beginning of a comment. A marker quoted further down does not count.
 
     So a junk comment costs a look at its first characters.
     """
@@ -93,7 +99,7 @@ def _read(body: str) -> _Says | None:
     return None
 
 
-def _agent(text: str) -> _Says | None:
+def _agent(text: str) -> _Marker | None:
     match = re.match(_AGENT, text)
     if match is None:
         return None
@@ -102,66 +108,59 @@ def _agent(text: str) -> _Says | None:
         return None  # a card of ours in the same dialect, or its release: `card` reads it
     codename, firing = fields.get("codename", ""), fields.get("firing_id", "")
     key = f"{codename} {firing}"
-    return _Says("agent-claim", key, _plain(codename), over=match[1] == "release")
+    return _Marker("agent-claim", key, _plain(codename), over=match[1] == "release")
 
 
-def _afk(text: str) -> _Says | None:
+def _afk(text: str) -> _Marker | None:
     match = re.match(_AFK, text)
     fields = _fields(match[1]) if match else {}
     worker, kind = fields.get("worker", ""), fields.get("kind")
     if not worker or kind not in ("claim", "concede"):
         return None
-    return _Says("afk", worker, _plain(worker), over=kind == "concede")
+    return _Marker("afk", worker, _plain(worker), over=kind == "concede")
 
 
-def _triage(text: str) -> _Says | None:
-    match = re.match(_TRIAGE, text)
-    if match is None:
-        return None
-    fields = _fields(match[1])
-    session = fields.get("session", "")
-    return _Says("fabrika", f"triage {session} {fields.get('lane', '')}", _plain(session))
+def _fabrika(text: str) -> _Marker | None:
+    if match := re.match(_TRIAGE, text):
+        fields = _fields(match[1])
+        session = fields.get("session", "")
+        return _Marker("fabrika", f"triage {session} {fields.get('lane', '')}", _plain(session))
+    if match := re.match(_BUILD, text):
+        return _Marker("fabrika", match[1], _plain(match[1]))
+    return None
 
 
-def _build(text: str) -> _Says | None:
-    match = re.match(_BUILD, text)
-    return _Says("fabrika", match[1], _plain(match[1])) if match else None
+def _kagan(text: str) -> _Marker | None:
+    """All markers of kagan have the same key: the last comment counts, by whichever instance.
 
-
-def _kagan(text: str) -> _Says | None:
-    """Its last comment is the one that counts, whoever wrote those before."""
+    Both times in the marker are of the same clock, so their difference is how long the lease was
+    to run. Without the times, the marker counts as long as any marker.
+    """
     match = re.match(_KAGAN, text)
     if match is None:
         return None
     try:
         import json
 
-        told = json.loads(match[1])
+        lease = json.loads(match[1])
     except (ValueError, RecursionError):
         return None
-    who = _plain(str(told.get("instance_id", "")))
-    return _Says("kagan", "", who, lasts=_kagan_length(told))
-
-
-def _kagan_length(told: dict[str, object]) -> timedelta | None:
-    """How long the lease was to run: both its times are of one clock, so their difference counts.
-
-    None if it does not say: then it counts as long as any marker.
-    """
+    lasts: timedelta | None
     try:
-        start = datetime.fromisoformat(str(told.get("acquired_at")))
-        end = datetime.fromisoformat(str(told.get("expires_at")))
-        return max(end - start, timedelta()) + _KAGAN_GRACE
+        start = datetime.fromisoformat(str(lease.get("acquired_at")))
+        end = datetime.fromisoformat(str(lease.get("expires_at")))
+        lasts = max(end - start, timedelta()) + _KAGAN_GRACE
     except (ValueError, TypeError, OverflowError):
-        return None
+        lasts = None
+    return _Marker("kagan", "", _plain(str(lease.get("instance_id", ""))), lasts=lasts)
 
 
-_DIALECTS: tuple[tuple[str, Callable[[str], _Says | None]], ...] = (
+_DIALECTS: tuple[tuple[str, Callable[[str], _Marker | None]], ...] = (
     ("<!-- agent-claim:", _agent),
     ("<!-- agent-release:", _agent),
     ("<!-- afk:claim ", _afk),
-    ("<!-- fabrika-triage-claim ", _triage),
-    ("build-claim: ", _build),
+    ("<!-- fabrika-triage-claim ", _fabrika),
+    ("build-claim: ", _fabrika),
     ("<!-- kagan:lease:v1 -->", _kagan),
 )
 
@@ -172,6 +171,6 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _plain(text: str) -> str:
-    """A name out of a comment, fit for a line of ours: no markup and no control characters."""
+    """A name from a comment, made fit for a line of ours: no markup, no control characters."""
     kept = "".join(char if char.isalnum() or char in "._-/:@" else "_" for char in text)
     return kept[:_LONGEST_NAME] or "somebody"

@@ -1,17 +1,16 @@
-"""Which store grants a backlog's leases, and what keeps every other one from doing so.
+"""The granter: which store grants a backlog's leases; and the log on the control issue.
 
-There is one granter at a time, or none while leases move from one store to another. It is written
-where every worker looks, beside the backlog itself. A worker reads it after it was granted a lease
-and before it shows that lease; whoever moves the leases writes first and looks for leases second.
-So of a worker and a mover, one at least sees the other.
+There is one granter at a time, or none while leases move from one store to another. The granter is
+written beside the backlog itself, where every worker looks. A worker reads the granter after it was
+granted a lease and before it shows the lease; a mover first writes the granter and then looks for
+leases. So of a worker and a mover, at least one sees the other.
 
-The log on a tracker's control issue: which store grants, and what a person has paused.
-
-Where a tracker has no place for such things, one issue is that place: its comments are the log, in
-the server's order. Decides the spelling of its entries and what stands after all of them. An
-appointment counts only if it replaces the one that stands where it was written: whoever reads the
-whole log sees the same winner, so that is compare-and-swap. Refuses to know how an issue is found,
-read or written on.
+A tracker without a place for the granter and for pauses keeps both in the comments of one issue,
+the control issue: the comments are a log, in the server's order. This module decides the spelling
+of the entries and the state after all of them (`fold_control`). An appointment counts only if it
+names the appointment that stands at its place in the log: every reader of the whole log sees the
+same winner, so appointing is a compare-and-swap. This module refuses to know how the control issue
+is found, read or written on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,27 +33,27 @@ from dibs.core.marker import (
 
 
 class Appointed(Struct, frozen=True):
-    """One store grants, and every fence it hands out is above the floor."""
+    """One store grants, with fences above the floor."""
 
     store: str
     floor: Fence = Fence(0)
 
 
 class Moving(Struct, frozen=True):
-    """Nobody grants: what the origin has granted is waited for."""
+    """No store grants: the mover waits for the end of all leases of the origin."""
 
     origin: str
     target: str
     floor: Fence = Fence(0)
     mover: str = ""
-    """Who moves them: nobody else may end this move, or call it off."""
+    """Who moves the leases: only the mover may end the move, or call it off."""
 
 
 Granter = Appointed | Moving
 
 
 def objection(granter: Granter, store: str) -> Reason | None:
-    """Why this store may not grant now; None if it may."""
+    """The reason why this store may not grant now; None if it may."""
     match granter:
         case Appointed(appointed) if appointed == store:
             return None
@@ -73,7 +72,10 @@ def objection(granter: Granter, store: str) -> Reason | None:
 
 
 def keeps_house(granter: Granter, store: str) -> bool:
-    """Whether this store's word may be used to sweep: another knows nothing of what is held."""
+    """Whether a sweep may rely on this store: any other store does not know the held leases.
+
+    During a move the held leases are in the origin.
+    """
     match granter:
         case Appointed(appointed):
             return appointed == store
@@ -92,48 +94,54 @@ _LONGEST_STORE = 1000
 
 
 class Appointment(Struct, frozen=True):
+    """An entry of the control log: a new granter."""
+
     granter: Granter
     over: int
-    """The comment that it replaces; 0 for the first of all."""
+    """The id of the appointment's comment that this one replaces; 0 for the first of all."""
 
 
 class PauseWord(Struct, frozen=True):
+    """An entry of the control log: a person paused the scope."""
+
     scope: PauseScope
     by: str = ""
     reason: str = ""
 
 
 class ResumeWord(Struct, frozen=True):
+    """An entry of the control log: a person resumed the scope."""
+
     scope: PauseScope
     by: str = ""
     over: int = 0
-    """The comment of the pause that it lifts, so that a copy lifts no later one; 0: any."""
+    """The comment of the pause to lift: so a copy of the entry lifts no later pause; 0: any."""
 
 
 Entry = Appointment | PauseWord | ResumeWord
 
 
 class Control(Struct, frozen=True):
-    """What stands after all entries."""
+    """The state after all entries of the control log."""
 
     granter: Granter | None = None
     appointment: int = 0
-    """The comment that appointed it."""
+    """The id of the comment that appointed the granter."""
     paused: Mapping[PauseScope, tuple[PauseWord, Comment]] = field(default_factory=dict)
-    """What is paused, and by which comment."""
+    """The paused scopes, each with its entry and the entry's comment."""
 
     def pause(self, scope: PauseScope, *, repo: str) -> Pause | None:
         if scope not in self.paused:
             return None
-        word, said = self.paused[scope]
-        return Pause(scope, word.reason, word.by, said.created_at, repo)
+        word, comment = self.paused[scope]
+        return Pause(scope, word.reason, word.by, comment.created_at, repo)
 
 
 # Reading
 
 
 def parse_entry(body: str) -> Entry | None:
-    """Read a comment's first line. None for whatever is no entry, or of another version."""
+    """Read a comment's first line. None if the line is no entry, or of another version."""
     if not starts_as(body, _READERS):
         return None
     try:
@@ -172,20 +180,25 @@ _READERS: dict[str, Callable[[Fields], Entry]] = {
 
 
 def fold_control(comments: Sequence[Comment]) -> Control:
-    """What stands after a whole log. Whoever may not write to the repository says nothing in it."""
-    there = {comment.id for comment in comments}
+    """The state after the whole log. Comments by authors who are no writers do not count.
+
+    An appointment counts if `over` names the appointment in force. An appointment counts also if
+    `over` names a later comment which is not in the list: deleted, or not visible yet.
+    """
+    present = {comment.id for comment in comments}
     control = Control()
-    for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
+    for comment in sorted(comments, key=lambda comment: (comment.created_at, comment.id)):
         entry = parse_entry(comment.body) if comment.by_writer else None
         match entry:
             case None:
                 pass
             case Appointment(granter, over):
-                if _replaces(over, control.appointment, there):
+                standing = control.appointment
+                if over == standing or (over > standing and over not in present):
                     control = Control(granter, comment.id, control.paused)
             case PauseWord(scope):
-                said = {**control.paused, scope: (entry, comment)}
-                control = Control(control.granter, control.appointment, said)
+                more = {**control.paused, scope: (entry, comment)}
+                control = Control(control.granter, control.appointment, more)
             case ResumeWord():
                 left = {
                     scope: (word, paused)
@@ -198,11 +211,6 @@ def fold_control(comments: Sequence[Comment]) -> Control:
     return control
 
 
-def _replaces(over: int, standing: int, there: set[int]) -> bool:
-    """Also one that was deleted, or that this reading does not show yet, and came after it."""
-    return over == standing or (over > standing and over not in there)
-
-
 # Writing
 
 
@@ -210,7 +218,7 @@ def render_appointment(granter: Granter, *, over: int) -> str:
     match granter:
         case Appointed(store, floor):
             fields = [("store", store), ("floor", str(floor) if floor else "")]
-            told = f"Leases are granted by `{plain(store)}`."
+            sentence = f"Leases are granted by `{plain(store)}`."
         case Moving(origin, target, floor, mover):
             fields = [
                 ("store", origin),
@@ -218,11 +226,11 @@ def render_appointment(granter: Granter, *, over: int) -> str:
                 ("floor", str(floor) if floor else ""),
                 ("mover", mover),
             ]
-            told = f"Leases are on the move from `{plain(origin)}` to `{plain(target)}`."
+            sentence = f"Leases are on the move from `{plain(origin)}` to `{plain(target)}`."
         case _:
             assert_never(granter)
     line = write_line("granter", [*fields, ("over", str(over)), ("v", str(VERSION))])
-    return f"{line}\n{told}"
+    return f"{line}\n{sentence}"
 
 
 def render_pause(word: PauseWord) -> str:
@@ -233,8 +241,8 @@ def render_pause(word: PauseWord) -> str:
         ("v", str(VERSION)),
     ]
     why = f": {plain(word.reason)}" if word.reason else ""
-    told = f"{plain(word.by) or 'Somebody'} paused the {word.scope.value}{why}."
-    return f"{write_line('pause', fields)}\n{told}"
+    sentence = f"{plain(word.by) or 'Somebody'} paused the {word.scope.value}{why}."
+    return f"{write_line('pause', fields)}\n{sentence}"
 
 
 def render_resume(word: ResumeWord) -> str:
@@ -244,5 +252,5 @@ def render_resume(word: ResumeWord) -> str:
         ("over", str(word.over) if word.over else ""),
         ("v", str(VERSION)),
     ]
-    told = f"{plain(word.by) or 'Somebody'} resumed the {word.scope.value}."
-    return f"{write_line('resume', fields)}\n{told}"
+    sentence = f"{plain(word.by) or 'Somebody'} resumed the {word.scope.value}."
+    return f"{write_line('resume', fields)}\n{sentence}"

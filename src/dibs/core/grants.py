@@ -1,9 +1,9 @@
-"""What each operation of a lease store makes of the record it finds: from value to value.
+"""The operations of a lease store as pure functions: from the record it has to the record to write.
 
-Decides nothing about how a record is kept. A store that swaps whole records (in memory, in etcd,
-in a git ref) asks here and writes what it is told, if the record is still the one it read; a store
-with a language of its own (SQL, a script) says the same in that language, and the conformance
-suite sees to it that it does.
+Decides nothing about how a record is kept. A store that swaps whole records (in memory, in etcd, in
+a git ref) calls these functions and writes the result if the record is still the one it read. A
+store with a language of its own (SQL, a script) spells the same rules in that language, and the
+conformance suite checks that they agree.
 """
 
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ NOT_OURS = "the lease expired or another run holds the issue"
 
 
 def refusal(known: Record | None, bid: Bid) -> Granted | Busy | None:
-    """What a bid is told without a new grant; None if the issue is free for one."""
+    """The answer to a bid without a new grant; None if the issue is free for a grant."""
     if known is None:
         return None
     if known.live and known.lease.run == bid.run:
@@ -36,6 +36,7 @@ def refusal(known: Record | None, bid: Bid) -> Granted | Busy | None:
 
 
 def next_fence(known: Record | None, bid: Bid) -> Fence:
+    """Above the fence of the last lease and above the bid's floor."""
     return Fence(max(known.lease.fence if known is not None else 0, bid.floor) + 1)
 
 
@@ -54,7 +55,7 @@ def grant(bid: Bid, fence: Fence, now: ServerTime) -> Record:
 
 
 def renewal(known: Record | None, lease: Lease, now: ServerTime) -> Record | StopAsked | Lost:
-    """The record to write, or what the holder is told instead."""
+    """The record to write, with a later expiry; or the answer if the lease is not renewed."""
     if known is None or known.lease.run != lease.run or not known.live:
         return Lost(NOT_OURS)
     if known.revocation is not None:
@@ -72,7 +73,7 @@ def asked_to_stop(revocation: Revocation) -> StopAsked:
 def ending(
     known: Record | None, lease: Lease, decided: Ending, now: ServerTime
 ) -> Record | Released | Lost:
-    """The record to write; or `Released` with what this run decided before; or `Lost`."""
+    """The record to write; or `Released` if the run has ended its lease before; or `Lost`."""
     if known is None or known.lease.run != lease.run:
         return Lost(NOT_OURS)
     if known.ending is not None:
@@ -89,14 +90,19 @@ def ending(
 
 
 def acknowledgement(known: Record | None, shown: Record) -> Record | None:
-    """The record to write; None if that ending is not the one that stands, or is painted."""
+    """The record to write, marked as painted; None if the last lease is of another run, or has no
+    unpainted ending.
+    """
     if known is None or known.lease.run != shown.lease.run or not known.unpainted:
         return None
     return replace(known, painted=True)
 
 
 def revoked(known: Record | None, revocation: Revocation, now: ServerTime) -> Record | None:
-    """The record to write; None if the named run does not hold the issue."""
+    """The record to write, with the revocation; None if its run does not hold the issue.
+
+    A forced revocation also ends the lease now.
+    """
     if known is None or known.lease.run != revocation.run or not known.live:
         return None
     lease = replace(known.lease, expires_at=now) if revocation.force else known.lease

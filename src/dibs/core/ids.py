@@ -1,7 +1,7 @@
-"""Names for the identities and the two kinds of time that every other module passes around.
+"""Types for the identities and for the two kinds of time.
 
 `ServerTime` orders claims and comes only out of replies. `LocalTime` is monotonic, counts suspend,
-and only decides when to stop trusting. The type checker keeps them apart; nothing converts one
+and only decides when to stop trusting. The type checker keeps them apart; no function converts one
 into the other.
 """
 
@@ -20,14 +20,14 @@ LONGEST_HOLDER = 100
 
 
 def holder_name(text: str) -> HolderId:
-    """A name fit for a card: one line, and not longer than anybody would read."""
+    """The text as a name for a card: one line, at most 100 characters, `unnamed` if empty."""
     return HolderId(" ".join(text.split())[:LONGEST_HOLDER] or "unnamed")
 
 
 StageName = NewType("StageName", str)
 
 Fence = NewType("Fence", int)
-"""Rises with each grant on an issue. The place of writing refuses the lower one."""
+"""Rises with each grant on an issue. A resource that checks fences refuses a lower one."""
 
 ServerTime = NewType("ServerTime", datetime)
 LocalTime = NewType("LocalTime", float)
@@ -37,7 +37,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def server_time(moment: datetime) -> ServerTime:
-    """Take an aware timestamp out of a reply. A naive one has no place in an ordering."""
+    """Take an aware timestamp out of a reply, in UTC. A naive timestamp has no place in an order.
+
+    Raises ValueError.
+    """
     if moment.tzinfo is None:
         raise ValueError(f"a server timestamp must carry its time zone: {moment!r}")
     return ServerTime(moment.astimezone(UTC))
@@ -48,7 +51,7 @@ def later(moment: ServerTime, by: timedelta) -> ServerTime:
 
 
 def moment(ms: int) -> ServerTime:
-    """From milliseconds since 1970, as stores keep their times."""
+    """The instant of so many milliseconds since 1970, the form in which stores keep times."""
     return ServerTime(_EPOCH + timedelta(milliseconds=ms))
 
 
@@ -61,7 +64,7 @@ def local_after(moment: LocalTime, span: timedelta) -> LocalTime:
 
 
 class IssueRef(Struct, frozen=True, order=True):
-    """Which issue: a repository (empty for the embedded tracker's only one) and a key in it."""
+    """An issue by repository and key. The repository is empty for the embedded tracker."""
 
     repo: str
     key: str
@@ -71,5 +74,8 @@ class IssueRef(Struct, frozen=True, order=True):
 
     @property
     def typed(self) -> str:
-        """As a person types it: a bare `#1` would be a comment to the shell."""
+        """The spelling for a command line: without a repository, `1` and not `#1`.
+
+        A shell would take `#1` for a comment.
+        """
         return str(self) if self.repo else self.key

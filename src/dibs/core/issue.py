@@ -1,4 +1,4 @@
-"""The tracker's issue and comments, normalised. What a tracker calls them is its adapter's."""
+"""Issues and comments in one form for all trackers; each adapter translates its tracker's form."""
 
 from msgspec import Struct, field
 
@@ -6,15 +6,15 @@ from dibs.core.ids import IssueRef, ServerTime
 
 
 class Person(Struct, frozen=True):
-    """Somebody as the tracker knows them."""
+    """An account on the tracker."""
 
     login: str
     human: bool = True
-    """The tracker does not say that it is a program's account."""
+    """False if the tracker marks the account as a program's."""
 
 
 class Pull(Struct, frozen=True):
-    """An open pull request that says it will close the issue."""
+    """An open pull request which will close the issue when merged."""
 
     ref: IssueRef
     author: Person
@@ -26,7 +26,7 @@ class Issue(Struct, frozen=True):
     open: bool
     labels: frozenset[str]
     comment_count: int
-    """The tracker's own count, against which a list of comments proves itself complete."""
+    """The tracker's own count: a shorter list of comments is not complete."""
     created_at: ServerTime
     updated_at: ServerTime
     body: str = ""
@@ -34,12 +34,12 @@ class Issue(Struct, frozen=True):
     url: str = ""
     assignees: tuple[Person, ...] = ()
     pulls: tuple[Pull, ...] = ()
-    """Empty too where a listing does not tell; a reading always does, if the tracker has them."""
+    """May be empty in a listing; a read of the issue has them all, if the tracker has any."""
 
 
 class Comment(Struct, frozen=True):
     id: int
-    """Handed out by the server; it only grows."""
+    """Given by the server; a later comment has a higher id."""
     body: str
     created_at: ServerTime
     updated_at: ServerTime
@@ -49,7 +49,7 @@ class Comment(Struct, frozen=True):
 
 
 class Thread(Struct, frozen=True):
-    """One reading of an issue: its fields, its comments, and the server's time of the reading."""
+    """A snapshot of an issue: fields, comments, and the server's time of the read."""
 
     issue: Issue
     comments: tuple[Comment, ...]
@@ -58,7 +58,7 @@ class Thread(Struct, frozen=True):
 
     @property
     def complete(self) -> bool:
-        """Whether the list is provably whole: every page, not shorter than the issue's count."""
+        """Whether the list of comments is whole: all pages, no shorter than the issue's count."""
         return self.all_pages and len(self.comments) >= self.issue.comment_count
 
 

@@ -1,34 +1,30 @@
-"""Label changes as ordered values: add first, remove after, `claimed` last.
+"""The labels of an issue: changes that show a lease and its ending, and that mend a wrong picture.
 
-Decides what is painted and in which order, so that an issue is never seen without a stage and a
-crash anywhere in between can be finished by the next reader. Nothing here writes: services hand
-the effects to a tracker. The whole label set is never replaced: other bots' labels would be lost.
+Label changes are ordered values: add first, remove after, `claimed` last. So an issue is never seen
+without a stage, and the next reader can finish after a crash anywhere in between. No function here
+writes: services hand the effects to a tracker. The whole label set is never replaced: labels of
+other bots would be lost.
 
-Which label changes show an ending, given everything that can be seen of the issue.
+A late painter: labels cannot be changed on a condition everywhere, so a worker that slept may paint
+over an issue which others have moved on since. The cards still show where the issue stands, and so
+the traces of a late painter can be recognised: the label of a stage to which an ending led and
+which runs have left behind, beside the label of the stage where the issue stands. A person may have
+put such a label on as well, so `leftovers` takes it off only after a ttl without a change.
 
-Labels cannot be changed on a condition everywhere, so a painter that slept may paint late: over an
-issue that others have moved on since. The cards still say where it stands, and that is how its
-traces are told from a person's word: a stage that an ending led to and that runs have left behind,
-beside the stage where the issue stands. A person may put that there as well, so nobody is hasty.
+The comment on a parking lists each failed attempt, for the person who looks at the issue. There is
+one comment for each parking: it carries the run that parked the issue, so that a second painter
+finds it. The comment is made of the cards alone, so every painter would write the same. A handler's
+output is no part of it: output may hold anything, and everybody reads comments.
 
-What is said when an issue is parked: each attempt that failed, for the person who looks at it.
+`diagnose` names where the labels contradict the leases. It repairs only labels that follow from the
+leases; where a person's intent is in doubt, the flaw is named and left to a person.
 
-One comment for a parking, whoever paints it: it carries the run that parked the issue, so that a
-second painter sees that it has been said. It is made of the cards alone, so every painter would say
-the same. A handler's output is no part of it: that may hold anything, and comments are read by all.
-
-How a label looks where a tracker lets labels have a colour and a description.
-
-Decides by what the pipeline uses a label for. Whether it is there is the tracker's business.
-
-Where an issue's picture contradicts its truth, and what would mend it.
-
-Only what follows from the truth is mended; where a person's intent is in doubt, the flaw is named
-and left to a person.
+`label_looks` gives colours and descriptions, by the use that the pipeline makes of a label. Whether
+the label exists is the tracker's business.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
@@ -51,9 +47,9 @@ from dibs.core.fold import (
     tries_on_picture,
 )
 from dibs.core.granter import CONTROL_LABEL
-from dibs.core.ids import IssueRef, RunId, StageName, later
-from dibs.core.issue import Comment, Thread
-from dibs.core.lease import Ending, Outcome, Record, Standing, Try
+from dibs.core.ids import IssueRef, StageName, later
+from dibs.core.issue import Thread
+from dibs.core.lease import Outcome, Record, Standing, Try
 from dibs.core.marker import VERSION, plain, write_line
 from dibs.core.pipeline import ApprovalGate, Dialect, FollowsPull, Pipeline, Stage
 from dibs.core.presets import EVERY
@@ -92,38 +88,29 @@ def claim_effects(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> E
 
 
 def fallen_out(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Effects:
-    """Put back a label that gave way to a `claimed` that is not there any more.
+    """Put back the stage label of an issue which carries neither `claimed` nor a stage label.
 
-    Whoever painted its claim late may have taken the last label off that a query could find.
+    The label gave way to `claimed`, and `claimed` is gone: a worker which painted late may have
+    taken off the last label by which a query could find the issue.
     """
     shown = pipeline.labels.claimed in labels or pipeline.stages_of(labels)
     return () if shown or not stage.gives_way else _adding((stage.label,), labels)
 
 
 def ending_effects(pipeline: Pipeline, record: Record, labels: frozenset[str]) -> Effects:
-    """Show what came of a lease. Idempotent: run again on a half-painted issue, it finishes it."""
+    """Show the ending of a lease. Idempotent: run again on a half-painted issue, it finishes it."""
     ending = record.ending
     assert ending is not None, "only an ended lease is painted"
-    try_stage = _stage_named(pipeline, record.lease.stage)
-    if try_stage is None:  # the stage was renamed or dropped from the configuration meanwhile
-        return _removing((pipeline.labels.claimed,), labels)
-    if ending.outcome is Outcome.ADVANCED:
-        return _advancing(pipeline, try_stage, ending, labels)
-    parked = (pipeline.labels.parked,) if ending.outcome is Outcome.PARKED else ()
-    return (*_adding(parked, labels), *_going_back(pipeline, try_stage, labels))
-
-
-def _stage_named(pipeline: Pipeline, name: StageName) -> Stage | None:
     try:
-        return pipeline.stage(name)
-    except NoSuchStage:
-        return None
-
-
-def _advancing(pipeline: Pipeline, stage: Stage, ending: Ending, labels: frozenset[str]) -> Effects:
+        stage = pipeline.stage(record.lease.stage)
+    except NoSuchStage:  # the stage was renamed or dropped from the configuration since
+        return _removing((pipeline.labels.claimed,), labels)
+    if ending.outcome is not Outcome.ADVANCED:
+        parked = (pipeline.labels.parked,) if ending.outcome is Outcome.PARKED else ()
+        return (*_adding(parked, labels), *_going_back(pipeline, stage, labels))
     try:
         target = pipeline.target(stage.name, ending.next)
-    except IllegalMove:  # the move was dropped from the configuration meanwhile
+    except IllegalMove:  # the move was dropped from the configuration since
         return _going_back(pipeline, stage, labels)
     moved_by_hand = [
         other for other in pipeline.stages_of(labels) if other.name not in (stage.name, target.name)
@@ -149,7 +136,9 @@ def _letting_go(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Eff
 
 
 def _going_back(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Effects:
-    """To where it came from: a label that gave way is put back, unless the issue is elsewhere."""
+    """Leave the issue in the stage: put back a label which gave way, unless the issue carries a
+    stage label.
+    """
     moved = pipeline.stages_of(labels)
     back = _adding((stage.label,), labels) if stage.gives_way and not moved else ()
     return (*back, *_letting_go(pipeline, stage, labels))
@@ -158,9 +147,9 @@ def _going_back(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Eff
 def freeing_effects(
     pipeline: Pipeline, labels: frozenset[str], worked: StageName | None = None
 ) -> Effects:
-    """Take off what a vanished holder left: every working label, then `claimed`.
+    """Take off the labels of a vanished holder: all working labels, then `claimed`.
 
-    `worked` is the stage of its lease, where a card tells: its label may have given way.
+    `worked` is the stage of its lease, if a card names it: a label that gave way is put back.
     """
     stage = pipeline.worked_stage(labels, worked)
     return (
@@ -181,7 +170,7 @@ def _removing(unwanted: tuple[str, ...], labels: frozenset[str]) -> Effects:
 
 
 def labels_after(effects: Effects, labels: frozenset[str]) -> frozenset[str]:
-    """What an issue carries once the effects are through."""
+    """The labels of an issue after the effects."""
     for effect in effects:
         match effect:
             case AddLabels(added):
@@ -198,38 +187,28 @@ _LINK = r"https?://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,300}"
 
 
 def parking_comment(pipeline: Pipeline, record: Record, thread: Thread) -> str | None:
-    """None if this ending parks nothing, or if somebody has said it already."""
-    ending = record.ending
+    """The comment with the failed attempts of a parked issue.
+
+    None if the ending is no parking, or if a writer has posted the comment already.
+    """
+    ending, run = record.ending, record.lease.run
     if ending is None or ending.outcome is not Outcome.PARKED:
         return None
-    if _said(record.lease.run, thread.comments):
+    line = write_line("parked", [("run", run), ("v", str(VERSION))])
+    if any(comment.by_writer and comment.body.startswith(line) for comment in thread.comments):
         return None
     try:
         stage = pipeline.stage(record.lease.stage)
-    except NoSuchStage:  # it was renamed or dropped from the configuration meanwhile
+    except NoSuchStage:  # the stage was renamed or dropped from the configuration since
         return None
-    return _render(pipeline, stage, record, thread)
-
-
-def _line(run: RunId) -> str:
-    return write_line("parked", [("run", run), ("v", str(VERSION))])
-
-
-def _said(run: RunId, comments: Sequence[Comment]) -> bool:
-    line = _line(run)
-    return any(one.by_writer and one.body.startswith(line) for one in comments)
-
-
-def _render(pipeline: Pipeline, stage: Stage, record: Record, thread: Thread) -> str:
     marks = read_marks(thread.comments, FoldRules(max_ttl=timedelta.max))
     cards = {posted.card.run: posted.card for posted in marks.cards}
-    parking = cards.get(record.lease.run)
-    if parking is not None:  # a store has decided before the card shows it
-        cards[record.lease.run] = replace(parking, ending=record.ending)
-    failed = _failed(marks, record, thread, stage)
+    if run in cards:  # a store decides before the card shows the ending
+        cards[run] = replace(cards[run], ending=ending)
+    failed = _counted_failures(marks, record, thread, stage)
     left_out = len(failed) - _MOST_LISTED
     listed = [
-        f"{number}. {_told(attempt, cards.get(attempt.run))}"
+        f"{number}. {_attempt_line(attempt, cards.get(attempt.run))}"
         for number, attempt in enumerate(failed, 1)
     ]
     if left_out > 0:
@@ -239,7 +218,7 @@ def _render(pipeline: Pipeline, stage: Stage, record: Record, thread: Thread) ->
     label = plain(pipeline.labels.parked)
     return "\n".join(
         [
-            _line(record.lease.run),
+            line,
             f"Set aside for a person after {times} in `{plain(stage.name) or 'no stage'}`:",
             "",
             *listed,
@@ -250,8 +229,14 @@ def _render(pipeline: Pipeline, stage: Stage, record: Record, thread: Thread) ->
     )
 
 
-def _failed(marks: Marks, record: Record, thread: Thread, stage: Stage) -> tuple[Try, ...]:
-    """The attempts that were counted; the run that parked it is one, unless it came to do that."""
+def _counted_failures(
+    marks: Marks, record: Record, thread: Thread, stage: Stage
+) -> tuple[Try, ...]:
+    """The failed attempts which led to the parking.
+
+    The run which parked the issue failed as well, unless all attempts had failed before: then the
+    run had only to park the issue.
+    """
     shown = any(posted.card.fence for posted in marks.cards)
     rules = FoldRules(max_ttl=timedelta.max)
     tries = (
@@ -265,31 +250,32 @@ def _failed(marks: Marks, record: Record, thread: Thread, stage: Stage) -> tuple
     return (*failed, Try(run, stage.name, record.lease.expires_at, Outcome.PARKED))
 
 
-def _told(attempt: Try, card: Card | None) -> str:
+def _attempt_line(attempt: Try, card: Card | None) -> str:
     when = format_instant(attempt.ended_at) if attempt.ended_at is not None else "now"
     who = plain(card.holder if card else "") or "an unnamed worker"
-    return f"{when}, **{who}** (run `{plain(attempt.run)}`): {_why(attempt, card)}"
-
-
-def _why(attempt: Try, card: Card | None) -> str:
-    if attempt.outcome is None:
-        return "it vanished without a word"
     note = card.ending.note if card is not None and card.ending is not None else ""
-    if not note:
-        return "it failed and said nothing more"
-    links = " ".join(f"<{link}>" for link in re.findall(_LINK, note)[:2])
-    return f"`{note.replace('`', chr(39))}`{' ' if links else ''}{links}"
+    if attempt.outcome is None:
+        why = "it vanished without a word"
+    elif not note:
+        why = "it failed and said nothing more"
+    else:
+        links = [f"<{link}>" for link in re.findall(_LINK, note)[:2]]
+        why = " ".join([f"`{note.replace('`', chr(39))}`", *links])
+    return f"{when}, **{who}** (run `{plain(attempt.run)}`): {why}"
 
 
 class Painting(Struct, frozen=True):
-    """What shows an ending, and what lets the issue go once the card says that it is shown."""
+    """Effects which show an ending, and effects which follow once the card is marked as shown."""
 
     showing: Effects = ()
     letting_go: Effects = ()
+    """Take `claimed` off: after the card is marked as shown."""
     shown: bool = False
-    """Somebody has said already that it is shown."""
+    """The ending was marked as shown before."""
     putting_right: Callable[[frozenset[str]], Effects] = lambda _: ()
-    """What a painter does that finds out only now, given the labels that it added."""
+    """The effects for a painter that notices only afterwards that it was late (`put_right`), given
+    the labels that it added.
+    """
 
     @property
     def labels_differ(self) -> bool:
@@ -297,76 +283,86 @@ class Painting(Struct, frozen=True):
 
 
 def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting:
-    """Nothing but tidying up and letting go, once the ending is marked as shown.
+    """The effects that show this ending: labels, closing the issue, and the comment on a parking.
 
-    Whatever stage the labels say from then on is a person's later word. No stage at all is nobody's
-    word: a painter that slept took off what somebody had put back. Then it stands where it ended.
+    If the ending is already marked as shown: only take `claimed` off, and restore a stage label if
+    none is left. From then on any stage label is a person's later word. But no person leaves an
+    issue without a stage: a late painter has taken off a label which another worker had put back.
+    The restored label is of the stage where the cards show the issue.
     """
     claimed, labels = pipeline.labels.claimed, thread.issue.labels
     last = RemoveLabels((claimed,))
     right = partial(put_right, pipeline, thread)
     if shows_ending(thread.comments, record.lease.run):
-        stood = _no_stage_at_all(pipeline, thread)
+        homes = stands_in(pipeline, thread)
+        lost = homes and labels.isdisjoint(homes) and not pipeline.stages_of(labels)
+        restoring = (AddLabels(homes[:1]),) if lost else ()
         letting_go = (last,) if claimed in labels else ()
-        return Painting(stood, letting_go, shown=True, putting_right=right)
+        return Painting(restoring, letting_go, shown=True, putting_right=right)
     left_behind = _left_behind(pipeline, record, thread)
     effects = ending_effects(pipeline, record, labels - set(left_behind))
     tidying = (RemoveLabels(left_behind),) if left_behind else ()
     done = (last,) if thread.issue.open else (last, CloseIssue())
-    said = parking_comment(pipeline, record, thread)
-    saying = (PostComment(said),) if said is not None else ()
-    showing = (*(effect for effect in effects if effect not in done), *tidying, *saying)
+    parking = parking_comment(pipeline, record, thread)
+    posting = (PostComment(parking),) if parking is not None else ()
+    showing = (*(effect for effect in effects if effect not in done), *tidying, *posting)
     return Painting(showing, (last,), putting_right=right)
 
 
 def being_painted(ending: Record, patience: timedelta) -> bool:
-    """Whether an ending is so young that whoever decided it is most likely still painting it.
+    """Whether an ending is unpainted, and young: most likely the holder is still painting.
 
-    Others leave it alone so long, and come back: painting it twice is a waste, and a comment more.
+    Other workers leave a young ending alone and come back: to paint an ending twice is a waste, and
+    costs another comment.
     """
     return ending.unpainted and just_ended(ending, patience)
 
 
 def just_ended(record: Record, patience: timedelta) -> bool:
-    """Whether it ended so lately that labels which were read with it may be older than its card."""
+    """Whether the lease has an ending, less than `patience` (at most a ttl) ago.
+
+    Labels from the same read may then be older than the card.
+    """
     young = min(patience, record.lease.ttl)
     return record.ending is not None and record.as_of < later(record.lease.expires_at, young)
 
 
 def just_led_on(record: Record, stage: StageName, thread: Thread, unseen: timedelta) -> bool:
-    """Whether it was led out of this stage so lately that its labels may still show the stage.
+    """Whether the lease advanced the issue out of this stage, and the ending was marked as shown
+    less than `unseen` ago: the labels of this snapshot may still show the stage.
 
-    No reading is one moment: where labels are seen up to `unseen` late, they may be older than the
-    card beside them that says that they were changed. Later on, they are a person's word.
+    A read is not one moment. Where labels are seen up to `unseen` late, they may be older than the
+    card beside them which marks them as changed. After `unseen`, the labels are a person's word.
     """
     ending = record.ending
     if ending is None or ending.outcome is not Outcome.ADVANCED:
         return False
-    said_at = said_shown_at(thread.comments, record.lease.run)
+    shown_at = said_shown_at(thread.comments, record.lease.run)
     left = record.lease.stage == stage and ending.next != stage
-    return left and said_at is not None and thread.now < later(said_at, unseen)
+    return left and shown_at is not None and thread.now < later(shown_at, unseen)
 
 
 def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:
-    """Take off the stages that runs have left behind, where the one it stands in is on as well.
+    """Take off stage labels which a late painter left, if the label of the issue's stage is on too.
 
-    Only if nothing has changed for a ttl: a person who moves an issue adds one label and takes the
-    other off, and is given the time between the two.
+    Only if the issue has not changed for a ttl: a person who moves an issue adds a label and takes
+    another off, and gets time between the two.
     """
     homes = stands_in(pipeline, thread)
     if thread.issue.labels.isdisjoint(homes):
         return ()
-    stray = _passed(pipeline, thread) - set(homes)
+    stray = _late_labels(pipeline, thread) - set(homes)
     if not stray or thread.now < abandoned_at(thread.issue, pipeline):
         return ()
     return (RemoveLabels(tuple(sorted(stray))),)
 
 
 def put_right(pipeline: Pipeline, thread: Thread, added: frozenset[str]) -> Effects:
-    """For a painter that finds out only now that it was late: take back the stages it added.
+    """Take back the stage labels which a late painter added, once the painter notices it was late.
 
-    If that leaves no stage at all, it stands where its last run ended. Any other stage that is on
-    was put there by somebody else, since. Where no card says where it stands, nobody knows better.
+    If no stage label is left, add the label of the stage where the last lease left the issue. Any
+    further stage label on the issue was put on since, by another worker or a person, and stays.
+    If no card shows where the issue stands, change no label.
     """
     homes = stands_in(pipeline, thread)
     if not homes:
@@ -379,28 +375,24 @@ def put_right(pipeline: Pipeline, thread: Thread, added: frozenset[str]) -> Effe
 
 
 def _left_behind(pipeline: Pipeline, record: Record, thread: Thread) -> tuple[str, ...]:
-    """What a late painter put beside the stage of a run that is now ending."""
-    names = {record.lease.stage, *_target(record)}
-    own = {stage.label for stage in pipeline.stages if stage.name in names}
+    """Stage labels which a late painter put beside the stage of the lease which is now ending."""
+    target = record.ending.next if record.ending is not None else None
+    own = {stage.label for stage in pipeline.stages if stage.name in (record.lease.stage, target)}
     worked = {
         pipeline.labels.claimed if stage.gives_way else stage.label
         for stage in pipeline.stages
         if stage.name == record.lease.stage
     }
     if not worked & thread.issue.labels:
-        return ()  # a person took our stage off: whatever is on now is theirs
-    return tuple(sorted(_passed(pipeline, thread) - own))
+        return ()  # a person took our stage's label off: the labels on the issue are a person's
+    return tuple(sorted(_late_labels(pipeline, thread) - own))
 
 
-def _target(record: Record) -> tuple[StageName, ...]:
-    ending = record.ending
-    return (ending.next,) if ending is not None and ending.next is not None else ()
+def _late_labels(pipeline: Pipeline, thread: Thread) -> set[str]:
+    """Stage labels on the issue which a late painter or a late sweeper may have added.
 
-
-def _passed(pipeline: Pipeline, thread: Thread) -> set[str]:
-    """Labels on the issue of stages that its runs led to: what a late painter may have added.
-
-    And of those that they worked in, where a label gave way: a late sweeper may have put it back.
+    A painter adds the label of a stage to which a run led. A sweeper puts back the label of a stage
+    in which a run worked, if the label gives way.
     """
     cards = cards_that_counted(thread.comments)
     endings = [card.ending for card in cards if card.ending is not None]
@@ -415,9 +407,10 @@ def _passed(pipeline: Pipeline, thread: Thread) -> set[str]:
 
 
 def stands_in(pipeline: Pipeline, thread: Thread) -> tuple[str, ...]:
-    """The label of the stage that the last lease is in, or led to.
+    """The label of the stage of the last lease, or to which the last lease led; by the cards.
 
-    Where nobody ended it and its stage gives way, `claimed` stands there as well, and first.
+    For a lease without an ending in a stage that gives way: `claimed` first, then the label. Empty
+    without a card, or if the pipeline does not have the stage.
     """
     cards = cards_that_counted(thread.comments)
     if not cards:
@@ -433,22 +426,15 @@ def stands_in(pipeline: Pipeline, thread: Thread) -> tuple[str, ...]:
     return (pipeline.labels.claimed, found.label) if held else (found.label,)
 
 
-def _no_stage_at_all(pipeline: Pipeline, thread: Thread) -> Effects:
-    homes, labels = stands_in(pipeline, thread), thread.issue.labels
-    if not homes or not labels.isdisjoint(homes) or pipeline.stages_of(labels):
-        return ()
-    return (AddLabels(homes[:1]),)
-
-
 class LabelLook(Struct, frozen=True):
     colour: str = "ededed"
     """Six hexadecimal digits."""
     description: str = ""
-    """Not over 100 characters: longer ones are refused."""
+    """At most 100 characters: GitHub refuses longer descriptions."""
 
 
 def label_looks(pipeline: Pipeline) -> Mapping[str, LabelLook]:
-    """Every label that the pipeline reads or writes."""
+    """The looks of all labels of the pipeline."""
     marks = pipeline.labels
     looks = {
         marks.claimed: LabelLook("fbca04", "dibs: a lease is held; its card says whose"),
@@ -461,22 +447,18 @@ def label_looks(pipeline: Pipeline) -> Mapping[str, LabelLook]:
     for place, urgent in enumerate(pipeline.priorities, start=1):
         looks[urgent] = LabelLook("e99695", f"dibs: jumps the queue, urgency {place}")
     for stage in pipeline.stages:
-        looks |= _stage_looks(stage)
+        colour = "0e8a16" if stage.final else "1d76db"
+        looks[stage.label] = LabelLook(colour, f"dibs: stage {stage.name}")
+        if stage.working_label:
+            worked = LabelLook("fef2c0", f"dibs: being worked, stage {stage.name}")
+            looks[stage.working_label] = worked
+        if isinstance(stage.gate, ApprovalGate):
+            looks[stage.gate.label] = LabelLook("0e8a16", "dibs: a person approved it")
+        if isinstance(stage.follows, FollowsPull) and stage.follows.authored:
+            authored = LabelLook("c5def5", "dibs: a run of the fleet opened this pull request")
+            looks[stage.follows.authored] = authored
     if pipeline.dialect is Dialect.AGENT:
-        looks |= {one.name: LabelLook(one.color, one.description) for one in EVERY}
-    return looks
-
-
-def _stage_looks(stage: Stage) -> dict[str, LabelLook]:
-    colour = "0e8a16" if stage.final else "1d76db"
-    looks = {stage.label: LabelLook(colour, f"dibs: stage {stage.name}")}
-    if stage.working_label:
-        looks[stage.working_label] = LabelLook("fef2c0", f"dibs: being worked, stage {stage.name}")
-    if isinstance(stage.gate, ApprovalGate):
-        looks[stage.gate.label] = LabelLook("0e8a16", "dibs: a person approved it")
-    if isinstance(stage.follows, FollowsPull) and stage.follows.authored:
-        authored = LabelLook("c5def5", "dibs: a run of the fleet opened this pull request")
-        looks[stage.follows.authored] = authored
+        looks |= {label.name: LabelLook(label.color, label.description) for label in EVERY}
     return looks
 
 
@@ -499,70 +481,54 @@ class Flaw(Struct, frozen=True):
 
 
 def diagnose(thread: Thread, standing: Standing, pipeline: Pipeline) -> tuple[Flaw, ...]:
+    """Name each contradiction between labels and leases, with its repair.
+
+    An unpainted ending explains all flaws of the labels, and is then the only flaw named.
+    """
     if not thread.complete:
         return ()  # an incomplete list decides nothing
+    ref, labels = thread.issue.ref, thread.issue.labels
     if standing.unpainted is not None:
-        # Half painted explains everything else about the labels; finish that first.
-        paint = ending_effects(pipeline, standing.unpainted, thread.issue.labels)
+        paint = ending_effects(pipeline, standing.unpainted, labels)
         text = "an ending was decided but its labels do not show it"
-        return (Flaw(thread.issue.ref, FlawCode.UNPAINTED_ENDING, text, paint),)
-    return (
-        *_lease(thread, standing, pipeline),
-        *_stages(thread, pipeline),
-        *_cards(thread),
-    )
-
-
-def _lease(thread: Thread, standing: Standing, pipeline: Pipeline) -> Iterator[Flaw]:
-    ref, labels = thread.issue.ref, thread.issue.labels
-    working = {stage.working_label for stage in pipeline.stages} & labels
-    shown = pipeline.labels.claimed in labels or bool(working)
-    if standing.live is not None:
-        stage = _stage_called(pipeline, standing.live.lease.stage)
-        missing = claim_effects(pipeline, stage, labels) if stage else ()
-        if missing:
-            text = f"{standing.live.lease.holder} holds it but its labels do not say so"
-            yield Flaw(ref, FlawCode.LEASE_WITHOUT_LABEL, text, missing)
-    elif shown and standing.bidding_until is None and not _young(thread, standing, pipeline):
-        text = "its labels say claimed but no lease is live"
-        worked = standing.record.lease.stage if standing.record is not None else None
-        repair = freeing_effects(pipeline, labels, worked)
-        yield Flaw(ref, FlawCode.CLAIMED_WITHOUT_LEASE, text, repair)
-
-
-def _young(thread: Thread, standing: Standing, pipeline: Pipeline) -> bool:
-    return standing.record is None and thread.now < abandoned_at(thread.issue, pipeline)
-
-
-def _stages(thread: Thread, pipeline: Pipeline) -> Iterator[Flaw]:
-    ref, labels = thread.issue.ref, thread.issue.labels
+        return (Flaw(ref, FlawCode.UNPAINTED_ENDING, text, paint),)
+    flaws = list(_lease_flaws(thread, standing, pipeline))
     stages = pipeline.stages_of(labels)
     if len(stages) > 1:
         names = ", ".join(stage.label for stage in stages)
         text = f"it carries {len(stages)} stage labels: {names}"
-        yield Flaw(ref, FlawCode.SEVERAL_STAGES, text, leftovers(pipeline, thread))
-    elif not stages and thread.issue.open and _fell_out(thread, pipeline):
-        stood = stands_in(pipeline, thread)[0]
-        text = f"it carries no stage label; by its cards it stands in {stood!r}"
-        yield Flaw(ref, FlawCode.NO_STAGE, text)
+        flaws.append(Flaw(ref, FlawCode.SEVERAL_STAGES, text, leftovers(pipeline, thread)))
+    elif not stages and thread.issue.open:
+        homes = stands_in(pipeline, thread)
+        if homes and labels.isdisjoint(homes):
+            text = f"it carries no stage label; by its cards it stands in {homes[0]!r}"
+            flaws.append(Flaw(ref, FlawCode.NO_STAGE, text))
     elif stages and stages[0].closes and thread.issue.open:
         text = f"it is in {stages[0].label!r} but still open"
-        yield Flaw(ref, FlawCode.OPEN_AT_THE_END, text, (CloseIssue(),))
-
-
-def _fell_out(thread: Thread, pipeline: Pipeline) -> bool:
-    """Whether its cards know where it stands and its labels do not."""
-    homes = stands_in(pipeline, thread)
-    return bool(homes) and thread.issue.labels.isdisjoint(homes)
-
-
-def _cards(thread: Thread) -> Iterator[Flaw]:
+        flaws.append(Flaw(ref, FlawCode.OPEN_AT_THE_END, text, (CloseIssue(),)))
     for comment in thread.comments:
-        mark = parse_mark(comment.body) if comment.by_writer else None  # strangers may say anything
+        mark = parse_mark(comment.body) if comment.by_writer else None  # strangers may write junk
         if isinstance(mark, UnknownMark):
             text = f"comment {comment.id} looks like a card but is left alone: {mark.why}"
-            yield Flaw(thread.issue.ref, FlawCode.UNREADABLE_CARD, text)
+            flaws.append(Flaw(ref, FlawCode.UNREADABLE_CARD, text))
+    return tuple(flaws)
 
 
-def _stage_called(pipeline: Pipeline, name: str) -> Stage | None:
-    return next((stage for stage in pipeline.stages if stage.name == name), None)
+def _lease_flaws(thread: Thread, standing: Standing, pipeline: Pipeline) -> Iterator[Flaw]:
+    ref, labels = thread.issue.ref, thread.issue.labels
+    working = {stage.working_label for stage in pipeline.stages} & labels
+    shown = pipeline.labels.claimed in labels or bool(working)
+    if standing.live is not None:
+        name = standing.live.lease.stage
+        found = next((stage for stage in pipeline.stages if stage.name == name), None)
+        missing = claim_effects(pipeline, found, labels) if found else ()
+        if missing:
+            text = f"{standing.live.lease.holder} holds it but its labels do not say so"
+            yield Flaw(ref, FlawCode.LEASE_WITHOUT_LABEL, text, missing)
+    elif shown and standing.bidding_until is None:
+        if standing.record is None and thread.now < abandoned_at(thread.issue, pipeline):
+            return  # no card explains the label yet: a claim may just be under way
+        text = "its labels say claimed but no lease is live"
+        worked = standing.record.lease.stage if standing.record is not None else None
+        repair = freeing_effects(pipeline, labels, worked)
+        yield Flaw(ref, FlawCode.CLAIMED_WITHOUT_LEASE, text, repair)

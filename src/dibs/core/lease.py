@@ -1,8 +1,9 @@
-"""What a lease is, what a store remembers of one, and how one ends.
+"""Leases, the records which a store keeps of them, and their endings.
 
-A `Lease` is the holder's own copy, handed back with every operation, so that yesterday's worker
-cannot act on today's lease. A `Record` is the store's word about an issue. Whether the holder may
-still *trust* its lease is local time, and lives with the keeper.
+A `Lease` is the holder's own copy. The holder hands it back with every operation, so that
+yesterday's worker cannot act on today's lease. A `Record` is the store's view of the last lease on
+an issue. Whether the holder may still *trust* its lease is a matter of local time: see the keeper
+(`services.keeping`).
 """
 
 from datetime import timedelta
@@ -15,7 +16,7 @@ from dibs.core.issue import Thread
 
 
 class Outcome(StrEnum):
-    """What came of a lease."""
+    """How a lease ended."""
 
     ADVANCED = "advanced"
     RETURNED = "returned"
@@ -25,7 +26,7 @@ class Outcome(StrEnum):
 
 
 class Ending(Struct, frozen=True):
-    """The decision at the end of a lease: the write-ahead record of the label change."""
+    """The holder's decision at the end of a lease: the write-ahead record of the label change."""
 
     outcome: Outcome
     next: StageName | None = None
@@ -36,12 +37,12 @@ LONGEST_NOTE = 200
 
 
 def fit_note(text: str) -> str:
-    """A note fit for a card: one line, bounded, writable anywhere."""
+    """The text as a note for a card: one line, at most 200 characters, valid UTF-8."""
     return " ".join(text.encode("utf-8", "replace").decode().split())[:LONGEST_NOTE]
 
 
 class Bid(Struct, frozen=True):
-    """A wish for a lease. The run is chosen by the caller, so a retry is recognised as the same."""
+    """A wish for a lease. The caller chooses the run, so a store recognises a retry."""
 
     issue: IssueRef
     run: RunId
@@ -49,13 +50,13 @@ class Bid(Struct, frozen=True):
     stage: StageName
     ttl: timedelta
     limit: int | None = None
-    """Refuse if so many leases of this stage are live: the slot is taken with the grant."""
+    """Refuse if so many leases of this stage are live; the store counts and grants in one step."""
     floor: Fence = Fence(0)
-    """No fence up to here is granted again: what another store handed out before."""
+    """The highest fence that another store granted before: the new fence must be above it."""
 
 
 class Lease(Struct, frozen=True):
-    """One grant, as its holder knows it."""
+    """One grant: the holder's own copy."""
 
     issue: IssueRef
     run: RunId
@@ -67,11 +68,11 @@ class Lease(Struct, frozen=True):
     expires_at: ServerTime
     beats: int = 0
     card: int | None = None
-    """The comment that shows this lease on the tracker, once there is one."""
+    """The id of the comment that shows this lease on the tracker; None before it is posted."""
 
 
 class Revocation(Struct, frozen=True):
-    """An operator's word on somebody's lease."""
+    """An operator's order to end a run's lease: after notice, or at once if forced."""
 
     run: RunId
     by: str
@@ -80,14 +81,14 @@ class Revocation(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """The latest lease on an issue, as the store tells it. Live or over, the fence stands."""
+    """The store's view of the last lease on an issue. Live or over, its fence stands."""
 
     lease: Lease
     as_of: ServerTime
-    """The store's own time when it said so: no other clock may judge its expiry."""
+    """The store's own time of this view: no other clock may judge the expiry."""
     ending: Ending | None = None
     painted: bool = True
-    """Whether the labels show the ending. If not, whoever comes next paints them."""
+    """False if the labels do not show the ending yet: then the next worker paints them."""
     revocation: Revocation | None = None
 
     @property
@@ -96,7 +97,7 @@ class Record(Struct, frozen=True):
 
     @property
     def unpainted(self) -> bool:
-        """Decided, and nobody has finished painting its labels."""
+        """Whether the lease has an ending which the labels do not show yet."""
         return self.ending is not None and not self.painted
 
     @property
@@ -105,27 +106,27 @@ class Record(Struct, frozen=True):
 
 
 class Try(Struct, frozen=True):
-    """One confirmed lease in an issue's history, as attempts are counted from it."""
+    """One confirmed lease in an issue's history: the unit in which attempts are counted."""
 
     run: RunId
     stage: StageName
     ended_at: ServerTime | None
-    """None while it is still running."""
+    """None while the lease is running."""
     outcome: Outcome | None
-    """None while running, and for a holder that vanished without a word."""
+    """None while the lease is running, and for a holder that vanished without an ending."""
     excused: bool = False
-    """An operator took the lease away: not the issue's fault."""
+    """An operator took the lease away: no failure of the issue."""
 
 
 class Standing(Struct, frozen=True):
-    """Everything an issue's cards and store say, folded: who holds it, what came before."""
+    """Where an issue stands, by cards and store: the last lease, and the tries before."""
 
     record: Record | None
     tries: tuple[Try, ...] = ()
     bidding_until: ServerTime | None = None
-    """A bid that may still be confirmed is in force until then."""
+    """Until when a bid is in force that may still be confirmed; None without such a bid."""
     highest: Fence = Fence(0)
-    """Where cards only show what a store granted: the highest fence among them."""
+    """Where cards only show the leases of an atomic store: the highest fence on the cards."""
 
     @property
     def live(self) -> Record | None:
@@ -133,7 +134,7 @@ class Standing(Struct, frozen=True):
 
     @property
     def unpainted(self) -> Record | None:
-        """An ending that was decided but whose labels nobody has finished painting."""
+        """The record, if the ending is not painted yet."""
         return self.record if self.record is not None and self.record.unpainted else None
 
 
@@ -143,25 +144,25 @@ class Standing(Struct, frozen=True):
 class Granted(Struct, frozen=True):
     lease: Lease
     thread: Thread | None = None
-    """The reading the win was proved on, where the store had to make one."""
+    """The snapshot that proved the win, if the store had to read one."""
     asked_at: LocalTime | None = None
-    """When that reading was asked for, our bid being there for all to see."""
+    """When that snapshot was requested: our bid was visible to all by then."""
 
 
 class Busy(Struct, frozen=True):
-    """Another run holds the issue, or its ending is not painted yet."""
+    """Another run holds the issue, or the ending of the last run is not painted yet."""
 
     record: Record
 
 
 class Full(Struct, frozen=True):
-    """The issue is free, but its stage has as many live leases as the bid allows."""
+    """The issue is free, but its stage already has as many live leases as the bid allows."""
 
     in_flight: int
 
 
 class Unproven(Struct, frozen=True):
-    """The store could not prove a win. Never treated as one."""
+    """The store could not prove a win. Never treated as a win."""
 
     why: str
 
@@ -169,7 +170,7 @@ class Unproven(Struct, frozen=True):
 class Renewed(Struct, frozen=True):
     lease: Lease
     thread: Thread | None = None
-    """The issue as it was right after; None if the tracker could not be asked."""
+    """A snapshot of the issue right after the renewal; None if the tracker could not be read."""
 
 
 class StopAsked(Struct, frozen=True):
@@ -185,7 +186,7 @@ class Lost(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True):
-    """The ending counts."""
+    """The ending is written and counts."""
 
     record: Record
 

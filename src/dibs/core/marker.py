@@ -1,7 +1,8 @@
-"""One line of a comment that machines read: `<!-- kind key=value ... -->`, and how it is spelt.
+"""The spelling of a comment's line for machines: `<!-- kind key=value ... -->`.
 
-Decides how values are escaped, what ends a line, and what is not well formed. Refuses to know which
-kinds there are and what their fields mean: that is `card` and `control`.
+Decides how values are escaped, what ends a line, and which lines are malformed. Refuses to know
+which kinds there are and what their fields mean: that is in `card`, `granter`, `eligibility` and
+`labels`.
 """
 
 import re
@@ -20,7 +21,7 @@ _SAFE = "-._~:/+"
 
 
 class Fields(Struct):
-    """The key=value pairs of one line, taken out one by one; what is left over is kept."""
+    """The key=value pairs of a line. Readers take out the fields they know; `rest` is left."""
 
     pairs: dict[str, str] = field(default_factory=dict)
 
@@ -42,12 +43,12 @@ class Fields(Struct):
 
 
 def starts_as(body: str, kinds: Iterable[str]) -> bool:
-    """Whether a comment begins as one of these kinds does, well formed or not."""
+    """Whether a comment begins as a mark of the given kinds, well formed or not."""
     return body.startswith(tuple(f"<!-- {kind} " for kind in kinds))
 
 
 def read_line(body: str) -> tuple[str, Fields]:
-    """The kind and the fields of a comment's first line. Raises ValueError that says the flaw."""
+    """The kind and the fields of a comment's first line. Raises ValueError with the flaw."""
     match = re.match(_LINE, body[: LONGEST_LINE + 1])  # one more, to see what the line ends at
     if match is None or match.end() > LONGEST_LINE:
         raise ValueError("the first line is not a well-formed mark")
@@ -66,7 +67,7 @@ def read_line(body: str) -> tuple[str, Fields]:
 def write_line(
     kind: str, fields: Sequence[tuple[str, str]], extra: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """Fields without a value are left out."""
+    """Spell a line. Fields without a value are left out; `extra` fields are not."""
     known = [(key, value) for key, value in fields if value]
     written = " ".join(f"{key}={escape(value)}" for key, value in (*known, *extra))
     return f"<!-- {kind} {written} -->"
@@ -77,12 +78,12 @@ def escape(value: str) -> str:
 
 
 def shortened(text: str, most: int = 3000) -> str:
-    """As much of it as fits: a line that is too long would be no mark."""
+    """Cut the text until the escaped form fits: a line that is too long would be no mark."""
     while len(escape(text)) > most:
         text = text[: len(text) * 3 // 4]
     return text
 
 
 def plain(text: str) -> str:
-    """A name inside a sentence: no markup, no mentions."""
+    """A name for use in a sentence: no markup, no mentions, at most 80 characters."""
     return "".join(char if char.isalnum() or char in " ._-/:" else "_" for char in text)[:80]

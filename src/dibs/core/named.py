@@ -1,9 +1,8 @@
-"""Leases on things that are no issues: holds, which several may share, and loops.
+"""Named leases: holds, which several holders may share, and loops with their windows.
 
-They live in the same store as leases on issues, under names that no issue can have. The tracker
-knows nothing of them.
-
-The windows of a loop: equal stretches of the store's own time, counted from 1970.
+Named leases live in the same store as leases on issues, under names that no issue can have. The
+tracker knows nothing of them. The windows of a loop are equal stretches of the store's own time,
+counted from 1970.
 """
 
 import re
@@ -24,7 +23,7 @@ _NAME = r"[A-Za-z][A-Za-z0-9._-]{0,63}"
 
 
 class HoldSpec(Struct, frozen=True):
-    """A hold as configured."""
+    """A hold from the configuration: at most `slots` holders at a time."""
 
     name: str
     slots: int = 1
@@ -40,8 +39,8 @@ def chosen_hold(
     ttl: timedelta | None = None,
     wait: timedelta | None = None,
 ) -> HoldSpec:
-    """The hold of that name as configured, if it is, with what the caller says instead."""
-    spec = next((one for one in known if one.name == name), HoldSpec(name))
+    """The configured hold of this name, or a default hold; the caller's values take precedence."""
+    spec = next((spec for spec in known if spec.name == name), HoldSpec(name))
     return replace(
         spec,
         slots=spec.slots if slots is None else slots,
@@ -51,7 +50,7 @@ def chosen_hold(
 
 
 class LoopSpec(Struct, frozen=True):
-    """A loop as configured."""
+    """A loop from the configuration: the command runs at most once in each window."""
 
     name: str
     every: timedelta
@@ -65,7 +64,7 @@ def checked_name(name: str) -> str:
 
 
 def hold_ref(name: str, slot: int) -> IssueRef:
-    """One of the slots of a hold: each is a lease of its own, so taking one is one atomic step."""
+    """The name of a hold's slot. Each slot is a separate lease: taking a slot is atomic."""
     return IssueRef(_HOLD, f"{checked_name(name)}/{slot}")
 
 

@@ -1,21 +1,18 @@
-"""Stages, the legal moves between them, and what a stage asks of its workers.
+"""The pipeline: stages, the legal moves between them, and the settings of a stage.
 
-Decides which moves exist; an illegal one cannot be planned. Knows label names because stages *are*
-labels, but not how labels are written: that is `labels` and `plan`.
+Decides which moves exist; an illegal move cannot be planned. Knows label names because stages *are*
+labels, but not how labels are written: that is `labels`.
 
-Who is on an issue already: people and programs that are not of the fleet.
+`People` decides whose assignment and whose pull request keep workers off an issue: those of people
+and programs outside the fleet. It refuses to know how a tracker finds out who they are, and which
+comments other tools leave: that is `foreign`.
 
-Decides whose assignment and whose pull request keeps workers off. Refuses to know how a tracker
-tells who they are, and which comments other tools leave: that is `foreign`.
-
-Which spelling our cards have on the wire. Every reader reads all of them.
-
-Where a stage's handler works: where it always does, or in working trees made for the run.
-
-Decides what may be asked for. How a working tree is made, kept and cleared is `dibs.worktrees`.
+`Dialect` is the spelling of our cards on the tracker; every reader reads all dialects. `Worktree`
+is where a stage's handler works: in the folder of the configuration, or in working trees made for
+the run. How a working tree is made, kept and cleared is in `dibs.worktrees`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
 
@@ -29,18 +26,18 @@ from dibs.core.issue import Issue, Person, Pull
 
 
 class People(Struct, frozen=True):
-    """What makes an issue somebody's, so that workers leave it alone."""
+    """Which signs of other people and tools on an issue keep workers off."""
 
     assignees: bool = True
-    """A person is assigned to it."""
+    """An assigned person keeps workers off."""
     pulls: bool = True
-    """Somebody has an open pull request that will close it."""
+    """An open pull request that will close the issue keeps workers off."""
     markers: bool = True
-    """Another tool's comment says that it is at work."""
+    """The claim marker of another tool keeps workers off."""
     fleet: frozenset[str] = frozenset()
-    """Accounts that are the fleet's own: what they do on an issue keeps nobody off."""
+    """Accounts of the fleet itself: their assignments and pull requests keep no worker off."""
     marker_ttl: timedelta = timedelta(hours=4)
-    """How long another tool's marker counts that nobody takes back."""
+    """How long the marker of another tool counts, unless the tool takes it back."""
 
     def __post_init__(self) -> None:
         if self.marker_ttl <= timedelta():
@@ -52,46 +49,50 @@ class People(Struct, frozen=True):
         return replace(self, fleet=self.fleet.union(logins))
 
     def assigned(self, issue: Issue) -> tuple[Person, ...]:
-        """The people it is assigned to. A program's account is not a person."""
+        """The assigned people from outside the fleet. A program's account is not a person."""
         if not self.assignees:
             return ()
-        return tuple(one for one in issue.assignees if one.human and self._strange(one))
+        return tuple(
+            person for person in issue.assignees if person.human and self._outside_fleet(person)
+        )
 
     def pulling(self, issue: Issue) -> tuple[Pull, ...]:
-        """Open pull requests of others, be they people or programs."""
+        """The open pull requests from outside the fleet, of people and of programs."""
         if not self.pulls:
             return ()
-        return tuple(pull for pull in issue.pulls if self._strange(pull.author))
+        return tuple(pull for pull in issue.pulls if self._outside_fleet(pull.author))
 
-    def _strange(self, person: Person) -> bool:
+    def _outside_fleet(self, person: Person) -> bool:
         return person.login.casefold() not in self.fleet
 
 
 class Dialect(StrEnum):
+    """The spelling of our cards on the tracker."""
+
     NATIVE = "native"
-    """`<!-- claim run=.. ttl=.. -->`, as `card` spells it."""
+    """`<!-- claim run=.. ttl=.. -->`: see `card`."""
     AGENT = "agent"
-    """As runners of the issue-claim state machine read it: see `agent_dialect`."""
+    """The spelling which runners of the issue-claim state machine read: see `agent_dialect`."""
 
 
 BASE = "origin/main"
 
 
 class NoWorktree(Struct, frozen=True):
-    """In the folder of the configuration, like every run."""
+    """The handler works in the folder of the configuration."""
 
 
 class OneWorktree(Struct, frozen=True):
-    """In a working tree of this repository, a new one for each run."""
+    """The handler works in a working tree of this repository, a new tree for each run."""
 
     repository: str
     """A path, from the folder of the configuration."""
     base: str = BASE
-    """What the run's branch starts from."""
+    """The start of the run's branch."""
 
 
 class BundleWorktree(Struct, frozen=True):
-    """In a working tree for each repository of the bundle that the issue is in, on one branch.
+    """The handler works in a working tree for each repository of the issue's bundle, on one branch.
 
     Issues with the same bundle label are claimed and ended together.
     """
@@ -103,34 +104,34 @@ Worktree = NoWorktree | OneWorktree | BundleWorktree
 
 
 class Command(Struct, frozen=True):
-    """A handler that is a command line, run by the shell."""
+    """The handler is a command line, run by the shell."""
 
     line: str
 
 
 class PythonCallable(Struct, frozen=True):
-    """A handler that is `module:function`, run in a process of its own."""
+    """The handler is `module:function`, run in a process of its own."""
 
     target: str
 
 
 class InProcess(Struct, frozen=True):
-    """A handler registered on the Python API under the stage's name; run in a thread."""
+    """The handler is registered on the Python API under the stage's name, and runs in a thread."""
 
 
 class NoHandler(Struct, frozen=True):
-    """Nothing runs here: the issue waits for a gate or a person."""
+    """No handler runs in the stage: the issue waits for a gate or a person."""
 
 
 Handler = Command | PythonCallable | InProcess | NoHandler
 
 
 class NoGate(Struct, frozen=True):
-    """The way on is open."""
+    """The stage has no gate."""
 
 
 class ApprovalGate(Struct, frozen=True):
-    """Shut until a person puts this label on the issue; the move takes it off again."""
+    """Shut until a person puts this label on the issue; the next move takes the label off."""
 
     label: str
 
@@ -143,18 +144,18 @@ class FollowsNothing(Struct, frozen=True):
 
 
 class FollowsPull(Struct, frozen=True):
-    """An issue goes where its pull request goes: on when that is merged, back when it is not."""
+    """The issue follows its pull request: on when merged, back when closed without a merge."""
 
     back: StageName
     authored: str = ""
-    """The label of pull requests that a run of the fleet opened; empty for none."""
+    """The label for pull requests that a run of the fleet opened; empty for no label."""
 
 
 Follows = FollowsNothing | FollowsPull
 
 
 class Backoff(Struct, frozen=True):
-    """How long a failed issue rests before the next attempt: doubling, capped."""
+    """How long an issue rests after a failure: doubled with each failure, at most `most`."""
 
     first: timedelta = timedelta(seconds=30)
     most: timedelta = timedelta(minutes=15)
@@ -174,10 +175,11 @@ class Stage(Struct, frozen=True):
     name: StageName
     label: str
     next: tuple[StageName, ...] = ()
-    """The legal moves; the first is the one taken when the handler names none."""
+    """The legal moves; the first is taken if the handler names none."""
     working_label: str | None = None
+    """A further label of an issue in this stage while a lease is held."""
     gives_way: bool = False
-    """Its label comes off while a lease is held, and `claimed` stands alone in its place."""
+    """The stage's label comes off while a lease is held, and `claimed` stands in its place."""
     closes: bool = False
     handler: Handler = NoHandler()
     gate: Gate = NoGate()
@@ -186,7 +188,7 @@ class Stage(Struct, frozen=True):
     attempts: int = 3
     wip: int | None = None
     irreversible: bool = False
-    """Its work cannot be undone: it runs only where the store is atomic and fenced."""
+    """The work cannot be undone: the stage runs only where the store is atomic and fenced."""
     backoff: Backoff = Backoff()
     timeout: timedelta | None = None
     """The handler's time limit; the lease's absolute cap where unset."""
@@ -201,29 +203,29 @@ class Stage(Struct, frozen=True):
 
     @property
     def entry_labels(self) -> tuple[str, ...]:
-        """What an issue must carry to be worked here: the stage, and its approval if gated."""
+        """The labels an issue needs to be worked here: the stage's, and its gate's if any."""
         gate = (self.gate.label,) if isinstance(self.gate, ApprovalGate) else ()
         return (self.label, *gate)
 
     @property
     def passes_by_itself(self) -> bool:
-        """Whether a worker moves the issue on without running anything, once the gate is open."""
+        """Whether a worker moves the issue on without a handler, once the gate is open."""
         return isinstance(self.handler, NoHandler) and isinstance(self.gate, ApprovalGate)
 
     @property
     def served(self) -> bool:
-        """Whether a worker has anything to do here."""
+        """Whether a worker has work in this stage: a handler to run, or a gate to pass."""
         return not self.final and (not isinstance(self.handler, NoHandler) or self.passes_by_itself)
 
 
 UNQUEUED = Stage(name=StageName(""), label="")
-"""No stage at all: what an issue is worked in that carries no stage label, where a dialect has its
-callers claim such issues as well. When it goes back, it goes back to nothing.
+"""The stage of an issue without a stage label: callers of the agent dialect claim such issues too.
+An issue that goes back to this stage gets no label.
 """
 
 
 class LabelNames(Struct, frozen=True):
-    """The labels that are not stages."""
+    """The labels that are no stages."""
 
     claimed: str = "claimed"
     paused: str = "paused"
@@ -234,16 +236,16 @@ class Pipeline(Struct, frozen=True):
     stages: tuple[Stage, ...]
     labels: LabelNames = LabelNames()
     blockers: frozenset[str] = frozenset()
-    """Other labels that keep workers off."""
+    """Further labels that keep workers off."""
     priorities: tuple[str, ...] = ()
-    """Labels that jump the queue, the most urgent first."""
+    """Labels whose issues jump the queue, the most urgent first."""
     people: People = People()
-    """Who else may be on an issue already."""
+    """Which signs of other people and tools keep workers off."""
     dialect: Dialect = Dialect.NATIVE
     """How our cards are spelt on the tracker."""
     swaps_labels: bool = True
-    """Whether the tracker puts one label on and takes another off in one request. Where it cannot,
-    no label gives way: a claim painted late would take off the last one that anybody finds.
+    """Whether the tracker adds one label and removes another in one request. If it cannot, no label
+    gives way: a claim painted late would take off the last label by which a query finds the issue.
     """
 
     def __post_init__(self) -> None:
@@ -260,27 +262,28 @@ class Pipeline(Struct, frozen=True):
         raise NoSuchStage(name, tuple(stage.name for stage in self.stages))
 
     def stages_of(self, labels: frozenset[str]) -> tuple[Stage, ...]:
-        """The stages whose label the issue carries. One, once the picture is quiet."""
+        """The stages whose label is among `labels`. Exactly one, while no move is being painted."""
         return tuple(stage for stage in self.stages if stage.label in labels)
 
     def worked_stage(self, labels: frozenset[str], worked: StageName | None) -> Stage | None:
-        """The stage of an issue whose label has given way to `claimed`.
+        """The stage of an issue with `claimed` in the place of a stage label.
 
-        The one that its last run worked in, where that is known; else the first that gives way.
-        None if there is nothing to guess: it carries a stage label, or nobody claims it.
+        The stage of the last run (`worked`), if the label of `worked` gives way; otherwise the
+        first stage which gives way. None if the issue carries a stage label, or not `claimed`.
         """
         if self.labels.claimed not in labels or self.stages_of(labels):
             return None
         if worked == UNQUEUED.name and self.dialect is Dialect.AGENT:
             return self.stage(worked)
         giving_way = [stage for stage in self.stages if stage.gives_way]
-        known = [stage for stage in giving_way if stage.name == worked]
-        return next(iter(known or giving_way), None)
+        of_last_run = [stage for stage in giving_way if stage.name == worked]
+        return next(iter(of_last_run or giving_way), None)
 
     def has_left(self, stage: Stage, labels: frozenset[str]) -> bool:
-        """Whether an issue that is held in a stage shows that it is in another, or in none.
+        """Whether the labels of an issue held in `stage` show another stage, or none.
 
-        Where the stage's label gives way, or there is none, no label at all says nothing.
+        No stage label at all proves no move if the label of `stage` gives way, or if `stage` has
+        no label.
         """
         if stage.label in labels:
             return False
@@ -288,12 +291,12 @@ class Pipeline(Struct, frozen=True):
         return bool(self.stages_of(labels)) or not unshown
 
     def held_labels(self, stage: Stage) -> tuple[str, ...]:
-        """What an issue of this stage carries while a lease on it is held."""
+        """The labels of an issue in this stage while a lease is held."""
         claimed = self.labels.claimed
         return (claimed,) if stage.gives_way else (stage.label, claimed)
 
     def target(self, origin: StageName, wanted: str | None) -> Stage:
-        """Where a finished issue goes. Raises IllegalMove for a move the table does not have."""
+        """The stage to which a finished issue goes. Raises IllegalMove for an undefined move."""
         stage = self.stage(origin)
         if wanted is None and stage.next:
             return self.stage(stage.next[0])
@@ -307,12 +310,12 @@ class Pipeline(Struct, frozen=True):
 
     @property
     def vetoes(self) -> frozenset[str]:
-        """Labels that stop a running lease when a person puts them on."""
+        """The labels which stop running work when a person puts them on."""
         return self.blockers | {self.labels.paused, self.labels.parked}
 
     @property
     def every_label(self) -> tuple[str, ...]:
-        """All labels the pipeline may write, in the order a person would list them."""
+        """All labels which the pipeline may write, in the order a person would list them."""
         names: dict[str, None] = {}
         for stage in self.stages:
             names[stage.label] = None
@@ -328,62 +331,58 @@ class Pipeline(Struct, frozen=True):
 
 
 def _check_names(pipeline: Pipeline) -> None:
+    """No label plays two roles, and no two stages have the same name. Raises ValueError."""
     if not pipeline.stages:
         raise ValueError("the pipeline has no stage")
+    marks = pipeline.labels
+    roles = [
+        (marks.claimed, "the claimed label"),
+        (marks.paused, "the paused label"),
+        (marks.parked, "the parked label"),
+    ]
+    for stage in pipeline.stages:
+        roles.append((stage.label, f"the label of stage {stage.name!r}"))
+        if stage.working_label:
+            roles.append((stage.working_label, f"the working label of stage {stage.name!r}"))
     seen: dict[str, str] = {}
-    for label, role in _label_roles(pipeline):
+    for label, role in roles:
         key = label.casefold()  # trackers fold case; two roles must not share one label there
         if not label or label != label.strip() or "," in label:
             raise ValueError(f"{role} may not be empty, padded or contain a comma: {label!r}")
         if key in seen:
             raise ValueError(f"{role} and {seen[key]} are the same label {label!r}")
         seen[key] = role
-    _check_gates(pipeline, seen)
-    _check_authored(pipeline, seen)
+    _check_shared_labels(pipeline, seen)
     names = [stage.name for stage in pipeline.stages]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"stage {name!r} is defined twice")
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"stage {twice[0]!r} is defined twice")
     for blocker in pipeline.blockers:
         if blocker.casefold() in seen:
             raise ValueError(f"blocker {blocker!r} is also {seen[blocker.casefold()]}")
 
 
-def _check_gates(pipeline: Pipeline, taken: dict[str, str]) -> None:
-    """Several stages may share an approval label, but it may play no other role."""
-    blockers = {blocker.casefold() for blocker in pipeline.blockers}
+def _check_shared_labels(pipeline: Pipeline, taken: dict[str, str]) -> None:
+    """Stages may share an approval label, and the label of authored pull requests; but neither
+    label may play another role. Raises ValueError.
+    """
+    used = {label.casefold() for label in (*pipeline.blockers, *taken)}
     for stage in pipeline.stages:
-        if not isinstance(stage.gate, ApprovalGate):
-            continue
-        label = stage.gate.label
-        if not label.strip() or label.casefold() in blockers or label.casefold() in taken:
-            raise ValueError(
-                f"the gate of stage {stage.name!r} needs a label of its own: {label!r}"
-            )
-
-
-def _check_authored(pipeline: Pipeline, taken: dict[str, str]) -> None:
-    """Stages that follow pull requests may share the label of these; nothing else may have it."""
-    gates = {one.gate.label for one in pipeline.stages if isinstance(one.gate, ApprovalGate)}
-    others = {label.casefold() for label in (*gates, *pipeline.blockers, *taken)}
+        if isinstance(stage.gate, ApprovalGate):
+            label = stage.gate.label
+            if not label.strip() or label.casefold() in used:
+                raise ValueError(
+                    f"the gate of stage {stage.name!r} needs a label of its own: {label!r}"
+                )
+    gates = (stage.gate for stage in pipeline.stages)
+    used |= {gate.label.casefold() for gate in gates if isinstance(gate, ApprovalGate)}
     for stage in pipeline.stages:
         label = stage.follows.authored if isinstance(stage.follows, FollowsPull) else ""
-        if label and (label.casefold() in others or label != label.strip() or "," in label):
+        if label and (label.casefold() in used or label != label.strip() or "," in label):
             raise ValueError(f"stage {stage.name!r}: authored needs a label of its own: {label!r}")
 
 
-def _label_roles(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    marks = pipeline.labels
-    yield marks.claimed, "the claimed label"
-    yield marks.paused, "the paused label"
-    yield marks.parked, "the parked label"
-    for stage in pipeline.stages:
-        yield stage.label, f"the label of stage {stage.name!r}"
-        if stage.working_label:
-            yield stage.working_label, f"the working label of stage {stage.name!r}"
-
-
 def _check_moves(pipeline: Pipeline) -> None:
+    """Moves lead to other stages of the pipeline, and some stage is final. Raises ValueError."""
     names = {stage.name for stage in pipeline.stages}
     for stage in pipeline.stages:
         for target in stage.next:
@@ -405,6 +404,7 @@ def _check_moves(pipeline: Pipeline) -> None:
 
 
 def _check_follows(stage: Stage) -> None:
+    """A stage which follows pull requests has a move back and no gate. Raises ValueError."""
     if not isinstance(stage.follows, FollowsPull):
         return
     back = stage.follows.back

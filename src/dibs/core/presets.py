@@ -1,9 +1,8 @@
 """The two pipelines that need no configuration: `stages` and `agent`.
 
-The labels of the issue-claim state machine: their names, their colours, and what each is for.
-
-One catalogue: presets, label plans, the published constants and the making of labels all read it,
-so that no two of them disagree. Decides nothing about moves: that is `presets`.
+Also the catalogue of the labels of the issue-claim state machine, with their colours and meanings.
+Presets, label plans, the published constants and the creation of labels all read the catalogue, so
+that no two of them disagree.
 """
 
 from msgspec import Struct
@@ -33,7 +32,7 @@ class LabelDef(Struct, frozen=True):
     color: str
     """Six hexadecimal digits."""
     description: str
-    """Not over 100 characters: GitHub refuses longer ones."""
+    """At most 100 characters: GitHub refuses longer descriptions."""
 
 
 LIFECYCLE = (

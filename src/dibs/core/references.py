@@ -1,8 +1,7 @@
-"""Which issue a person means: `owner/repo#123`, `#123`, `123`, a URL, `ABC-123`.
+"""References to issues (`owner/repo#123`, `#123`, `123`, a URL, `ABC-123`) and addresses of stores.
 
-Knows spellings only; whether the issue exists is for the tracker to say.
-
-Where a tracker or a store is, as text: what may be shown of it.
+Knows the spellings of references only; the tracker knows whether the issue exists. Of the address
+of a tracker or a store, decides which part may be shown.
 """
 
 import re
@@ -30,27 +29,24 @@ _KEY_URL = (
 def parse_reference(text: str, *, default_repo: str = "", repos: Collection[str] = ()) -> IssueRef:
     """Read a reference. Raises BadReference, which lists the accepted spellings.
 
-    A repository of `repos` is named as it stands there, whatever its capitals: a store keeps leases
-    by these names, so one issue must not have two.
+    A repository of `default_repo` or `repos` is recognised in upper and lower case, and named as
+    given there: a store keeps leases by the names of issues, and an issue must not have two.
     """
-    ref = _parse(text, default_repo)
-    for repo in (default_repo, *repos):
-        if repo.casefold() == ref.repo.casefold():
-            return IssueRef(repo, ref.key)
-    return ref
-
-
-def _parse(text: str, default_repo: str) -> IssueRef:
     wanted = text.strip()
     if len(wanted) > 2000:
         raise BadReference(wanted[:40] + "...")
     if match := re.fullmatch(_BARE, wanted):
-        return IssueRef(default_repo, match[1])
-    if (match := re.fullmatch(_QUALIFIED, wanted)) or (match := re.fullmatch(_URL, wanted)):
-        return IssueRef(match[1], match[2])
-    if (match := re.fullmatch(_KEY, wanted)) or (match := re.fullmatch(_KEY_URL, wanted)):
-        return IssueRef(default_repo, match[1].upper())
-    raise BadReference(wanted)
+        ref = IssueRef(default_repo, match[1])
+    elif (match := re.fullmatch(_QUALIFIED, wanted)) or (match := re.fullmatch(_URL, wanted)):
+        ref = IssueRef(match[1], match[2])
+    elif (match := re.fullmatch(_KEY, wanted)) or (match := re.fullmatch(_KEY_URL, wanted)):
+        ref = IssueRef(default_repo, match[1].upper())
+    else:
+        raise BadReference(wanted)
+    for repo in (default_repo, *repos):
+        if repo.casefold() == ref.repo.casefold():
+            return IssueRef(repo, ref.key)
+    return ref
 
 
 _OPTIONS = r"(?s)[?][A-Za-z_.-]+=.*$"
@@ -59,9 +55,8 @@ _REST = r"(?s)[?#].*$"
 
 
 def without_secrets(place: str) -> str:
-    """The place without user, password and options: fit for a name, an error and a log.
+    """The address without user, password and options: fit for a name, an error and a log.
 
-    A password that should have been quoted and was not may contain anything: rather too much is
-    left out than too little.
+    An unquoted password may contain any character, so rather too much is left out than too little.
     """
     return re.sub(_REST, "", re.sub(_USER, "", re.sub(_OPTIONS, "", place)))

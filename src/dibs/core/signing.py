@@ -1,9 +1,10 @@
-"""Signatures on marks: who has the key wrote this line, for this issue of this repository.
+"""Signatures on marks: an owner of the key wrote this line, for this issue of this repository.
 
-Decides what is signed, how a signature is spelt, and whether one holds. Refuses to know what a mark
-means (`card`, `control`) and where the key comes from. A mark that is altered, or moved to another
-issue or repository, is not signed any more. Not covered is *when* it was written: a line that was
-copied whole on its own issue still holds, so of several cards of one run only the first counts.
+Decides what is signed, how a signature is spelt, and whether a signature holds. Refuses to know
+what a mark means (`card`, `granter`) and where the key comes from. The signature does not hold on a
+mark that was altered, or moved to another issue or repository. The time of writing is not covered:
+a line copied whole on its own issue still holds, so of several cards of a run only the first
+counts.
 """
 
 import hmac
@@ -23,7 +24,7 @@ from dibs.core.issue import Comment, Thread
 from dibs.core.marker import LONGEST_LINE, starts_as
 
 KINDS = ("claim", "revoke", "shown", "granter", "pause", "resume")
-"""Every line that changes what is believed of an issue or of the whole backlog."""
+"""The kinds of line which are signed: all that decide about an issue or about the whole backlog."""
 
 SHORTEST_SECRET = 16
 LONGEST_ID = 32
@@ -35,7 +36,7 @@ _ID_DOMAIN = b"dibs key id v1"
 
 
 class BadKey(ValueError):
-    """The setting is not a list of keys. Its text never shows any of it."""
+    """The setting is not a list of keys. The error text shows no part of the setting."""
 
 
 class Key(Struct, frozen=True):
@@ -51,13 +52,13 @@ class Key(Struct, frozen=True):
 
 class Strictness(StrEnum):
     STRICT = "strict"
-    """Only what is signed is believed."""
+    """Only signed marks are believed."""
     LENIENT = "lenient"
-    """What carries no signature is believed as without a key: while a fleet is given one."""
+    """Marks without a signature are believed too: for the time in which a fleet gets its key."""
 
 
 class Keyring(Struct, frozen=True):
-    """The first key signs, all of them verify: so keys can be changed under a running fleet."""
+    """The first key signs, all keys verify: so keys can be changed under a running fleet."""
 
     keys: tuple[Key, ...]
     strictness: Strictness = Strictness.STRICT
@@ -83,7 +84,7 @@ class Keyring(Struct, frozen=True):
 
 
 class Signed(Enum):
-    """What a comment's first line says of itself."""
+    """Whether a comment's first line is a mark, and whether its signature holds."""
 
     NO_MARK = "not a line of ours"
     VALID = "signed"
@@ -92,29 +93,26 @@ class Signed(Enum):
 
 
 def parse_keyring(text: str, strictness: Strictness = Strictness.STRICT) -> Keyring:
-    """Read `id:secret,id:secret` or bare secrets. Raises BadKey, which shows nothing of them."""
-    keys = (_key(part.strip(), place) for place, part in enumerate(text.split(","), 1))
+    """Read `id:secret,id:secret` or bare secrets. Raises BadKey, which shows no secret.
+
+    A bare secret gets an id: the start of its HMAC over a fixed text, which betrays no more.
+    """
+    keys = []
+    for place, part in enumerate(text.split(","), 1):
+        before, colon, after = part.strip().partition(":")
+        named = bool(colon) and re.fullmatch(_ID, before) is not None
+        secret = (after if named else part.strip()).encode("utf-8", "surrogateescape")
+        if len(secret) < SHORTEST_SECRET:
+            raise BadKey(f"key {place} is shorter than {SHORTEST_SECRET} characters")
+        if named and len(before) > LONGEST_ID:
+            raise BadKey(f"the id of key {place} is longer than {LONGEST_ID} characters")
+        made_id = hmac.new(secret, _ID_DOMAIN, sha256).hexdigest()[:8]
+        keys.append(Key(before if named else made_id, secret))
     return Keyring(tuple(keys), strictness)
 
 
-def _key(text: str, place: int) -> Key:
-    before, colon, after = text.partition(":")
-    named = bool(colon) and re.fullmatch(_ID, before) is not None
-    secret = (after if named else text).encode("utf-8", "surrogateescape")
-    if len(secret) < SHORTEST_SECRET:
-        raise BadKey(f"key {place} is shorter than {SHORTEST_SECRET} characters")
-    if named and len(before) > LONGEST_ID:
-        raise BadKey(f"the id of key {place} is longer than {LONGEST_ID} characters")
-    return Key(before if named else _id_of(secret), secret)
-
-
-def _id_of(secret: bytes) -> str:
-    """A key without a name is called by what it makes of a fixed text, which tells nothing else."""
-    return hmac.new(secret, _ID_DOMAIN, sha256).hexdigest()[:8]
-
-
 def sign(body: str, issue: IssueRef, keyring: Keyring) -> str:
-    """The same comment, its mark signed by the first key. What is no mark stays as it is."""
+    """The comment with its mark signed by the first key; unchanged without a mark."""
     match = re.match(_LINE, body)
     if match is None:
         return body
@@ -125,18 +123,19 @@ def sign(body: str, issue: IssueRef, keyring: Keyring) -> str:
 
 
 def verify(body: str, issue: IssueRef, keyring: Keyring) -> Signed:
+    """Check the signature of a comment's mark, in any dialect."""
     body = _native(body)
     if not starts_as(body, KINDS):
         return Signed.NO_MARK
     match = re.match(_LINE, body[: LONGEST_LINE + 1])
     if match is None or match.end() > LONGEST_LINE:
-        return Signed.UNSIGNED  # and no mark that anybody reads
+        return Signed.UNSIGNED  # malformed: no reader takes it for a mark
     pairs = match[2].split()
     signatures = [pair for pair in pairs if pair.startswith("sig=")]
     if not signatures:
         return Signed.UNSIGNED
     spelt = re.fullmatch(_SIGNATURE, signatures[0].removeprefix("sig="))
-    key = _key_called(spelt[1], keyring) if spelt else None
+    key = next((key for key in keyring.keys if spelt and key.id == spelt[1]), None)
     if spelt is None or key is None or len(signatures) > 1:
         return Signed.INVALID
     others = [pair for pair in pairs if not pair.startswith("sig=")]
@@ -144,14 +143,11 @@ def verify(body: str, issue: IssueRef, keyring: Keyring) -> Signed:
     return Signed.VALID if holds else Signed.INVALID
 
 
-def _key_called(name: str, keyring: Keyring) -> Key | None:
-    return next((key for key in keyring.keys if key.id == name), None)
-
-
 def _digest(key: Key, issue: IssueRef, kind: str, pairs: Iterable[str]) -> str:
-    """Over everything the line says, in an order of its own, each part with its length before it.
+    """The HMAC over repository, issue, kind and the sorted pairs, each after its length.
 
-    Trackers fold the case of a repository's name, and so do two people's settings differ in it.
+    The repository's name is case-folded: trackers ignore case in the name, and the settings of two
+    people may differ in case.
     """
     parts = (_DOMAIN, issue.repo.casefold(), issue.key, kind, *sorted(pairs))
     encoded = (part.encode("utf-8", "surrogateescape") for part in parts)
@@ -160,7 +156,7 @@ def _digest(key: Key, issue: IssueRef, kind: str, pairs: Iterable[str]) -> str:
 
 
 def believing(thread: Thread, keyring: Keyring) -> Thread:
-    """The same reading, with what nobody signed said to be by nobody who counts."""
+    """The snapshot, with all unbelievable comments marked as not by a writer (see `believed`)."""
     comments = believed(thread.comments, thread.issue.ref, keyring)
     return thread if comments is thread.comments else replace(thread, comments=comments)
 
@@ -168,7 +164,31 @@ def believing(thread: Thread, keyring: Keyring) -> Thread:
 def believed(
     comments: tuple[Comment, ...], issue: IssueRef, keyring: Keyring
 ) -> tuple[Comment, ...]:
-    refused = _refused(comments, issue, keyring)
+    """The comments, with `by_writer=False` on all marks that are not believed.
+
+    A run posts one card and edits it: a second signed card of the same run is a copy and is not
+    believed. A strict fleet does not believe the release by which another tool takes a lease of
+    ours away: the release has no signature.
+    """
+    refused: set[int] = set()
+    runs: set[str] = set()
+    keys: set[tuple[str, str]] = set()
+    for comment in sorted(comments, key=lambda comment: (comment.created_at, comment.id)):
+        if not comment.by_writer:
+            continue
+        native, run = _native(comment.body), None
+        verdict = verify(comment.body, issue, keyring)
+        if verdict is Signed.VALID and (mark := re.match(_LINE, native)) and mark[1] == "claim":
+            run = next((pair for pair in mark[2].split() if pair.startswith("run=")), None)
+        if not keyring.believes(verdict) or run in runs:
+            refused.add(comment.id)
+        if run is not None:
+            runs.add(run)
+            keys.add(key_in(native))
+        elif keyring.strictness is Strictness.STRICT:
+            release = others_release(comment.body)
+            if release is not None and release[0] in keys:
+                refused.add(comment.id)
     if not refused:
         return comments
     return tuple(
@@ -177,42 +197,6 @@ def believed(
     )
 
 
-def _refused(comments: Iterable[Comment], issue: IssueRef, keyring: Keyring) -> set[int]:
-    """A run posts one card and edits it: another signed card of the same run is a copy.
-
-    The release by which another tool takes a lease of ours away has no signature either.
-    """
-    refused: set[int] = set()
-    runs: set[str] = set()
-    keys: set[tuple[str, str]] = set()
-    for comment in sorted(comments, key=lambda one: (one.created_at, one.id)):
-        if not comment.by_writer:
-            continue
-        verdict = verify(comment.body, issue, keyring)
-        run = _run_of(comment.body) if verdict is Signed.VALID else None
-        if not keyring.believes(verdict) or run in runs:
-            refused.add(comment.id)
-        if run is not None:
-            runs.add(run)
-            keys.add(key_in(_native(comment.body)))
-        elif keyring.strictness is Strictness.STRICT and _releases(comment.body, keys):
-            refused.add(comment.id)
-    return refused
-
-
-def _releases(body: str, keys: set[tuple[str, str]]) -> bool:
-    released = others_release(body)
-    return released is not None and released[0] in keys
-
-
 def _native(body: str) -> str:
-    """The line that was signed: before it was spelt in another dialect."""
+    """The native spelling of a mark, over which signatures are made; any other body unchanged."""
     return (as_native(body) or body) if body.startswith(AGENT_OPENINGS) else body
-
-
-def _run_of(body: str) -> str | None:
-    """Whose card it is; None if it is no card."""
-    match = re.match(_LINE, _native(body))
-    if match is None or match[1] != "claim":
-        return None
-    return next((pair for pair in match[2].split() if pair.startswith("run=")), None)
