@@ -25,7 +25,7 @@ BACKLOG = {
     "dibs.frontends": "",
     "dibs.frontends.cli": "context main output",
     "dibs.ports": "leases system tracker",
-    "dibs.services": "effects reading shown_leases",
+    "dibs.services": "backlog effects reading shown_leases",
     "dibs.settings": "load",
     "dibs.wiring": "services trackers",
 }
@@ -35,7 +35,7 @@ NOTES = {"dibs.hook": "run_files"}
 # What each of these loads besides; a module more makes every call of the command slower.
 ALSO = {
     "list": [BOARD, {"dibs.frontends.cli": "issues"}],
-    "status": [BOARD, {"dibs.frontends.cli": "operating", "dibs.services": "claiming"}],
+    "status": [BOARD, {"dibs.frontends.cli": "operating"}],
     "claim 2": [GRANTS, NOTES],
     "claim --next": [GRANTS, NOTES, BOARD],
     "heartbeat 1": [GRANTS, {"dibs.services": "keeping"}],

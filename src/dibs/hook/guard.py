@@ -26,7 +26,7 @@ from dibs.hook.rules import (
 from dibs.ports.leases import ShownLeases
 from dibs.ports.system import Clock, Threads
 from dibs.ports.tracker import Tracker, TrackerTraits
-from dibs.services.claiming import Granting
+from dibs.services.backlog import Granting
 from dibs.services.reading import follows_pulls, read_each
 
 MOST_ISSUES = 100

@@ -30,7 +30,7 @@ from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.leases import LeaseStore, acquire_patiently
 from dibs.ports.system import Clock, Journal, Threads
 from dibs.ports.tracker import Tracker
-from dibs.services.claiming import Granting
+from dibs.services.backlog import Granting
 from dibs.services.keeping import Grant, InHand, Keeper, Supervision
 from dibs.services.resuming import Waiting
 

@@ -30,7 +30,7 @@ from dibs.named.holds import give_back, refusal_of
 from dibs.ports.leases import Guarantee, LeaseStore, Lingering, acquire_patiently
 from dibs.ports.system import Assignment, Clock, Exited, Journal, Runner, Stopped, Threads
 from dibs.ports.tracker import Tracker
-from dibs.services.claiming import Granting
+from dibs.services.backlog import Granting
 from dibs.services.keeping import Grant, Keeper, Supervision
 
 _log = logging.getLogger("dibs.looping")

@@ -1,4 +1,4 @@
-"""One value for everything that services share."""
+"""One value for everything that services share, and whether this process's store may grant."""
 
 from __future__ import annotations
 
@@ -9,15 +9,66 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from dibs.core.eligibility import Reason
+from dibs.core.errors import GrantedElsewhere
 from dibs.core.events import Reached, unwatched
-from dibs.core.ids import RunId
+from dibs.core.granter import Appointed, Granter, keeps_house, objection, regressed
+from dibs.core.ids import Fence, LocalTime, RunId
 from dibs.core.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from dibs.ports.leases import Pauses, ShownLeases
+    from dibs.ports.leases import Granters, Pauses, ShownLeases
     from dibs.ports.system import Clock, Journal, Threads
     from dibs.ports.tracker import Tracker
-    from dibs.services.claiming import Granting
+
+
+class Granting:
+    """One store's view of who grants. The first store that grants anything is appointed by it."""
+
+    def __init__(self, granters: Granters, store: str) -> None:
+        self._granters = granters
+        self.store = store
+
+    @property
+    def granter(self) -> Granter | None:
+        """As it was lately: nothing is granted before `refusal_of` has looked again."""
+        return self._granters.lately()
+
+    def floor(self) -> Fence:
+        """Above which every fence has to be."""
+        granter = self.granter
+        return granter.floor if granter is not None else Fence(0)
+
+    def objections(self) -> tuple[Reason, ...]:
+        """Why nothing may be granted here now. Writes nothing."""
+        granter = self.granter
+        against = objection(granter, self.store) if granter is not None else None
+        return (against,) if against is not None else ()
+
+    def refusal_of(self, fence: Fence, *, since: LocalTime | None = None) -> Reason | None:
+        """Why a grant that was just made may not be used. To be asked after every grant.
+
+        A mover writes first and looks second, so whoever was granted something looks after it was:
+        now, or with something that was read `since` then. If there was no granter, this store is.
+        """
+        granter = self._granters.granter(since=since) or self._granters.appoint(
+            Appointed(self.store), instead_of=None
+        )
+        against = objection(granter, self.store)
+        if against is None and fence <= granter.floor:
+            # The floor rose while we asked: leases were moved away and back again.
+            return regressed(fence, granter.floor)
+        return against
+
+    def keeps_house(self) -> bool:
+        """Whether this store's word may be used to bring labels back to the truth."""
+        granter = self.granter
+        return granter is None or keeps_house(granter, self.store)
+
+    def insist(self) -> None:
+        """Before this store's word is taken for the truth. Raises GrantedElsewhere."""
+        if not self.keeps_house():
+            raise GrantedElsewhere("; ".join(reason.text for reason in self.objections()))
 
 
 class Backlog(Struct, frozen=True):

@@ -20,7 +20,7 @@ from dibs.core.signing import Keyring, Signed, Strictness, verify
 from dibs.ports.leases import PROTECTIVE, LeaseStore, Pauses, ShownLeases, Worrying
 from dibs.ports.system import Runner, Workplaces
 from dibs.ports.tracker import BudgetReport, IssueQuery, Tracker, TrackerTraits
-from dibs.services.claiming import Granting
+from dibs.services.backlog import Granting
 from dibs.services.reading import walk_threads
 
 _MOST_LOOKED_AT = 200

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
     from dibs.ports.system import Clock, Hints, Journal, Runner, Threads, Workplaces
     from dibs.ports.tracker import Budgeted, BudgetReport
+    from dibs.services.backlog import Granting
     from dibs.services.board import Board, Explaining
     from dibs.services.bundling import Bundling
-    from dibs.services.claiming import Claimed, Claiming, Granting
+    from dibs.services.claiming import Claimed, Claiming
     from dibs.services.diagnosing import Diagnosing
     from dibs.services.ending import Advancing
     from dibs.services.following import Following
@@ -190,7 +191,7 @@ class Services:
 
     @cached_property
     def granting(self) -> Granting:
-        from dibs.services.claiming import Granting
+        from dibs.services.backlog import Granting
 
         return Granting(self.adapters.granters, granter_name(self.settings))
 
