@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dibs.core.eligibility import Reason
+from dibs.core.eligibility import Reason, regressed
 from dibs.core.errors import GrantedElsewhere
 from dibs.core.events import Reached, unwatched
-from dibs.core.granter import Appointed, Granter, keeps_house, objection, regressed
+from dibs.core.granter import Appointed, Granter, keeps_house, objection
 from dibs.core.ids import Fence, LocalTime, RunId
 from dibs.core.pipeline import Pipeline
 
