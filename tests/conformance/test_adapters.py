@@ -76,7 +76,7 @@ def test_the_reports_are_printed_and_the_exit_code_says_whether_all_conform(caps
     assert "lease store memory: conforms" in told
     assert "tracker memory: conforms" in told
     assert "atomic: a_crowd_never_holds_twice" in told
-    assert "skipped: a_batch_returns_the_state_after: the tracker does not batch" in told
+    assert "skipped: a_batch_is_all_or_nothing: the tracker does not apply" in told
     assert told.endswith("every adapter conforms\n")
 
 

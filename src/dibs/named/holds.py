@@ -221,7 +221,7 @@ class Holds:
             self._dice.shuffle(slots)
             for slot in slots:
                 asked_at = self._clock.now()
-                ref, floor = hold_ref(wish.name, slot), self._granting.floor()
+                ref, floor = hold_ref(wish.name, slot), self._granting.look().floor
                 bid = Bid(ref, run, wish.holder, HOLD_STAGE, terms.ttl, None, floor)
                 match acquire_patiently(self._store, bid):
                     case Granted(lease):

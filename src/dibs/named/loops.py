@@ -189,7 +189,7 @@ class Loop:
         return self._after(max(grant.terms.ttl - spent, timedelta()))
 
     def _bid(self, ttl: timedelta) -> Bid:
-        floor = self._granting.floor()
+        floor = self._granting.look().floor
         return Bid(self._ref, self._new_run(), self._rhythm.holder, LOOP_STAGE, ttl, None, floor)
 
     def _give_back_renewed(self) -> None:

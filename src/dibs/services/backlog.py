@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from dibs.ports.tracker import Tracker
 
 
+class GranterLook(Struct, frozen=True):
+    """What follows from who grants, as it was read at one time."""
+
+    objections: tuple[Reason, ...]
+    """Why nothing may be granted by this store; empty if it may."""
+    floor: Fence
+    """Every fence has to be above it."""
+
+
 class Granting:
     """One store's view of who grants. The first store that grants anything is appointed by it."""
 
@@ -34,16 +43,17 @@ class Granting:
         """As it was lately: nothing is granted before `refusal_of` has looked again."""
         return self._granters.lately()
 
-    def floor(self) -> Fence:
-        """Above which every fence has to be."""
+    def look(self) -> GranterLook:
+        """Read who grants, once for everything that follows from it. Writes nothing."""
         granter = self.granter
-        return granter.floor if granter is not None else Fence(0)
+        if granter is None:
+            return GranterLook((), Fence(0))
+        against = objection(granter, self.store)
+        return GranterLook((against,) if against is not None else (), granter.floor)
 
     def objections(self) -> tuple[Reason, ...]:
-        """Why nothing may be granted here now. Writes nothing."""
-        granter = self.granter
-        against = objection(granter, self.store) if granter is not None else None
-        return (against,) if against is not None else ()
+        """Why nothing may be granted here now."""
+        return self.look().objections
 
     def refusal_of(self, fence: Fence, *, since: LocalTime | None = None) -> Reason | None:
         """Why a grant that was just made may not be used. To be asked after every grant.

@@ -148,13 +148,15 @@ class Claiming:
         self._settle = max(backlog.settle, backlog.tracker.traits.settle)
         self._max_ttl = backlog.max_ttl
         self._reached = backlog.reached
+        self._one_step = backlog.one_step
 
     def claim(self, issue: IssueRef, stage: Stage | None, options: ClaimOptions) -> ClaimResult:
         """Try once. `stage` is where the caller saw the issue; None to take it where it is."""
-        if elsewhere := self._granting.objections():  # what this store says of the issue is nothing
-            return Refused(issue, elsewhere)
+        granter = self._granting.look()
+        if granter.objections:  # what this store says of the issue is nothing
+            return Refused(issue, granter.objections)
         if options.look_first or stage is None:
-            verdict = self._look(issue, options)
+            verdict = self._look(issue, options, granter.objections)
             if verdict.reasons or verdict.stage is None:
                 return Refused(issue, verdict.reasons)
             if stage is not None and verdict.stage.name != stage.name:
@@ -162,10 +164,20 @@ class Claiming:
             stage = verdict.stage
         terms = _terms(stage, options.ttl, self._max_ttl)
         limit = None if ReasonCode.WIP_LIMIT in options.overlook else stage.wip
-        floor = self._granting.floor()
+        floor = granter.floor
         bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl, limit, floor)
         self._reached(Step.CLAIM_STARTED)
-        asked_at = self._clock.now()
+        with self._one_step():
+            result = self._bid(bid, stage, terms, options)
+        if isinstance(result, Claimed):
+            attempt = str(result.failed_attempts + 1)
+            event = about(EventKind.CLAIMED, result.lease, at=result.thread.now, attempt=attempt)
+            self._journal.append(event)
+        return result
+
+    def _bid(self, bid: Bid, stage: Stage, terms: LeaseTerms, options: ClaimOptions) -> ClaimResult:
+        """Ask for the lease; holding it, judge again and show it."""
+        issue, asked_at = bid.issue, self._clock.now()
         match self._leases.acquire(bid):
             case Granted() as granted:
                 granted = replace(granted, asked_at=granted.asked_at or self._clock.now())
@@ -213,30 +225,35 @@ class Claiming:
     def _judging(self, issue: Issue) -> Pipeline:
         return with_ourselves(self._pipeline, self._tracker, issue)
 
-    def _look(self, issue: IssueRef, options: ClaimOptions) -> Verdict:
-        _, verdict = self.look_at(options.seen or self._tracker.read(issue))
+    def _look(
+        self, issue: IssueRef, options: ClaimOptions, objections: tuple[Reason, ...]
+    ) -> Verdict:
+        _, verdict = self.look_at(options.seen or self._tracker.read(issue), objections)
         return _overlooking(verdict, options)
 
     def read(self, issue: IssueRef) -> Thread:
         """As a claim reads it before it bids."""
         return self._tracker.read(issue)
 
-    def look_at(self, thread: Thread) -> tuple[Thread, Verdict]:
+    def look_at(
+        self, thread: Thread, objections: tuple[Reason, ...] | None = None
+    ) -> tuple[Thread, Verdict]:
         """Judge a reading, as a claim does before it bids.
 
         What a vanished holder left half painted is finished first, and then read again.
+        `objections`: why nothing may be granted here, if that was just asked.
         """
         issue, standing = thread.issue.ref, self._leases.standing(thread)
         if standing.unpainted is not None and thread.complete:
             if self._being_painted(standing.unpainted):
-                return thread, self._judge(thread, standing, self._around(None))
+                return thread, self._judge(thread, standing, self._around(None, objections))
             self.roll_forward(standing.unpainted)
             thread = self._tracker.read(issue)
             standing = self._leases.standing(thread)
         elif stray := leftovers(self._pipeline, thread) if thread.complete else ():
             thread = apply(self._tracker, issue, stray)
             standing = self._leases.standing(thread)
-        return thread, self._judge(thread, standing, self._around(None))
+        return thread, self._judge(thread, standing, self._around(None, objections))
 
     def _left_to_others(self, ending: Record) -> bool:
         """An atomic store grants nothing over it, and need not know how old it is: there, whoever
@@ -301,9 +318,6 @@ class Claiming:
                 if refusal is not None:
                     self._give_back(held)
                     return refusal
-                attempt = str(won.failed_attempts + 1)
-                event = about(EventKind.CLAIMED, held, at=thread.now, attempt=attempt)
-                self._journal.append(event)
                 return replace(won, lease=held, thread=seen or thread)
             case StopAsked(why):
                 self._give_back(lease)
@@ -346,7 +360,7 @@ class Claiming:
         rivals = self._ahead_of(lease, stage)
         verdict = _overlooking(
             judge_claimable(
-                thread, before.tries, self._judging(thread.issue), self._around(rivals)
+                thread, before.tries, self._judging(thread.issue), self._around(rivals, ())
             ),
             options,
         )
@@ -393,12 +407,14 @@ class Claiming:
     def _paint(self, record: Record, thread: Thread) -> Painting:
         return ending_paint(self._pipeline, record, thread)
 
-    def _around(self, in_flight: int | None) -> Surroundings:
+    def _around(
+        self, in_flight: int | None, objections: tuple[Reason, ...] | None = None
+    ) -> Surroundings:
         return Surroundings(
             self._pauses.pauses(),
             self._grace,
             in_flight,
-            objections=self._granting.objections(),
+            objections=self._granting.objections() if objections is None else objections,
             protected=PROTECTIVE in self._leases.guarantees,
         )
 

@@ -8,6 +8,7 @@ granted judges by a reading.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING
@@ -75,12 +76,15 @@ class Showing:
         *,
         rules: FoldRules,
         reached: Reached = unwatched,
+        one_step: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        """`one_step` makes store and tracker change together, where both are in one database."""
         self._store = store
         self._tracker = tracker
         self._clock = clock
         self._rules = rules
         self._reached = reached
+        self._one_step = one_step
 
     @property
     def name(self) -> str:
@@ -127,17 +131,19 @@ class Showing:
 
     def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
         self._reached(Step.FINISH_VERIFIED)
-        result = self._store.release(lease, ending)
-        if isinstance(result, Lost):
-            return result
-        self._reached(Step.FINISH_DECIDED)
-        record = replace(result.record, lease=replace(result.record.lease, card=lease.card))
-        try:
-            self.roll_forward(record, painter)
-        except Outage as failure:
-            _log().warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
-            return Released(record)
-        return Released(replace(record, painted=True))
+        with self._one_step():
+            result = self._store.release(lease, ending)
+            if isinstance(result, Lost):
+                return result
+            self._reached(Step.FINISH_DECIDED)
+            record = replace(result.record, lease=replace(result.record.lease, card=lease.card))
+            try:
+                self.roll_forward(record, painter)
+            except Outage as failure:
+                waits = "%s: decided, but its labels wait for a sweep: %s"
+                _log().warning(waits, lease.issue, failure)
+                return Released(record)
+            return Released(replace(record, painted=True))
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
         """The stage's labels, then the card, then `claimed` off, and the acknowledgement last.
@@ -145,6 +151,10 @@ class Showing:
         Painted only while the issue is as it was when the store still said that this is to be done:
         a sleeper that wakes up here must not undo what came after it.
         """
+        with self._one_step():
+            self._roll_forward(record, painter)
+
+    def _roll_forward(self, record: Record, painter: Painter) -> None:
         plan, tries, has_card = partial(painter, record), 0, True
         tried_on: Thread | None = None
         for _ in range(_PAINTINGS):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -89,6 +90,8 @@ class Adapters(Struct):
     """Whoever knows what is left of the tracker's patience; None: nobody counts."""
     prepare: Callable[[], tuple[str, ...]] = tuple
     """Makes what a backlog needs besides its labels, and says what it made."""
+    one_step: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Makes tracker and store change together or not at all, where both are in one database."""
     close: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -156,6 +159,7 @@ class Services:
             settle=self.rules.settle,
             max_ttl=self.settings.max_ttl,
             reached=self.reached,
+            one_step=adapters.one_step,
         )
 
     @property
@@ -177,7 +181,12 @@ class Services:
             from dibs.services.shown_leases import Showing
 
             return Showing(
-                self.adapters.store, self.tracker, clock, rules=self.rules, reached=self.reached
+                self.adapters.store,
+                self.tracker,
+                clock,
+                rules=self.rules,
+                reached=self.reached,
+                one_step=self.adapters.one_step,
             )
         from dibs.services.comment_leases import CommentLeases
 
@@ -699,6 +708,7 @@ def _adapters(
         hints=opened.hints,
         budgeted=opened.budgeted,
         prepare=opened.prepare,
+        one_step=opened.one_step if settings.leases == "auto" else nullcontext,
         close=[*opened.close, *closing],
     )
 

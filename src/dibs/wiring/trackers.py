@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,8 @@ class OpenTracker(Struct):
     """None: which store grants is kept in a file of this folder, for this machine."""
     own_leases: Callable[[], LeaseStore] | None = None
     """The store that `leases = "auto"` means; None: the tracker's comments."""
+    one_step: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Makes tracker and own leases change together or not at all."""
     clock: Clock = field(default_factory=SystemClock)
     hints: Hints | None = None
     budgeted: Budgeted | None = None
@@ -96,25 +99,24 @@ def _open_sqlite(request: TrackerRequest) -> OpenTracker:
     pipeline = settings.pipeline
     shelf = pipeline.vetoes | {pipeline.labels.claimed}
     tracker: Tracker = SqliteTracker(database, author=request.author, shelf=shelf)
-    if request.environment.get("DIBS_BATCH") == "0":
+    plain = request.environment.get("DIBS_BATCH") == "0"
+    if plain:
         from dibs.adapters.wrappers.trackers import PlainTracker
 
         tracker = PlainTracker(tracker)
-    close: list[Callable[[], None]] = [database.close]
 
     def own_leases() -> LeaseStore:
         from dibs.adapters.sqlite.leases import SqliteLeases
 
-        beside = Database(database.path)
-        close.append(beside.close)
-        return SqliteLeases(beside)
+        return SqliteLeases(database)
 
     return OpenTracker(
         tracker,
         SqlitePauses(database),
         SqliteGranters(database),
         own_leases=own_leases,
-        close=close,
+        one_step=nullcontext if plain else database.one_step,
+        close=[database.close],
     )
 
 

@@ -71,6 +71,8 @@ class Database:
         self._lock = threading.Lock()
         self._closed = False
         self._pid = os.getpid()
+        self._step = threading.local()
+        """`transaction`: the one that this thread's `one_step` has open."""
 
     def ensure(self, table: str, schema: str) -> None:
         """Create the tables of the schema, and the clock. Do not write to a file that has them."""
@@ -98,8 +100,20 @@ class Database:
     def writing(self) -> Iterator[Transaction]:
         """An immediate transaction: it waits for its turn at the start, and is never refused after.
 
-        The time is stored if the stored time is too old.
+        The time is stored if the stored time is too old. Inside `one_step` it is a part of that
+        transaction, which is undone by itself if it fails.
         """
+        if (outer := self._open_step()) is not None:
+            outer.sql.execute("SAVEPOINT part")
+            try:
+                yield outer
+            except BaseException:
+                if outer.sql.in_transaction:  # SQLite ends the whole of it if the disk is full
+                    outer.sql.execute("ROLLBACK TO part")
+                    outer.sql.execute("RELEASE part")
+                raise
+            outer.sql.execute("RELEASE part")
+            return
         with self._connection() as sql:
             self._patiently(sql, "BEGIN IMMEDIATE")
             try:
@@ -116,12 +130,34 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
         """A snapshot: all statements of the transaction see the same state."""
+        if (outer := self._open_step()) is not None:
+            yield outer
+            return
         with self._connection() as sql:
             sql.execute("BEGIN")
             try:
                 yield Transaction(sql, self._patiently(sql, _PEEK, _uptime()).fetchone()[0])
             finally:
                 _roll_back(sql)
+
+    @contextmanager
+    def one_step(self) -> Iterator[None]:
+        """Make everything that this thread reads and writes inside one transaction.
+
+        It is written when the step ends, and nothing of it if the step raises.
+        """
+        if self._open_step() is not None:
+            yield
+            return
+        with self.writing() as transaction:
+            self._step.transaction = transaction
+            try:
+                yield
+            finally:
+                self._step.transaction = None
+
+    def _open_step(self) -> Transaction | None:
+        return getattr(self._step, "transaction", None)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
