@@ -1,12 +1,16 @@
 """What ADR 0009 says of the embedded database, asked of the database itself."""
 
 import os
+import sqlite3
 import threading
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from dibs.adapters.sqlite.database import Database
+import dibs
+from dibs.adapters.sqlite import database as database_module
+from dibs.adapters.sqlite.database import Database, Migration
 from dibs.core.errors import Damaged
 from dibs.core.ids import moment
 
@@ -68,7 +72,7 @@ def test_a_file_of_another_version_is_left_alone(database):
         with stranger.reading():
             pass
 
-    with pytest.raises(Damaged, match="another version of dibs"):
+    with pytest.raises(Damaged, match="a later version of dibs"):
         look()
 
 
@@ -123,3 +127,82 @@ def test_connections_do_not_cross_a_fork(database, monkeypatch):
         assert all(tx.sql is not connection for connection in before)
     for connection in before:
         connection.close()
+
+
+# Versions
+
+V1 = Path(__file__).parents[1] / "data" / "backlog-v1.sql"
+
+
+@pytest.fixture
+def of_version_1(tmp_path):
+    """A backlog as it was written with schema version 1."""
+    path = tmp_path / "v1.db"
+    sql = sqlite3.connect(path)
+    sql.executescript(V1.read_text(encoding="utf8"))
+    sql.execute("PRAGMA user_version = 1")
+    sql.commit()
+    sql.close()
+    return path
+
+
+def test_a_backlog_of_version_1_is_read_and_worked_on(of_version_1, tmp_path):
+    (tmp_path / "dibs.toml").write_text(f'tracker = "sqlite:{of_version_1.name}"\n')
+    with dibs.open(tmp_path) as backlog:
+        assert {row.issue.title: row.state for row in backlog.board.rows()} == {
+            "a free issue": "ready",
+            "a held issue": "expired",  # its machine has been started anew since
+            "an issue that moved on": "gated",
+        }
+        with backlog.lease(1) as lease:
+            lease.advance("review")
+
+
+def test_a_file_of_an_earlier_version_is_migrated_once_and_table_by_table(
+    of_version_1, monkeypatch
+):
+    rows = (
+        Migration(2, "issues", "ALTER TABLE issues ADD COLUMN due INTEGER"),
+        Migration(2, "sightings", "ALTER TABLE sightings ADD COLUMN never TEXT"),
+        Migration(
+            3, "leases", "ALTER TABLE leases ADD COLUMN host TEXT; UPDATE leases SET host=''"
+        ),
+    )
+    monkeypatch.setattr(database_module, "MIGRATIONS", rows)
+    monkeypatch.setattr(database_module, "SCHEMA_VERSION", 3)
+    for _ in range(2):
+        migrated = Database(of_version_1)
+        with migrated.reading() as tx:
+            assert tx.sql.execute("PRAGMA user_version").fetchone() == (3,)
+            assert tx.sql.execute("SELECT COUNT(*) FROM issues WHERE due IS NULL").fetchone() == (
+                3,
+            )
+            assert tx.sql.execute("SELECT DISTINCT host FROM leases").fetchall() == [("",)]
+        migrated.close()
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(of_version_1, monkeypatch):
+    rows = (
+        Migration(2, "issues", "ALTER TABLE issues ADD COLUMN due INTEGER"),
+        Migration(2, "leases", "ALTER TABLE nothing ADD COLUMN x"),
+    )
+    monkeypatch.setattr(database_module, "MIGRATIONS", rows)
+    monkeypatch.setattr(database_module, "SCHEMA_VERSION", 2)
+    broken = Database(of_version_1)
+
+    def look() -> None:
+        with broken.reading():
+            pass
+
+    with pytest.raises(Damaged):
+        look()
+    sql = sqlite3.connect(of_version_1)
+    assert sql.execute("PRAGMA user_version").fetchone() == (1,)
+    assert "due" not in {row[1] for row in sql.execute("PRAGMA table_info(issues)")}
+    sql.close()
+
+
+def test_migrations_end_at_the_version_that_is_written():
+    numbers = [migration.to for migration in database_module.MIGRATIONS]
+    assert numbers == sorted(numbers)
+    assert max(numbers, default=1) == database_module.SCHEMA_VERSION

@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS clock (
 INSERT OR IGNORE INTO clock VALUES (1, 0, 0, '');
 """
 SCHEMA_VERSION = 1
+"""The `user_version` of the files that this version of dibs writes."""
 _NOTHING: Mapping[str, object] = {}
 _TURN_S = (0.0005, 0.004)
 
@@ -52,6 +53,20 @@ _FORBIDDEN = {
     sqlite3.SQLITE_AUTH,
     sqlite3.SQLITE_CANTOPEN,
 }
+
+
+class Migration(Struct, frozen=True):
+    """What changes a table of an earlier version into the table of version `to`."""
+
+    to: int
+    table: str
+    """The migration is for files that have this table."""
+    statements: str
+
+
+MIGRATIONS: tuple[Migration, ...] = ()
+"""In the order of their versions. A new schema is a new number, a row here, and a file of the
+version before in tests/data."""
 
 
 class Transaction(Struct, frozen=True):
@@ -198,13 +213,31 @@ class Database:
                 raise Damaged(f"{self.path} cannot keep a write-ahead log (its mode stays {mode})")
             sql.execute("PRAGMA synchronous = NORMAL")
             version = sql.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, SCHEMA_VERSION):
+            if version > SCHEMA_VERSION:
                 raise Damaged(
-                    f"{self.path} was written by another version of dibs "
+                    f"{self.path} was written by a later version of dibs "
                     f"(its schema is {version}, this one knows {SCHEMA_VERSION})"
                 )
+            if 0 < version < SCHEMA_VERSION:
+                self._migrate(sql)
             on_failure.pop_all()
         return sql
+
+    def _migrate(self, sql: sqlite3.Connection) -> None:
+        """Bring a file of an earlier version up to date, in one transaction."""
+        self._patiently(sql, "BEGIN IMMEDIATE")
+        try:
+            # read again: another process may have migrated the file since
+            version = sql.execute("PRAGMA user_version").fetchone()[0]
+            tables = {row[0] for row in sql.execute("SELECT name FROM sqlite_master")}
+            for migration in MIGRATIONS:
+                if migration.to > version and migration.table in tables:
+                    _create(sql, migration.statements)
+            sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            sql.execute("COMMIT")
+        except BaseException:
+            _roll_back(sql)
+            raise
 
     def _patiently(
         self, sql: sqlite3.Connection, statement: str, values: Mapping[str, object] = _NOTHING
