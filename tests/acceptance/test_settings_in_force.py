@@ -31,8 +31,8 @@ name = 'done'
 def test_what_is_in_force_is_shown_with_what_the_file_leaves_out(project: Project) -> None:
     project.configure(TEXT)
     shown = project.dibs("config", "show", "--json").data
-    assert (shown["grace"], shown["jobs"], shown["poll"]) == ("3s", 3, "250ms")
-    one = shown["stages"][0]
+    assert (shown["grace"], shown["worker"]["jobs"], shown["worker"]["poll"]) == ("3s", 3, "250ms")
+    one = shown["stage"][0]
     set_by_hand = {"ttl": "6m", "renew": "1m30s", "attempts": 1, "wip": 2}
     assert {key: one[key] for key in set_by_hand} == set_by_hand
     assert one["margin"] == "5s", "a default that follows from the ttl"
@@ -44,6 +44,6 @@ def test_what_is_in_force_is_shown_with_what_the_file_leaves_out(project: Projec
 
 def test_a_limit_that_is_shown_is_a_limit_that_holds(project: Project) -> None:
     project.begin(TEXT.replace(LEDGER, "exit 1").replace("worktree = '../shop'", ""), 1)
-    assert project.dibs("config", "show", "--json").data["stages"][0]["attempts"] == 1
+    assert project.dibs("config", "show", "--json").data["stage"][0]["attempts"] == 1
     assert project.worker("worker", "--drain").wait().quiet().data["outcomes"] == {"parked": 1}
     assert "parked" in project.labels()

@@ -345,6 +345,8 @@ class Settings(Struct, frozen=True):
     hook: HookSettings = HookSettings()
     repos: Mapping[str, Path] = field(default_factory=dict)
     """Where the repositories of bundles are on this machine."""
+    ttl: timedelta = timedelta(minutes=10)
+    """The lease's length of stages that set none of their own."""
 
 
 # Finding and reading
@@ -491,6 +493,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         github=_github(file.github),
         hook=HookSettings(file.hook.strict, _positive("hook.timeout", file.hook.timeout)),
         repos=_repos(file.repos, root, pipeline),
+        ttl=_duration("ttl", file.ttl),
     )
 
 

@@ -2,28 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any, assert_never
 
 import click
 
-from dibs.core.durations import format_duration
-from dibs.core.pipeline import (
-    ApprovalGate,
-    BundleWorktree,
-    Command,
-    InProcess,
-    NoHandler,
-    NoWorktree,
-    OneWorktree,
-    People,
-    PythonCallable,
-    Stage,
-)
-from dibs.core.references import without_secrets
 from dibs.frontends.cli.context import Context, answering, as_json, dry_run
-from dibs.frontends.cli.output import Answer, table
+from dibs.frontends.cli.output import Answer
 from dibs.settings import load as config
-from dibs.settings.load import Settings
 
 _TEMPLATE = """\
 # dibs.toml: all of it optional. `dibs config show` prints what is in force.
@@ -89,110 +73,10 @@ def config_command() -> None:
 @answering
 def config_show(context: Context) -> Answer:
     """Print the settings in force and where they come from."""
+    from dibs.settings.show import as_lines, shown
+
     settings = context.settings
-    data = settings_data(settings)
-    lines = [f"from {settings.source}"]
-    plain = {key: value for key, value in data.items() if isinstance(value, str | int)}
-    lines += [f"  {key:<11} {value}" for key, value in plain.items()]
-    rows = [
-        (
-            stage.name,
-            stage.label,
-            ", ".join(stage.next) or "(end)",
-            _handler(stage),
-            stage.gate.label if isinstance(stage.gate, ApprovalGate) else "",
-            format_duration(stage.terms.ttl),
-            stage.attempts,
-            stage.wip or "",
-        )
-        for stage in settings.pipeline.stages
-    ]
-    headings = ("stage", "label", "next", "handler", "gate", "ttl", "attempts", "wip")
-    return Answer(data, [*lines, "", *table(headings, rows)])
-
-
-def _handler(stage: Stage) -> str:
-    match stage.handler:
-        case Command(line):
-            return f"run {line}"
-        case PythonCallable(target):
-            return f"python {target}"
-        case InProcess():
-            return "in process"
-        case NoHandler():
-            return ""
-
-
-def settings_data(settings: Settings) -> dict[str, Any]:
-    return {
-        "source": settings.source,
-        "tracker": settings.tracker,
-        "leases": without_secrets(settings.leases),
-        "preset": settings.preset,
-        "max_ttl": format_duration(settings.max_ttl),
-        "grace": format_duration(settings.grace),
-        "settle": format_duration(settings.settle) if settings.settle is not None else "tracker's",
-        "person_ttl": format_duration(settings.person_ttl),
-        "runs": str(settings.runs),
-        "journal": str(settings.journal or ""),
-        "jobs": settings.jobs,
-        "poll": format_duration(settings.poll),
-        "sweep": format_duration(settings.sweep),
-        "stop_grace": format_duration(settings.stop_grace),
-        "labels": {
-            "claimed": settings.pipeline.labels.claimed,
-            "paused": settings.pipeline.labels.paused,
-            "parked": settings.pipeline.labels.parked,
-            "blockers": sorted(settings.pipeline.blockers),
-            "priorities": list(settings.pipeline.priorities),
-        },
-        "people": people_data(settings.pipeline.people),
-        "repos": {name: str(path) for name, path in settings.repos.items()},
-        "stages": [stage_data(stage) for stage in settings.pipeline.stages],
-    }
-
-
-def people_data(people: People) -> dict[str, Any]:
-    return {
-        "assignees": people.assignees,
-        "pulls": people.pulls,
-        "markers": people.markers,
-        "fleet": sorted(people.fleet),
-        "marker_ttl": format_duration(people.marker_ttl),
-    }
-
-
-def stage_data(stage: Stage) -> dict[str, Any]:
-    worktree: dict[str, str | None]
-    match stage.worktree:
-        case NoWorktree():
-            worktree = {"worktree": None, "worktree_base": None}
-        case OneWorktree(repository, base):
-            worktree = {"worktree": repository, "worktree_base": base}
-        case BundleWorktree(base):
-            worktree = {"worktree": "bundle", "worktree_base": base}
-        case _:
-            assert_never(stage.worktree)
-    return {
-        "name": stage.name,
-        "label": stage.label,
-        "working_label": stage.working_label,
-        "next": list(stage.next),
-        "handler": _handler(stage),
-        "gate": stage.gate.label if isinstance(stage.gate, ApprovalGate) else None,
-        "closes": stage.closes,
-        "ttl": format_duration(stage.terms.ttl),
-        "renew": format_duration(stage.terms.renew_every),
-        "margin": format_duration(stage.terms.margin),
-        "max_hold": format_duration(stage.terms.max_hold),
-        "timeout": format_duration(stage.timeout) if stage.timeout else None,
-        "attempts": stage.attempts,
-        "backoff": format_duration(stage.backoff.first),
-        "backoff_max": format_duration(stage.backoff.most),
-        "wip": stage.wip,
-        "pass_env": list(stage.pass_env),
-        **worktree,
-    }
+    return Answer(shown(settings), list(as_lines(settings)))
 
 
 @config_command.command("validate")
