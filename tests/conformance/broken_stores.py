@@ -419,10 +419,10 @@ class Cuttable(MemoryLeases):
 
     cut = False
 
-    def _known(self, issue):
+    def _read(self, issue):
         if self.cut:
             self._fail()
-        return super()._known(issue)
+        return super()._read(issue)
 
     def live(self, stage=None, limit=1000):
         if self.cut:

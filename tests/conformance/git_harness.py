@@ -7,6 +7,7 @@ seen nothing, on the objects that the one before it left.
 import secrets
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,6 +19,8 @@ from tests.servers.github_git import TOKEN, GithubServer
 from tests.servers.process import free_port
 
 from dibs.adapters.git.leases import GitLeases
+from dibs.adapters.github.client import Transports
+from dibs.adapters.github.limits import Limits
 from dibs.adapters.github.refs import GithubRefs
 from dibs.adapters.system import SystemClock
 from dibs.adapters.wrappers.leases import MemoryObservations
@@ -61,6 +64,19 @@ class GitHarness(LeaseHarness):
         return self.client("third", place=f"git:{self.folder / 'gone.git'}")
 
 
+def github_refs(repository: str, *, token: str, api: str, timeout_s: float = 20) -> GithubRefs:
+    """Through a transport that keeps to no limit, and remembers nothing of other tests."""
+    environment = {
+        "GITHUB_TOKEN": token,
+        "GITHUB_API_URL": api,
+        "XDG_STATE_HOME": tempfile.mkdtemp(),
+    }
+    transports = Transports(environment, limits=Limits.none(), reply_s=timeout_s)
+    refs = GithubRefs(repository, transports.for_repository(repository), transports.close)
+    weakref.finalize(refs, transports.close)  # many tests make one and drop it
+    return refs
+
+
 class GithubHarness(GitHarness):
     """The same through GitHub's API; a restart kills the server too."""
 
@@ -71,7 +87,7 @@ class GithubHarness(GitHarness):
 
     def client(self, machine: str, **options) -> GitLeases:
         token, api = options.get("token", TOKEN), options.get("api", self.server.url)
-        refs = GithubRefs(self.repository, token=token, api=api, timeout_s=20)
+        refs = github_refs(self.repository, token=token, api=api)
         clock = SystemClock()
         return GitLeases(refs, MemoryObservations(clock), clock)
 

@@ -5,9 +5,9 @@ import threading
 from datetime import timedelta
 
 import pytest
+from tests.conformance.git_harness import github_refs
 
 from dibs.adapters.git.leases import GitLeases
-from dibs.adapters.github.refs import GithubRefs
 from dibs.adapters.wrappers.leases import MemoryObservations
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Busy, Granted, Released
@@ -117,7 +117,7 @@ def test_our_lease_store_over_github_works_on_it(shop, writer, knows_empty_tree)
     issue = IssueRef("acme/shop", "17")
 
     def store():
-        refs = GithubRefs("acme/shop", token="alice-token", api=shop.hub.url, timeout_s=20)
+        refs = github_refs("acme/shop", token="alice-token", api=shop.hub.url, timeout_s=20)
         return GitLeases(refs, MemoryObservations(clock), clock)
 
     ours, theirs, ttl = store(), store(), timedelta(minutes=10)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from msgspec import Struct
 
 from dibs.core.eligibility import Reason, regressed
 from dibs.core.errors import GrantedElsewhere
-from dibs.core.events import Reached, unwatched
+from dibs.core.events import Reached, Step, unwatched
 from dibs.core.granter import Appointed, Granter, keeps_house, objection
 from dibs.core.ids import Fence, LocalTime, RunId
 from dibs.core.pipeline import Pipeline
@@ -79,6 +80,47 @@ class Granting:
         """Before this store's word is taken for the truth. Raises GrantedElsewhere."""
         if not self.keeps_house():
             raise GrantedElsewhere("; ".join(reason.text for reason in self.objections()))
+
+
+class OneStep:
+    """Makes store and tracker change together, and reports steps once they are written.
+
+    A step that is reached inside happened only when the whole is written: it is reported then, and
+    not at all if the whole is undone.
+    """
+
+    def __init__(
+        self, together: Callable[[], AbstractContextManager[object]], reached: Reached
+    ) -> None:
+        self._together, self._reached = together, reached
+        self._open = threading.local()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        if self._waiting is not None:  # a part of a step that is open already
+            yield
+            return
+        steps: list[Step] = []
+        self._open.steps = steps
+        try:
+            with self._together():
+                yield
+        finally:
+            self._open.steps = None
+        for step in steps:
+            self._reached(step)
+
+    def reached(self, step: Step) -> None:
+        if self._waiting is None:
+            self._reached(step)
+        else:
+            self._waiting.append(step)
+
+    @property
+    def _waiting(self) -> list[Step] | None:
+        """The steps of this thread that are not written yet; None outside of a step."""
+        steps: list[Step] | None = getattr(self._open, "steps", None)
+        return steps
 
 
 class Backlog(Struct, frozen=True):

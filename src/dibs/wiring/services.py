@@ -27,7 +27,7 @@ from dibs.core.pipeline import Dialect, InProcess, Pipeline, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
 from dibs.ports.tracker import Applies, Tracker
-from dibs.services.backlog import Backlog
+from dibs.services.backlog import Backlog, OneStep
 from dibs.settings.load import Settings, actor
 from dibs.wiring.trackers import (
     TRACKERS,
@@ -118,6 +118,10 @@ class Services:
     ) -> None:
         self.settings = settings
         self.adapters = adapters
+        self._one_step = adapters.one_step
+        if adapters.one_step is not nullcontext:
+            step = OneStep(adapters.one_step, reached)
+            self._one_step, reached = step, step.reached
         self.reached = reached
         self._handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
@@ -159,7 +163,7 @@ class Services:
             settle=self.rules.settle,
             max_ttl=self.settings.max_ttl,
             reached=self.reached,
-            one_step=adapters.one_step,
+            one_step=self._one_step,
         )
 
     @property
@@ -186,7 +190,7 @@ class Services:
                 clock,
                 rules=self.rules,
                 reached=self.reached,
-                one_step=self.adapters.one_step,
+                one_step=self._one_step,
             )
         from dibs.services.comment_leases import CommentLeases
 
@@ -738,8 +742,9 @@ def _store(
         case _:
             from dibs.wiring.stores import Surroundings, open_store
 
-            around = Surroundings(settings.root)
+            around = Surroundings(settings.root, budgeted=opened.budgeted)
             store = open_store(settings.leases, around)
+            opened.budgeted = around.budgeted
             return store, [*around.closing, store.close]
 
 

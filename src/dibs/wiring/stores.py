@@ -8,6 +8,7 @@ and not before; a library that is not there is a setting to change, not a traceb
 """
 
 import importlib
+import os
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ from dibs.wiring import kind_declared_as, kinds_declared
 
 if TYPE_CHECKING:
     from dibs.adapters.sqlite.observations import FileObservations
+    from dibs.ports.tracker import Budgeted
 
 
 class Expiry(StrEnum):
@@ -42,11 +44,13 @@ class ClosableStore(LeaseStore, Protocol):
     def close(self) -> None: ...
 
 
-class Surroundings(Struct, frozen=True):
+class Surroundings(Struct):
     """What a store may need besides its own place."""
 
     root: Path
     """The folder of the settings: relative paths start there, and sightings are kept there."""
+    budgeted: "Budgeted | None" = None
+    """Who counts the requests of the tracker, or of the store where the tracker does not count."""
     closing: list[Callable[[], None]] = field(default_factory=list)
     """What was opened besides the store, to be closed with it."""
 
@@ -107,10 +111,17 @@ def _git(place: str, around: Surroundings) -> ClosableStore:
 
 def _git_over_github(place: str, around: Surroundings) -> ClosableStore:
     from dibs.adapters.git.leases import GitLeases
+    from dibs.adapters.github.client import Transports
     from dibs.adapters.github.refs import GithubRefs
     from dibs.adapters.system import SystemClock
 
-    refs = GithubRefs.connect(place.partition(":")[2])
+    repository = place.partition(":")[2]
+    if isinstance(around.budgeted, Transports):  # the tracker's own
+        refs = GithubRefs(repository, around.budgeted.for_repository(repository))
+    else:
+        around.budgeted = transports = Transports(os.environ)
+        transport = transports.for_repository(repository)
+        refs = GithubRefs(repository, transport, transports.close)
     return GitLeases(refs, around.sightings(), SystemClock())
 
 
@@ -205,6 +216,7 @@ STORES: tuple[StoreKind, ...] = (
         Expiry.WATCHED,
         Waiting.POLLS,
         _git_over_github,
+        extra="github",
     ),
 )
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import data
-
 import dibs
 from dibs.adapters.system import SystemClock, wall_clock
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import data
-
 import dibs
 from dibs.adapters.system import SystemClock
 from dibs.core.durations import parse_duration

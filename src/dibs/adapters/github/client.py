@@ -336,6 +336,10 @@ class Transport:
         self.graphql_gone = False
         """True once the server said that it has none."""
 
+    @property
+    def api(self) -> Api:
+        return self._api
+
     def budget(self) -> BudgetReport:
         return self._sender.report(self._limits)
 

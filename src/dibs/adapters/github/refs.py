@@ -6,37 +6,28 @@ moved together: what says that a lease is held is written before the record and 
 and never trusted without it.
 """
 
-import http.client
-import json
-import os
-import re
-import threading
-import urllib.error
-import urllib.request
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from email.message import Message
-from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Self, TypeVar
-from urllib.parse import urlsplit
+from threading import Lock
+from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 
-from dibs.adapters.github.auth import TOKENS, api_at, api_of, token_of
-from dibs.core.errors import BadConfiguration, NotPermitted, Outage, RateLimited, Unavailable
+from dibs.adapters.github.client import Transport
+from dibs.adapters.github.limits import Purpose
+from dibs.adapters.github.opening import repositories
+from dibs.adapters.github.replies import Reply, refusal_of
+from dibs.core.errors import BadConfiguration, NotPermitted, Outage, Unavailable
 from dibs.ports.refs import EMPTY_TREE, Move, Refused
 
 _MOST_REMEMBERED = 10_000
 _MOST_PAGES = 1000
-_RATE_LIMIT_S = 60.0
-_NEXT = re.compile(r'<([^>]+)>;\s*rel="next"')
-_REPOSITORY = re.compile(r"[\w-]+/(?!\.{1,2}$)[\w.-]+", re.ASCII)
-_LIMITED = (HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
 _UNKNOWN = (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.NOT_FOUND)
 _REFUSALS = (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.CONFLICT)
+
+_ANY_STATUS = range(100, 600)
 
 Shape = TypeVar("Shape")
 
@@ -63,56 +54,39 @@ class _Listed(msgspec.Struct):
     commit: _Tree
 
 
-class _Reply(Struct, frozen=True):
-    status: int
-    body: bytes
-    headers: Message
-
-    @property
-    def text(self) -> str:
-        """What GitHub says is wrong."""
-        try:
-            told = json.loads(self.body).get("message", "")
-        except (ValueError, AttributeError):
-            return ""
-        return str(told)[:200]
-
-
 class GithubRefs:
-    """One repository of GitHub or of a GitHub Enterprise server."""
+    """One repository of GitHub or of a GitHub Enterprise server.
+
+    Its requests go through the transport of the tracker: one budget, one pace, one breaker for
+    each token. They are all urgent: a renewal that is shed loses work that is being done.
+    """
 
     atomic = False
     guesses = False  # every write counts against a limit
 
-    def __init__(self, repository: str, *, token: str, api: str, timeout_s: float) -> None:
-        if not _REPOSITORY.fullmatch(repository):
+    def __init__(
+        self,
+        repository: str,
+        transport: Transport,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_close` closes a transport that was opened for this repository alone."""
+        try:
+            (self._repository,) = repositories(repository)
+        except (BadConfiguration, ValueError):
             raise BadConfiguration(
                 f"'git+github:{repository}' names no repository; write it as git+github:OWNER/REPO"
-            )
+            ) from None
+        self._transport, self._on_close = transport, on_close
         self.name = f"git+github:{repository}"
-        self._repository = f"{api_at(api).rest}/repos/{repository}"
-        self._base = f"{self._repository}/git"
-        self.identity = self._base
-        self._token = token
-        self._timeout_s = timeout_s
-        self._opener = urllib.request.build_opener(_NoRedirect)
-        self._lock = threading.Lock()
+        self._base = f"/repos/{repository}/git"
+        self.identity = f"{transport.api.rest}{self._base}"
+        self._lock = Lock()
         self._messages: OrderedDict[str, str] = OrderedDict()
         self._tree = EMPTY_TREE
 
-    @classmethod
-    def connect(cls, repository: str, *, timeout_s: float = 20.0) -> Self:
-        """With the token and the API address of the environment. Sends nothing yet."""
-        token = token_of(os.environ)
-        if token is None:
-            raise BadConfiguration(
-                f"git+github:{repository} needs a token in one of {', '.join(TOKENS)}"
-            )
-        api = api_of(os.environ).rest
-        return cls(repository, token=token.secret, api=api, timeout_s=timeout_s)
-
     def close(self) -> None:
-        """Nothing stays open between two requests."""
+        self._on_close()
 
     # Looking
 
@@ -126,16 +100,11 @@ class GithubRefs:
         for _ in range(_MOST_PAGES):
             reply = self._ask("GET", address)
             found += self._expect(reply, HTTPStatus.OK, list[_Ref])
-            following = _NEXT.search(reply.headers.get("Link", ""))
+            following = self._transport.follow(reply)
             if following is None:
                 break
-            address = self._same_server(following[1])
+            address = following
         return [(one.ref, one.object.sha) for one in found if one.ref.startswith(folder)]
-
-    def _same_server(self, address: str) -> str:
-        if urlsplit(address)[:2] != urlsplit(self._base)[:2]:
-            raise Unavailable(f"{self.name} refers to another server, which is not told the token")
-        return address
 
     def messages(self, commits: Iterable[str]) -> Mapping[str, str]:
         return {commit: self._message(commit) for commit in commits}
@@ -160,22 +129,22 @@ class GithubRefs:
     def commit(self, message: str, parent: str | None) -> str | None:
         parents = [parent] if parent is not None else []
         reply = self._post_commit(message, parents)
-        if reply.status in _UNKNOWN and "tree" in reply.text.lower():
+        if reply.status in _UNKNOWN and "tree" in reply.message.lower():
             # Not every server knows the empty tree unless it has it: any tree that it has will do.
             self._tree = self._any_tree()
             reply = self._post_commit(message, parents)
-        if reply.status in _UNKNOWN and "parent" in reply.text.lower():
+        if reply.status in _UNKNOWN and "parent" in reply.message.lower():
             return None
         commit = self._expect(reply, HTTPStatus.CREATED, _Commit).sha
         self._remember(commit, message)
         return commit
 
-    def _post_commit(self, message: str, parents: list[str]) -> _Reply:
+    def _post_commit(self, message: str, parents: list[str]) -> Reply:
         wanted = {"message": message, "tree": self._tree, "parents": parents}
         return self._ask("POST", f"{self._base}/commits", wanted)
 
     def _any_tree(self) -> str:
-        reply = self._ask("GET", f"{self._repository}/commits?per_page=1")
+        reply = self._ask("GET", f"/repos/{self._repository}/commits?per_page=1")
         listed = self._expect(reply, HTTPStatus.OK, list[_Listed])
         return listed[0].commit.tree.sha if listed else EMPTY_TREE
 
@@ -207,9 +176,9 @@ class GithubRefs:
         reply = self._ask("POST", f"{self._base}/refs", {"ref": move.ref, "sha": move.to})
         return self._refusal(reply, HTTPStatus.CREATED)
 
-    def _refusal(self, reply: _Reply, done: HTTPStatus) -> Refused | None:
+    def _refusal(self, reply: Reply, done: HTTPStatus) -> Refused | None:
         if reply.status in _REFUSALS:
-            return Refused(reply.text)
+            return Refused(reply.message)
         self._expect(reply, done, _Ref)
         return None
 
@@ -218,68 +187,21 @@ class GithubRefs:
 
     # Requests
 
-    def _ask(self, verb: str, address: str, wanted: object = None) -> _Reply:
-        request = urllib.request.Request(  # noqa: S310 - the address is the operator's setting
-            address,
-            method=verb,
-            data=json.dumps(wanted).encode() if wanted is not None else None,
-            headers={
-                "Accept": "application/vnd.github+json",
-                "Authorization": f"Bearer {self._token}",
-                "Content-Type": "application/json",
-                "User-Agent": "dibs",
-                "X-GitHub-Api-Version": "2022-11-28",
-            },
+    def _ask(self, verb: str, address: str, wanted: object = None) -> Reply:
+        return self._transport.rest(
+            verb, address, purpose=Purpose.HOLD, wanted=wanted, ok=_ANY_STATUS
         )
-        try:
-            with self._opener.open(request, timeout=self._timeout_s) as reply:
-                return _Reply(reply.status, reply.read(), reply.headers)
-        except urllib.error.HTTPError as refusal:
-            with refusal:
-                return _Reply(refusal.code, refusal.read(), refusal.headers)
-        except (OSError, http.client.HTTPException, ValueError) as flaw:
-            reason = getattr(flaw, "reason", flaw)
-            raise Unavailable(
-                f"{self.name} did not answer: {reason or type(flaw).__name__}"
-            ) from flaw
 
-    def _expect(self, reply: _Reply, status: HTTPStatus, shape: type[Shape]) -> Shape:
+    def _expect(self, reply: Reply, status: HTTPStatus, shape: type[Shape]) -> Shape:
+        """The reply's body. Raises the error that another status means."""
+        if reply.status == HTTPStatus.CONFLICT:
+            raise NotPermitted(
+                f"{self.name}: GitHub answered 409 {reply.message}: "
+                "a repository without any commit cannot keep leases"
+            )
         if reply.status != status:
-            raise self._outage(reply)
+            raise refusal_of(reply, self.name)
         try:
             return msgspec.json.decode(reply.body, type=shape)
         except msgspec.MsgspecError as flaw:
             raise Unavailable(f"{self.name} answered something that GitHub does not") from flaw
-
-    def _outage(self, reply: _Reply) -> Outage:
-        said = f"{self.name} answered {reply.status:d} {reply.text}".rstrip()
-        if reply.status in _LIMITED and (wait_s := _wait_s(reply)) is not None:
-            return RateLimited(said, retry_after_s=wait_s)
-        if reply.status == HTTPStatus.NOT_FOUND:
-            return NotPermitted(f"{said}: there is no such repository, or not for this token")
-        if reply.status == HTTPStatus.CONFLICT:
-            return NotPermitted(f"{said}: a repository without any commit cannot keep leases")
-        if HTTPStatus.MULTIPLE_CHOICES <= reply.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-            return NotPermitted(said)
-        return Unavailable(said)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A token is not handed on to wherever a reply points."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-def _wait_s(reply: _Reply) -> float | None:
-    """How long GitHub asks us to wait; None if it is not about how often we ask."""
-    headers = reply.headers
-    if (told := headers.get("Retry-After", "")).isdecimal():
-        return float(told)
-    if headers.get("X-RateLimit-Remaining") == "0":
-        with suppress(ValueError, TypeError):
-            asked_at = parsedate_to_datetime(headers.get("Date", "")).timestamp()
-            return max(1.0, int(headers.get("X-RateLimit-Reset", "")) - asked_at)
-        return _RATE_LIMIT_S
-    limited = reply.status == HTTPStatus.TOO_MANY_REQUESTS or "rate limit" in reply.text.lower()
-    return _RATE_LIMIT_S if limited else None
