@@ -14,7 +14,7 @@ an approval. This module decides the spelling of the approval mark and whether t
 holds. Where there is no such mark, a label which a person put on by hand opens the gate alone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import assert_never
@@ -144,6 +144,147 @@ class ReasonCode(StrEnum):
     GRANTED_ELSEWHERE = "GRANTED_ELSEWHERE"
     UNPROTECTED = "UNPROTECTED"
     FENCE_REGRESSED = "FENCE_REGRESSED"
+
+
+class Whose(StrEnum):
+    """Where a reason comes from."""
+
+    RUN = "another run"
+    """Another run holds the issue, or may hold it."""
+    PERSON = "a person"
+    """A person, or another tool, has the issue or wants workers to leave it."""
+    ISSUE = "the issue"
+    """The issue offers no work in a stage of the pipeline."""
+    ATTEMPTS = "its attempts"
+    LIMIT = "a limit"
+    STORE = "the lease store"
+    """This process's store or reading does not allow a claim."""
+
+
+class Lifts(StrEnum):
+    """What ends a reason."""
+
+    SOON = "soon"
+    """Time, or the work of others: looking again soon helps."""
+    WITH_A_CHANGE = "with a change of the issue"
+    """People and other programs, and then the issue is changed: a draining worker does not wait."""
+    WITH_A_WORD = "with a word"
+    """People, without a change of the issue."""
+
+
+class Refusal(StrEnum):
+    """What a caller is told; the exit codes of the command line have the same names."""
+
+    HELD = "held"
+    SHUT = "shut"
+    NOTHING = "nothing"
+    UNPROVEN = "unproven"
+
+
+class Meaning(Struct, frozen=True):
+    """What follows from a reason: one row of `MEANINGS`."""
+
+    whose: Whose
+    lifts: Lifts
+    refusal: Refusal
+    person: bool = False
+    """Whether a person who claims by hand may overlook it."""
+    bookkeeping: bool = False
+    """Whether an issue is moved after its pull requests all the same."""
+    others_end_it: bool = False
+    """Whether it goes away when others are done, so that a claim may wait for it."""
+    state: str = ""
+    """How the board shows an issue for this reason; the first row that has a state counts."""
+
+
+_PERSON_ON_IT = Meaning(
+    Whose.PERSON,
+    Lifts.WITH_A_CHANGE,
+    Refusal.HELD,
+    person=True,
+    bookkeeping=True,
+    state="theirs",
+)
+_RUN_HAS_IT = Meaning(Whose.RUN, Lifts.SOON, Refusal.HELD, others_end_it=True)
+_PAUSE = Meaning(Whose.PERSON, Lifts.WITH_A_WORD, Refusal.SHUT, person=True)
+_STORE = Meaning(Whose.STORE, Lifts.SOON, Refusal.SHUT)
+MEANINGS: Mapping[ReasonCode, Meaning] = {
+    ReasonCode.FINAL_STAGE: Meaning(
+        Whose.ISSUE, Lifts.WITH_A_CHANGE, Refusal.NOTHING, state="done"
+    ),
+    ReasonCode.CLOSED: Meaning(
+        Whose.ISSUE, Lifts.WITH_A_CHANGE, Refusal.NOTHING, bookkeeping=True, state="done"
+    ),
+    ReasonCode.NO_STAGE: Meaning(
+        Whose.ISSUE, Lifts.WITH_A_CHANGE, Refusal.NOTHING, state="unclear"
+    ),
+    ReasonCode.SEVERAL_STAGES: Meaning(
+        Whose.ISSUE, Lifts.WITH_A_CHANGE, Refusal.NOTHING, state="unclear"
+    ),
+    ReasonCode.NOT_SERVED: Meaning(Whose.ISSUE, Lifts.SOON, Refusal.NOTHING),
+    ReasonCode.PARKED: Meaning(
+        Whose.PERSON,
+        Lifts.WITH_A_CHANGE,
+        Refusal.SHUT,
+        person=True,
+        bookkeeping=True,
+        state="parked",
+    ),
+    ReasonCode.PAUSED: Meaning(
+        Whose.PERSON, Lifts.WITH_A_CHANGE, Refusal.SHUT, person=True, state="paused"
+    ),
+    ReasonCode.BLOCKED: Meaning(
+        Whose.PERSON,
+        Lifts.WITH_A_CHANGE,
+        Refusal.SHUT,
+        person=True,
+        bookkeeping=True,
+        state="blocked",
+    ),
+    ReasonCode.GATE_SHUT: Meaning(
+        Whose.PERSON, Lifts.WITH_A_CHANGE, Refusal.SHUT, person=True, state="gated"
+    ),
+    ReasonCode.REPOSITORY_PAUSED: _PAUSE,
+    ReasonCode.FLEET_PAUSED: _PAUSE,
+    ReasonCode.ASSIGNED: _PERSON_ON_IT,
+    ReasonCode.PULL_OPEN: _PERSON_ON_IT,
+    ReasonCode.FOREIGN_CLAIM: Meaning(
+        Whose.PERSON, Lifts.WITH_A_CHANGE, Refusal.HELD, person=True, others_end_it=True
+    ),
+    ReasonCode.HELD: _RUN_HAS_IT,
+    ReasonCode.BID_PENDING: _RUN_HAS_IT,
+    ReasonCode.IN_GRACE: _RUN_HAS_IT,
+    ReasonCode.UNPAINTED: _RUN_HAS_IT,
+    ReasonCode.CLAIM_LABEL_ONLY: _RUN_HAS_IT,
+    ReasonCode.BACKING_OFF: Meaning(
+        Whose.ATTEMPTS, Lifts.SOON, Refusal.SHUT, person=True, bookkeeping=True
+    ),
+    ReasonCode.ATTEMPTS_SPENT: Meaning(
+        Whose.ATTEMPTS, Lifts.SOON, Refusal.SHUT, person=True, bookkeeping=True
+    ),
+    ReasonCode.WIP_LIMIT: Meaning(
+        Whose.LIMIT,
+        Lifts.SOON,
+        Refusal.SHUT,
+        person=True,
+        bookkeeping=True,
+        others_end_it=True,
+    ),
+    # of what keeps one issue of the bundle back, that issue's own reasons speak
+    ReasonCode.BUNDLE_WAITS: Meaning(Whose.LIMIT, Lifts.WITH_A_CHANGE, Refusal.SHUT),
+    ReasonCode.UNREADABLE: Meaning(Whose.STORE, Lifts.SOON, Refusal.UNPROVEN),
+    ReasonCode.GRANTED_ELSEWHERE: _STORE,
+    ReasonCode.UNPROTECTED: Meaning(
+        Whose.STORE, Lifts.WITH_A_CHANGE, Refusal.SHUT, bookkeeping=True
+    ),
+    ReasonCode.FENCE_REGRESSED: _STORE,
+}
+"""What each reason means, in the order in which the board looks for a state."""
+
+
+def reasons_with(matches: Callable[[Meaning], bool]) -> frozenset[ReasonCode]:
+    """The reasons whose row in `MEANINGS` matches."""
+    return frozenset(code for code, meaning in MEANINGS.items() if matches(meaning))
 
 
 class Reason(Struct, frozen=True):

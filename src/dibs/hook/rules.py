@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from dibs.core.agent_dialect import fields_of, firing_holder, firing_of
 from dibs.core.durations import format_instant
-from dibs.core.eligibility import ReasonCode, Surroundings, abandoned_at, judge
+from dibs.core.eligibility import ReasonCode, Surroundings, Whose, abandoned_at, judge, reasons_with
 from dibs.core.errors import LeaseLost
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.foreign import foreign_claims
@@ -268,14 +268,7 @@ def firing_in(message: str) -> tuple[str, str] | None:
 
 
 _MOST_NAMED = 3
-_IN_FLIGHT = frozenset(
-    {
-        ReasonCode.HELD,
-        ReasonCode.BID_PENDING,
-        ReasonCode.IN_GRACE,
-        ReasonCode.CLAIM_LABEL_ONLY,
-    }
-)
+_IN_FLIGHT = reasons_with(lambda meaning: meaning.whose is Whose.RUN) - {ReasonCode.UNPAINTED}
 
 
 class Pusher(Struct, frozen=True):

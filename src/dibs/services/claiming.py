@@ -23,6 +23,7 @@ from dibs.core.eligibility import (
     judge_claimable,
     judge_picture,
     over_limit,
+    reasons_with,
     regressed,
     vetoed,
 )
@@ -115,22 +116,7 @@ class ClaimOptions(Struct, frozen=True):
     """What to claim it as if it carries no stage label at all; None: not at all."""
 
 
-A_PERSON_MAY_OVERLOOK = frozenset(
-    {
-        ReasonCode.BACKING_OFF,
-        ReasonCode.ATTEMPTS_SPENT,
-        ReasonCode.GATE_SHUT,
-        ReasonCode.PARKED,
-        ReasonCode.PAUSED,
-        ReasonCode.BLOCKED,
-        ReasonCode.REPOSITORY_PAUSED,
-        ReasonCode.FLEET_PAUSED,
-        ReasonCode.WIP_LIMIT,
-        ReasonCode.ASSIGNED,
-        ReasonCode.PULL_OPEN,
-        ReasonCode.FOREIGN_CLAIM,
-    }
-)
+A_PERSON_MAY_OVERLOOK = reasons_with(lambda meaning: meaning.person)
 """What keeps workers off need not keep a person off."""
 
 

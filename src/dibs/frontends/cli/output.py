@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from dibs.core.durations import describe_span, format_instant
-from dibs.core.eligibility import Reason, ReasonCode
+from dibs.core.eligibility import MEANINGS, Reason, Refusal
 from dibs.core.errors import (
     DibsError,
     GrantedElsewhere,
@@ -55,23 +55,6 @@ _ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
     (RateLimited, Exit.LIMITED),
     (NotPermitted, Exit.FORBIDDEN),
 )
-_HELD = {
-    ReasonCode.HELD,
-    ReasonCode.BID_PENDING,
-    ReasonCode.IN_GRACE,
-    ReasonCode.UNPAINTED,
-    ReasonCode.CLAIM_LABEL_ONLY,
-    ReasonCode.ASSIGNED,
-    ReasonCode.PULL_OPEN,
-    ReasonCode.FOREIGN_CLAIM,
-}
-_NOTHING = {
-    ReasonCode.CLOSED,
-    ReasonCode.NO_STAGE,
-    ReasonCode.SEVERAL_STAGES,
-    ReasonCode.FINAL_STAGE,
-    ReasonCode.NOT_SERVED,
-}
 
 
 def for_error(error: DibsError) -> Exit:
@@ -87,13 +70,10 @@ def for_reasons(reasons: tuple[Reason, ...]) -> Exit:
     HELD if another holder has or may have the issue, UNPROVEN if the issue could not be read, SHUT
     if a person or a rule forbids the claim, NOTHING if the issue offers no work.
     """
-    codes = {reason.code for reason in reasons}
-    if codes & _HELD:
-        return Exit.HELD
-    if ReasonCode.UNREADABLE in codes:
-        return Exit.UNPROVEN
-    if codes - _NOTHING:
-        return Exit.SHUT
+    said = {MEANINGS[reason.code].refusal for reason in reasons}
+    for refusal in (Refusal.HELD, Refusal.UNPROVEN, Refusal.SHUT):
+        if refusal in said:
+            return Exit[refusal.name]
     return Exit.NOTHING
 
 
