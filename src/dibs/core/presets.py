@@ -59,25 +59,21 @@ STANDARD = (
 EVERY = (*LIFECYCLE, *FURTHER, *STANDARD)
 
 
-def _name(text: str) -> StageName:
-    return StageName(text)
-
-
 STAGES = Pipeline(
     stages=(
         Stage(
-            name=_name("ready"),
+            name=StageName("ready"),
             label="stage:ready",
             working_label="stage:processing",
-            next=(_name("review"),),
+            next=(StageName("review"),),
         ),
         Stage(
-            name=_name("review"),
+            name=StageName("review"),
             label="stage:review",
             gate=ApprovalGate("approved"),
-            next=(_name("done"), _name("ready")),
+            next=(StageName("done"), StageName("ready")),
         ),
-        Stage(name=_name("done"), label="stage:done", closes=True),
+        Stage(name=StageName("done"), label="stage:done", closes=True),
     ),
     blockers=frozenset({"do-not-pickup"}),
 )
@@ -85,25 +81,25 @@ STAGES = Pipeline(
 AGENT = Pipeline(
     stages=(
         Stage(
-            name=_name("implement"),
+            name=StageName("implement"),
             label=IMPLEMENT,
             gives_way=True,
-            next=(_name("pr-open"), _name("plan-pending-approval"), _name("done")),
+            next=(StageName("pr-open"), StageName("plan-pending-approval"), StageName("done")),
         ),
         Stage(
-            name=_name("plan-pending-approval"),
+            name=StageName("plan-pending-approval"),
             label=PLAN_PENDING_APPROVAL,
             gate=ApprovalGate(PLAN_APPROVED),
             gives_way=True,
-            next=(_name("implement"), _name("pr-open"), _name("done")),
+            next=(StageName("implement"), StageName("pr-open"), StageName("done")),
         ),
         Stage(
-            name=_name("pr-open"),
+            name=StageName("pr-open"),
             label=PR_OPEN,
-            next=(_name("done"), _name("implement")),
-            follows=FollowsPull(back=_name("implement"), authored=AUTHORED),
+            next=(StageName("done"), StageName("implement")),
+            follows=FollowsPull(back=StageName("implement"), authored=AUTHORED),
         ),
-        Stage(name=_name("done"), label=DONE, closes=True),
+        Stage(name=StageName("done"), label=DONE, closes=True),
     ),
     labels=LabelNames(claimed=IN_FLIGHT, parked=NEEDS_HUMAN_SCOPE),
     blockers=frozenset(

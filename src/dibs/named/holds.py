@@ -27,10 +27,10 @@ from dibs.core.ids import HolderId, RunId
 from dibs.core.lease import Bid, Busy, Ending, Full, Granted, Lease, Outcome, Record, Unproven
 from dibs.core.named import HOLD_STAGE, checked_name, hold_ref
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.ports.leases import LeaseStore, acquire_patiently
+from dibs.ports.leases import LeaseStore
 from dibs.ports.system import Clock, Journal, Threads
 from dibs.ports.tracker import Tracker
-from dibs.services.backlog import Granting
+from dibs.services.backlog import Granting, acquire_patiently
 from dibs.services.keeping import Grant, InHand, Keeper, Supervision
 from dibs.services.resuming import Waiting
 

@@ -27,10 +27,10 @@ from dibs.core.lease import Bid, Busy, Full, Granted, Lease, Lost, Unproven
 from dibs.core.named import LOOP_STAGE, SHORTEST_WINDOW, Window, loop_ref, window_at
 from dibs.core.pipeline import Command, Pipeline, Stage
 from dibs.named.holds import give_back, refusal_of
-from dibs.ports.leases import Guarantee, LeaseStore, Lingering, acquire_patiently
+from dibs.ports.leases import Guarantee, LeaseStore, Lingering
 from dibs.ports.system import Assignment, Clock, Exited, Journal, Runner, Stopped, Threads
 from dibs.ports.tracker import Tracker
-from dibs.services.backlog import Granting
+from dibs.services.backlog import Granting, acquire_patiently
 from dibs.services.keeping import Grant, Keeper, Supervision
 
 _log = logging.getLogger("dibs.looping")

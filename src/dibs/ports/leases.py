@@ -17,7 +17,6 @@ from enum import Flag, auto
 from typing import Protocol, runtime_checkable
 
 from dibs.core.eligibility import Pause, PauseScope
-from dibs.core.errors import Unavailable
 from dibs.core.granter import Granter
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId
 from dibs.core.issue import Thread
@@ -100,17 +99,6 @@ class LeaseStore(Protocol):
     def highest(self) -> Fence:
         """The highest fence that was ever granted here, on anything. May have to read it all."""
         ...
-
-
-def acquire_patiently(store: LeaseStore, bid: Bid) -> AcquireResult:
-    """Ask once more after a lost reply: the run is the same, so the grant is, too.
-
-    Otherwise the store would keep for a whole ttl what nobody knows to have.
-    """
-    try:
-        return store.acquire(bid)
-    except Unavailable:
-        return store.acquire(bid)
 
 
 @runtime_checkable

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from dibs.core.eligibility import Reason, regressed
-from dibs.core.errors import GrantedElsewhere
+from dibs.core.errors import GrantedElsewhere, Unavailable
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.granter import Appointed, Granter, keeps_house, objection
 from dibs.core.ids import Fence, LocalTime, RunId
 from dibs.core.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from dibs.ports.leases import Granters, Pauses, ShownLeases
+    from dibs.core.lease import AcquireResult, Bid
+    from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
     from dibs.ports.system import Clock, Journal, Threads
     from dibs.ports.tracker import Tracker
 
@@ -143,3 +144,14 @@ class Backlog(Struct, frozen=True):
     reached: Reached = unwatched
     one_step: Callable[[], AbstractContextManager[object]] = nullcontext
     """Makes tracker and leases change together or not at all, where both are in one database."""
+
+
+def acquire_patiently(store: LeaseStore, bid: Bid) -> AcquireResult:
+    """Ask once more after a lost reply: the run is the same, so the grant is, too.
+
+    Otherwise the store would keep for a whole ttl what nobody knows to have.
+    """
+    try:
+        return store.acquire(bid)
+    except Unavailable:
+        return store.acquire(bid)

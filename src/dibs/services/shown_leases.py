@@ -45,9 +45,10 @@ from dibs.core.lease import (
     Revocation,
     Standing,
 )
-from dibs.ports.leases import Guarantee, LeaseStore, Painter, acquire_patiently
+from dibs.ports.leases import Guarantee, LeaseStore, Painter
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Tracker
+from dibs.services.backlog import acquire_patiently
 from dibs.services.effects import apply, in_one_request, paint_ending, repair_labels
 
 if TYPE_CHECKING:
