@@ -16,7 +16,7 @@ from .pages import ROOT
 # What every command on the embedded backlog loads.
 BACKLOG = {
     "dibs": "_version",
-    "dibs.adapters": "files system",
+    "dibs.adapters": "system",
     "dibs.adapters.memory": "control",
     "dibs.adapters.sqlite": "control database leases tracker",
     "dibs.core": """

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.files import MemoryJournal
 from dibs.adapters.github.control import GithubControl
 from dibs.adapters.github.multi_repository import SeveralRepositories
 from dibs.adapters.github.tracker import GithubTracker
+from dibs.adapters.system import MemoryJournal
 from dibs.core.following import PullFate
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Draft

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.files import MemoryJournal
 from dibs.adapters.github.control import GithubControl
 from dibs.adapters.github.tracker import GithubTracker
+from dibs.adapters.system import MemoryJournal
 from dibs.adapters.wrappers.trackers import SignedTracker
 from dibs.core.card import Card, CardState, render_card
 from dibs.core.eligibility import PauseScope

@@ -5,7 +5,7 @@ import threading
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.files import FileHints, FileWaker
+from dibs.adapters.system import FileHints, FileWaker
 from dibs.core.card import Card, CardState, render_card
 from dibs.core.errors import Unwritable
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName

@@ -15,10 +15,10 @@ import pytest
 from msgspec.structs import replace
 from tests.one_trip import OneTripMemory
 
-from dibs.adapters.files import MemoryJournal
 from dibs.adapters.memory.control import MemoryGranters, MemoryPauses
 from dibs.adapters.memory.leases import MemoryLeases
 from dibs.adapters.memory.tracker import MemoryTracker
+from dibs.adapters.system import MemoryJournal
 from dibs.core.card import Card, parse_mark
 from dibs.core.durations import terms_for
 from dibs.core.errors import Unavailable

@@ -14,10 +14,10 @@ import pytest
 from msgspec.structs import replace
 from tests.services.places import NotedPlaces
 
-from dibs.adapters.files import MemoryJournal
 from dibs.adapters.memory.control import MemoryGranters, MemoryPauses
 from dibs.adapters.memory.leases import MemoryLeases
 from dibs.adapters.memory.tracker import MemoryTracker
+from dibs.adapters.system import MemoryJournal
 from dibs.core.durations import terms_for
 from dibs.core.ids import HolderId, RunId
 from dibs.core.issue import Draft

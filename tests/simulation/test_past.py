@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from dibs.adapters.files import describe
+from dibs.adapters.system import describe
 from dibs.core.durations import format_instant
 from dibs.core.events import Event, EventKind
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName

@@ -25,9 +25,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dibs.adapters.files import written
 from dibs.adapters.git.program import GitProgram
-from dibs.adapters.system import SystemClock
+from dibs.adapters.system import SystemClock, written
 from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.hook.rules import RefUpdate
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from dibs.adapters.files import replace_whole
+from dibs.adapters.system import replace_whole
 from dibs.core.ids import IssueRef, RunId
 
 RUN_FILE = "dibs-runs.json"

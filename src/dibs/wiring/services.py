@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from dibs.adapters.files import FileJournal, NoJournal
 from dibs.adapters.memory.control import MemoryGranters
-from dibs.adapters.system import SystemClock, SystemThreads
+from dibs.adapters.system import FileJournal, NoJournal, SystemClock, SystemThreads
 from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration
 from dibs.core.events import Reached, unwatched
@@ -639,7 +638,7 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
 
     Raises BadConfiguration if there is nothing to verify them with, unless `unsigned` will do.
     """
-    from dibs.adapters.files import FileWaker
+    from dibs.adapters.system import FileWaker
     from dibs.services.listening import Listening
 
     kind = tracker_kind(settings.tracker)

@@ -137,8 +137,8 @@ def _open_memory(request: TrackerRequest) -> OpenTracker:
 
 
 def _open_github(request: TrackerRequest) -> OpenTracker:
-    from dibs.adapters.files import FileHints
     from dibs.adapters.github.opening import open_repositories
+    from dibs.adapters.system import FileHints
     from dibs.core.labels import label_looks
 
     settings, clock = request.settings, SystemClock()

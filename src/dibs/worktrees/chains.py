@@ -26,9 +26,8 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from dibs.adapters.files import locked, replace_whole, written
 from dibs.adapters.git.program import GitProgram
-from dibs.adapters.system import chains_folder, wall_clock
+from dibs.adapters.system import chains_folder, locked, replace_whole, wall_clock, written
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,

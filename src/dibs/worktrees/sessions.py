@@ -22,8 +22,7 @@ from types import FrameType
 
 import msgspec
 
-from dibs.adapters.files import locked, sync_folder, written
-from dibs.adapters.system import SystemClock
+from dibs.adapters.system import SystemClock, locked, sync_folder, written
 from dibs.core.errors import Damaged, Unavailable
 from dibs.worktrees.values import WorktreeSpec
 
