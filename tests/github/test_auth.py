@@ -18,7 +18,7 @@ from dibs.adapters.github.auth import (
     Api,
     AppInstallation,
     Token,
-    _Given,
+    _AccessToken,
     api_of,
     credential_of,
     token_of,
@@ -510,7 +510,7 @@ def test_what_an_app_asks_for_itself_is_not_of_the_installations_budget(giving):
 def test_a_token_of_an_app_is_in_no_repr():
     answered = Answered(201, {}, b'{"token": "ghs_secret"}', FakeClock().now())
     given = msgspec.json.decode(
-        b'{"token": "ghs_secret", "expires_at": "2030-01-01T00:00:00Z"}', type=_Given
+        b'{"token": "ghs_secret", "expires_at": "2030-01-01T00:00:00Z"}', type=_AccessToken
     )
     for shown in (repr, pretty_repr):
         assert "ghs_secret" not in shown(answered) + shown(given)

@@ -1,13 +1,11 @@
-"""Which server is asked, and with what right: the one place that looks for a token.
+"""The server to ask and the token to show: the only module that looks for a token.
 
-An explicit token wins over a GitHub App, an App over what the program gh has stored. A credential
-is shown by no repr and told by no error. Knows no HTTP.
+An explicit token wins over a GitHub App, an App over the token that the program gh has stored. No
+repr and no error shows a credential. Knows no HTTP: the caller sends the requests of an App.
 
-A GitHub App as a credential: its tokens last an hour, and are renewed before they end.
-
-Proves itself with a short-lived signature made of the App's key. Knows no HTTP: whoever has a
-connection sends what it wants sent. Our time of day is only a first guess: the server's is taken
-as soon as it is known, and how long a token lasts is counted on the local clock.
+A GitHub App proves itself with a short-lived signature made with its key, and gets tokens that last
+an hour and are renewed before they end. Our time of day is only a first guess for the signature:
+the server's is used as soon as a reply names it. A token's life is counted on the local clock.
 """
 
 import ipaddress
@@ -15,6 +13,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -44,7 +43,7 @@ Shape = TypeVar("Shape")
 
 
 class Answered(Struct, frozen=True):
-    """What the server said to a credential that asked for a token."""
+    """An answer of the server, before its meaning is examined."""
 
     status: int
     headers: Mapping[str, str]
@@ -59,18 +58,18 @@ class Answered(Struct, frozen=True):
 
 
 Ask = Callable[[str, str, str], Answered]
-"""Sends a verb to a path with a bearer, and nothing else. Raises Unavailable or RateLimited."""
+"""Sends a request (verb, path, bearer) without a body. Raises Unavailable or RateLimited."""
 
 
 class AppInstallation:
-    """The App where it is installed. A `Credential`."""
+    """A GitHub App at an owner who has installed the App. A `Credential`."""
 
     def __init__(
         self, app: str, key: str, clock: Clock, *, installation: str = "", repository: str = ""
     ) -> None:
         self._app, self._key, self._clock = app, key, clock
         self._installation, self._repository = installation, repository
-        # An App is installed once for each owner, for some or all of his repositories.
+        # An App is installed once for each owner, for some or all of the owner's repositories.
         self._place = installation or repository.partition("/")[0].lower()
         self._lock = threading.Lock()
         self._token, self._renew_at, self._until = "", LocalTime(0.0), LocalTime(0.0)
@@ -82,11 +81,11 @@ class AppInstallation:
 
     @property
     def identity(self) -> str:
-        """Its limits are those of the installation, whichever token is used."""
+        """The installation: GitHub's limits are for the installation, not for a token."""
         return f"app {self._app} at {self._place}"
 
     def token(self, ask: Ask) -> str:
-        with self._lock:  # whoever comes while one asks waits for its answer
+        with self._lock:  # a thread that comes while another asks waits for the answer
             now = self._clock.now()
             if not self._token or now >= self._renew_at:
                 try:
@@ -94,7 +93,7 @@ class AppInstallation:
                 except (Unavailable, RateLimited):
                     if not self._token or now >= self._until:
                         raise
-                    self._renew_at = LocalTime(now + _AGAIN_S)  # the old one is still good
+                    self._renew_at = LocalTime(now + _AGAIN_S)  # the old token is still good
             return self._token
 
     def refused(self, token: str) -> bool:
@@ -104,12 +103,13 @@ class AppInstallation:
             return True
 
     def _renew(self, ask: Ask) -> None:
+        """Get a new token, and before the first the number of the installation."""
         if not self._installation:
-            where = f"/repos/{self._repository}/installation"
-            found = self._as_app(ask, "GET", where, _Installation)[0]
+            path = f"/repos/{self._repository}/installation"
+            found = self._as_app(ask, "GET", path, _Installation)[0]
             self._installation = str(found.id)
-        where = f"/app/installations/{self._installation}/access_tokens"
-        given, answered = self._as_app(ask, "POST", where, _Given)
+        path = f"/app/installations/{self._installation}/access_tokens"
+        given, answered = self._as_app(ask, "POST", path, _AccessToken)
         self._token = given.token
         now = served_at(answered.headers)
         lasts = server_time(given.expires_at) - now if now else _RENEW_BEFORE * 2
@@ -118,34 +118,33 @@ class AppInstallation:
         self._until = local_after(answered.asked_at, max(lasts - _SHORTEST_USE, early))
 
     def _as_app(self, ask: Ask, verb: str, path: str, shape: type[Shape]) -> tuple[Shape, Answered]:
+        """Send a request signed by the App. Raises NotPermitted or Unavailable if refused."""
         answered = ask(verb, path, self._signed(wall_clock() + self._ahead))
         if answered.status == 401 and (now := served_at(answered.headers)) is not None:
-            # Our time of day may be wrong; theirs is what counts, and now it is known.
+            # Our time of day may be wrong: sign again with the server's, which the reply names.
             self._ahead = timedelta(seconds=now.timestamp() - wall_clock().timestamp())
             answered = ask(verb, path, self._signed(now))
         if answered.status not in _SUCCESSES:
-            raise self._refusal(path, answered)
+            text = f"GitHub answered {answered.status} {message_of(answered.body)}".rstrip()
+            limited = "retry-after" in answered.headers or "rate limit" in text.lower()
+            if answered.status >= 500 or answered.status == 429 or limited:
+                raise Unavailable(f"{text} to the App {self._app}")
+            if answered.status == 404 and path.endswith("/installation"):
+                raise NotPermitted(
+                    f"{text}: the App {self._app} is not installed for {self._repository}; "
+                    "an owner of the repository installs it"
+                )
+            raise NotPermitted(
+                f"{text}: the App {self._app} gets no token; "
+                f"look at {APP_ID}, its key and {INSTALLATION}"
+            )
         try:
             return msgspec.json.decode(answered.body, type=shape), answered
         except msgspec.MsgspecError as flaw:
             raise Unavailable("GitHub answered no token to the App") from flaw
 
-    def _refusal(self, path: str, answered: Answered) -> NotPermitted | Unavailable:
-        said = f"GitHub answered {answered.status} {message_of(answered.body)}".rstrip()
-        limited = "retry-after" in answered.headers or "rate limit" in said.lower()
-        if answered.status >= 500 or answered.status == 429 or limited:
-            return Unavailable(f"{said} to the App {self._app}")
-        if answered.status == 404 and path.endswith("/installation"):
-            return NotPermitted(
-                f"{said}: the App {self._app} is not installed for {self._repository}; "
-                "an owner of the repository installs it"
-            )
-        return NotPermitted(
-            f"{said}: the App {self._app} gets no token; "
-            f"look at {APP_ID}, its key and {INSTALLATION}"
-        )
-
     def _signed(self, now: datetime) -> str:
+        """A JSON web token by which GitHub recognises the App."""
         import jwt
 
         at = int(now.timestamp())
@@ -155,26 +154,26 @@ class AppInstallation:
         except (ValueError, TypeError, jwt.PyJWTError):
             raise BadConfiguration(
                 f"the key of the App {self._app} is not a private RSA key; see {KEY} and {KEY_FILE}"
-            ) from None  # what the library says may quote the key
+            ) from None  # the library's error may quote the key
 
 
 class _Installation(Struct):
     id: int
 
 
-class _Given(Struct):
+class _AccessToken(Struct):
     token: str
     expires_at: datetime
 
     def __repr__(self) -> str:
-        return f"_Given(expires_at={self.expires_at})"
+        return f"_AccessToken(expires_at={self.expires_at})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         return [("expires_at", self.expires_at)]
 
 
 TOKENS = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
-"""The variables for a token; the first that is set counts."""
+"""The environment variables for a token; the first that is set counts."""
 _API = "https://api.github.com"
 _GH_S = 10.0
 
@@ -183,7 +182,7 @@ _GH_S = 10.0
 
 
 class Api(Struct, frozen=True):
-    """Where GitHub's API is, or that of a GitHub Enterprise server."""
+    """The address of the API of GitHub or of a GitHub Enterprise server."""
 
     rest: str
     """Without a slash at its end."""
@@ -196,11 +195,11 @@ class Api(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """What people call the server, and what gh keeps tokens for."""
+        """The server's name for people, and for gh, which stores tokens by host."""
         return urlsplit(self.rest).netloc.removeprefix("api.")
 
     def owns(self, address: str) -> bool:
-        """Whether an address is of this server, so that it may be told the token."""
+        """Whether an address belongs to the server; only then a request may carry the token."""
         return urlsplit(address)[:2] == urlsplit(self.rest)[:2]
 
 
@@ -209,20 +208,28 @@ def api_of(environment: Mapping[str, str]) -> Api:
 
 
 def api_at(address: str) -> Api:
-    """Raises BadConfiguration, which shows no password."""
+    """Check the address of an API. Raises BadConfiguration, without showing a password."""
     address = address.strip().rstrip("/")
     if not set(address).isdisjoint("@?#"):
         raise BadConfiguration(
             "the address of GitHub's API (GITHUB_API_URL) takes no account and no query; "
             "the token has a variable of its own"
         )
-    if not _is_address(address):
+    scheme, host = "", ""
+    with suppress(ValueError):  # raised by `port` if it is no number
+        parts = urlsplit(address)
+        if parts.port != 0:
+            scheme, host = parts.scheme, parts.hostname or ""
+    if scheme not in {"http", "https"} or not host:
         raise BadConfiguration(
             f"GITHUB_API_URL {address!r} is not the address of an API; "
             f"it looks like {_API} or https://HOST/api/v3"
         )
-    parts = urlsplit(address)
-    if parts.scheme == "http" and not _is_this_machine(parts.hostname or ""):
+    try:
+        this_machine = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        this_machine = host == "localhost"
+    if scheme == "http" and not this_machine:
         raise BadConfiguration(
             f"GITHUB_API_URL {address!r} would carry the token over the network for everybody to "
             "read; write it with https://"
@@ -230,49 +237,34 @@ def api_at(address: str) -> Api:
     return Api(address)
 
 
-def _is_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _is_address(address: str) -> bool:
-    try:
-        parts = urlsplit(address)
-        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # what is no port is found out when it is asked for
-        return False
-
-
-# The right
+# The token
 
 
 class Credential(Protocol):
     @property
     def identity(self) -> str:
-        """The same for everybody who shares its limits. A secret, like the token."""
+        """Equal for all credentials that share GitHub's limits. A secret, like the token."""
         ...
 
     def token(self, ask: Ask) -> str:
-        """A token that is good now, or NotPermitted."""
+        """A valid token; `ask` sends a request for a new token. Raises NotPermitted."""
         ...
 
     def refused(self, token: str) -> bool:
-        """The server does not take this token. True if another can be had."""
+        """Note that the server refused `token`. True if a new token can be had."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that somebody gave us: there is no other."""
+    """A fixed token from the environment or from gh, which cannot be renewed."""
 
     secret: str = field(repr=False)
     origin: str
 
     def __post_init__(self) -> None:
         if not self.secret.isascii() or not self.secret.isprintable() or " " in self.secret:
-            # Never shown, and never sent: the error of the HTTP library would show it.
+            # Neither shown nor sent: the error of the HTTP library would show it.
             raise BadConfiguration(f"{self.origin} is not a token: it has characters no token has")
 
     @property
@@ -292,7 +284,7 @@ class Token:
 def credential_of(
     environment: Mapping[str, str], clock: Clock, api: Api, *, repository: str = ""
 ) -> Credential:
-    """The first that is there: a token in a variable, a GitHub App, what gh has stored."""
+    """The first that exists: a token in a variable, a GitHub App, a token stored by gh."""
     found = (
         token_of(environment)
         or _app_of(environment, clock, repository)
@@ -316,8 +308,16 @@ def token_of(environment: Mapping[str, str]) -> Token | None:
 def _app_of(
     environment: Mapping[str, str], clock: Clock, repository: str
 ) -> AppInstallation | None:
+    """The App of the environment; None if no variable names an App."""
     app = environment.get(APP_ID, "").strip()
-    key = environment.get(KEY, "").replace("\\n", "\n").strip() or _key_in_file(environment)
+    key = environment.get(KEY, "").replace("\\n", "\n").strip()
+    key_file = environment.get(KEY_FILE, "").strip()
+    if not key and key_file:
+        try:
+            key = Path(key_file).expanduser().read_text("ascii").strip()
+        except (OSError, ValueError) as flaw:
+            reason = flaw.strerror if isinstance(flaw, OSError) else "it is not text"
+            raise BadConfiguration(f"{KEY_FILE} {key_file} cannot be read: {reason}") from None
     if not app and not key:
         return None
     if not app or not key:
@@ -329,19 +329,8 @@ def _app_of(
     return AppInstallation(app, key, clock, installation=installation, repository=repository)
 
 
-def _key_in_file(environment: Mapping[str, str]) -> str:
-    place = environment.get(KEY_FILE, "").strip()
-    if not place:
-        return ""
-    try:
-        return Path(place).expanduser().read_text("ascii").strip()
-    except (OSError, ValueError) as flaw:
-        reason = flaw.strerror if isinstance(flaw, OSError) else "it is not text"
-        raise BadConfiguration(f"{KEY_FILE} {place} cannot be read: {reason}") from None
-
-
 def _stored_by_gh(environment: Mapping[str, str], api: Api) -> Token | None:
-    """It gives a token only for the host it was stored for."""
+    """The token that gh has stored for the API's host, if any."""
     program = shutil.which("gh", path=environment.get("PATH"))
     if program is None:
         return None

@@ -1,14 +1,13 @@
-"""GitHub's REST and GraphQL APIs as one conversation: with one token, at one address.
+"""GitHub's REST and GraphQL APIs for one token at one address.
 
-Reads that have not changed are answered from what is kept; a repository that was renamed is found
-where it is now. Knows nothing of issues: which status is an answer and which an error, the caller
-says. Who may send, and what is told to the others, is decided by `sending`.
+`Transport` turns a call into a `Request` and a reply into a value or an error. It answers unchanged
+reads from a cache and follows the rename of a repository. It knows nothing of issues; the caller
+says which status is an answer and which an error. `Transports` opens one `Transport` per token.
 
-One request to GitHub: whether it may be sent now, and what its reply means for those after it.
-
-Decides nothing about what is asked. What a reply says of limits, and that none came, is noted for
-every process that uses the token. A write is never sent twice: if its reply is lost, `Unavailable`
-says that nobody knows. What changes nothing is asked once more when a connection was dropped.
+`Sender` sends one request: it asks the ledger whether the request may be sent now, and notes in the
+ledger, for every process that uses the token, what the reply says of limits, or that no reply came.
+A write is never sent twice: if its reply is lost, `Unavailable` says that nobody knows whether it
+was carried out. A read is sent once more if its connection was dropped.
 """
 
 import os
@@ -65,8 +64,29 @@ from dibs.core.ids import LocalTime, ServerTime
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Allowance, BudgetReport, is_persons_word
 
+__all__ = [
+    "GraphqlError",
+    "GraphqlReply",
+    "Limits",
+    "Purpose",
+    "Reply",
+    "Transport",
+    "Transports",
+]
+
 _UNTOLD_RESET_S = 60.0
 _SHORTEST_WAIT_S = 0.1
+_FINE = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)
+_MOVED = (
+    HTTPStatus.MOVED_PERMANENTLY,
+    HTTPStatus.FOUND,
+    HTTPStatus.TEMPORARY_REDIRECT,
+    HTTPStatus.PERMANENT_REDIRECT,
+)
+# Requests that notify people, as marked in GitHub's description of its API.
+_CREATING_PATH = re.compile(r"/(?:issues|comments|pulls|reviews|releases)$")
+_CREATING_FIELD = re.compile(r"\b(?:addComment|createIssue|createPullRequest)\b")
+_MUTATION = re.compile(r"(?:\s|#[^\n]*\n)*mutation\b")
 
 
 class Request(Struct, frozen=True):
@@ -76,7 +96,7 @@ class Request(Struct, frozen=True):
     purpose: Purpose
     content: bytes | None = None
     kept: Kept | None = None
-    """What we have of it already."""
+    """Our cached reply to the same request, to ask whether it has changed."""
 
     @property
     def resource(self) -> Resource:
@@ -84,7 +104,7 @@ class Request(Struct, frozen=True):
 
 
 class Sender:
-    """Safe for many threads."""
+    """Sends requests with a token, as the ledger allows. Safe for many threads."""
 
     def __init__(
         self, api: Api, credential: Credential, ledger: Ledger, wire: Wire, clock: Clock
@@ -93,19 +113,22 @@ class Sender:
         self._wire, self._clock = wire, clock
 
     def send(self, request: Request) -> Reply:
-        """Whatever the server answers. Raises RateLimited (nothing was done) or Unavailable."""
+        """Send the request; return the server's reply, which may be an error.
+
+        Raises RateLimited (the request was not carried out) or Unavailable (nobody knows).
+        """
         token = self._token(request.purpose)
         answered = self._attempt(request, token)
         if answered.status == HTTPStatus.UNAUTHORIZED and self._credential.refused(token):
-            # An answer all the same: if this was the one that tries, it must not bar its own second
-            # attempt.
+            # Note the 401 as a success of the server: if this request was the breaker's probe, it
+            # must not hold back its own second attempt.
             self._ledger.note(Passed(answered.asked_at, request.kind))
             token = self._token(request.purpose)
             answered = self._attempt(request, token)
-        return self._reply(request, _without(token, answered))
+        return self._reply(request, _without_token(token, answered))
 
     def what(self, request: Request) -> str:
-        """The request, for people."""
+        """The server and the request, for people."""
         path = request.address.removeprefix(self._api.rest).partition("?")[0]
         return f"{self._api.host}: {request.verb} {path}"
 
@@ -113,7 +136,7 @@ class Sender:
         return self._ledger.spent(resource)
 
     def back_in(self, resource: Resource) -> float | None:
-        """How long nothing is left of it; None if something is."""
+        """Seconds until the spent resource has a new window; None if not spent."""
         return self._ledger.read(lambda spending, now: spending.back_in(resource, now))
 
     def close(self) -> None:
@@ -123,25 +146,29 @@ class Sender:
     # There and back
 
     def _token(self, purpose: Purpose) -> str:
-        """One that is at hand, or a new one: whoever asks for that asks like everybody else."""
+        """The credential's token. A credential may ask for a new token first, by a request that is
+        admitted and noted like any request.
+        """
 
         def as_app(verb: str, path: str, bearer: str) -> Answered:
             request = Request(verb, self._api.rest + path, Kind.AS_APP, purpose)
-            answered = _without(bearer, self._once(request, bearer))
+            answered = _without_token(bearer, self._send_admitted(request, bearer))
             self._reply(request, answered)
             return answered
 
         return self._credential.token(as_app)
 
     def _attempt(self, request: Request, token: str) -> Answered:
+        """Send the request; a read once more if the connection was dropped."""
         try:
-            return self._once(request, token)
+            return self._send_admitted(request, token)
         except Dropped:
             if request.kind.writes:
                 raise
-            return self._once(request, token)
+            return self._send_admitted(request, token)
 
-    def _once(self, request: Request, token: str) -> Answered:
+    def _send_admitted(self, request: Request, token: str) -> Answered:
+        """Send the request if the ledger admits it, and note a missing reply."""
         refusal = self._ledger.admit(request.kind, request.purpose)
         if refusal is not None:
             wait_s = max(refusal.wait_s, _SHORTEST_WAIT_S)
@@ -153,13 +180,17 @@ class Sender:
                 request.verb, request.address, token, content=request.content, etag=etag
             )
         except Unavailable as flaw:
-            self._failed(asked_at, str(flaw))
+            self._note_failure(asked_at, str(flaw))
             raise
 
     def _reply(self, request: Request, answered: Answered) -> Reply:
+        """The answer as a `Reply`, noted in the ledger; a 304 with the body from the cache.
+
+        Raises RateLimited if the answer reports a limit.
+        """
         now = served_at(answered.headers)
         if now is None:
-            self._failed(answered.asked_at, "a reply without its time")
+            self._note_failure(answered.asked_at, "a reply without its time")
             raise Unavailable(f"{self.what(request)}: the answer does not tell its time")
         reply = Reply(
             answered.status,
@@ -173,14 +204,17 @@ class Sender:
         if limit is not None:
             raise self.limited(request, reply, limit)
         if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            self._broken(reply)
+            why = f"GitHub answered {reply.status}"
+            retry_after = reply.headers.get("retry-after", "")
+            if retry_after.isdecimal():
+                rest_s = float(retry_after[:9])
+                self._ledger.note(Limited(reply.asked_at, self._clock.now(), rest_s, why))
+            else:
+                self._note_failure(reply.asked_at, why)
             return reply
-        return self._passed(request, reply)
-
-    def _passed(self, request: Request, reply: Reply) -> Reply:
         kept = request.kept if reply.status == HTTPStatus.NOT_MODIFIED else None
-        free = kept is not None
-        self._ledger.note(Passed(reply.asked_at, request.kind, self._told(request, reply), free))
+        budgets = self._budgets_in(request, reply)
+        self._ledger.note(Passed(reply.asked_at, request.kind, budgets, free=kept is not None))
         if kept is None:
             return reply
         return replace(
@@ -192,13 +226,14 @@ class Sender:
             kept_at=kept.at,
         )
 
-    # What it means for others
+    # What a reply means for the requests after it
 
     def limited(self, request: Request, reply: Reply, limit: Exhausted | SlowDown) -> RateLimited:
+        """Note the limit that the reply reports, and return the error to raise."""
         what, now = self.what(request), self._clock.now()
         match limit:
-            case SlowDown(told_s):
-                self._ledger.note(Limited(reply.asked_at, now, told_s, "GitHub wants a rest"))
+            case SlowDown(rest_s):
+                self._ledger.note(Limited(reply.asked_at, now, rest_s, "GitHub wants a rest"))
                 wait_s = self._ledger.read(
                     lambda spending, at: spending.breaker.wait_s(request.purpose, at)
                 )
@@ -208,7 +243,9 @@ class Sender:
                 text = f"{what}: the App has asked for too many tokens"
                 return RateLimited(text, retry_after_s=_UNTOLD_RESET_S)
             case Exhausted():
-                spent = self._spent(request, reply, now)
+                unknown = Budget(1, 0, LocalTime(now + _UNTOLD_RESET_S))
+                reported = self._budgets_in(request, reply) or ((request.resource, unknown),)
+                spent = tuple((name, replace(budget, remaining=0)) for name, budget in reported)
                 self._ledger.note(Passed(reply.asked_at, request.kind, spent))
                 wait_s = spent[0][1].resets_at - now
                 text = f"{what}: nothing is left of this token's budget"
@@ -216,35 +253,21 @@ class Sender:
             case never:
                 assert_never(never)
 
-    def _failed(self, asked_at: LocalTime, why: str) -> None:
+    def _note_failure(self, asked_at: LocalTime, why: str) -> None:
         self._ledger.note(Failed(asked_at, self._clock.now(), why))
 
-    def _broken(self, reply: Reply) -> None:
-        why, told = f"GitHub answered {reply.status}", reply.headers.get("retry-after", "")
-        if told.isdecimal():
-            now = self._clock.now()
-            self._ledger.note(Limited(reply.asked_at, now, float(told[:9]), why))
-        else:
-            self._failed(reply.asked_at, why)
-
-    def _told(self, request: Request, reply: Reply) -> tuple[tuple[Resource, Budget], ...]:
+    def _budgets_in(self, request: Request, reply: Reply) -> tuple[tuple[Resource, Budget], ...]:
+        """The budget in the reply's headers, with its resource; empty if the reply names none."""
         if request.kind is Kind.AS_APP:
             return ()
-        told = budget_told(reply.headers, reply.now.timestamp(), self._clock.now())
+        budget = budget_told(reply.headers, reply.now.timestamp(), self._clock.now())
         name = reply.headers.get("x-ratelimit-resource", request.resource)
-        return ((Resource(name), told),) if told and name in set(Resource) else ()
-
-    def _spent(
-        self, request: Request, reply: Reply, now: LocalTime
-    ) -> tuple[tuple[Resource, Budget], ...]:
-        unknown = Budget(1, 0, LocalTime(now + _UNTOLD_RESET_S))
-        told = self._told(request, reply) or ((request.resource, unknown),)
-        return tuple((resource, replace(budget, remaining=0)) for resource, budget in told)
+        return ((Resource(name), budget),) if budget and name in set(Resource) else ()
 
     # For people
 
     def report(self, limits: Limits) -> BudgetReport:
-        """Asks what is left, which costs nothing, unless the server is to be left alone."""
+        """The state of the limits. Asks GitHub, a free request, unless the breaker is open."""
         now: ServerTime | None = None
         allowances: tuple[Allowance, ...] = ()
         trouble: Outage | None = None
@@ -267,10 +290,11 @@ class Sender:
         )
 
     def _allowances(self) -> tuple[ServerTime, tuple[Allowance, ...]]:
+        """Ask GitHub for the budgets; past the ledger, because the request is free."""
         address = f"{self._api.rest}/rate_limit"
         request = Request("GET", address, Kind.REST_READ, Purpose.LOOK)
         token = self._token(Purpose.LOOK)
-        answered = _without(token, self._wire.send("GET", address, token))
+        answered = _without_token(token, self._wire.send("GET", address, token))
         now = served_at(answered.headers)
         if now is None:
             raise Unavailable(f"{self.what(request)}: the answer does not tell its time")
@@ -285,38 +309,15 @@ class Sender:
             raise Unavailable(f"{self.what(request)}: the answer is not GitHub's") from flaw
 
 
-def _without(token: str, answered: Answered) -> Answered:
-    """A server or a proxy may quote what we sent in its complaint; we do not repeat it."""
+def _without_token(token: str, answered: Answered) -> Answered:
+    """Mask the token in an error's body: a server or a proxy may quote the request there."""
     if answered.status < HTTPStatus.BAD_REQUEST:
         return answered
     return replace(answered, body=answered.body.replace(token.encode(), b"***"))
 
 
-__all__ = [
-    "GraphqlError",
-    "GraphqlReply",
-    "Limits",
-    "Purpose",
-    "Reply",
-    "Transport",
-    "Transports",
-]
-
-_FINE = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)
-_MOVED = (
-    HTTPStatus.MOVED_PERMANENTLY,
-    HTTPStatus.FOUND,
-    HTTPStatus.TEMPORARY_REDIRECT,
-    HTTPStatus.PERMANENT_REDIRECT,
-)
-# What notifies people, as GitHub's description of its API marks these.
-_CREATING_PATH = re.compile(r"/(?:issues|comments|pulls|reviews|releases)$")
-_CREATING_FIELD = re.compile(r"\b(?:addComment|createIssue|createPullRequest)\b")
-_MUTATION = re.compile(r"(?:\s|#[^\n]*\n)*mutation\b")
-
-
 class Transport:
-    """Safe for many threads."""
+    """REST and GraphQL requests with one token. Safe for many threads."""
 
     def __init__(
         self,
@@ -334,7 +335,7 @@ class Transport:
         self._replies = Replies()
         self._renames = Renames(api.rest)
         self.graphql_gone = False
-        """True once the server said that it has none."""
+        """True once the server answered that it has no GraphQL."""
 
     @property
     def api(self) -> Api:
@@ -360,26 +361,33 @@ class Transport:
         fresh: bool = False,
         ok: Collection[int] = _FINE,
     ) -> Reply:
-        """The reply, if its status is one of `ok`; the error that it means otherwise.
+        """Send a REST request; return a reply whose status is in `ok`, raise the error otherwise.
 
-        A limit is RateLimited whatever `ok` says, and nothing was done. A redirect is followed only
-        if the repository was renamed: an issue that was transferred answers 301, which may be `ok`.
-        A write whose reply was lost is Unavailable: it may have been done. `fresh`: what we have of
-        it is replaced, and not only asked after.
+        A limit raises RateLimited even if `ok` has its status; the request was not carried out. A
+        redirect is followed only if the repository was renamed: an issue that was transferred
+        answers 301, which may be in `ok`. A write whose reply was lost raises Unavailable: the
+        server may have carried it out. `conditional`: use the cache, and ask only whether the reply
+        has changed. `fresh`: do not ask so, but replace the cached reply.
         """
         address = self._renames.current(self._address(path_or_url, params))
+        if verb == "GET":
+            kind = Kind.REST_READ
+        elif verb == "POST" and _CREATING_PATH.search(_path(address)):
+            kind = Kind.REST_CREATE
+        else:
+            kind = Kind.REST_EDIT
         conditional = conditional and verb == "GET"
         request = Request(
             verb,
             address,
-            _rest_kind(verb, address),
+            kind,
             _urgent(purpose),
             msgspec.json.encode(wanted) if wanted is not None else None,
             self._replies.get(address) if conditional and not fresh else None,
         )
         reply = self._sender.send(request)
-        if reply.status in _MOVED and (there := self._renamed(request, reply)) is not None:
-            request = replace(request, address=there, kept=None)
+        if reply.status in _MOVED and (renamed := self._renamed(request, reply)) is not None:
+            request = replace(request, address=renamed, kept=None)
             reply = self._sender.send(request)
         if reply.status not in ok:
             raise refusal_of(reply, self._sender.what(request))
@@ -389,7 +397,7 @@ class Transport:
         return reply
 
     def follow(self, reply: Reply) -> str | None:
-        """The address of the next page, as GitHub names it: to be asked for as it is."""
+        """The address of the next page, unchanged from GitHub's reply; None on the last page."""
         following = reply.next_page
         if following is not None and not self._api.owns(following):
             raise Unavailable(
@@ -398,31 +406,31 @@ class Transport:
         return following
 
     def _address(self, path_or_url: str, params: Mapping[str, str] | None) -> str:
-        whole = path_or_url if "://" in path_or_url else self._api.rest + path_or_url
+        address = path_or_url if "://" in path_or_url else self._api.rest + path_or_url
         if not params:
-            return whole
-        return f"{whole}{'&' if '?' in whole else '?'}{urlencode(params)}"
+            return address
+        return f"{address}{'&' if '?' in address else '?'}{urlencode(params)}"
 
     def _renamed(self, request: Request, reply: Reply) -> str | None:
-        """Where to ask instead; None if it is not the repository that has moved.
+        """The request's address under the repository's new name; None if not renamed.
 
-        An issue that was transferred looks the same where it has the same number there. So what the
-        repository itself answers decides: its new name is never learnt from an issue's.
+        The redirect for a transferred issue looks the same if the issue kept its number. Therefore
+        we ask for the repository itself: only its redirect proves a new name.
         """
         old = place_of(request.address, self._api.rest)
         if old is None or self._target(reply, old.rest) is None:
             return None
         asked = replace(request, verb="GET", address=old.whole, content=None, kept=None)
-        said = self._sender.send(replace(asked, kind=Kind.REST_READ))
-        repository = self._target(said, "") if said.status in _MOVED else None
+        moved = self._sender.send(replace(asked, kind=Kind.REST_READ))
+        repository = self._target(moved, "") if moved.status in _MOVED else None
         if repository is None:
             return None
-        if said.status in {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.PERMANENT_REDIRECT}:
+        if moved.status in {HTTPStatus.MOVED_PERMANENTLY, HTTPStatus.PERMANENT_REDIRECT}:
             self._renames.learn(old, repository)
         return str(replace(old, repository=repository))
 
     def _target(self, reply: Reply, rest: str) -> str | None:
-        """The repository that a redirect names, if it is about the same thing of it."""
+        """The repository in a redirect's address if the path after the name is equal to `rest`."""
         there = place_of(self._address(reply.headers.get("location", ""), None), self._api.rest)
         same = there is not None and _path(there.rest) == _path(rest)
         return there.repository if there is not None and same else None
@@ -432,12 +440,18 @@ class Transport:
     def graphql(
         self, document: str, variables: Mapping[str, object], *, purpose: Purpose
     ) -> GraphqlReply:
-        """What was done, and what went wrong with the rest.
+        """Run a document; return the data with the errors of single fields.
 
-        RateLimited and NoGraphql mean that nothing was done, Unavailable that nobody knows.
+        Raises RateLimited or NoGraphql (the document was not run), or Unavailable (any part of the
+        document may have been carried out).
         """
+        if not _MUTATION.match(document):
+            kind = Kind.GRAPHQL_READ
+        elif _CREATING_FIELD.search(document):
+            kind = Kind.GRAPHQL_CREATE
+        else:
+            kind = Kind.GRAPHQL_EDIT
         content = msgspec.json.encode({"query": document, "variables": variables})
-        kind = _graphql_kind(document)
         request = Request("POST", self._api.graphql, kind, _urgent(purpose), content)
         reply = self._sender.send(request)
         if reply.status == HTTPStatus.NOT_FOUND:
@@ -445,40 +459,36 @@ class Transport:
             raise NoGraphql(f"{self._api.host} has no GraphQL")
         if reply.status != HTTPStatus.OK:
             raise refusal_of(reply, self._sender.what(request))
-        return self._executed(request, reply)
-
-    def graphql_left(self) -> bool:
-        """False while there is no use in asking over GraphQL: it is spent, or not there at all."""
-        return not self.graphql_gone and not self._sender.spent(Resource.GRAPHQL)
-
-    def graphql_back_in(self) -> float | None:
-        """When it starts anew, in seconds; None if it is not spent, or is not there at all."""
-        return None if self.graphql_gone else self._sender.back_in(Resource.GRAPHQL)
-
-    def _executed(self, request: Request, reply: Reply) -> GraphqlReply:
         try:
-            told = msgspec.json.decode(reply.body, type=dict[str, Any])
+            answer = msgspec.json.decode(reply.body, type=dict[str, Any])
         except msgspec.MsgspecError as flaw:
             what = self._sender.what(request)
             raise Unavailable(f"{what}: the answer is not GitHub's") from flaw
-        data = told.get("data")
-        data = data if isinstance(data, dict) else {}
-        errors = graphql_errors(told.get("errors"))
+        found = answer.get("data")
+        data = found if isinstance(found, dict) else {}
+        errors = graphql_errors(answer.get("errors"))
         if all(part is None for part in data.values()):
-            self._refuse(request, reply, errors)
+            # GitHub refuses a whole document with status 200: the errors say why.
+            limit = limit_among(errors)
+            if limit is not None:
+                raise self._sender.limited(request, reply, limit)
+            if is_broken(errors):
+                raise Unavailable(f"{self._sender.what(request)}: {errors[0].message}")
         return GraphqlReply(data, errors, reply.now, reply.asked_at)
 
-    def _refuse(self, request: Request, reply: Reply, errors: tuple[GraphqlError, ...]) -> None:
-        """A status of success says nothing here: the refusal of a whole document is an error."""
-        limit = limit_among(errors)
-        if limit is not None:
-            raise self._sender.limited(request, reply, limit)
-        if is_broken(errors):
-            raise Unavailable(f"{self._sender.what(request)}: {errors[0].message}")
+    def graphql_left(self) -> bool:
+        """False while asking over GraphQL is no use: the budget is spent, or GraphQL is missing."""
+        return not self.graphql_gone and not self._sender.spent(Resource.GRAPHQL)
+
+    def graphql_back_in(self) -> float | None:
+        """Seconds until the spent GraphQL budget starts anew; None if not spent, or no GraphQL."""
+        return None if self.graphql_gone else self._sender.back_in(Resource.GRAPHQL)
 
 
 def _urgent(purpose: Purpose) -> Purpose:
-    """Who steers the fleet is not to wait behind those whom he would stop."""
+    """At least FINISH for a person's command: people who steer the fleet must not wait behind the
+    workers that they want to stop.
+    """
     return max(purpose, Purpose.FINISH) if is_persons_word() else purpose
 
 
@@ -486,21 +496,8 @@ def _path(rest: str) -> str:
     return rest.partition("?")[0].rstrip("/")
 
 
-def _rest_kind(verb: str, address: str) -> Kind:
-    if verb == "GET":
-        return Kind.REST_READ
-    creating = verb == "POST" and _CREATING_PATH.search(_path(address))
-    return Kind.REST_CREATE if creating else Kind.REST_EDIT
-
-
-def _graphql_kind(document: str) -> Kind:
-    if not _MUTATION.match(document):
-        return Kind.GRAPHQL_READ
-    return Kind.GRAPHQL_CREATE if _CREATING_FIELD.search(document) else Kind.GRAPHQL_EDIT
-
-
 class Transports:
-    """The transports of one configuration: one for each token. `ports.tracker.Budgeted`."""
+    """The transports of a configuration, by token. `ports.tracker.Budgeted`."""
 
     def __init__(
         self,
@@ -515,43 +512,43 @@ class Transports:
         self._api = api_of(environment)
         self._lock = threading.Lock()
         self._opened: dict[str, Transport] = {}
+        """By owner in lower case; under the empty string: the transport for all owners."""
 
     @classmethod
     def from_environment(cls, *, limits: Limits | None = None) -> "Transports":
         return cls(os.environ, limits=limits)
 
-    @property
-    def api(self) -> Api:
-        return self._api
-
     def for_repository(self, repository: str) -> Transport:
-        """`OWNER/REPO`: a GitHub App has another token for each owner, a person one for all."""
+        """The transport for `OWNER/REPO`, opened on first use.
+
+        A GitHub App has a token for each owner, a person the same token for all.
+        """
         owner = repository.partition("/")[0].lower()
         with self._lock:
-            known = self._opened.get("") or self._opened.get(owner)
-            return known or self._open(owner, repository)
-
-    def _open(self, owner: str, repository: str) -> Transport:
-        credential = credential_of(self._environment, self._clock, self._api, repository=repository)
-        path = ledger_path(self._environment, credential.identity, self._api.rest)
-        opened = Transport(
-            self._api,
-            credential,
-            FileLedger(path, self._clock, self._limits),
-            self._clock,
-            limits=self._limits,
-            reply_s=self._reply_s,
-        )
-        self._opened["" if isinstance(credential, Token) else owner] = opened
-        return opened
+            opened = self._opened.get("") or self._opened.get(owner)
+            if opened is None:
+                credential = credential_of(
+                    self._environment, self._clock, self._api, repository=repository
+                )
+                path = ledger_path(self._environment, credential.identity, self._api.rest)
+                opened = Transport(
+                    self._api,
+                    credential,
+                    FileLedger(path, self._clock, self._limits),
+                    self._clock,
+                    limits=self._limits,
+                    reply_s=self._reply_s,
+                )
+                self._opened["" if isinstance(credential, Token) else owner] = opened
+            return opened
 
     def budgets(self) -> tuple[BudgetReport, ...]:
         with self._lock:
             opened = tuple(self._opened.values())
-        return tuple(one.budget() for one in opened)
+        return tuple(transport.budget() for transport in opened)
 
     def close(self) -> None:
         with self._lock:
-            for one in self._opened.values():
-                one.close()
+            for transport in self._opened.values():
+                transport.close()
             self._opened.clear()

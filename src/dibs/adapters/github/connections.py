@@ -1,17 +1,14 @@
-"""Connections on which every wait ends with the call that it is for.
+"""HTTP requests and replies, to a single server; every wait of a call ends with the call.
 
 A library's timeouts begin anew with each step of connecting and with each piece that comes or goes,
-so that a server which sends a letter now and then is listened to for ever. Here a call has one end.
-It is set before the call, for the thread that makes it; after it nothing is sent, read or waited
-for. Then the connection is torn down, so that the kernel does not deliver later what it still has.
-Which proxy to take, the environment says.
+so a server that sends a byte now and then would be listened to for ever. Here a call has a single
+end, set before the call for the thread that makes it. After the end nothing is sent, read or waited
+for, and the connection is torn down, so that the kernel does not deliver its unsent rest later.
 
-Requests and replies over HTTP, to one server and no other.
-
-Keeps connections open. A call has one end for all its waits, also for a reply which trickles in:
-when it is over, nothing more of it is sent. Tells a
-connection that was dropped from a reply that did not come: after either nobody knows what was done,
-but the first is worth asking again at once. Follows no redirect and sends nothing by itself.
+Connections stay open between calls. `Dropped` tells a connection that was dropped from a reply that
+did not come: after either the caller cannot know whether the request was carried out, but after a
+dropped connection it is worth asking again at once. Redirects are not followed, and nothing is sent
+without a call. The environment names the proxy.
 """
 
 import math
@@ -33,14 +30,14 @@ from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.ports.system import Clock
 
 _MOST = 32
-"""GitHub takes a hundred at once from all processes that use a token."""
+"""GitHub takes a hundred connections at once from all processes that use a token."""
 _IDLE_S = 30.0
 _PIECE = 16 * 1024
 _DROP_WHAT_IS_UNSENT = struct.pack("ii", 1, 0)
 
 
 class Deadline(threading.local):
-    """When the call that this thread is in has to be over."""
+    """When the present call of each thread has to be over."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -48,6 +45,7 @@ class Deadline(threading.local):
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
+        """Make a call that has to be over after `seconds`."""
         self._until = self._clock.now() + seconds
         try:
             yield
@@ -55,7 +53,7 @@ class Deadline(threading.local):
             self._until = math.inf
 
     def left(self, timeout: float | None, late: type[Exception]) -> float | None:
-        """How long may be waited now; raises `late` if no longer."""
+        """Seconds left to wait, at most `timeout`; None: no limit. Raises `late` after the end."""
         left_s = self._until - self._clock.now()
         if left_s <= 0:
             raise late("the call is over")
@@ -64,6 +62,8 @@ class Deadline(threading.local):
 
 
 class _Stream(httpcore.NetworkStream):
+    """A stream on which every wait ends with the deadline."""
+
     def __init__(self, stream: httpcore.NetworkStream, deadline: Deadline) -> None:
         self._stream, self._deadline = stream, deadline
 
@@ -80,10 +80,11 @@ class _Stream(httpcore.NetworkStream):
 
     @contextmanager
     def _torn_down_if_late(self) -> Iterator[None]:
+        """After a timeout, let the kernel drop unsent bytes when the stream is closed."""
         try:
             yield
         except httpcore.TimeoutException:
-            with suppress(OSError, AttributeError):  # whoever raised this closes it next
+            with suppress(OSError, AttributeError):  # httpcore closes the stream next
                 self._stream.get_extra_info("socket").setsockopt(
                     socket.SOL_SOCKET, socket.SO_LINGER, _DROP_WHAT_IS_UNSENT
                 )
@@ -106,6 +107,8 @@ class _Stream(httpcore.NetworkStream):
 
 
 class _Backend(httpcore.NetworkBackend):
+    """Opens streams that keep to the deadline."""
+
     def __init__(self, deadline: Deadline) -> None:
         self._plain, self._deadline = httpcore.SyncBackend(), deadline
 
@@ -123,11 +126,34 @@ class _Backend(httpcore.NetworkBackend):
 
 
 class Connections(httpx.BaseTransport):
-    """Kept open, for one server."""
+    """A pool of open connections to a server, through the proxy that the environment names."""
 
     def __init__(self, address: str, deadline: Deadline) -> None:
-        """Raises ValueError, ImportError or RuntimeError for a proxy that cannot be used."""
-        self._pool = _pool(address, _Backend(deadline))
+        """Raises ValueError, ImportError or RuntimeError if the proxy cannot be used."""
+        if address.startswith("https:"):
+            certificates = httpx.create_ssl_context()
+        else:
+            # Reading the certificates of the world takes a tenth of a second: not needed here.
+            certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        options: dict[str, Any] = {
+            "ssl_context": certificates,
+            "max_connections": _MOST,
+            "max_keepalive_connections": _MOST,
+            "keepalive_expiry": _IDLE_S,
+            "network_backend": _Backend(deadline),
+        }
+        parts, proxies = urlsplit(address), urllib.request.getproxies()
+        named = proxies.get(parts.scheme) or proxies.get("all")
+        self._pool: httpcore.ConnectionPool
+        if not named or urllib.request.proxy_bypass(parts.netloc):
+            self._pool = httpcore.ConnectionPool(**options)
+            return
+        proxy = httpx.Proxy(named if "://" in named else f"http://{named}")
+        options |= {"proxy_url": _url(proxy.url), "proxy_auth": proxy.raw_auth}
+        if proxy.url.scheme.startswith("socks"):
+            self._pool = httpcore.SOCKSProxy(**options)
+        else:
+            self._pool = httpcore.HTTPProxy(**options, proxy_headers=proxy.headers.raw)
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         reply = self._pool.handle_request(
@@ -139,8 +165,7 @@ class Connections(httpx.BaseTransport):
                 extensions=request.extensions,
             )
         )
-        body = _Body(reply)
-        return httpx.Response(reply.status, headers=reply.headers, stream=body)
+        return httpx.Response(reply.status, headers=reply.headers, stream=_Body(reply))
 
     def close(self) -> None:
         self._pool.close()
@@ -157,38 +182,6 @@ class _Body(httpx.SyncByteStream):
         self._reply.close()
 
 
-def _pool(address: str, backend: _Backend) -> httpcore.ConnectionPool:
-    options: dict[str, Any] = {
-        "ssl_context": _certificates(address),
-        "max_connections": _MOST,
-        "max_keepalive_connections": _MOST,
-        "keepalive_expiry": _IDLE_S,
-        "network_backend": backend,
-    }
-    proxy = _proxy_for(address)
-    if proxy is None:
-        return httpcore.ConnectionPool(**options)
-    options |= {"proxy_url": _url(proxy.url), "proxy_auth": proxy.raw_auth}
-    if proxy.url.scheme.startswith("socks"):
-        return httpcore.SOCKSProxy(**options)
-    return httpcore.HTTPProxy(**options, proxy_headers=proxy.headers.raw)
-
-
-def _certificates(address: str) -> ssl.SSLContext:
-    if address.startswith("https:"):
-        return httpx.create_ssl_context()
-    # Reading the certificates of the world takes a tenth of a second: not where none is needed.
-    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-
-
-def _proxy_for(address: str) -> httpx.Proxy | None:
-    parts, told = urlsplit(address), urllib.request.getproxies()
-    named = told.get(parts.scheme) or told.get("all")
-    if not named or urllib.request.proxy_bypass(parts.netloc):
-        return None
-    return httpx.Proxy(named if "://" in named else f"http://{named}")
-
-
 def _url(url: httpx.URL) -> httpcore.URL:
     return httpcore.URL(
         scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
@@ -197,7 +190,7 @@ def _url(url: httpx.URL) -> httpcore.URL:
 
 CONNECT_S = 5.0
 REPLY_S = 10.0
-"""A whole call: for a connection, the request and all of its reply."""
+"""For a whole call: connecting, the request and all of its reply."""
 _LARGEST = 64 * 1024 * 1024
 _HEADERS = {
     "Accept": "application/vnd.github+json",
@@ -215,7 +208,7 @@ _FAILED = (
     httpx.HTTPError,
     httpx.InvalidURL,
     OSError,
-    RuntimeError,  # somebody closed us meanwhile
+    RuntimeError,  # another thread has closed the client
 )
 
 
@@ -224,12 +217,20 @@ class Dropped(Unavailable):
 
 
 class Wire:
-    """Safe for many threads."""
+    """Sends requests to the server of an API. Safe for many threads."""
 
     def __init__(self, api: Api, clock: Clock, *, reply_s: float = REPLY_S) -> None:
         self._api, self._clock, self._reply_s = api, clock, reply_s
         self._deadline = Deadline(clock)
-        self._client = _client(api, self._deadline, reply_s)
+        try:
+            self._client = httpx.Client(
+                headers=_HEADERS,
+                transport=Connections(api.rest, self._deadline),
+                timeout=httpx.Timeout(reply_s, connect=min(CONNECT_S, reply_s)),
+                follow_redirects=False,
+            )
+        except (ValueError, ImportError, RuntimeError):  # the text may quote a proxy's password
+            raise BadConfiguration("the proxy that the environment names cannot be used") from None
 
     def send(
         self,
@@ -240,7 +241,7 @@ class Wire:
         content: bytes | None = None,
         etag: str = "",
     ) -> Answered:
-        """Raises Unavailable if no whole reply came: then nobody knows what was done."""
+        """Raises Unavailable if no whole reply came: the request may have been carried out."""
         if not self._api.owns(address):
             raise Unavailable(
                 f"{self._api.host} refers to another server, which is not told the token"
@@ -251,46 +252,30 @@ class Wire:
         if etag:
             headers["If-None-Match"] = etag
         asked_at = self._clock.now()
+        body = bytearray()
         try:
             request = self._client.build_request(verb, address, content=content, headers=headers)
             with self._deadline.within(self._reply_s):
                 reply = self._client.send(request, stream=True)
                 try:
-                    body = self._whole(reply)
+                    for part in reply.iter_bytes():
+                        body += part
+                        if len(body) > _LARGEST:
+                            break
                 finally:
                     reply.close()
         except _DROPPED as flaw:
-            raise Dropped(self._silent(flaw)) from flaw
+            raise Dropped(self._no_answer(flaw)) from flaw
         except _FAILED as flaw:
-            raise Unavailable(self._silent(flaw)) from flaw
-        told = {name.lower(): value for name, value in reply.headers.items()}
-        return Answered(reply.status_code, told, body, asked_at)
+            raise Unavailable(self._no_answer(flaw)) from flaw
+        if len(body) > _LARGEST:
+            raise Unavailable(f"{self._api.host} did not come to the end of its reply")
+        lowered = {name.lower(): value for name, value in reply.headers.items()}
+        return Answered(reply.status_code, lowered, bytes(body), asked_at)
 
-    def _whole(self, reply: httpx.Response) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        for part in reply.iter_bytes():
-            parts.append(part)
-            size += len(part)
-            if size > _LARGEST:
-                raise Unavailable(f"{self._api.host} did not come to the end of its reply")
-        return b"".join(parts)
-
-    def _silent(self, flaw: Exception) -> str:
+    def _no_answer(self, flaw: Exception) -> str:
         reason = "it took too long" if isinstance(flaw, httpcore.TimeoutException) else str(flaw)
         return f"{self._api.host} did not answer: {reason or type(flaw).__name__}"
 
     def close(self) -> None:
         self._client.close()
-
-
-def _client(api: Api, deadline: Deadline, reply_s: float) -> httpx.Client:
-    try:
-        return httpx.Client(
-            headers=_HEADERS,
-            transport=Connections(api.rest, deadline),
-            timeout=httpx.Timeout(reply_s, connect=min(CONNECT_S, reply_s)),
-            follow_redirects=False,
-        )
-    except (ValueError, ImportError, RuntimeError):  # its text may quote a proxy's password
-        raise BadConfiguration("the proxy that the environment names cannot be used") from None

@@ -1,9 +1,10 @@
-"""Who grants and what is paused, kept on the control issue of each repository.
+"""The granter and the pauses, kept as a log of comments on each repository's control issue.
 
-The log is written by `core.granter` and folded by it. Here it is found, read as seldom as can be,
-and written on. Of several repositories the first is home: the granter and the fleet's pauses stand
-there, a repository's own pause in each. An appointment is written, given the time that every reader
-needs to see it, and read again: what stands then is what everybody sees.
+`core.granter` writes the entries of the log and folds them. This module finds the control issue,
+reads it as seldom as possible, and adds entries. The first of several repositories is the home: its
+control issue has the granter and the pauses of the fleet; a repository's own pause is on its own
+control issue. To appoint a granter, we write an entry, wait until every reader sees it, and read
+the log again: the result is what everybody sees.
 """
 
 import logging
@@ -38,15 +39,15 @@ from dibs.ports.system import Clock
 from dibs.ports.tracker import persons_word
 
 _log = logging.getLogger("dibs.github.control")
-_LATELY_S = 30.0
+_RECENT_S = 30.0
 _MOST = 2500
 _MANY = 2000
 _READINGS = 4
 _READING_PAUSE_S = 0.5
 
 
-class ControlIssue:
-    """One repository's."""
+class RepositoryControl:
+    """The control issue of a repository."""
 
     def __init__(self, tracker: GithubTracker, clock: Clock) -> None:
         self._tracker = tracker
@@ -56,7 +57,7 @@ class ControlIssue:
         self._settle_s = tracker.traits.settle.total_seconds()
         self._looked = False
         self._asking = threading.Lock()
-        """So that of many threads that find it outdated only one asks."""
+        """Held while reading: of many threads that find the last reading too old, only one asks."""
 
     @property
     def repository(self) -> str:
@@ -64,13 +65,14 @@ class ControlIssue:
 
     @property
     def ref(self) -> IssueRef | None:
+        """The control issue, if the last reading found any."""
         number = self._readings.number
         return None if number is None else self._ref(number)
 
     # Reading
 
     def standing(self, since: LocalTime) -> Control:
-        """What stands, as it was read then or later."""
+        """The folded log, from a reading at `since` or later; reads the log if needed."""
         reading = self._readings.since(since)
         if reading is None:
             with self._asking:
@@ -78,10 +80,10 @@ class ControlIssue:
         return reading.control
 
     def read(self) -> ControlReading:
-        """Asks now which issue it is and what it says; what has not changed costs nothing."""
+        """Find the control issue and read its log now; an unchanged log costs no budget."""
         asked_at = self._clock.now()
         if self.ref is None and not self._looked:
-            # Over GraphQL it is one request; from then on nothing new is free over REST.
+            # First over GraphQL, in one request; from then on an unchanged log is free over REST.
             self._looked = True
             self._tracker.find_control()
             if (found := self._readings.since(asked_at)) is not None:
@@ -101,8 +103,8 @@ class ControlIssue:
             return self._readings.take(shape.number, comments, asked_at)
         raise Unavailable(f"{self.repository}: its control issue comes and goes")
 
-    def _find(self) -> IssueRef | None:
-        """The lowest number whose author counts."""
+    def _listed_ref(self) -> IssueRef | None:
+        """The control issue as GitHub lists it now: the lowest number by a trusted author."""
         shape = self._rest.control_issue(self._tracker.judging(Purpose.FINISH))
         return None if shape is None else self._ref(shape.number)
 
@@ -110,7 +112,10 @@ class ControlIssue:
         return IssueRef(self.repository, str(number))
 
     def worry(self) -> str | None:
-        """Anybody may fill an open conversation, and what is full takes no pause and no granter."""
+        """A warning if the control issue is almost full.
+
+        Any account may fill an open conversation, and a full issue takes no pause and no granter.
+        """
         shape = self._rest.control_issue(self._tracker.judging(Purpose.LOOK))
         if shape is None or shape.comments < _MANY:
             return None
@@ -122,44 +127,47 @@ class ControlIssue:
     # Writing
 
     def say(self, body: str) -> Comment:
-        """A new entry; the issue is made if there is none."""
-        ref = self._find() or self.make()
+        """Add an entry to the log; make the control issue first if the repository has none."""
+        ref = self._listed_ref() or self.make()
         if self._readings.keyring is not None:
             body = sign(body, ref, self._readings.keyring)
         try:
             posted = self._rest.comment(ref, body, Purpose.FINISH)
         except Unavailable:
             self._clock.sleep(self._settle_s)
-            posted = self._landed(body)
+            posted = self._find_posted(body)
         with under_way(ref):
             posted = self._tracker.believed(posted)
         self._readings.add(posted)
         return posted
 
-    def _landed(self, body: str) -> Comment:
-        """The reply was lost: was the comment? Raises Unavailable if so, and may be said again.
+    def _find_posted(self, body: str) -> Comment:
+        """Find our comment after its reply was lost. Raises Unavailable if the comment was lost
+        too; then the caller may post again.
 
-        A pause is the one entry whose words may have been said before. If they were lifted since,
-        that was another time.
+        A pause is the only entry with possibly the same text as an earlier entry. A pause in the
+        log that has been lifted is an earlier entry, so only pauses in force count.
         """
-        read = self.read()
-        said = [comment for comment in read.comments if comment.body == body]
+        reading = self.read()
+        equal = [comment for comment in reading.comments if comment.body == body]
         if isinstance(parse_entry(body), PauseWord):
-            in_force = {comment.id for _, comment in read.control.paused.values()}
-            said = [comment for comment in said if comment.id in in_force]
-        if not said:
+            in_force = {comment.id for _, comment in reading.control.paused.values()}
+            equal = [comment for comment in equal if comment.id in in_force]
+        if not equal:
             raise Unavailable(f"{self.repository}: what was said on the control issue was lost")
-        return said[-1]
+        return equal[-1]
 
     def make(self) -> IssueRef:
-        """Make the issue. If somebody else makes one at the same time, the lower number counts."""
+        """Make the control issue. If two are made at the same time, the lower number counts, and we
+        close ours if its number is higher.
+        """
         self._rest.make_label(CONTROL_LABEL)
         draft = Draft(CONTROL_TITLE, CONTROL_BODY, frozenset({CONTROL_LABEL}))
         made = self._rest.make(draft)
         self._tracker.insist_made_counts(made)
         mine = self._ref(made.number)
         self._clock.sleep(self._settle_s)
-        found = self._find()
+        found = self._listed_ref()
         if found is None:
             raise Unavailable(f"{mine} is the control issue, but GitHub does not list it yet")
         if found != mine:
@@ -169,14 +177,14 @@ class ControlIssue:
         return found
 
     def seen_with(self, comment: Comment) -> Control:
-        """The log as it is read by others, once our own entry is in it."""
+        """Read the log until our entry `comment` is in it, and return the folded log."""
         self._clock.sleep(self._settle_s)
-        for reading in range(_READINGS):
-            if reading:
+        for attempt in range(_READINGS):
+            if attempt:
                 self._clock.sleep(_READING_PAUSE_S)
-            read = self.read()
-            if any(one.id == comment.id for one in read.comments):
-                return read.control
+            reading = self.read()
+            if any(entry.id == comment.id for entry in reading.comments):
+                return reading.control
         raise Unavailable(f"{self.repository}: what was said on the control issue is not seen")
 
 
@@ -184,20 +192,26 @@ class GithubControl:
     """`Granters` and `Pauses` for one or several repositories."""
 
     def __init__(self, trackers: Sequence[GithubTracker], clock: Clock) -> None:
-        self._issues = tuple(ControlIssue(tracker, clock) for tracker in trackers)
+        self._issues = tuple(RepositoryControl(tracker, clock) for tracker in trackers)
         self._home = self._issues[0]
         self._clock = clock
 
     # Who grants
 
     def granter(self, *, since: LocalTime | None = None) -> Granter | None:
+        """The granter by a reading at `since` or later; by a reading now without `since`."""
         home = self._home
         return (home.read().control if since is None else home.standing(since)).granter
 
     def lately(self) -> Granter | None:
-        return self._home.standing(self._lately()).granter
+        """The granter by a reading of the last 30 seconds."""
+        return self._home.standing(self._recently()).granter
 
     def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
+        """Appoint `granter` if the present granter is `instead_of`, or nobody is appointed.
+
+        Returns the granter by the log afterwards.
+        """
         control = self._home.read().control
         if control.granter is not None and control.granter != instead_of:
             return control.granter
@@ -211,30 +225,30 @@ class GithubControl:
 
     def pauses(self) -> tuple[Pause, ...]:
         found = [
-            issue.standing(self._lately()).pause(PauseScope.REPOSITORY, repo=issue.repository)
+            issue.standing(self._recently()).pause(PauseScope.REPOSITORY, repo=issue.repository)
             for issue in self._issues
         ]
-        fleet = self._home.standing(self._lately()).pause(PauseScope.FLEET, repo="")
+        fleet = self._home.standing(self._recently()).pause(PauseScope.FLEET, repo="")
         return tuple(pause for pause in (fleet, *found) if pause is not None)
 
     def pause(self, scope: PauseScope, *, repo: str, reason: str, by: str) -> None:
         with persons_word():
-            for issue in self._about(scope, repo):
+            for issue in self._issues_for(scope, repo):
                 issue.say(render_pause(PauseWord(scope, by, reason)))
 
     def resume(self, scope: PauseScope, *, repo: str, by: str) -> bool:
         lifted = False
         with persons_word():
-            for issue in self._about(scope, repo):
-                standing = issue.standing(self._clock.now()).paused.get(scope)
-                if standing is not None:
-                    _, said = standing
-                    issue.say(render_resume(ResumeWord(scope, by, over=said.id)))
+            for issue in self._issues_for(scope, repo):
+                paused = issue.standing(self._clock.now()).paused.get(scope)
+                if paused is not None:
+                    _, entry = paused
+                    issue.say(render_resume(ResumeWord(scope, by, over=entry.id)))
                     lifted = True
         return lifted
 
-    def _about(self, scope: PauseScope, repo: str) -> tuple[ControlIssue, ...]:
-        """On which control issues that is said: without a name, on those of all repositories."""
+    def _issues_for(self, scope: PauseScope, repo: str) -> tuple[RepositoryControl, ...]:
+        """The control issues for a pause: home for the fleet; for an empty `repo` all of them."""
         if scope is PauseScope.FLEET:
             return (self._home,)
         about = tuple(issue for issue in self._issues if repo in ("", issue.repository))
@@ -243,13 +257,13 @@ class GithubControl:
             raise Misuse(f"{repo} is not a repository of this backlog; they are {names}")
         return about
 
-    def _lately(self) -> LocalTime:
-        return LocalTime(self._clock.now() - _LATELY_S)
+    def _recently(self) -> LocalTime:
+        return LocalTime(self._clock.now() - _RECENT_S)
 
     # Setting up
 
     def prepare(self) -> tuple[str, ...]:
-        """Make the control issues that are missing, and say so."""
+        """Make the missing control issues; a line for each, for people."""
         made = []
         for issue in self._issues:
             issue.read()

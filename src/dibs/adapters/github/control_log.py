@@ -1,9 +1,9 @@
-"""What was last read of a repository's control issue, by whoever read anything there.
+"""The last reading of a repository's control issue, whichever request brought it.
 
-Every GraphQL reading brings the control issue's log along. Here the latest is kept with the local
-time at which it was asked for, so that somebody who needs to know who grants can tell whether it is
-recent enough. Of several control issues the one with the lowest number counts, if its author does:
-which one that is, every reading says anew.
+Every GraphQL reading brings the control issue's log along. `ControlReadings` keeps the latest log
+with the local time at which it was asked for, so that a caller who needs to know the granter can
+tell whether the log is recent enough. Of several control issues the lowest number counts whose
+author is trusted; every reading decides anew which one that is.
 """
 
 import threading
@@ -16,13 +16,12 @@ from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.replies import GraphqlReply
 from dibs.adapters.github.shapes import (
     ControlIssues,
-    ControlLog,
     ControlLogs,
     Translator,
     convert,
     login_of,
 )
-from dibs.adapters.github.trust import Believing, Judging
+from dibs.adapters.github.trust import Believing
 from dibs.core.errors import Outage
 from dibs.core.granter import Control, fold_control
 from dibs.core.ids import LocalTime
@@ -37,7 +36,7 @@ class ControlReading(Struct, frozen=True):
 
 
 class ControlReadings:
-    """Of one repository. Safe for many threads."""
+    """The latest reading of a repository's control issue. Safe for many threads."""
 
     def __init__(
         self, translator: Translator, believing: Believing, keyring: Keyring | None = None
@@ -45,7 +44,7 @@ class ControlReadings:
         self._translator = translator
         self._believing = believing
         self.keyring = keyring
-        """With what the log is signed and verified; None: it is not."""
+        """Signs and verifies the log; None: the log is not signed."""
         self._lock = threading.Lock()
         self._number: int | None = None
         self._latest: ControlReading | None = None
@@ -56,11 +55,11 @@ class ControlReadings:
 
     @property
     def number(self) -> int | None:
-        """The control issue's, as it was when it was last looked for."""
+        """The control issue's number by the latest reading."""
         return self._number
 
     def since(self, moment: LocalTime) -> ControlReading | None:
-        """The latest whole reading, if it was asked for then or later."""
+        """The latest complete reading if asked for at `moment` or later."""
         with self._lock:
             latest = self._latest
         return latest if latest is not None and latest.asked_at >= moment else None
@@ -68,7 +67,7 @@ class ControlReadings:
     def take(
         self, number: int | None, comments: tuple[Comment, ...], asked_at: LocalTime
     ) -> ControlReading:
-        """A whole log was read and judged; or there is none, if there is no number."""
+        """Take a complete log with judged authors. `number` None: no control issue exists."""
         if number is not None and self.keyring is not None:
             comments = believed(comments, self._translator.ref(number), self.keyring)
         reading = ControlReading(asked_at, fold_control(comments), comments)
@@ -78,7 +77,7 @@ class ControlReadings:
         return reading
 
     def add(self, comment: Comment) -> None:
-        """We wrote it ourselves, and other readers may see it a little later."""
+        """Add a comment of our own, which GitHub may show to readers a little later."""
         with self._lock:
             latest = self._latest
             if latest is None:
@@ -87,8 +86,9 @@ class ControlReadings:
             self._latest = ControlReading(latest.asked_at, fold_control(comments), comments)
 
     def take_along(self, field: str, reply: GraphqlReply, purpose: Purpose) -> None:
-        """From a reading that was about something else. What is in doubt there changes nothing:
-        whoever needs to know reads it by itself.
+        """Take the log that a GraphQL reply carries beside its main result.
+
+        An incomplete or doubtful log is ignored: a caller who needs the log reads it directly.
         """
         data = reply.data.get(field)
         broken = reply.at(field, "controls") or reply.at(field, "logs")
@@ -99,25 +99,22 @@ class ControlReadings:
         if listed.page_info.more:
             return
         judging = self._believing.judging(purpose)
+        authors = [(issue, login_of(issue.author)) for issue in listed.nodes if issue]
         with suppress(Outage):
-            number = self._chosen(listed, judging)
+            number = judging.lowest(
+                (issue.number, login, self._translator.believed(login, issue.author_association))
+                for issue, login in authors
+            )
             if number is None:
                 self.take(None, (), reply.asked_at)
-            elif number in logs:
-                self._take_log(logs[number], judging, reply)
-
-    def _chosen(self, listed: ControlIssues, judging: Judging) -> int | None:
-        authors = [(one.number, login_of(one.author), one) for one in listed.nodes if one]
-        return judging.lowest(
-            (number, login, self._translator.believed(login, one.author_association))
-            for number, login, one in authors
-        )
-
-    def _take_log(self, log: ControlLog, judging: Judging, reply: GraphqlReply) -> None:
-        nodes = [node for node in log.comments.nodes if node is not None]
-        if log.comments.page_info.earlier or len(nodes) < log.comments.total_count:
-            return
-        found = [self._translator.comment(node) for node in nodes]
-        comments, whole = judging.comments(found, self._translator.ref(log.number))
-        if whole:
-            self.take(log.number, comments, reply.asked_at)
+                return
+            log = logs.get(number)
+            if log is None or log.comments.page_info.earlier:
+                return
+            nodes = [node for node in log.comments.nodes if node is not None]
+            if len(nodes) < log.comments.total_count:
+                return
+            found = [self._translator.comment(node) for node in nodes]
+            comments, whole = judging.comments(found, self._translator.ref(number))
+            if whole:
+                self.take(number, comments, reply.asked_at)

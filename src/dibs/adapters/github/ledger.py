@@ -1,11 +1,11 @@
-"""Where one token's spending is kept: for all processes of this machine in one small file.
+"""One token's `Spending`, shared by all processes of this machine through one small file.
 
-GitHub counts by token, and sixteen workers on a host use one. The file is locked for a moment for
-each request, and never waited for: whoever holds it may have been stopped. It is no proof of
-anything: if it is damaged, it is empty; if it cannot be written, each process counts for itself.
-Times in it are the machine's uptime, and mean nothing after a restart.
+GitHub counts by token, and sixteen workers on a host use the same token. Each request locks the
+file for a moment, and gives up on the lock soon: the process that holds it may have been stopped.
+The file proves nothing: a damaged file counts as empty, and without a writable file each process
+counts alone. Times in the file are the machine's uptime, and mean nothing after a restart.
 
-What is left of a token's budget, for people: what GitHub says, and what we counted ourselves.
+For `dibs budget`: the budgets that GitHub reports, and the requests that we counted ourselves.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ _TRY_EVERY_S = 0.002
 _LARGEST = 256 * 1024
 _MOST_UNWRITTEN = 1000
 
-Told = TypeVar("Told")
+T = TypeVar("T")
 
 
 class Ledger(Protocol):
@@ -53,24 +53,30 @@ class Ledger(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether the other processes of this machine see what is noted here."""
+        """Whether the processes of the machine share the ledger."""
         ...
 
-    def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None: ...
+    def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None:
+        """Count a request and let it through, or say how long to wait."""
+        ...
 
-    def note(self, outcome: Outcome) -> None: ...
+    def note(self, outcome: Outcome) -> None:
+        """Record the outcome of a request that was let through."""
+        ...
 
-    def read(self, look: Callable[[Spending, LocalTime], Told]) -> Told: ...
+    def read(self, look: Callable[[Spending, LocalTime], T]) -> T:
+        """The result of `look`, called with the present state and time."""
+        ...
 
     def spent(self, resource: Resource) -> bool:
-        """Whether nothing is left, as far as this process knows: looks at no file."""
+        """Whether the budget is used up, as far as our process knows. Reads no file."""
         ...
 
     def close(self) -> None: ...
 
 
 class MemoryLedger:
-    """Of one process."""
+    """A ledger for a single process."""
 
     shared = False
 
@@ -80,14 +86,14 @@ class MemoryLedger:
         self._spending = Spending()
 
     def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None:
-        with self._lock:  # the clock is read inside, so that time does not run backwards
+        with self._lock:  # read the clock inside, so that time does not run backwards
             return self._spending.admit(kind, purpose, self._limits, self._clock.now())
 
     def note(self, outcome: Outcome) -> None:
         with self._lock:
             self._spending.note(outcome)
 
-    def read(self, look: Callable[[Spending, LocalTime], Told]) -> Told:
+    def read(self, look: Callable[[Spending, LocalTime], T]) -> T:
         with self._lock:
             return look(self._spending, self._clock.now())
 
@@ -95,11 +101,11 @@ class MemoryLedger:
         return self.read(lambda spending, now: spending.spent(resource, now))
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no file has to be written."""
 
 
-class _Kept(Struct):
-    """The file. A field that is not there, or of another kind, makes it an empty one."""
+class _LedgerFile(Struct):
+    """The content of the file. If a field is missing or has a wrong type, the file is ignored."""
 
     v: int
     boot: str
@@ -107,7 +113,7 @@ class _Kept(Struct):
 
 
 class FileLedger:
-    """Of all processes that use the same token on this machine."""
+    """A ledger for all processes of a machine that use the same token."""
 
     def __init__(
         self,
@@ -121,9 +127,9 @@ class FileLedger:
         self._tries = max(1, round(locked_within_s / _TRY_EVERY_S))
         self._lock = threading.Lock()
         self._spending = Spending()
-        """As it was when we last looked, and what we noted since."""
+        """The file's content when we last read it, plus our changes since."""
         self._unwritten: deque[Outcome | LetThrough] = deque(maxlen=_MOST_UNWRITTEN)
-        """What the file does not say yet: of a file that cannot be written, the latest."""
+        """Our changes that the file lacks; if it cannot be written, only the latest are kept."""
         self._shared = True
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -142,7 +148,10 @@ class FileLedger:
         return self._exchange(admit)
 
     def note(self, outcome: Outcome) -> None:
-        """What others must know at once is written at once, the rest with the next request."""
+        """Record an outcome. Trouble, and any outcome while the breaker is not at rest, is written
+        to the file at once, for the sake of all processes; a plain success with the next request,
+        or when too many are unwritten.
+        """
         with self._lock:
             urgent = not isinstance(outcome, Passed) or self._spending.breaker != Breaker()
             self._spending.note(outcome)
@@ -151,7 +160,7 @@ class FileLedger:
         if urgent:
             self._exchange(lambda _, __: None)
 
-    def read(self, look: Callable[[Spending, LocalTime], Told]) -> Told:
+    def read(self, look: Callable[[Spending, LocalTime], T]) -> T:
         return self._exchange(look)
 
     def spent(self, resource: Resource) -> bool:
@@ -162,25 +171,36 @@ class FileLedger:
         if self._unwritten:
             self._exchange(lambda _, __: None)
 
-    def _exchange(self, change: Callable[[Spending, LocalTime], Told]) -> Told:
-        with self._lock, self._locked() as file:
+    def _exchange(self, change: Callable[[Spending, LocalTime], T]) -> T:
+        """Read the file, add our unwritten changes, call `change`, and write the file.
+
+        Without the file, `change` works on the state in memory, and our changes stay unwritten.
+        """
+        with self._lock, self._locked_file() as file:
             now = self._clock.now()
-            before = _read(file) if file is not None else b""
+            before = b""
             if file is not None:
+                with contextlib.suppress(OSError):
+                    before = os.pread(file, _LARGEST, 0)
                 self._spending = _decoded(before, now)
-                for one in self._unwritten:
-                    if isinstance(one, LetThrough):
-                        self._spending.count(one, self._limits, now)
+                for unwritten in self._unwritten:
+                    if isinstance(unwritten, LetThrough):
+                        self._spending.count(unwritten, self._limits, now)
                     else:
-                        self._spending.note(one)
-            told = change(self._spending, now)
-            if file is not None and _written(file, before, self._spending):
-                self._unwritten.clear()
-            return told
+                        self._spending.note(unwritten)
+            result = change(self._spending, now)
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    after = msgspec.json.encode(_LedgerFile(_VERSION, BOOT, self._spending))
+                    if after != before:
+                        os.pwrite(file, after, 0)
+                        os.ftruncate(file, len(after))
+                    self._unwritten.clear()
+            return result
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[int | None]:
-        """The file, for us alone; None if it cannot be had now."""
+    def _locked_file(self) -> Iterator[int | None]:
+        """Open and lock the file; None if opening fails, or the lock cannot be had soon."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             file = os.open(self._path, flags, 0o600)
@@ -190,51 +210,32 @@ class FileLedger:
             return
         try:
             self._shared = True
-            yield file if self._lock_soon(file) else None
+            for _ in range(self._tries):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    self._clock.sleep(_TRY_EVERY_S)
+                else:
+                    yield file
+                    return
+            yield None
         finally:
             os.close(file)  # which unlocks it
 
-    def _lock_soon(self, file: int) -> bool:
-        for _ in range(self._tries):
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                self._clock.sleep(_TRY_EVERY_S)
-            else:
-                return True
-        return False
-
-
-def _read(file: int) -> bytes:
-    try:
-        return os.pread(file, _LARGEST, 0)
-    except OSError:
-        return b""
-
 
 def _decoded(text: bytes, now: LocalTime) -> Spending:
+    """The state in the file; an empty state if damaged, of another version or an earlier boot."""
     try:
-        kept = msgspec.json.decode(text, type=_Kept)
+        content = msgspec.json.decode(text, type=_LedgerFile)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return Spending()
-    if (kept.v, kept.boot) != (_VERSION, BOOT):
+    if (content.v, content.boot) != (_VERSION, BOOT):
         return Spending()
-    return kept.spending.sane(now)
-
-
-def _written(file: int, before: bytes, spending: Spending) -> bool:
-    try:
-        text = msgspec.json.encode(_Kept(_VERSION, BOOT, spending))
-        if text != before:
-            os.pwrite(file, text, 0)
-            os.ftruncate(file, len(text))
-    except OSError:
-        return False
-    return True
+    return content.spending.sane(now)
 
 
 def ledger_path(environment: Mapping[str, str], token_of: str, api: str) -> Path:
-    """One file for a token at a server. Its name tells neither."""
+    """The file for a token at a server. The name, a hash, reveals neither."""
     name = hashlib.sha256(f"{api}\0{token_of}".encode()).hexdigest()[:20]
     return state_folder(environment) / f"github-{name}.json"
 
@@ -242,20 +243,20 @@ def ledger_path(environment: Mapping[str, str], token_of: str, api: str) -> Path
 _NAMES = {Resource.REST: "REST", Resource.GRAPHQL: "GraphQL"}
 
 
-class _Left(msgspec.Struct):
+class _RateLimit(msgspec.Struct):
     limit: int
     remaining: int
     reset: int
     used: int = 0
 
 
-class _Rates(msgspec.Struct):
-    resources: dict[str, _Left]
+class _RateLimits(msgspec.Struct):
+    resources: dict[str, _RateLimit]
 
 
 def allowances_in(body: bytes) -> tuple[Allowance, ...]:
-    """From the body of GET /rate_limit, which costs nothing. Raises msgspec.MsgspecError."""
-    told = msgspec.json.decode(body, type=_Rates).resources
+    """Read the body of GET /rate_limit, a free request. Raises msgspec.MsgspecError."""
+    resources = msgspec.json.decode(body, type=_RateLimits).resources
     return tuple(
         Allowance(
             name,
@@ -265,11 +266,12 @@ def allowances_in(body: bytes) -> tuple[Allowance, ...]:
             ServerTime(datetime.fromtimestamp(left.reset, UTC)),
         )
         for resource, name in _NAMES.items()
-        if (left := told.get(resource.value)) is not None
+        if (left := resources.get(resource.value)) is not None
     )
 
 
 def kept_in(spending: Spending, limits: Limits, now: LocalTime) -> tuple[Kept, ...]:
+    """How much of each secondary limit is used."""
     free = limits == Limits.none()
     return tuple(
         Kept(rule.name, spending.pace.used(rule, now), None if free else rule.most)
@@ -278,6 +280,6 @@ def kept_in(spending: Spending, limits: Limits, now: LocalTime) -> tuple[Kept, .
 
 
 def shut_in(spending: Spending, now: LocalTime) -> Shut | None:
-    """Until when a heartbeat would be refused; None if everything passes."""
+    """Why the breaker is open, and how long a heartbeat must wait; None if it is closed."""
     breaker = spending.breaker
     return None if breaker.closed else Shut(breaker.why, breaker.wait_s(Purpose.HOLD, now))

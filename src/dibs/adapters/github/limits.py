@@ -1,33 +1,29 @@
-"""How fast a token may be used, whatever is left of its budget.
+"""When one token's next request may be sent: GitHub's limits, and what has been used of them.
 
-GitHub's secondary limits: 80 requests a minute and 500 an hour that create content, 900 points a
-minute over REST and 2000 over GraphQL, where a read is one point and a write is five. Nothing tells
-how much of them is used, so it is counted here. A part of each is kept for finishing and for
-heartbeats. Content are the requests that notify people (a new issue, a new comment); an edit of a
-comment or a label is a write, but not content. Pure.
+Pure: no clock, no file, no request. `Spending` holds the state that all processes of a machine
+share: budgets, pace and breaker. `Spending.admit` lets a request through or says how long to wait;
+`Spending.note` records the outcome of a request. `ledger` keeps the state in a file.
 
-What is left of a token's requests, and who may still spend it.
+Budget (GitHub's primary limit): GitHub counts REST and GraphQL apart, and each reply names the
+requests left and the end of the window. The rest of a budget is kept for the most important
+purposes: looking for work is refused first, a heartbeat only when nothing is left at all.
 
-GitHub counts REST and GraphQL apart and says with each reply what is left and when it starts anew.
-What is left is kept for those who need it most: looking for work is refused first, a heartbeat only
-when there is nothing left at all. Pure: knows no clock, no file and no request.
+Pace (the secondary limits): 80 requests a minute and 500 an hour that create content, 900 points a
+minute over REST and 2000 over GraphQL; a read is one point, a write five. GitHub does not report
+how much of them is used, so we count. A part of each limit is kept for finishing and heartbeats.
+A request creates content if it notifies people (a new issue, a new comment); an edit of a comment
+or a label is a write, but creates no content.
 
-When to leave a server alone: after it said so, or after it failed again and again.
-
-Closed, everything passes. Open, everything fails at once, until the time that the server named or
-that grows with each failure. Then one request tries: the more it matters, the earlier it may, so
-that a heartbeat is the first to pass and a look for work the last. Pure.
-
-One token's budgets, pace and breaker as one value, and the two things that happen to it.
-
-A request asks to be let through and is told how long to wait if it is not; a reply is taken note
-of. This is what the processes of a machine share. Pure: where it is kept is the ledger's business.
+Breaker: leaves the server alone after the server asked for a rest, or failed several times in a
+row. Closed, everything passes. Open, everything is refused until the time that the server named,
+or until a time that grows with each failure. Then one request tries, and the more important its
+purpose, the earlier it may: a heartbeat first, a look for work last.
 """
 
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 from math import floor
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -36,36 +32,36 @@ from dibs.core.ids import LocalTime
 
 HOUR_S = 3600.0
 _SAME_WINDOW_S = 5.0
-"""Replies of different servers name slightly different ends of one window."""
+"""Replies from different servers of GitHub name slightly different ends of the same window."""
 
 
 class Purpose(IntEnum):
-    """What a request is for; the lower is shed first."""
+    """What a request is for; the lowest is refused first."""
 
     DISCOVER = 0
-    """Finding out whether there is something to do: lists, sweeps, boards."""
+    """Looking for work: lists, sweeps, boards."""
     LOOK = 1
-    """Reading one issue for somebody who asks."""
+    """Reading one issue for a person or program that asks."""
     CLAIM = 2
     FINISH = 3
     HOLD = 4
-    """Heartbeats: without them, work that is being done is lost."""
+    """Heartbeats: without them, a holder loses the work in progress."""
 
 
 class Resource(StrEnum):
-    """What GitHub counts apart. The names are its own."""
+    """An API with a budget of its own, by GitHub's name."""
 
     REST = "core"
     GRAPHQL = "graphql"
 
 
 class _Need(Struct, frozen=True):
-    """What must be left for a purpose to be served."""
+    """How much of a budget must be left to serve a purpose."""
 
     even: float
-    """Of an even share of the limit over the time until it starts anew."""
+    """Share of the limit spread evenly over the time until the window ends."""
     floor: float
-    """Of the limit, however soon that is."""
+    """Share of the whole limit, however soon the window ends."""
 
 
 _NEEDS: Mapping[Purpose, _Need] = {
@@ -78,40 +74,42 @@ _NEEDS: Mapping[Purpose, _Need] = {
 
 
 class Budget(Struct, frozen=True):
-    """One resource's window, as GitHub told it last."""
+    """The window of a resource, as GitHub last reported."""
 
     limit: int
     remaining: int
     resets_at: LocalTime
 
     def wait_s(self, purpose: Purpose, now: LocalTime) -> float:
-        """How long this purpose has to wait; 0 if it may go on."""
+        """Seconds until the budget serves `purpose`; 0: now."""
         left_s = self.resets_at - now
         if left_s <= 0:
-            return 0.0  # another window began, and nobody has told us about it yet
+            return 0.0  # another window began, and no reply has reported it yet
         need = _NEEDS[purpose]
         if self.remaining <= need.floor * self.limit:
             return left_s
-        # With nothing spent, what is left is a larger share of the time left from moment to moment.
+        # If nothing is spent, `remaining` covers a growing share of the time left.
         enough_for_s = self.remaining / (need.even * self.limit) * HOUR_S if need.even else left_s
         return max(0.0, left_s - enough_for_s)
 
     def spent(self, now: LocalTime) -> bool:
         return self.remaining <= 0 and now < self.resets_at
 
-    def after(self, told: "Budget") -> "Budget":
-        """Replies overtake each other: within a window, the least that was told is what is left."""
-        if told.resets_at > self.resets_at + _SAME_WINDOW_S:
-            return told
-        if told.resets_at < self.resets_at - _SAME_WINDOW_S:
+    def after(self, reported: "Budget") -> "Budget":
+        """The budget after a further report. The later window wins; within a window the lower
+        `remaining` wins, because replies overtake each other.
+        """
+        if reported.resets_at > self.resets_at + _SAME_WINDOW_S:
+            return reported
+        if reported.resets_at < self.resets_at - _SAME_WINDOW_S:
             return self
-        return replace(told, remaining=min(self.remaining, told.remaining))
+        return replace(reported, remaining=min(self.remaining, reported.remaining))
 
 
 def budget_told(headers: Mapping[str, str], served_at_s: float, now: LocalTime) -> Budget | None:
-    """What a reply says. `served_at_s`: the reply's own time of day, since 1970.
+    """Read the budget from a reply's headers. `served_at_s`: the reply's `Date`, since 1970.
 
-    None where the server does not count (GitHub Enterprise does not, unless it is told to).
+    None if the server does not count (GitHub Enterprise counts only if configured to).
     """
     try:
         limit = int(headers["x-ratelimit-limit"])
@@ -121,17 +119,17 @@ def budget_told(headers: Mapping[str, str], served_at_s: float, now: LocalTime) 
         return None
     if limit <= 0:
         return None
-    # A window is an hour: a longer one is a clock that was set, and must not shut us out for days.
+    # A window lasts an hour. A longer one means that a clock was set; do not wait for days.
     return Budget(limit, max(0, remaining), LocalTime(now + min(max(left_s, 0.0), HOUR_S)))
 
 
 _MINUTE_S = 61.0
-"""A request is counted when it is let through and arrives a little later, so that a minute at the
-server may hold what was let through in a little more than one."""
+"""We count a request when it is let through, and it arrives a little later. So a minute at the
+server can contain the requests of slightly more than a minute here."""
 
 _NO_LIMIT = 1_000_000_000
 
-_SHARES: Mapping[Purpose, float] = {
+_SHARES: Mapping[Purpose, float] = {  # of each secondary limit, how much a purpose may fill
     Purpose.DISCOVER: 0.70,
     Purpose.LOOK: 0.80,
     Purpose.CLAIM: 0.90,
@@ -141,18 +139,18 @@ _SHARES: Mapping[Purpose, float] = {
 
 
 class Kind(StrEnum):
-    """What a request is, as it is counted."""
+    """The category under which a request is counted."""
 
     REST_READ = "rest read"
     REST_UNCHANGED = "rest unchanged"
-    """Answered with 304: a read that cost nothing."""
+    """A read answered with 304, which costs nothing."""
     REST_EDIT = "rest edit"
     REST_CREATE = "rest create"
     GRAPHQL_READ = "graphql read"
     GRAPHQL_EDIT = "graphql edit"
     GRAPHQL_CREATE = "graphql create"
     AS_APP = "app token"
-    """What an App asks for itself: GitHub counts it for the App and not for its installation."""
+    """A request by an App for a token: GitHub counts it for the App, not for the installation."""
 
     @property
     def creates(self) -> bool:
@@ -172,7 +170,10 @@ class Kind(StrEnum):
 
 
 class Rule(Struct, frozen=True):
-    """At most so many in any span of time, counted in slots: never too few, by a slot too long."""
+    """At most `most` points in any `span_s` seconds, counted in slots of `slot_s` seconds.
+
+    A slot counts until all of it has left the span: we may count too much, never too little.
+    """
 
     name: str
     most: int
@@ -183,14 +184,16 @@ class Rule(Struct, frozen=True):
         return floor(now / self.slot_s)
 
     def oldest(self, now: LocalTime) -> int:
+        """The oldest slot that still counts."""
         return floor((now - self.span_s) / self.slot_s)
 
     def leaves_at(self, slot: int) -> float:
+        """When the slot no longer counts."""
         return (slot + 1) * self.slot_s + self.span_s
 
 
 class Limits(Struct, frozen=True):
-    """The secondary limits that are kept to."""
+    """The secondary limits that we keep to."""
 
     creations_a_minute: int = 80
     creations_an_hour: int = 500
@@ -199,11 +202,11 @@ class Limits(Struct, frozen=True):
 
     @classmethod
     def none(cls) -> "Limits":
-        """For a server that sets none. What is sent is counted all the same."""
+        """For a server without secondary limits. Requests are counted all the same."""
         return cls(_NO_LIMIT, _NO_LIMIT, _NO_LIMIT, _NO_LIMIT)
 
     def shared_by(self, machines: int) -> "Limits":
-        """One machine's part, where several use the token: nobody counts for all of them."""
+        """The part of each machine if several use the token: no counter covers all of them."""
         return Limits(
             max(1, self.creations_a_minute // machines),
             max(1, self.creations_an_hour // machines),
@@ -212,44 +215,48 @@ class Limits(Struct, frozen=True):
         )
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
-        return (*self._creations, self._rest, self._graphql)
-
-    def on(self, kind: Kind) -> tuple[tuple[Rule, int], ...]:
-        """What a request of this kind counts against, and how much."""
-        points = (self._graphql if kind.graphql else self._rest, kind.points)
-        return (*((rule, 1) for rule in self._creations), points) if kind.creates else (points,)
-
-    @property
-    def _creations(self) -> tuple[Rule, Rule]:
+    def rules(self) -> tuple[Rule, Rule, Rule, Rule]:
         return (
             Rule("creations a minute", self.creations_a_minute, _MINUTE_S, 1.0),
             Rule("creations an hour", self.creations_an_hour, HOUR_S, 60.0),
+            Rule("REST points a minute", self.rest_points_a_minute, _MINUTE_S, 1.0),
+            Rule("GraphQL points a minute", self.graphql_points_a_minute, _MINUTE_S, 1.0),
         )
 
-    @property
-    def _rest(self) -> Rule:
-        return Rule("REST points a minute", self.rest_points_a_minute, _MINUTE_S, 1.0)
-
-    @property
-    def _graphql(self) -> Rule:
-        return Rule("GraphQL points a minute", self.graphql_points_a_minute, _MINUTE_S, 1.0)
+    def on(self, kind: Kind) -> tuple[tuple[Rule, int], ...]:
+        """The rules that count a request of `kind`, each with the points to add."""
+        creations_a_minute, creations_an_hour, rest, graphql = self.rules
+        points = (graphql if kind.graphql else rest, kind.points)
+        if not kind.creates:
+            return (points,)
+        return ((creations_a_minute, 1), (creations_an_hour, 1), points)
 
 
 class Pace(Struct):
-    """What was let through lately. One for all processes of a machine that use the token."""
+    """Recent requests, counted by rule. All processes of a machine that use the token share it."""
 
     slots: dict[str, dict[int, int]] = field(default_factory=dict)
-    """By the rule's name: how many in each of its slots."""
+    """By rule name: the points in each slot."""
 
     def wait_s(self, kind: Kind, purpose: Purpose, limits: Limits, now: LocalTime) -> float:
-        """How long such a request has to wait; 0 if there is room."""
-        return max(self._room_after_s(*entry, purpose, now) for entry in limits.on(kind))
+        """Seconds until every rule has room for the request; 0: now."""
+        longest_s = 0.0
+        for rule, weight in limits.on(kind):
+            slots = self._slots(rule, now)
+            # A request heavier than its purpose's share must fit into an empty window.
+            most = max(weight, floor(rule.most * _SHARES[purpose]))
+            used = sum(slots.values())
+            for slot in sorted(slots):
+                if used + weight <= most:
+                    break
+                used -= slots[slot]
+                longest_s = max(longest_s, rule.leaves_at(slot) - now)
+        return longest_s
 
     def add(
         self, kind: Kind, limits: Limits, now: LocalTime, *, at: LocalTime | None = None
     ) -> None:
-        """`at`: when it was let through, if that was before."""
+        """Count a request. `at`: when the request was let through, if earlier than `now`."""
         for rule, weight in limits.on(kind):
             slots, slot = self._slots(rule, now), rule.slot(now if at is None else at)
             slots[slot] = slots.get(slot, 0) + weight
@@ -258,20 +265,8 @@ class Pace(Struct):
     def used(self, rule: Rule, now: LocalTime) -> int:
         return sum(self._slots(rule, now).values())
 
-    def _room_after_s(self, rule: Rule, weight: int, purpose: Purpose, now: LocalTime) -> float:
-        slots = self._slots(rule, now)
-        most = max(weight, floor(rule.most * _SHARES[purpose]))
-        used = sum(slots.values())
-        if used + weight <= most:
-            return 0.0
-        for slot in sorted(slots):
-            used -= slots[slot]
-            if used + weight <= most:
-                return rule.leaves_at(slot) - now
-        raise AssertionError("one request fits into an empty window")
-
     def _slots(self, rule: Rule, now: LocalTime) -> dict[int, int]:
-        """Those that still count. A slot of the future is of another clock, and counts nothing."""
+        """The slots that still count. A slot in the future comes from another clock: ignored."""
         oldest, newest = rule.oldest(now), rule.slot(now)
         slots = self.slots.get(rule.name, {})
         return {
@@ -281,60 +276,66 @@ class Pace(Struct):
 
 _SHORTEST_S = 1.0
 _UNTOLD_S = 60.0
-"""GitHub wants at least a minute of rest where it names no time, and more each further time."""
+"""If GitHub asks for a rest and names no time: at least a minute, doubled each further time."""
 _FAILURES = 5
-"""So many in a row, without one success among them."""
+"""The breaker opens after this many failures without a success between them."""
 _AFTER_FAILURES_S = 2.0
 _LONGEST_AFTER_FAILURES_S = 30.0
 _MOST_DOUBLED = 10
 _TURN_S = 0.5
-"""By how much each less important purpose has to let the others go first."""
+"""How much later each less important purpose may try than the next more important one."""
 _PROBE_S = 20.0
-"""A probe that was not heard of for so long is not waited for: its process may be gone."""
+"""How long a probe without an outcome holds back other requests: its process may have ended."""
 
 
 class Breaker(Struct, frozen=True):
     why: str = ""
-    """Empty: closed. It stays open past `open_until`, until a request has passed."""
+    """Empty: closed. The breaker stays open past `open_until`, until a request has passed."""
     opened_at: LocalTime = LocalTime(0.0)
     open_until: LocalTime = LocalTime(0.0)
     probe_until: LocalTime = LocalTime(0.0)
     times: int = 0
-    """How often it opened since a request last passed."""
+    """How often the breaker opened since a request last passed."""
     failures: int = 0
-    """How many requests failed since one last passed."""
+    """How many requests failed since a request last passed."""
 
     @property
     def closed(self) -> bool:
         return not self.why
 
     def wait_s(self, purpose: Purpose, now: LocalTime) -> float:
-        """How long this purpose has to wait; 0 if it may try."""
+        """Seconds until a request with `purpose` may try; 0: now."""
         if self.closed:
             return 0.0
         turn_at = self.open_until + _TURN_S * (Purpose.HOLD - purpose)
         return max(0.0, turn_at - now, self.probe_until - now)
 
     def admitted(self, now: LocalTime) -> "Breaker":
-        """The request that passes half open is the probe: nobody else tries beside it."""
+        """After a request was let through. If the breaker is open, the request is the probe, and no
+        further request passes until the probe has an outcome or `_PROBE_S` is over.
+        """
         return self if self.closed else replace(self, probe_until=LocalTime(now + _PROBE_S))
 
     def succeeded(self, asked_at: LocalTime) -> "Breaker":
-        """What was asked before the server wanted a rest says nothing about its being over."""
+        """After a success. A request sent before the end of the rest does not close the breaker."""
         return Breaker() if self.closed or asked_at >= self.open_until else self
 
     def limited(
         self, asked_at: LocalTime, now: LocalTime, told_s: float | None, why: str
     ) -> "Breaker":
-        """The server asks for a rest, and may say for how long."""
-        wait_s = told_s if told_s is not None else _UNTOLD_S * 2 ** min(self.times, _MOST_DOUBLED)
-        if self._known(asked_at):
-            wait_s = told_s or 0.0
+        """After the server asked for a rest. `told_s`: for how long, if the server named a time."""
+        if told_s is not None:
+            wait_s = told_s
+        elif self._opened_after(asked_at):
+            wait_s = 0.0
+        else:
+            wait_s = _UNTOLD_S * 2 ** min(self.times, _MOST_DOUBLED)
         return self._open(asked_at, now, min(max(wait_s, _SHORTEST_S), HOUR_S), why)
 
     def failed(self, asked_at: LocalTime, now: LocalTime, why: str) -> "Breaker":
+        """After a request without a usable reply."""
         failures = self.failures + 1
-        if self._known(asked_at):
+        if self._opened_after(asked_at):
             return self
         if self.closed and failures < _FAILURES:
             return replace(self, failures=failures)
@@ -342,22 +343,29 @@ class Breaker(Struct, frozen=True):
         opened = self._open(asked_at, now, min(wait_s, _LONGEST_AFTER_FAILURES_S), why)
         return replace(opened, failures=failures)
 
-    def _known(self, asked_at: LocalTime) -> bool:
-        """Many are on the way when it opens: they tell the same thing, not that it got worse."""
+    def _opened_after(self, asked_at: LocalTime) -> bool:
+        """The breaker opened while the request was on the way.
+
+        Many requests are on the way when the breaker opens. They report the same trouble again,
+        not a worse trouble, and do not count as a further opening.
+        """
         return not self.closed and asked_at <= self.opened_at
 
     def _open(self, asked_at: LocalTime, now: LocalTime, wait_s: float, why: str) -> "Breaker":
-        known = self._known(asked_at)
+        again = self._opened_after(asked_at)
         return Breaker(
             why=why,
-            opened_at=self.opened_at if known else now,
+            opened_at=self.opened_at if again else now,
             open_until=LocalTime(max(self.open_until, now + wait_s)),
-            times=self.times if known else self.times + 1,
+            times=self.times if again else self.times + 1,
             failures=self.failures,
         )
 
     def sane(self, now: LocalTime) -> "Breaker":
-        """What another process wrote must not shut everybody out for days."""
+        """A closed breaker if the times, which another process wrote, reach too far ahead.
+
+        Damaged times must not block every process for days.
+        """
         fits = self.open_until <= now + HOUR_S and self.probe_until <= now + _PROBE_S
         return self if fits else Breaker()
 
@@ -366,31 +374,31 @@ _COUNTING = Rule("requests", most=0, span_s=HOUR_S, slot_s=60.0)
 
 
 class Refusal(Struct, frozen=True):
-    """Not let through, and why."""
+    """A request was not let through: how long to wait, and why."""
 
     wait_s: float
     why: str
 
 
 class LetThrough(Struct, frozen=True):
-    """A request that was counted elsewhere already."""
+    """A request let through by this process, not yet written to the shared file."""
 
     kind: Kind
     at: LocalTime
 
 
 class Passed(Struct, frozen=True):
-    """A reply came, whatever it says: the server is there."""
+    """A reply came, so the server works; the reply may still be an error."""
 
     asked_at: LocalTime
     kind: Kind
     budgets: tuple[tuple[Resource, Budget], ...] = ()
     free: bool = False
-    """It was answered with 304, which costs nothing."""
+    """The answer was 304, which costs nothing."""
 
 
 class Limited(Struct, frozen=True):
-    """The server wants a rest from everybody who uses the token."""
+    """The server wants a rest from all users of the token."""
 
     asked_at: LocalTime
     heard_at: LocalTime
@@ -399,7 +407,7 @@ class Limited(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """No reply, or one that says that the server is broken."""
+    """No reply, or a reply by a broken server."""
 
     asked_at: LocalTime
     heard_at: LocalTime
@@ -410,36 +418,35 @@ Outcome: TypeAlias = Passed | Limited | Failed
 
 
 class Spending(Struct):
+    """The state of one token's limits. The field names are the format of the ledger's file."""
+
     pace: Pace = field(default_factory=Pace)
     breaker: Breaker = field(default_factory=Breaker)
     budgets: dict[Resource, Budget] = field(default_factory=dict)
     counts: dict[Kind, dict[int, int]] = field(default_factory=dict)
-    """What was let through in the last hour, by the minute."""
+    """Requests let through in the last hour, by the minute."""
 
     def admit(self, kind: Kind, purpose: Purpose, limits: Limits, now: LocalTime) -> Refusal | None:
-        """Count the request and let it through, or say how long it has to wait."""
-        refusal = self._refusal(kind, purpose, limits, now)
-        if refusal is None:
-            self.breaker = self.breaker.admitted(now)
-            self.pace.add(kind, limits, now)
-            self._count(kind, now)
-        return refusal
-
-    def _refusal(
-        self, kind: Kind, purpose: Purpose, limits: Limits, now: LocalTime
-    ) -> Refusal | None:
+        """Count the request and let it through, or say how long to wait and why."""
         resource = Resource.GRAPHQL if kind.graphql else Resource.REST
         budget = self.budgets.get(resource) if kind is not Kind.AS_APP else None
+        api = "GraphQL" if resource is Resource.GRAPHQL else "REST"
+        low = f"too little is left of the {api} budget to {purpose.name.lower()}"
         waits = (
             Refusal(self.breaker.wait_s(purpose, now), self.breaker.why),
-            Refusal(budget.wait_s(purpose, now) if budget else 0.0, _low(resource, purpose)),
+            Refusal(budget.wait_s(purpose, now) if budget else 0.0, low),
             Refusal(self.pace.wait_s(kind, purpose, limits, now), "kept below GitHub's pace"),
         )
-        longest = max(waits, key=lambda one: one.wait_s)
-        return longest if longest.wait_s > 0 else None
+        longest = max(waits, key=lambda refusal: refusal.wait_s)
+        if longest.wait_s > 0:
+            return longest
+        self.breaker = self.breaker.admitted(now)
+        self.pace.add(kind, limits, now)
+        self._count(kind, now)
+        return None
 
     def count(self, earlier: LetThrough, limits: Limits, now: LocalTime) -> None:
-        """What was let through before, where nobody else could be told of it."""
+        """Count a request let through earlier and missing from the shared file."""
         self.pace.add(earlier.kind, limits, now, at=earlier.at)
         self._count(earlier.kind, earlier.at)
 
@@ -447,31 +454,39 @@ class Spending(Struct):
         match outcome:
             case Passed(asked_at, kind, budgets, free):
                 self.breaker = self.breaker.succeeded(asked_at)
-                for resource, told in budgets:
-                    self.tell(resource, told)
+                for resource, reported in budgets:
+                    self.tell(resource, reported)
                 if free:
-                    self._uncount(kind, asked_at)
+                    # Move one request from `kind` to REST_UNCHANGED. We counted it before we sent
+                    # it, perhaps in the minute before.
+                    slots, slot = self.counts.get(kind, {}), _COUNTING.slot(asked_at)
+                    counted = next((at for at in (slot, slot - 1) if slots.get(at, 0) > 0), None)
+                    if counted is not None:
+                        slots[counted] -= 1
                     self._count(Kind.REST_UNCHANGED, asked_at)
             case Limited(asked_at, heard_at, told_s, why):
                 self.breaker = self.breaker.limited(asked_at, heard_at, told_s, why)
             case Failed(asked_at, heard_at, why):
                 self.breaker = self.breaker.failed(asked_at, heard_at, why)
+            case never:
+                assert_never(never)
 
-    def tell(self, resource: Resource, told: Budget) -> None:
-        known = self.budgets.get(resource)
-        self.budgets[resource] = told if known is None else known.after(told)
+    def tell(self, resource: Resource, reported: Budget) -> None:
+        """Take a budget that a reply reported."""
+        before = self.budgets.get(resource)
+        self.budgets[resource] = reported if before is None else before.after(reported)
 
     def spent(self, resource: Resource, now: LocalTime) -> bool:
         budget = self.budgets.get(resource)
         return budget is not None and budget.spent(now)
 
     def back_in(self, resource: Resource, now: LocalTime) -> float | None:
-        """Until its next window, if nothing is left in this one."""
+        """Seconds until the next window if the resource is spent; else None."""
         budget = self.budgets.get(resource)
         return budget.resets_at - now if budget is not None and budget.spent(now) else None
 
     def sane(self, now: LocalTime) -> "Spending":
-        """Without what no process of this machine can have meant."""
+        """Drop values that no process of this machine can have written."""
         self.breaker = self.breaker.sane(now)
         self.counts = {kind: self._recent(kind, now) for kind in self.counts}
         self.budgets = {
@@ -482,28 +497,17 @@ class Spending(Struct):
         return self
 
     def counted(self, now: LocalTime) -> dict[Kind, int]:
+        """Requests in the last hour, by kind."""
         return {kind: sum(self._recent(kind, now).values()) for kind in Kind}
 
     def _count(self, kind: Kind, at: LocalTime) -> None:
-        """Also of a moment ago: what was counted since then stays."""
+        """Count a request at `at`, which may be a moment ago: later counts are kept."""
         oldest, slot = _COUNTING.oldest(at), _COUNTING.slot(at)
-        slots = {one: n for one, n in self.counts.get(kind, {}).items() if one >= oldest}
+        slots = {old: n for old, n in self.counts.get(kind, {}).items() if old >= oldest}
         slots[slot] = slots.get(slot, 0) + 1
         self.counts[kind] = slots
-
-    def _uncount(self, kind: Kind, at: LocalTime) -> None:
-        """It was let through a moment before it was sent, and that may be another minute."""
-        slots, slot = self.counts.get(kind, {}), _COUNTING.slot(at)
-        counted = next((one for one in (slot, slot - 1) if slots.get(one, 0) > 0), None)
-        if counted is not None:
-            slots[counted] -= 1
 
     def _recent(self, kind: Kind, now: LocalTime) -> dict[int, int]:
         oldest, newest = _COUNTING.oldest(now), _COUNTING.slot(now)
         slots = self.counts.get(kind, {})
         return {slot: count for slot, count in slots.items() if oldest <= slot <= newest}
-
-
-def _low(resource: Resource, purpose: Purpose) -> str:
-    name = "GraphQL" if resource is Resource.GRAPHQL else "REST"
-    return f"too little is left of the {name} budget to {purpose.name.lower()}"

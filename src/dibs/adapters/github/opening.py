@@ -1,4 +1,4 @@
-"""From a setting to trackers: `github:OWNER/REPO`, or several of them parted by commas."""
+"""Opens the trackers for the setting `github:OWNER/REPO`, or several repositories with commas."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -40,7 +40,7 @@ def open_repositories(
     machines: int = 1,
     pace: bool = True,
 ) -> Opened:
-    """Asks nothing of GitHub yet."""
+    """Build the trackers and their control. Sends no request yet."""
     names = repositories(place)
     limits = Limits().shared_by(machines) if pace else Limits.none()
     transports = Transports(environment, clock, limits=limits, reply_s=reply_s)
@@ -65,6 +65,7 @@ def open_repositories(
 
 
 def repositories(place: str) -> tuple[str, ...]:
+    """The repositories in a setting. Raises BadConfiguration if invalid or named twice."""
     names = tuple(name.strip() for name in place.split(","))
     for name in names:
         if not _REPOSITORY.fullmatch(name):

@@ -1,17 +1,17 @@
 """Pull requests on GitHub, over REST: find by branch, open, label, rewrite the text.
 
-GitHub opens one pull request from a branch into a base and refuses a second, so that a create
-whose answer was lost can be asked for again: the refusal leads to the one that is there.
+GitHub opens one pull request from a branch into a base and refuses a second. So a create whose
+answer was lost can be repeated: after the refusal we look up the existing pull request.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
 import msgspec
 
-from dibs.adapters.github.client import Purpose, Reply, Transport, Transports
+from dibs.adapters.github.client import Purpose, Transport, Transports
 from dibs.adapters.github.replies import refusal_of
 from dibs.adapters.github.shapes import RestLabel, decode, folded
 from dibs.core.errors import Unavailable
@@ -23,20 +23,20 @@ _REFUSED_CONTENT = 422
 _ALREADY_THERE = "pull request already exists"
 
 
-class _Repository(msgspec.Struct, frozen=True):
+class _RepositoryShape(msgspec.Struct, frozen=True):
     full_name: str
     default_branch: str
 
 
 class _End(msgspec.Struct, frozen=True):
-    """One end of a pull request: the branch it comes from, or the one it goes into."""
+    """A branch of a pull request: the head or the base."""
 
     ref: str
     label: str | None = None
-    """With the owner before it, which tells a fork's branch from ours; null if that is gone."""
+    """`OWNER:BRANCH`, which tells a fork's branch from ours; null if the fork was deleted."""
 
 
-class _Pull(msgspec.Struct, frozen=True):
+class _PullShape(msgspec.Struct, frozen=True):
     number: int
     state: str
     html_url: str
@@ -59,7 +59,7 @@ class GithubPulls:
     def __init__(self, transports: HasTransports) -> None:
         self._transports = transports
         self._lock = threading.Lock()
-        self._known: dict[str, _Repository] = {}
+        self._repositories: dict[str, _RepositoryShape] = {}
 
     @classmethod
     def from_environment(cls) -> "GithubPulls":
@@ -69,18 +69,30 @@ class GithubPulls:
         self._transports.close()
 
     def find(self, repo: str, *, head: str) -> tuple[PullRequest, ...]:
-        # By the owner as GitHub calls it now: under an old name the filter finds nothing.
-        owner = self._told(repo).full_name.partition("/")[0]
-        wanted = f"{owner}:{head}"
-        listed = self._listed(repo, {**_PAGE, "state": "all", "head": wanted})
-        # A filter that GitHub does not understand is no filter.
-        ours = [one for one in listed if folded(one.head.label or "") == folded(wanted)]
-        exact = [one for one in ours if one.head.ref == head]
-        found = {one.number: one for one in exact}
-        return tuple(_pull(repo, found[number]) for number in sorted(found, reverse=True))
+        # By the owner's present name: under an old name the filter finds nothing.
+        owner = self._repository(repo).full_name.partition("/")[0]
+        label = f"{owner}:{head}"
+        transport = self._transports.for_repository(repo)
+        page = f"/repos/{repo}/pulls"
+        parameters = {**_PAGE, "state": "all", "head": label}
+        found: dict[int, _PullShape] = {}
+        for _ in range(_MOST_PAGES):
+            reply = transport.rest(
+                "GET", page, purpose=Purpose.FINISH, params=parameters, conditional=True
+            )
+            for pull in decode(reply.body, list[_PullShape]):
+                # GitHub ignores a filter that it does not understand.
+                if pull.head.ref == head and folded(pull.head.label or "") == folded(label):
+                    found[pull.number] = pull
+            following = transport.follow(reply)
+            if following is None:
+                newest_first = sorted(found, reverse=True)
+                return tuple(_pull_request(repo, found[number]) for number in newest_first)
+            page, parameters = following, {}
+        raise Unavailable(f"{repo} has more pull requests from one branch than can be read")
 
     def create(self, repo: str, *, title: str, body: str, head: str, base: str) -> PullRequest:
-        base = base or self._told(repo).default_branch
+        base = base or self._repository(repo).default_branch
         path = f"/repos/{repo}/pulls"
         reply = self._transports.for_repository(repo).rest(
             "POST",
@@ -89,9 +101,15 @@ class GithubPulls:
             wanted={"title": title, "body": body, "head": head, "base": base},
             ok=(201, _REFUSED_CONTENT),
         )
-        if reply.status == _REFUSED_CONTENT:
-            return self._already_there(repo, head, base, reply)
-        return _pull(repo, decode(reply.body, _Pull))
+        if reply.status != _REFUSED_CONTENT:
+            return _pull_request(repo, decode(reply.body, _PullShape))
+        if _ALREADY_THERE not in reply.message.lower():
+            raise refusal_of(reply, f"POST {path}")
+        for pull in self.find(repo, head=head):
+            if pull.state is PullState.OPEN and pull.base == base:
+                return pull
+        # A replica of GitHub lags; the next call of `find` finds it.
+        raise Unavailable(f"{repo} has a pull request from {head!r} that is not listed yet")
 
     def add_labels(self, pull: PullRequest, labels: Sequence[str]) -> None:
         self._transports.for_repository(pull.repo).rest(
@@ -109,44 +127,22 @@ class GithubPulls:
             wanted={"body": body},
         )
 
-    def _already_there(self, repo: str, head: str, base: str, reply: Reply) -> PullRequest:
-        if _ALREADY_THERE not in reply.message.lower():
-            raise refusal_of(reply, f"POST /repos/{repo}/pulls")
-        for one in self.find(repo, head=head):
-            if one.state is PullState.OPEN and one.base == base:
-                return one
-        # A replica that lags; the next look finds it.
-        raise Unavailable(f"{repo} has a pull request from {head!r} that is not listed yet")
-
-    def _told(self, repo: str) -> _Repository:
+    def _repository(self, repo: str) -> _RepositoryShape:
+        """GitHub's description of the repository, asked for once."""
         with self._lock:
-            known = self._known.get(repo)
-        if known is None:
+            found = self._repositories.get(repo)
+        if found is None:
             transport = self._transports.for_repository(repo)
             reply = transport.rest(
                 "GET", f"/repos/{repo}", purpose=Purpose.FINISH, conditional=True
             )
-            known = decode(reply.body, _Repository)
+            found = decode(reply.body, _RepositoryShape)
             with self._lock:
-                self._known[repo] = known
-        return known
-
-    def _listed(self, repo: str, parameters: dict[str, str]) -> Iterator[_Pull]:
-        transport = self._transports.for_repository(repo)
-        page = f"/repos/{repo}/pulls"
-        for _ in range(_MOST_PAGES):
-            reply = transport.rest(
-                "GET", page, purpose=Purpose.FINISH, params=parameters, conditional=True
-            )
-            yield from decode(reply.body, list[_Pull])
-            following = transport.follow(reply)
-            if following is None:
-                return
-            page, parameters = following, {}
-        raise Unavailable(f"{repo} has more pull requests from one branch than can be read")
+                self._repositories[repo] = found
+        return found
 
 
-def _pull(repo: str, shape: _Pull) -> PullRequest:
+def _pull_request(repo: str, shape: _PullShape) -> PullRequest:
     closed = PullState.MERGED if shape.merged_at else PullState.CLOSED
     return PullRequest(
         repo=repo,

@@ -1,12 +1,10 @@
-"""What GitHub answered, as values: the server's time, where the next page is, what went wrong.
+"""GitHub's replies as values: server time, next page, and the error that a refusal means.
 
-Knows the headers and the outer shape of a body, and nothing of issues or comments.
+Reads the headers and the outer shape of a body; knows nothing of issues or comments.
 
-What GitHub refuses, in the words of the core's errors: who must act, and on what.
-
-A refusal means that nothing was done. `Unavailable` means that nobody knows: whoever wrote must
-look for what he wrote before he writes again. Limits are told apart here too; what follows from
-them is decided elsewhere.
+A refusal (`NotPermitted`, `IssueLocked`) means that nothing was done. `Unavailable` means that
+nobody knows: a writer must look for its write before it writes again. Replies about limits are
+recognised here too; `client` decides what follows from them.
 """
 
 import re
@@ -26,37 +24,37 @@ _LONGEST_MESSAGE = 200
 
 
 class Reply(Struct, frozen=True):
-    """One answer of the REST API."""
+    """An answer of the REST API."""
 
     status: int
     headers: Mapping[str, str]
-    """By their names in small letters."""
+    """By name, in lower case."""
     body: bytes
     now: ServerTime
     """The server's time of day when it answered, in whole seconds."""
     asked_at: LocalTime
-    """Ours, before the request was sent."""
+    """Our clock, before the request was sent."""
     unchanged: bool = False
-    """The server said that nothing has changed: the body is the one that we kept, and was free."""
+    """The server answered 304: the body is our cached one, and the request cost nothing."""
     kept_at: LocalTime | None = None
-    """Since when we have that body; None if it is new."""
+    """Since when we have the cached body; None: the body is new."""
     address: str = ""
-    """Where it came from in the end, after redirects."""
+    """The address that answered, after redirects."""
 
     @property
     def message(self) -> str:
-        """What GitHub says is wrong, short enough for an error."""
+        """GitHub's description of the error, shortened."""
         return message_of(self.body)
 
     @property
     def next_page(self) -> str | None:
-        """The address of the next page as GitHub names it; it is never put together by us."""
+        """The address of the next page from the `Link` header; we never build such an address."""
         found = _NEXT.search(self.headers.get("link", ""))
         return found[1] if found else None
 
 
 class GraphqlError(Struct, frozen=True):
-    """One thing that went wrong in a document; the other fields may have been done."""
+    """An error of a GraphQL document; further fields of the document may have succeeded."""
 
     type: str
     path: tuple[str | int, ...]
@@ -65,18 +63,18 @@ class GraphqlError(Struct, frozen=True):
 
 class GraphqlReply(Struct, frozen=True):
     data: Mapping[str, Any]
-    """Empty if nothing was done at all."""
+    """Empty if no field was carried out."""
     errors: tuple[GraphqlError, ...]
     now: ServerTime
     asked_at: LocalTime
 
     def at(self, *path: str | int) -> GraphqlError | None:
-        """What went wrong with this field, or within it."""
-        return next((one for one in self.errors if one.path[: len(path)] == path), None)
+        """The first error at the field `path` or below."""
+        return next((error for error in self.errors if error.path[: len(path)] == path), None)
 
 
 def served_at(headers: Mapping[str, str]) -> ServerTime | None:
-    """The time of the reply; None if it has none, and then it orders nothing."""
+    """The time in the reply's `Date` header; None if invalid: the reply cannot be ordered."""
     try:
         return server_time(parsedate_to_datetime(headers.get("date", "")))
     except (ValueError, TypeError, IndexError, OverflowError):
@@ -84,35 +82,38 @@ def served_at(headers: Mapping[str, str]) -> ServerTime | None:
 
 
 def message_of(body: bytes) -> str:
+    """GitHub's error message and its details in one line; empty if the body has none."""
     try:
-        told = msgspec.json.decode(body)
+        answer = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
-    if not isinstance(told, dict):
+    if not isinstance(answer, dict):
         return ""
     details = [
-        one.get("message") or one.get("code") if isinstance(one, dict) else one
-        for one in _listed(told.get("errors"))
+        error.get("message") or error.get("code") if isinstance(error, dict) else error
+        for error in _list_or_empty(answer.get("errors"))
     ]
-    said = [part for part in (told.get("message"), *details) if isinstance(part, str) and part]
-    return " ".join(": ".join(said).split())[:_LONGEST_MESSAGE]
+    parts = [part for part in (answer.get("message"), *details) if isinstance(part, str) and part]
+    return " ".join(": ".join(parts).split())[:_LONGEST_MESSAGE]
 
 
-def graphql_errors(told: object) -> tuple[GraphqlError, ...]:
-    return tuple(_error(one) for one in _listed(told) if isinstance(one, dict))
+def graphql_errors(listed: object) -> tuple[GraphqlError, ...]:
+    """The field `errors` of a GraphQL answer as values."""
+    errors = []
+    for error in _list_or_empty(listed):
+        if isinstance(error, dict):
+            steps = _list_or_empty(error.get("path"))
+            path = tuple(step for step in steps if isinstance(step, str | int))
+            message = " ".join(str(error.get("message", "")).split())[:_LONGEST_MESSAGE]
+            # If a document cannot be run at all, GitHub gives a code instead of a type.
+            extensions = error.get("extensions")
+            code = extensions.get("code") if isinstance(extensions, dict) else None
+            errors.append(GraphqlError(str(error.get("type") or code or ""), path, message))
+    return tuple(errors)
 
 
-def _error(one: dict[str, Any]) -> GraphqlError:
-    path = tuple(step for step in _listed(one.get("path")) if isinstance(step, str | int))
-    message = " ".join(str(one.get("message", "")).split())[:_LONGEST_MESSAGE]
-    # Where a document cannot be run at all, GitHub gives a code instead of a type.
-    extensions = one.get("extensions")
-    code = extensions.get("code") if isinstance(extensions, dict) else None
-    return GraphqlError(str(one.get("type") or code or ""), path, message)
-
-
-def _listed(told: object) -> list[Any]:
-    return told if isinstance(told, list) else []
+def _list_or_empty(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 _LIMITS = (HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
@@ -135,55 +136,57 @@ _BROKEN_WORDS = ("something went wrong", "timeout", "timed out", "try again")
 
 
 class NoGraphql(Unavailable):
-    """The server has no GraphQL: what was asked can only be had over REST. Nothing was done."""
+    """The server has no GraphQL, only REST. The document was not carried out."""
 
 
 class Exhausted(Struct, frozen=True):
-    """The budget of one resource is spent, until it starts anew."""
+    """The budget of a resource is spent until the next window."""
 
 
 class SlowDown(Struct, frozen=True):
-    """A rest is wanted from everybody who uses the token."""
+    """GitHub wants a rest from all users of the token."""
 
     told_s: float | None
-    """How long; None if the server does not say."""
+    """For how many seconds; None: the server named no time."""
 
 
 def limit_in(reply: Reply) -> Exhausted | SlowDown | None:
-    """Whether the refusal is about how often we ask. Then nothing was done."""
+    """The limit that the reply reports, if any; then GitHub did not carry out the request."""
     if reply.status not in _LIMITS:
         return None
-    told = reply.headers.get("retry-after", "")
-    if told.isdecimal():
-        return SlowDown(float(told[:9]))
+    retry_after = reply.headers.get("retry-after", "")
+    if retry_after.isdecimal():
+        return SlowDown(float(retry_after[:9]))
     if reply.headers.get("x-ratelimit-remaining") == "0":
         return Exhausted()
-    said = reply.message.lower()
+    message = reply.message.lower()
     limited = reply.status == HTTPStatus.TOO_MANY_REQUESTS
-    return SlowDown(None) if limited or any(word in said for word in _LIMIT_WORDS) else None
+    return SlowDown(None) if limited or any(word in message for word in _LIMIT_WORDS) else None
 
 
 def limit_among(errors: tuple[GraphqlError, ...]) -> Exhausted | SlowDown | None:
-    """The same for a document, which is refused with a status of success."""
-    if any(one.type == _EXHAUSTED for one in errors):
-        secondary = any("secondary" in one.message.lower() for one in errors)
+    """The limit that refused a GraphQL document, if any: GitHub answers 200 with errors."""
+    if any(error.type == _EXHAUSTED for error in errors):
+        secondary = any("secondary" in error.message.lower() for error in errors)
         return SlowDown(None) if secondary else Exhausted()
-    said = (one.message.lower() for one in errors if not one.path)
-    return SlowDown(None) if any("secondary rate limit" in text for text in said) else None
+    messages = (error.message.lower() for error in errors if not error.path)
+    return SlowDown(None) if any("secondary rate limit" in text for text in messages) else None
 
 
 def is_broken(errors: tuple[GraphqlError, ...]) -> bool:
-    """Whether the server gave up in the middle of a document, and nobody knows how far it came."""
+    """Whether the server gave up inside a document, so that any part may have been carried out."""
     return any(
-        not one.type and not one.path and any(w in one.message.lower() for w in _BROKEN_WORDS)
-        for one in errors
+        not error.type
+        and not error.path
+        and any(word in error.message.lower() for word in _BROKEN_WORDS)
+        for error in errors
     )
 
 
 def locked(issue: IssueRef, message: str) -> IssueLocked | None:
-    """The error, if it is the conversation that takes no comments, from this account or from any.
+    """The error if `message` means: the issue takes no comments from this account, or from any.
 
-    An issue with 2500 comments takes no more, from nobody and for ever; they can still be edited.
+    An issue with 2500 comments never takes more, from any account; edits remain possible.
     """
     if not _says_locked(message):
         return None
@@ -197,9 +200,9 @@ def _says_locked(message: str) -> bool:
 
 
 def lacks_scope(reply: Reply) -> bool:
-    """Whether a write is told "not found" because of a classic token's scopes.
+    """Whether a write was answered "not found" because of a classic token's scopes.
 
-    GitHub says so for whatever a token may not write to, also if it may read it.
+    GitHub answers "not found" if a token may not write, even if the token may read.
     """
     wanted = _scope_set(reply.headers.get("x-accepted-oauth-scopes", ""))
     if reply.status != HTTPStatus.NOT_FOUND or not wanted:
@@ -213,41 +216,37 @@ def _scope_set(scopes: str) -> frozenset[str]:
 
 
 def refusal_of(reply: Reply, what: str) -> Outage:
-    """The error for a reply that is no success. `what`: the server and the request, for people."""
-    said = f"{what}: GitHub answered {reply.status} {reply.message}".rstrip()
+    """The error for a reply without success. `what`: the server and the request, for people."""
+    text = f"{what}: GitHub answered {reply.status} {reply.message}".rstrip()
     if reply.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return Unavailable(said)
+        return Unavailable(text)
     if HTTPStatus.MULTIPLE_CHOICES <= reply.status < HTTPStatus.BAD_REQUEST:
-        return Unavailable(f"{said}: it points somewhere else")
-    why = _why(reply)
-    return NotPermitted(f"{said}: {why}" if why else said)
-
-
-def _why(reply: Reply) -> str:
+        return Unavailable(f"{text}: it points somewhere else")
     match reply.status:
         case HTTPStatus.FORBIDDEN:
-            return _why_forbidden(reply)
+            why = _why_forbidden(reply)
         case HTTPStatus.NOT_FOUND:
-            return f"it is not there, or this token may not see it{_scopes(reply)}"
+            why = f"it is not there, or this token may not see it{_scopes(reply)}"
         case status:
-            return _WHY.get(status, "")
+            why = _WHY.get(status, "")
+    return NotPermitted(f"{text}: {why}" if why else text)
 
 
 def _why_forbidden(reply: Reply) -> str:
-    said = reply.message.lower()
-    if "archived" in said:
+    message = reply.message.lower()
+    if "archived" in message:
         return "the repository is archived, and nothing can be written to it"
-    if _says_locked(said):
+    if _says_locked(message):
         return "the conversation takes no comments from this account"
     if reply.headers.get("x-github-sso", "").startswith("required"):
         return "the organisation wants the token authorised for its single sign-on"
-    if "ip allow list" in said:
+    if "ip allow list" in message:
         return "the organisation takes requests from other addresses only"
     return f"the token may not do this{_scopes(reply)}"
 
 
 def _scopes(reply: Reply) -> str:
-    """What the token would need and what it has: of a classic token, or of a fine-grained one."""
+    """The scopes that the token needs and has (classic), or the permissions that it needs."""
     headers = reply.headers
     if needed := headers.get("x-accepted-github-permissions"):
         return f"; it needs {needed}"

@@ -1,12 +1,14 @@
-"""One repository over REST: requests about it, and which error it is when something is not there.
+"""REST requests about one repository, and the error to raise if GitHub answers "not there".
 
-GitHub answers 404 for an issue that never was, for a label that nobody has and for a repository
-that this token may not see. Whoever asks has to know which: this module finds out, after the fact.
+GitHub answers 404 for an issue that never existed, for a label that is on no issue, and for a
+repository that the token may not see. The caller has to know which: after a 404 this module finds
+out.
 """
 
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 
 from dibs.adapters.github.client import Purpose, Reply, Transport
 from dibs.adapters.github.replies import lacks_scope, locked, refusal_of
@@ -22,13 +24,13 @@ from dibs.core.ids import IssueRef
 
 _DONE = (200, 201, 204)
 _ABSENT = (404, 410)
-_MOVED = (301, 307, 308)  # a request that is no GET is sent on with the latter
+_MOVED = (301, 307, 308)  # GitHub redirects a request other than GET with 307 or 308
 _FORBIDDEN = 403
 _WHERE = re.compile(r"/repos/([^/]+/[^/]+)(?:/issues/(\d+))?(?:[/?#].*)?$", re.ASCII)
 
 
 class RepositoryDoor:
-    """Asks about one repository, under the name that the settings give it."""
+    """Sends requests about a repository, under the name in the settings."""
 
     def __init__(self, transport: Transport, repository: str) -> None:
         self.transport = transport
@@ -36,8 +38,9 @@ class RepositoryDoor:
         self.path = f"/repos/{repository}"
         self._lock = threading.Lock()
         self._names = {folded(repository)}
-        """What it was called in replies: it may have been renamed."""
+        """Its name in the settings and its names in replies, folded: it may have been renamed."""
         self._reached = False
+        """Whether GitHub has answered any request about the repository with success."""
 
     # Asking
 
@@ -49,7 +52,7 @@ class RepositoryDoor:
         params: Mapping[str, str] | None = None,
         fresh: bool = False,
     ) -> Reply:
-        """Something that must be there. `path` begins at the repository, or is GitHub's own."""
+        """GET a resource that must exist. `path`: below the repository, or a whole address."""
         reply = self.transport.rest(
             "GET", self._at(path), purpose=purpose, params=params, conditional=True, fresh=fresh
         )
@@ -67,10 +70,16 @@ class RepositoryDoor:
         params: Mapping[str, str] | None = None,
         fresh: bool = False,
     ) -> Reply:
-        """Something of an issue. Raises NoSuchIssue, IssueMoved, IssueLocked."""
+        """Send a request about an issue. Raises NoSuchIssue, IssueMoved, IssueLocked."""
         reply = self.ask(verb, path, purpose=purpose, wanted=wanted, params=params, fresh=fresh)
         if reply.status in _MOVED:
-            raise IssueMoved(issue, self._new_place(reply))
+            # The issue was transferred: name its new place as people do, if GitHub shows it.
+            address = reply.headers.get("location", "")
+            place = address or "another repository"
+            with suppress(Outage):
+                moved = self.transport.rest("GET", address, purpose=Purpose.LOOK)
+                place = decode(moved.body, RestIssue).html_url or address
+            raise IssueMoved(issue, place)
         if reply.status in _ABSENT:
             raise self.absent(issue, reply)
         self.permitted(reply, verb, path, issue)
@@ -86,9 +95,9 @@ class RepositoryDoor:
         params: Mapping[str, str] | None = None,
         fresh: bool = False,
     ) -> Reply:
-        """The reply, also if GitHub says that it is not there, elsewhere or not allowed.
+        """Send a request; return also a reply that means: not there, moved or forbidden.
 
-        Raises NotPermitted if it says "not there" and means the token's scopes.
+        Raises NotPermitted if GitHub answers "not there" because of the token's scopes.
         """
         reply = self.transport.rest(
             verb,
@@ -107,7 +116,7 @@ class RepositoryDoor:
         return reply
 
     def permitted(self, reply: Reply, verb: str, path: str, issue: IssueRef | None = None) -> None:
-        """Raises IssueLocked or NotPermitted for what GitHub forbids."""
+        """Raises IssueLocked or NotPermitted if GitHub forbids the request."""
         if reply.status != _FORBIDDEN:
             return
         if issue is not None and (full_or_locked := locked(issue, reply.message)) is not None:
@@ -115,41 +124,39 @@ class RepositoryDoor:
         raise refusal_of(reply, f"{verb} {self._at(path)}")
 
     def insist_done(self, reply: Reply, verb: str, path: str) -> None:
-        """Raises for whatever is no success, where no issue is asked about."""
+        """Raises for a reply without success, for requests about no issue."""
         if reply.status not in _DONE:
             raise refusal_of(reply, f"{verb} {self._at(path)}")
 
     def _at(self, path: str) -> str:
         return path if "://" in path else f"{self.path}{path}"
 
-    # What it means
+    # The meaning of a reply
 
     def absent(self, issue: IssueRef, reply: Reply | None = None) -> DibsError:
-        """The error for an issue that was not found, once it is sure that the repository is."""
+        """The error for an issue that was not found.
+
+        If no request has reached the repository yet, asks for the repository first, which raises
+        NotPermitted if hidden from the token. A 410 proves that the repository exists.
+        """
         gone = reply is not None and reply.status == _ABSENT[1]
         if not gone and not self._reached:
             self.told()
         return NoSuchIssue(issue)
 
-    def _new_place(self, reply: Reply) -> str:
-        """Where an issue was transferred to, as a person names it if GitHub tells."""
-        there = reply.headers.get("location", "")
-        try:
-            told = self.transport.rest("GET", there, purpose=Purpose.LOOK)
-            return decode(told.body, RestIssue).html_url or there
-        except Outage:
-            return there or "another repository"
-
     def told(self) -> RestRepository:
-        """What GitHub says of the repository. Raises NotPermitted if it is not for this token."""
+        """GitHub's description of the repository. Raises NotPermitted if hidden from the token."""
         reply = self.look("", purpose=Purpose.LOOK)
-        told = decode(reply.body, RestRepository)
+        described = decode(reply.body, RestRepository)
         with self._lock:
-            self._names.add(folded(told.full_name))
-        return told
+            self._names.add(folded(described.full_name))
+        return described
 
     def insist_on(self, issue: IssueRef, shape: RestIssue) -> RestIssue:
-        """Raises for what is no issue of this repository, although GitHub answered with it."""
+        """Return `shape` if it is the issue asked for.
+
+        Raises IssueMoved if its repository or number differs, NoSuchIssue for a pull request.
+        """
         where, number = _WHERE.search(shape.repository_url), str(shape.number)
         if number != issue.key or (where is not None and not self.is_called(where[1])):
             raise IssueMoved(issue, f"{where[1] if where else self.name}#{number}")
@@ -158,7 +165,7 @@ class RepositoryDoor:
         return shape
 
     def insist_said_on(self, issue: IssueRef, issue_url: str) -> None:
-        """Raises IssueMoved if a comment came to stand on another issue than it was meant for."""
+        """Raises IssueMoved if a comment was posted on an issue different from `issue`."""
         where = _WHERE.search(issue_url)
         if where is None or where[2] is None:
             return
@@ -166,24 +173,25 @@ class RepositoryDoor:
             raise IssueMoved(issue, f"{where[1]}#{where[2]}")
 
     def is_called(self, name: str) -> bool:
-        """Whether that is this repository, by its present name or by one that it had."""
-        if self._knows(name):
+        """Whether `name` is a present or former name of the repository; asks GitHub if unknown."""
+        if self._has_name(name):
             return True
         self.told()
-        return self._knows(name)
+        return self._has_name(name)
 
-    def _knows(self, name: str) -> bool:
+    def _has_name(self, name: str) -> bool:
         with self._lock:
             return folded(name) in self._names
 
 
 def issue_number(issue_url: str) -> int | None:
-    """Of which issue a comment is."""
+    """The number of a comment's issue, from the comment's `issue_url`."""
     where = _WHERE.search(issue_url)
     return int(where[2]) if where is not None and where[2] is not None else None
 
 
 def disabled(repository: str) -> NotPermitted:
+    """The error for a repository without issues."""
     return NotPermitted(
         f"{repository} has its issues turned off, so it cannot be a backlog; "
         "somebody who administers it turns them on in its settings"

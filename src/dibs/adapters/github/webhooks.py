@@ -1,8 +1,7 @@
-"""GitHub's webhook deliveries: whose they are, and what they say, as far as it can matter to us.
+"""GitHub's webhook deliveries: checks the signature, and reads the fields that can matter to us.
 
-Pure: bytes and headers in, values out. What a delivery carries beyond the few fields that are read
-here is ignored, so that new fields break nothing; what is missing is empty. Whether it matters is
-decided elsewhere.
+Pure: bytes and headers in, values out. Further fields of a delivery are ignored, so that new fields
+break nothing; a missing field is empty. Whether a delivery matters is decided elsewhere.
 """
 
 import hashlib
@@ -21,7 +20,7 @@ _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"
 
 
-class _Named(msgspec.Struct):
+class _Label(msgspec.Struct):
     name: str = ""
 
 
@@ -33,7 +32,7 @@ class _Repository(msgspec.Struct):
 class _Issue(msgspec.Struct):
     number: int
     pull_request: object = None
-    """There, whatever it says, if the issue is a pull request."""
+    """Present, with any content, if the issue is a pull request."""
 
 
 class _Pull(msgspec.Struct):
@@ -75,7 +74,7 @@ class _Delivery(msgspec.Struct):
     repository: _Repository | None = None
     issue: _Issue | None = None
     pull_request: _Pull | None = None
-    label: _Named | None = None
+    label: _Label | None = None
     comment: _Comment | None = None
 
 
@@ -86,11 +85,11 @@ class _RepositoryDelivery(msgspec.Struct):
 _Shape = TypeVar("_Shape", bound=msgspec.Struct)
 
 READ = frozenset({"issues", "issue_comment", "label", "pull_request", "repository"})
-"""The events that are read. To subscribe to any other is a waste."""
+"""The events that we read. A subscription to any further event is a waste."""
 
 
 class GithubDeliveries:
-    """A `ports.system.Deliveries`. Without keys anybody is believed."""
+    """A `ports.system.Deliveries`. Without keys every delivery counts as genuine."""
 
     def __init__(self, keys: Iterable[bytes]) -> None:
         self._keys = tuple(keys)
@@ -109,17 +108,17 @@ class GithubDeliveries:
 
 
 def verified(body: bytes, signature: str, keys: Iterable[bytes]) -> bool:
-    """Whether one of the keys signed the body. Takes as long for a near miss as for any other."""
+    """Whether any of the keys signed the body. A near miss takes as long as any wrong signature."""
     given = signature.strip().encode("utf-8", "replace")
-    good = False
+    genuine = False
     for key in keys:
-        wanted = _SIGNED_WITH + hmac.new(key, body, hashlib.sha256).hexdigest()
-        good |= hmac.compare_digest(wanted.encode(), given)
-    return good
+        expected = _SIGNED_WITH + hmac.new(key, body, hashlib.sha256).hexdigest()
+        genuine |= hmac.compare_digest(expected.encode(), given)
+    return genuine
 
 
 def payload(body: bytes, content_type: str) -> bytes:
-    """The JSON in a delivery, which may have come as a form. Raises Rubbish."""
+    """The JSON of a delivery, sent as such or inside a form. Raises Rubbish."""
     kind = content_type.partition(";")[0].strip().lower()
     if kind == _JSON:
         return body
@@ -136,29 +135,29 @@ def payload(body: bytes, content_type: str) -> bytes:
 
 
 def parse(event: str, document: bytes) -> Happening:
-    """What it says; of an event that is not read nothing but its name. Raises Rubbish."""
+    """Read a delivery; only the event's name if the event is not in `READ`. Raises Rubbish."""
     if event not in READ:
         return Happening(event)
-    told = _decoded(document, _Delivery)
-    if told.repository is None or not told.repository.full_name:
+    delivery = _decoded(document, _Delivery)
+    if delivery.repository is None or not delivery.repository.full_name:
         raise Rubbish("it does not say which repository it is about")
-    repo = told.repository.full_name
-    number = told.issue or told.pull_request
+    repo = delivery.repository.full_name
+    subject = delivery.issue or delivery.pull_request
     return Happening(
         event=event,
-        action=told.action,
+        action=delivery.action,
         repo=repo,
-        repo_id=told.repository.id,
-        was_repo=_was(document, repo) if event == "repository" else "",
-        issue=IssueRef(repo, str(number.number)) if number is not None else None,
-        on_pull=told.issue is None or told.issue.pull_request is not None,
-        label=told.label.name if told.label else "",
-        comment=(told.comment.body or "") if told.comment else "",
+        repo_id=delivery.repository.id,
+        was_repo=_former_name(document, repo) if event == "repository" else "",
+        issue=IssueRef(repo, str(subject.number)) if subject is not None else None,
+        on_pull=delivery.issue is None or delivery.issue.pull_request is not None,
+        label=delivery.label.name if delivery.label else "",
+        comment=(delivery.comment.body or "") if delivery.comment else "",
     )
 
 
-def _was(document: bytes, repo: str) -> str:
-    """The name before a repository was renamed or transferred; empty if neither."""
+def _former_name(document: bytes, repo: str) -> str:
+    """The name of a repository before a rename or transfer; empty if neither happened."""
     changes = _decoded(document, _RepositoryDelivery).changes
     if changes is None:
         return ""
