@@ -11,11 +11,12 @@ from pathlib import Path
 from .pages import SRC
 
 # Words that leave the reader to guess what is meant.
-VAGUE = frozenset(
-    """it its that what whatever whoever whom whose somebody anybody nobody everybody one ones those
-    these this there so such said told tells says known lately meanwhile else others other thing
-    something anything nothing""".split()
-)
+VAGUE = {
+    *("it", "its", "that", "what", "whatever", "whoever", "whom", "whose", "somebody"),
+    *("anybody", "nobody", "everybody", "one", "ones", "those", "these", "this", "there"),
+    *("so", "such", "said", "told", "tells", "says", "known", "lately", "meanwhile"),
+    *("else", "others", "other", "thing", "something", "anything", "nothing"),
+}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 # Runs in a process of its own: the modules whose functions are called while `dibs ARGUMENTS` runs.
@@ -41,7 +42,7 @@ print("\\n" + json.dumps(sorted(seen)), file=sys.stderr)
 
 
 def modules(package: str = "") -> list[Path]:
-    """The modules of a package, or of all that a fleet installs; those with a docstring only apart."""
+    """The modules of a package, or of all that a fleet installs, that have more than a docstring."""
     return [
         path
         for path in sorted((SRC / package).rglob("*.py"))
