@@ -42,7 +42,7 @@ print("\\n" + json.dumps(sorted(seen)), file=sys.stderr)
 
 
 def modules(package: str = "") -> list[Path]:
-    """The modules of a package, or of all that a fleet installs, that have more than a docstring."""
+    """The modules of a package, or of all that a fleet installs, with more than a docstring."""
     return [
         path
         for path in sorted((SRC / package).rglob("*.py"))

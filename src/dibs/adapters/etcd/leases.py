@@ -10,7 +10,6 @@ and, in `Terms`, how long etcd keeps it.
 import os
 import random
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Generic, TypeVar
@@ -48,6 +47,7 @@ from dibs.adapters.etcd.records import (
 from dibs.adapters.system import SystemClock
 from dibs.adapters.wrappers.leases import plain_bid, plain_ending, plain_revocation
 from dibs.core import grants
+from dibs.core.bounded import Bounded
 from dibs.core.errors import Unavailable
 from dibs.core.ids import Fence, IssueRef, LocalTime, ServerTime
 from dibs.core.lease import (
@@ -534,7 +534,7 @@ class _Recent(Generic[K, V]):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._values: OrderedDict[K, V] = OrderedDict()
+        self._values: Bounded[K, V] = Bounded(_REMEMBERED)
 
     def get(self, key: K) -> V | None:
         with self._lock:
@@ -543,9 +543,6 @@ class _Recent(Generic[K, V]):
     def put(self, key: K, value: V) -> None:
         with self._lock:
             self._values[key] = value
-            self._values.move_to_end(key)
-            if len(self._values) > _REMEMBERED:
-                self._values.popitem(last=False)
 
 
 def _ended(record: Record) -> bool:

@@ -11,7 +11,6 @@ was found is live. The store (`leases`) decides what is written into a record, a
 
 import json
 import secrets
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -24,6 +23,7 @@ from msgspec.structs import replace
 
 from dibs.adapters.git.refs import Names, folder_of
 from dibs.adapters.wrappers.leases import Observations
+from dibs.core.bounded import Bounded
 from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import Fence, HolderId, IssueRef, LocalTime, RunId, StageName, later, server_time
 from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation
@@ -284,7 +284,7 @@ class Records:
     def __init__(self, refs: Refs, observations: Observations, clock: Clock, names: Names) -> None:
         self._refs, self._observations, self._clock, self._names = refs, observations, clock, names
         self._lock = Lock()
-        self._last: OrderedDict[str, tuple[str, StoredLease]] = OrderedDict()
+        self._last: Bounded[str, tuple[str, StoredLease]] = Bounded(_MOST_REMEMBERED)
 
     # Reading
 
@@ -323,9 +323,6 @@ class Records:
     def _remember(self, ref: str, commit: str, stored: StoredLease) -> None:
         with self._lock:
             self._last[ref] = commit, stored
-            self._last.move_to_end(ref)
-            while len(self._last) > _MOST_REMEMBERED:
-                self._last.popitem(last=False)
 
     def _observed_as(self, ref: str) -> str:
         return f"{self._refs.identity} {ref}"

@@ -14,12 +14,12 @@ import hashlib
 import re
 import string
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from dibs.adapters.git.program import Address, GitCommands, outage, parse_address, spoken
+from dibs.core.bounded import Bounded
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Lease
@@ -120,7 +120,7 @@ class GitRemote:
         self.identity = f"git:{address.identity(root)}"
         self._lock = threading.Lock()
         self._ready = False
-        self._messages: OrderedDict[str, str] = OrderedDict()
+        self._messages: Bounded[str, str] = Bounded(_MOST_REMEMBERED)
 
     def _resolve(self, remote: str) -> Address:
         """The address to use for reading and writing.
@@ -189,8 +189,6 @@ class GitRemote:
         with self._lock:
             for commit, message in messages:
                 self._messages[commit] = message
-            while len(self._messages) > _MOST_REMEMBERED:
-                self._messages.popitem(last=False)
 
     # Writing
 

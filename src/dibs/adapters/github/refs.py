@@ -6,7 +6,6 @@ moved together: what says that a lease is held is written before the record and 
 and never trusted without it.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -19,6 +18,7 @@ from dibs.adapters.github.client import Transport
 from dibs.adapters.github.limits import Purpose
 from dibs.adapters.github.opening import repositories
 from dibs.adapters.github.replies import Reply, refusal_of
+from dibs.core.bounded import Bounded
 from dibs.core.errors import BadConfiguration, NotPermitted, Outage, Unavailable
 from dibs.ports.refs import EMPTY_TREE, Move, Refused
 
@@ -82,7 +82,7 @@ class GithubRefs:
         self._base = f"/repos/{repository}/git"
         self.identity = f"{transport.api.rest}{self._base}"
         self._lock = Lock()
-        self._messages: OrderedDict[str, str] = OrderedDict()
+        self._messages: Bounded[str, str] = Bounded(_MOST_REMEMBERED)
         self._tree = EMPTY_TREE
 
     def close(self) -> None:
@@ -120,8 +120,6 @@ class GithubRefs:
     def _remember(self, commit: str, message: str) -> str:
         with self._lock:
             self._messages[commit] = message
-            while len(self._messages) > _MOST_REMEMBERED:
-                self._messages.popitem(last=False)
         return message
 
     # Writing

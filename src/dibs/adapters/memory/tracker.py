@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from dibs.core.bounded import Bounded
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
@@ -62,7 +63,7 @@ class MemoryTracker(OneAtATime):
         self._lock = threading.RLock()
         self._issues: dict[IssueRef, Issue] = {}
         self._refs: list[IssueRef] = []
-        self._listings: dict[IssueQuery, _Listing] = {}
+        self._listings: Bounded[IssueQuery, _Listing] = Bounded(_MOST_LISTINGS)
         self._comments: dict[IssueRef, list[Comment]] = {}
         self._pulls: dict[IssueRef, tuple[LinkedPull, ...]] = {}
         self._last_comment = 0
@@ -81,8 +82,6 @@ class MemoryTracker(OneAtATime):
         kind = IssueQuery(query.labels, query.without, closed_too=query.closed_too)
         listing = self._listings.get(kind)
         if listing is None:
-            if len(self._listings) >= _MOST_LISTINGS:
-                del self._listings[next(iter(self._listings))]
             listing = self._listings[kind] = _Listing(kind, self._issues.values())
         return listing
 
