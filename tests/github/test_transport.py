@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from dibs.adapters.github.auth import Api, Token
-from dibs.adapters.github.cache import Kept, Replies
+from dibs.adapters.github.cache import CachedReply, Replies
 from dibs.adapters.github.client import Purpose, Transport, Transports
 from dibs.adapters.github.connections import _MOST, Deadline, _Stream
 from dibs.adapters.github.ledger import FileLedger, MemoryLedger
@@ -112,13 +112,13 @@ def test_a_reading_that_must_be_fresh_is_not_answered_from_what_is_kept():
 def test_what_is_kept_is_bounded_and_the_longest_unused_goes_first():
     kept = Replies(most=3, most_bytes=100)
     for name in "abc":
-        kept.put(name, Kept(name, {}, b"x" * 10, LocalTime(0.0)))
+        kept.put(name, CachedReply(name, {}, b"x" * 10, LocalTime(0.0)))
     assert kept.get("a") is not None
-    kept.put("d", Kept("d", {}, b"x" * 10, LocalTime(0.0)))
+    kept.put("d", CachedReply("d", {}, b"x" * 10, LocalTime(0.0)))
     assert [name for name in "abcd" if kept.get(name)] == ["a", "c", "d"]
-    kept.put("e", Kept("e", {}, b"x" * 85, LocalTime(0.0)))
+    kept.put("e", CachedReply("e", {}, b"x" * 85, LocalTime(0.0)))
     assert [name for name in "abcde" if kept.get(name)] == ["d", "e"]
-    kept.put("f", Kept("f", {}, b"x" * 200, LocalTime(0.0)))
+    kept.put("f", CachedReply("f", {}, b"x" * 200, LocalTime(0.0)))
     assert [name for name in "abcdef" if kept.get(name)] == []
 
 

@@ -1,9 +1,10 @@
-"""Several effects on one issue and a reading of it, in one request.
+"""Trips: several effects on one issue and a reading of the issue, in one GraphQL request.
 
-GitHub does a document's mutations one after the other, each by itself: one that fails stops none of
-the later ones. So each field is looked at, in order. One that is there was done, whatever is
-missing in what it tells: then the issue is read once more. A label that somebody deleted is made
-again and the effect repeated; whatever else failed is raised as if it had been done alone.
+GitHub runs the mutations of a document in order, each by itself: a mutation that fails does not
+stop the later ones. So the field of each effect in the reply is checked, in order. If the field is
+there, GitHub applied the effect, even if parts of the payload are missing: then the issue is read
+once more. If a label was deleted, the label is made again and the effect is repeated over REST;
+any other failure is raised as if the effect had been a request of its own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,20 +12,14 @@ from contextlib import contextmanager
 from typing import Any, assert_never
 
 from dibs.adapters.github import documents
-from dibs.adapters.github.cache import Known
+from dibs.adapters.github.cache import IdCache
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.graphql import OverGraphql
 from dibs.adapters.github.replies import GraphqlError, GraphqlReply, locked
 from dibs.adapters.github.rest import OverRest
 from dibs.adapters.github.shapes import Node, Translator, convert
 from dibs.adapters.github.trust import Judging
-from dibs.core.errors import (
-    DibsError,
-    NoSuchComment,
-    NotPermitted,
-    RateLimited,
-    Unavailable,
-)
+from dibs.core.errors import NoSuchComment, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Thread
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
@@ -36,19 +31,19 @@ Look = Callable[[], Thread]
 
 
 class Trips:
-    """For one repository."""
+    """Makes the trips to a repository."""
 
     def __init__(
         self,
         transport: Transport,
         translator: Translator,
-        known: Known,
+        ids: IdCache,
         rest: OverRest,
         graphql: OverGraphql,
     ) -> None:
         self._transport = transport
         self._translator = translator
-        self._known = known
+        self._ids = ids
         self._rest = rest
         self._graphql = graphql
 
@@ -61,75 +56,92 @@ class Trips:
         judging: Judging,
         insist_believed: Callable[[Comment, Purpose], None],
     ) -> Thread:
+        """Apply the effects and return the issue after them.
+
+        `look`: reads the issue by a separate request, if the trip's answer is not enough.
+        `insist_believed`: raises if a comment that we posted does not count.
+        """
         number = self._rest.number(issue)
         self._learn_ids(issue, number, effects, look)
-        wanted = self._with_labels_that_exist(effects)
+        wanted = self._without_unknown_labels(effects)
         if not wanted:
             return look()
-        bodies = [one.body for one in wanted if isinstance(one, PostComment | EditComment)]
-        with self._known.saying(number, bodies, self._transport.clock.now()):
+        bodies = [effect.body for effect in wanted if isinstance(effect, PostComment | EditComment)]
+        with self._ids.writing_cards(number, bodies, self._transport.clock.now()):
             reply = self._transport.graphql(
                 documents.trip(wanted), self._variables(number, wanted), purpose=judging.purpose
             )
             self._graphql.insist_understood(reply)
             with under_way(issue):
-                healed = self._heal(issue, wanted, reply)
+                repeated = self._repeat_failed(issue, wanted, reply)
         with under_way(issue):
-            for posted in self._posted(wanted, reply):
-                insist_believed(posted, judging.purpose)
-            told = _whole(reply.data.get(f"e{len(wanted) - 1}"), wanted[-1])
-            # Also if a part of what it tells is missing: that would read as nothing.
-            again = healed or bool(reply.errors) or told is None
-            shape = None if again else self._graphql.saw(told, issue)
-            if shape is None or shape.comments.page_info.more:
-                return _looked(issue, look)
-            return self._graphql.thread(shape, reply.now, judging)
+            posted = [
+                self._translator.comment(convert(node, Node))
+                for place, effect in enumerate(wanted)
+                if isinstance(effect, PostComment)
+                and (node := _within(reply.data.get(f"e{place}"), "commentEdge", "node"))
+                is not None
+            ]
+            for comment in posted:
+                insist_believed(comment, judging.purpose)
+            last = _issue_in_payload(reply.data.get(f"e{len(wanted) - 1}"), wanted[-1])
+            # With any error a part of the issue may be missing, which would read as empty.
+            whole = not repeated and not reply.errors and last is not None
+            shape = self._graphql.saw(last, issue) if whole else None
+            if shape is not None and not shape.comments.page_info.more:
+                return self._graphql.thread(shape, reply.now, judging)
+            try:
+                return look()
+            except NotPermitted as refusal:
+                # NotPermitted would mean that no effect was applied.
+                raise Unavailable(
+                    f"{issue}: changed, but it could not be read: {refusal}"
+                ) from refusal
 
     # Ids
 
     def _learn_ids(
         self, issue: IssueRef, number: int, effects: Sequence[Effect], look: Look
     ) -> None:
+        """Fetch the GraphQL ids for the effects; make missing labels which are to be added.
+
+        Raises NoSuchComment for a comment to be edited which is not on the issue.
+        """
         edited = [effect.comment for effect in effects if isinstance(effect, EditComment)]
-        if self._known.issue(number) is None or not all(map(self._knows_comment, edited)):
+        if self._ids.issue(number) is None or None in map(self._ids.comment, edited):
             look()
         for comment in edited:
-            known = self._known.comment(comment)
-            if known is None or known.number != number:
+            cached = self._ids.comment(comment)
+            if cached is None or cached.number != number:
                 raise NoSuchComment(issue, comment)
-        self._learn_labels(effects)
-
-    def _knows_comment(self, comment: int) -> bool:
-        return self._known.comment(comment) is not None
-
-    def _learn_labels(self, effects: Sequence[Effect]) -> None:
-        added = [
-            label for effect in effects if isinstance(effect, AddLabels) for label in effect.labels
-        ]
-        removed = [
-            label
-            for effect in effects
-            if isinstance(effect, RemoveLabels)
-            for label in effect.labels
-        ]
-        unknown = self._known.unknown_labels([*added, *removed])
+        added: list[str] = []
+        removed: list[str] = []
+        for effect in effects:
+            if isinstance(effect, AddLabels):
+                added += effect.labels
+            elif isinstance(effect, RemoveLabels):
+                removed += effect.labels
+        unknown = self._ids.unknown_labels([*added, *removed])
         if not unknown:
             return
         self._graphql.learn_labels(unknown)
-        for label in self._known.unknown_labels(added):
+        for label in self._ids.unknown_labels(added):
             if not self._rest.make_label(label):
-                self._graphql.learn_labels([label])  # somebody made it at the same time
+                self._graphql.learn_labels([label])  # another client made it at the same time
 
-    def _with_labels_that_exist(self, effects: Sequence[Effect]) -> tuple[Effect, ...]:
-        """Without taking off what cannot be on: nobody has such a label."""
+    def _without_unknown_labels(self, effects: Sequence[Effect]) -> tuple[Effect, ...]:
+        """The effects to send, without removals of labels which the repository does not have.
+
+        No issue can carry these labels. An effect without labels left is dropped.
+        """
         wanted: list[Effect] = []
         for effect in effects:
             match effect:
                 case AddLabels(labels) if labels:
                     wanted.append(effect)
                 case RemoveLabels(labels):
-                    there = tuple(label for label in labels if self._known.label(label))
-                    wanted += [RemoveLabels(there)] if there else []
+                    existing = tuple(label for label in labels if self._ids.label(label))
+                    wanted += [RemoveLabels(existing)] if existing else []
                 case AddLabels():
                     pass
                 case PostComment() | EditComment() | CloseIssue():
@@ -139,105 +151,93 @@ class Trips:
         return tuple(wanted)
 
     def _variables(self, number: int, effects: Sequence[Effect]) -> dict[str, object]:
-        known = self._known.issue(number)
-        assert known is not None, "its id was learned"
+        """The values of the variables which `documents.trip` declares for the effects."""
+        cached_issue = self._ids.issue(number)
+        assert cached_issue is not None, "its id was learned"
         variables: dict[str, object] = {}
         if any(not isinstance(effect, EditComment) for effect in effects):
-            variables["issue"] = known.node
+            variables["issue"] = cached_issue.node
         for place, effect in enumerate(effects):
             match effect:
                 case AddLabels(labels) | RemoveLabels(labels):
-                    ids = [node for label in labels if (node := self._known.label(label))]
+                    ids = [node for label in labels if (node := self._ids.label(label))]
                     variables[f"e{place}"] = list(dict.fromkeys(ids))
                 case PostComment(body):
                     variables[f"b{place}"] = body
                 case EditComment(comment, body):
-                    said = self._known.comment(comment)
-                    assert said is not None, "its id was learned"
-                    variables[f"e{place}"], variables[f"b{place}"] = said.node, body
+                    cached = self._ids.comment(comment)
+                    assert cached is not None, "its id was learned"
+                    variables[f"e{place}"], variables[f"b{place}"] = cached.node, body
                 case CloseIssue():
                     pass
                 case _:
                     assert_never(effect)
         return variables
 
-    # What came of it
+    # Effects that failed
 
-    def _posted(self, effects: Sequence[Effect], reply: GraphqlReply) -> list[Comment]:
-        told = [
-            reply.data.get(f"e{place}")
-            for place, effect in enumerate(effects)
-            if isinstance(effect, PostComment)
-        ]
-        nodes = [_within(one, "commentEdge", "node") for one in told]
-        return [self._translator.comment(convert(node, Node)) for node in nodes if node is not None]
+    def _repeat_failed(
+        self, issue: IssueRef, effects: Sequence[Effect], reply: GraphqlReply
+    ) -> bool:
+        """Repeat failed effects over REST, and return whether any effect failed.
 
-    def _heal(self, issue: IssueRef, effects: Sequence[Effect], reply: GraphqlReply) -> bool:
-        """Whether something had to be done again. Raises what the first that failed would raise."""
-        healed = False
+        Raises the error of the first effect which cannot be repeated.
+        """
+        repeated = False
         for place, effect in enumerate(effects):
             if reply.data.get(f"e{place}") is not None:
                 continue
             flaw = reply.at(f"e{place}")
             if flaw is None:
                 raise Unavailable(f"{issue}: GitHub does not say what it did")
-            self._again_or_raise(issue, effect, flaw)
-            healed = True
-        return healed
+            self._repeat_or_raise(issue, effect, flaw)
+            repeated = True
+        return repeated
 
-    def _again_or_raise(self, issue: IssueRef, effect: Effect, flaw: GraphqlError) -> None:
+    def _repeat_or_raise(self, issue: IssueRef, effect: Effect, flaw: GraphqlError) -> None:
         match effect:
             case AddLabels(labels) if flaw.type == _NOT_FOUND:
-                self._known.forget_labels(labels)
+                self._ids.forget_labels(labels)
                 for label in labels:
                     self._rest.make_label(label)
                 self._rest.edit_labels(issue, add=labels, remove=())
             case RemoveLabels(labels) if flaw.type == _NOT_FOUND:
-                self._known.forget_labels(labels)
+                self._ids.forget_labels(labels)
                 self._rest.edit_labels(issue, add=(), remove=labels)
             case CloseIssue() if flaw.type == "UNPROCESSABLE":
-                self._rest.close(issue)  # where closing what is closed is no error
+                self._rest.close(issue)  # over REST, closing a closed issue is no error
             case EditComment(comment) if flaw.type == _NOT_FOUND:
                 raise self._rest.no_such_comment(issue, comment)
             case _ if flaw.type == _NOT_FOUND:
-                self._rest.issue(issue, Purpose.FINISH)  # raises if it is the issue that is gone
+                self._rest.issue(issue, Purpose.FINISH)  # raises if the issue itself is gone
                 raise Unavailable(f"{issue}: GitHub did not find it, and then it did")
             case _:
-                raise _refusal(issue, flaw)
+                if (full_or_locked := locked(issue, flaw.message)) is not None:
+                    raise full_or_locked
+                refusal = f"{issue}: GitHub refused: {flaw.message}"
+                raise NotPermitted(refusal) if flaw.type in _REFUSALS else Unavailable(refusal)
 
 
 @contextmanager
 def under_way(issue: IssueRef) -> Iterator[None]:
-    """A limit means that nothing was done; once something was, it means that nobody knows all."""
+    """Around requests after an applied change: turns RateLimited into Unavailable.
+
+    To a caller RateLimited means that no change was made, which is no longer true here.
+    """
     try:
         yield
     except RateLimited as limit:
         raise Unavailable(f"{issue}: changed, but not looked at afterwards: {limit}") from limit
 
 
-def _looked(issue: IssueRef, look: Look) -> Thread:
-    """A refusal means that nothing was done: one of the reading alone must not say so."""
-    try:
-        return look()
-    except NotPermitted as refusal:
-        raise Unavailable(f"{issue}: changed, but it could not be read: {refusal}") from refusal
-
-
 def purpose_of(effects: Sequence[Effect]) -> Purpose:
-    """One that only edits a card is a heartbeat."""
+    """HOLD for a trip of edits to comments alone, which is a heartbeat; FINISH for more."""
     beats = all(isinstance(effect, EditComment) for effect in effects)
     return Purpose.HOLD if beats else Purpose.FINISH
 
 
-def _refusal(issue: IssueRef, flaw: GraphqlError) -> DibsError:
-    if (full_or_locked := locked(issue, flaw.message)) is not None:
-        return full_or_locked
-    said = f"{issue}: GitHub refused: {flaw.message}"
-    return NotPermitted(said) if flaw.type in _REFUSALS else Unavailable(said)
-
-
-def _whole(payload: Any, last: Effect) -> Any:
-    """The issue in the last effect's payload."""
+def _issue_in_payload(payload: Any, last: Effect) -> Any:
+    """The issue in the payload of a trip's last effect; None if the payload has none."""
     match last:
         case AddLabels() | RemoveLabels():
             return _within(payload, "labelable")
@@ -249,7 +249,8 @@ def _whole(payload: Any, last: Effect) -> Any:
             return _within(payload, "issue")
 
 
-def _within(told: Any, *path: str) -> Any:
+def _within(value: Any, *path: str) -> Any:
+    """The value at a path of keys; None if any key is missing."""
     for step in path:
-        told = told.get(step) if isinstance(told, dict) else None
-    return told
+        value = value.get(step) if isinstance(value, dict) else None
+    return value

@@ -1,11 +1,13 @@
-"""What was learned from replies and would cost a request to learn again: GraphQL's ids, above all.
+"""Caches of one process, filled from GitHub's replies: ids, reply bodies by ETag, renames.
 
-A cache and nothing more. Ids never change; a label that was deleted and made again has another one,
-so whoever finds that out forgets it here.
+All three only save requests; a missing entry is asked for again.
 
-What one process remembers of earlier replies: bodies by their ETag, and repositories' new names.
+`IdCache` holds the GraphQL ids of issues, comments and labels. An id never changes, but a label
+that was deleted and made again has a new id: the caller that finds an old label id refused must
+call `forget_labels`. `IdCache` also knows which issues we bid for or hold.
 
-Both only save requests: whatever is forgotten is asked for again.
+`Replies` holds bodies with their ETag, so that GitHub can answer "unchanged". `Renames` holds the
+new names of renamed repositories.
 """
 
 import re
@@ -20,7 +22,6 @@ from msgspec import Struct
 
 from dibs.adapters.github.shapes import (
     Label,
-    Node,
     RestComment,
     RestIssue,
     RestLabel,
@@ -40,19 +41,21 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class KnownIssue(Struct, frozen=True):
+class CachedIssue(Struct, frozen=True):
     node: str
+    """The GraphQL id."""
     created_at: ServerTime
 
 
-class KnownComment(Struct, frozen=True):
+class CachedComment(Struct, frozen=True):
     node: str
+    """The GraphQL id."""
     number: int
-    """Of the issue that it is on."""
+    """The number of the issue that the comment is on."""
 
 
-class _Remembered(Generic[Key, Value]):
-    """The latest so many. Not safe for threads by itself."""
+class _LatestEntries(Generic[Key, Value]):
+    """A dictionary of the latest 20,000 entries. The caller must hold a lock."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Key, Value] = OrderedDict()
@@ -70,20 +73,21 @@ class _Remembered(Generic[Key, Value]):
         self._entries.pop(key, None)
 
 
-class Known:
-    """Of one repository. Safe for many threads."""
+class IdCache:
+    """The GraphQL ids of a repository, and our live cards in it. Safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._issues: _Remembered[int, KnownIssue] = _Remembered()
-        self._comments: _Remembered[int, KnownComment] = _Remembered()
+        self._issues: _LatestEntries[int, CachedIssue] = _LatestEntries()
+        self._comments: _LatestEntries[int, CachedComment] = _LatestEntries()
         self._labels: dict[str, str] = {}
-        self._ours: _Remembered[int, tuple[CardState, LocalTime]] = _Remembered()
-        self._long: _Remembered[int, bool] = _Remembered()
+        self._own_cards: _LatestEntries[int, tuple[CardState, LocalTime]] = _LatestEntries()
+        """By issue number: the state of our card, and when its ttl is over."""
+        self._long: _LatestEntries[int, bool] = _LatestEntries()
 
     # Issues
 
-    def issue(self, number: int) -> KnownIssue | None:
+    def issue(self, number: int) -> CachedIssue | None:
         with self._lock:
             return self._issues.get(number)
 
@@ -92,69 +96,76 @@ class Known:
             match shape:
                 case RestIssue():
                     self._issues.put(
-                        shape.number, KnownIssue(shape.node_id, whole_second(shape.created_at))
+                        shape.number, CachedIssue(shape.node_id, whole_second(shape.created_at))
                     )
-                    self._saw_labels(one for one in shape.labels if isinstance(one, RestLabel))
+                    self._saw_labels(
+                        label for label in shape.labels if isinstance(label, RestLabel)
+                    )
                 case WholeIssue():
                     self._issues.put(
-                        shape.number, KnownIssue(shape.id, whole_second(shape.created_at))
+                        shape.number, CachedIssue(shape.id, whole_second(shape.created_at))
                     )
                     self._saw_labels(present(shape.labels.nodes if shape.labels else None))
-                    self._saw_comments(shape.comments.nodes, shape.number)
+                    for node in shape.comments.nodes:
+                        if node is not None:
+                            self._comments.put(
+                                int(node.full_database_id), CachedComment(node.id, shape.number)
+                            )
                     if shape.comments.page_info.more:
                         self._long.put(shape.number, value=True)
 
     def is_long(self, number: int) -> bool:
-        """Whether it has more comments than one reading brings."""
+        """Whether the issue has more comments than one GraphQL request returns."""
         with self._lock:
             return self._long.get(number) is not None
 
     @contextmanager
-    def saying(self, number: int, bodies: Iterable[str], now: LocalTime) -> Iterator[None]:
-        """A bid or a lease makes the issue ours until its time is over, or we said so."""
+    def writing_cards(self, number: int, bodies: Iterable[str], now: LocalTime) -> Iterator[None]:
+        """Around the request which writes these comments: note which cards of ours are live.
+
+        A bid or a held card makes the issue ours before the request is sent, until the ttl is over.
+        A card in any later state ends our claim once the request succeeded. A rate limit means that
+        GitHub wrote no comment, so the earlier state is restored; after any different error the
+        issue stays ours, since GitHub may have written the comment.
+        """
         cards = [mark for body in bodies if isinstance(mark := parse_mark(body), Card)]
         with self._lock:
-            before = self._ours.get(number)
+            before = self._own_cards.get(number)
             for card in cards:
                 if card.state in _LIVE:
                     until = LocalTime(now + card.ttl.total_seconds())
-                    self._ours.put(number, (card.state, until))
+                    self._own_cards.put(number, (card.state, until))
         try:
             yield
-        except RateLimited:  # nothing was said
-            self._put_back(number, before)
+        except RateLimited:
+            with self._lock:
+                if before is None:
+                    self._own_cards.drop(number)
+                else:
+                    self._own_cards.put(number, before)
             raise
         with self._lock:
             if any(card.state not in _LIVE for card in cards):
-                self._ours.drop(number)
+                self._own_cards.drop(number)
 
-    def _put_back(self, number: int, before: tuple[CardState, LocalTime] | None) -> None:
-        with self._lock:
-            if before is None:
-                self._ours.drop(number)
-            else:
-                self._ours.put(number, before)
+    def own_card(self, number: int, now: LocalTime) -> CardState | None:
+        """The state of our live card on the issue: BID, HELD, or None.
 
-    def ours(self, number: int, now: LocalTime) -> CardState | None:
-        """Whether we bid for it or hold it: then what is read of it decides about a lease."""
+        With a live card, a read of the issue decides about a lease.
+        """
         with self._lock:
-            state, until = self._ours.get(number) or (None, now)
+            state, until = self._own_cards.get(number) or (None, now)
         return state if now < until else None
 
     # Comments
 
-    def comment(self, comment: int) -> KnownComment | None:
+    def comment(self, comment: int) -> CachedComment | None:
         with self._lock:
             return self._comments.get(comment)
 
     def saw_comment(self, shape: RestComment, number: int) -> None:
         with self._lock:
-            self._comments.put(shape.id, KnownComment(shape.node_id, number))
-
-    def _saw_comments(self, nodes: Iterable[Node | None], number: int) -> None:
-        for node in nodes:
-            if node is not None:
-                self._comments.put(int(node.full_database_id), KnownComment(node.id, number))
+            self._comments.put(shape.id, CachedComment(shape.node_id, number))
 
     def forget_comment(self, comment: int) -> None:
         with self._lock:
@@ -192,64 +203,65 @@ _MOST_NAMES = 100
 _REPOSITORY = re.compile(r"(/repos/[^/]+/[^/]+|/repositories/\d+)(/.*)?")
 
 
-class Kept(Struct, frozen=True):
-    """A reply that the server will not send again while it is the same."""
+class CachedReply(Struct, frozen=True):
+    """A reply with an ETag: the server answers "unchanged" instead of sending the body again."""
 
     etag: str
     headers: Mapping[str, str]
     body: bytes
     at: LocalTime
-    """Ours, when it had arrived: the server told it before."""
+    """Our local time when the reply had arrived: the server wrote the reply earlier."""
 
 
 class Replies:
-    """The last ones that were asked for, by their address. Safe for many threads."""
+    """The replies used last, by address; limited in number and in bytes. Safe for many threads."""
 
     def __init__(self, *, most: int = _MOST_REPLIES, most_bytes: int = _MOST_BYTES) -> None:
         self._most, self._most_bytes = most, most_bytes
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._by_address: OrderedDict[str, CachedReply] = OrderedDict()
         self._bytes = 0
 
-    def get(self, address: str) -> Kept | None:
+    def get(self, address: str) -> CachedReply | None:
         with self._lock:
-            if address in self._kept:
-                self._kept.move_to_end(address)
-            return self._kept.get(address)
+            if address in self._by_address:
+                self._by_address.move_to_end(address)
+            return self._by_address.get(address)
 
-    def put(self, address: str, kept: Kept) -> None:
+    def put(self, address: str, reply: CachedReply) -> None:
         with self._lock:
             self._drop(address)
-            self._kept[address] = kept
-            self._bytes += len(kept.body)
-            while len(self._kept) > self._most or self._bytes > self._most_bytes:
-                self._drop(next(iter(self._kept)))
+            self._by_address[address] = reply
+            self._bytes += len(reply.body)
+            while len(self._by_address) > self._most or self._bytes > self._most_bytes:
+                self._drop(next(iter(self._by_address)))
 
     def _drop(self, address: str) -> None:
-        gone = self._kept.pop(address, None)
+        gone = self._by_address.pop(address, None)
         self._bytes -= len(gone.body) if gone else 0
 
 
 class Place(Struct, frozen=True):
-    """An address, split at the repository that it is about."""
+    """An address of GitHub's API, split into server, repository and the part behind them."""
 
     root: str
     """The server, and the path of its API."""
     repository: str
+    """`/repos/OWNER/NAME` or `/repositories/ID`."""
     rest: str
-    """What of the repository, with the query."""
+    """The path behind the repository, with the query."""
 
     def __str__(self) -> str:
         return self.root + self.repository + self.rest
 
     @property
     def whole(self) -> str:
-        """The repository itself."""
+        """The address of the repository itself."""
         return self.root + self.repository
 
 
 def place_of(address: str, root: str) -> Place | None:
-    """None if the address is not about a repository."""
+    """The address in parts; None for an address without a repository below `root`."""
     parts, base = urlsplit(address), urlsplit(root)
     found = _REPOSITORY.fullmatch(parts.path.removeprefix(base.path))
     if found is None or parts[:2] != base[:2] or not parts.path.startswith(base.path):
@@ -258,7 +270,7 @@ def place_of(address: str, root: str) -> Place | None:
 
 
 class Renames:
-    """Repositories that are elsewhere now. Safe for many threads."""
+    """The current names of renamed or transferred repositories. Safe for many threads."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -266,6 +278,7 @@ class Renames:
         self._names: dict[str, str] = {}
 
     def current(self, address: str) -> str:
+        """The address, with the repository's new name if `learn` was called for the old name."""
         place = place_of(address, self._root)
         if place is None:
             return address

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.github.auth import Answered, Api, Credential, Token, api_of, credential_of
-from dibs.adapters.github.cache import Kept, Renames, Replies, place_of
+from dibs.adapters.github.cache import CachedReply, Renames, Replies, place_of
 from dibs.adapters.github.connections import REPLY_S, Dropped, Wire
 from dibs.adapters.github.ledger import (
     FileLedger,
@@ -95,7 +95,7 @@ class Request(Struct, frozen=True):
     kind: Kind
     purpose: Purpose
     content: bytes | None = None
-    kept: Kept | None = None
+    kept: CachedReply | None = None
     """Our cached reply to the same request, to ask whether it has changed."""
 
     @property
@@ -392,7 +392,7 @@ class Transport:
         if reply.status not in ok:
             raise refusal_of(reply, self._sender.what(request))
         if conditional and reply.status == HTTPStatus.OK and "etag" in reply.headers:
-            kept = Kept(reply.headers["etag"], reply.headers, reply.body, self.clock.now())
+            kept = CachedReply(reply.headers["etag"], reply.headers, reply.body, self.clock.now())
             self._replies.put(address, kept)
         return reply
 

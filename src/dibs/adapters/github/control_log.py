@@ -21,7 +21,7 @@ from dibs.adapters.github.shapes import (
     convert,
     login_of,
 )
-from dibs.adapters.github.trust import Believing
+from dibs.adapters.github.trust import WriterTrust
 from dibs.core.errors import Outage
 from dibs.core.granter import Control, fold_control
 from dibs.core.ids import LocalTime
@@ -39,7 +39,7 @@ class ControlReadings:
     """The latest reading of a repository's control issue. Safe for many threads."""
 
     def __init__(
-        self, translator: Translator, believing: Believing, keyring: Keyring | None = None
+        self, translator: Translator, believing: WriterTrust, keyring: Keyring | None = None
     ) -> None:
         self._translator = translator
         self._believing = believing

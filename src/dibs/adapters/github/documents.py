@@ -1,8 +1,8 @@
-"""Every GraphQL document that is sent to GitHub, and how the ones with many parts are put together.
+"""Every GraphQL document that dibs sends to GitHub, and the functions that build the long ones.
 
-Each reading brings the control issue's log along, so that who grants and what is paused needs no
-request of its own. A trip is one mutation document: its fields are done one after the other, each
-by itself, and the last one's payload is the whole issue as it is then.
+Each reading includes the control issue's log, so that the granter and the pauses need no request
+of their own. A trip is one mutation document: GitHub runs its fields in order, each by itself, and
+the last field's payload is the whole issue as it is then.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ from dibs.core.granter import CONTROL_LABEL
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 
 MOST_AT_ONCE = 100
-"""Issues in one reading. With 100 comments and 100 labels each that is about 22,000 nodes, of the
-500,000 that GitHub allows."""
+"""The most issues in one reading. With 100 comments and 100 labels each they have about 22,000
+nodes; GitHub allows 500,000."""
 
 _SAID = """
 fragment Said on IssueComment {
@@ -46,8 +46,9 @@ fragment Log on Issue {
 }
 """
 
-# Which of them counts is asked anew each time: it may lose its label, and one with a lower number
-# may get it. As a rule there is one; of more than a few the logs are read by themselves.
+# Each reading asks again which control issue counts: it may lose its label, and an issue with a
+# lower number may get the label. As a rule there is one control issue. Only the logs of the first
+# three are included; a log behind them is read by a request of its own.
 _CONTROL = f"""
   controls: issues(
     first: 100, labels: ["{CONTROL_LABEL}"], orderBy: {{field: CREATED_AT, direction: ASC}}
@@ -60,7 +61,8 @@ _CONTROL = f"""
   ) {{ nodes {{ ...Log }} }}
 """
 
-# Of several repositories the first is home: there the fleet's pauses and the granter are written.
+# Of several repositories the first is home: its control issue has the fleet's pauses and the
+# granter.
 _HOME = f"""
   home: repository(owner: $homeOwner, name: $homeName) @include(if: $away) {{
 {_CONTROL}
@@ -99,7 +101,7 @@ CONTROL = f"""query Control($owner: String!, $name: String!) {{
 
 
 def threads(count: int) -> str:
-    """So many issues by their numbers: `$n0`, `$n1`; each is `i0`, `i1` in the answer."""
+    """Read `count` issues by number: `$n0`, `$n1`; each is `i0`, `i1` in the answer."""
     variables = ", ".join(f"$n{place}: Int!" for place in range(count))
     fields = "\n".join(
         f"    i{place}: issue(number: $n{place}) {{ ...Whole }}" for place in range(count)
@@ -122,7 +124,7 @@ fragment Closing on Issue {
 
 
 def pulls(count: int) -> str:
-    """What became of the pull requests that close so many issues: `i0`, `i1` in the answer."""
+    """Read the pull requests that close `count` issues: `$n0`, `$n1`; `i0`, `i1` in the answer."""
     variables = ", ".join(f"$n{place}: Int!" for place in range(count))
     fields = "\n".join(
         f"    i{place}: issue(number: $n{place}) {{ ...Closing }}" for place in range(count)
@@ -136,7 +138,10 @@ def pulls(count: int) -> str:
 
 
 def finding(count: int) -> str:
-    """So many lists of issues by label, oldest first, each a page: `q0`, `q1` in the answer."""
+    """Read one page of `count` lists of issues, oldest first: `q0`, `q1` in the answer.
+
+    List 0 has the labels `$l0`, the states `$s0`, `$f0` issues at most, from the cursor `$a0` on.
+    """
     variables = ", ".join(
         f"$l{place}: [String!], $s{place}: [IssueState!], $f{place}: Int!, $a{place}: String"
         for place in range(count)
@@ -151,7 +156,7 @@ def finding(count: int) -> str:
 
 
 def tally(count: int) -> str:
-    """How many issues carry each of so many labels: `t0`, `t1` in the answer."""
+    """Count the issues with each of `count` labels: `$l0`, `$l1`; `t0`, `t1` in the answer."""
     variables = ", ".join(f"$l{place}: [String!]" for place in range(count))
     fields = "\n".join(
         f"    t{place}: issues(labels: $l{place}, states: $states) {{ totalCount }}"
@@ -165,7 +170,7 @@ def tally(count: int) -> str:
 
 
 def label_ids(count: int) -> str:
-    """The ids of so many labels by their names: `l0`, `l1` in the answer."""
+    """Read the ids of `count` labels by name: `$l0`, `$l1`; `l0`, `l1` in the answer."""
     variables = ", ".join(f"$l{place}: String!" for place in range(count))
     fields = "\n".join(
         f"    l{place}: label(name: $l{place}) {{ id name }}" for place in range(count)
@@ -181,57 +186,64 @@ def label_ids(count: int) -> str:
 
 
 def trip(effects: Sequence[Effect]) -> str:
-    """Field `e0` is the first effect's, and so on; its variables are `$e0`, or `$e0` and `$b0`."""
-    issue = "$issue: ID!" if any(_names_issue(effect) for effect in effects) else ""
-    parts = (issue, *(_variables(effect, place) for place, effect in enumerate(effects)))
-    variables = ", ".join(part for part in parts if part)
-    fields = "\n".join(
-        _field(effect, place, last=place == len(effects) - 1)
-        for place, effect in enumerate(effects)
-    )
-    return f"mutation Trip({variables}) {{\n{fields}\n}}\n{_WHOLE}"
+    """Apply the effects in order: field `e0` is the first effect, and so on.
+
+    Its variables are `$e0`, `$b0` or both; `$issue` is declared if any effect names the issue.
+    """
+    names_issue = any(not isinstance(effect, EditComment) for effect in effects)
+    variables = ["$issue: ID!"] if names_issue else []
+    fields = []
+    for place, effect in enumerate(effects):
+        declared, mutation, payload = _mutation(effect, place, last=place == len(effects) - 1)
+        variables += declared
+        fields.append(f"  e{place}: {mutation} {{ {payload} }}")
+    joined = "\n".join(fields)
+    return f"mutation Trip({', '.join(variables)}) {{\n{joined}\n}}\n{_WHOLE}"
 
 
-def _names_issue(effect: Effect) -> bool:
-    return not isinstance(effect, EditComment)
+def _mutation(effect: Effect, place: int, *, last: bool) -> tuple[list[str], str, str]:
+    """The variables to declare, the mutation, and the fields of its payload to ask for.
 
-
-def _variables(effect: Effect, place: int) -> str:
-    match effect:
-        case AddLabels() | RemoveLabels():
-            return f"$e{place}: [ID!]!"
-        case PostComment():
-            return f"$b{place}: String!"
-        case EditComment():
-            return f"$e{place}: ID!, $b{place}: String!"
-        case CloseIssue():
-            return ""
-
-
-def _field(effect: Effect, place: int, *, last: bool) -> str:
-    whole = "...Whole" if last else "id"
+    The last mutation asks for the whole issue.
+    """
+    issue = "...Whole" if last else "id"
+    ids, body = f"$e{place}: [ID!]!", f"$b{place}: String!"
     match effect:
         case AddLabels():
-            done = f"addLabelsToLabelable(input: {{labelableId: $issue, labelIds: $e{place}}})"
-            told = f"labelable {{ ... on Issue {{ {whole} }} }}"
+            return (
+                [ids],
+                f"addLabelsToLabelable(input: {{labelableId: $issue, labelIds: $e{place}}})",
+                f"labelable {{ ... on Issue {{ {issue} }} }}",
+            )
         case RemoveLabels():
-            done = f"removeLabelsFromLabelable(input: {{labelableId: $issue, labelIds: $e{place}}})"
-            told = f"labelable {{ ... on Issue {{ {whole} }} }}"
+            return (
+                [ids],
+                f"removeLabelsFromLabelable(input: {{labelableId: $issue, labelIds: $e{place}}})",
+                f"labelable {{ ... on Issue {{ {issue} }} }}",
+            )
         case PostComment():
-            done = f"addComment(input: {{subjectId: $issue, body: $b{place}}})"
-            told = f"commentEdge {{ node {{ ...Said }} }} subject {{ ... on Issue {{ {whole} }} }}"
+            return (
+                [body],
+                f"addComment(input: {{subjectId: $issue, body: $b{place}}})",
+                f"commentEdge {{ node {{ ...Said }} }} subject {{ ... on Issue {{ {issue} }} }}",
+            )
         case EditComment():
-            done = f"updateIssueComment(input: {{id: $e{place}, body: $b{place}}})"
-            told = f"issueComment {{ ...Said issue {{ {whole} }} }}"
+            return (
+                [f"$e{place}: ID!", body],
+                f"updateIssueComment(input: {{id: $e{place}, body: $b{place}}})",
+                f"issueComment {{ ...Said issue {{ {issue} }} }}",
+            )
         case CloseIssue():
-            done, told = "closeIssue(input: {issueId: $issue})", f"issue {{ {whole} }}"
+            return [], "closeIssue(input: {issueId: $issue})", f"issue {{ {issue} }}"
         case _:
             assert_never(effect)
-    return f"  e{place}: {done} {{ {told} }}"
 
 
 def every_document() -> dict[str, str]:
-    """One of each, for whoever holds them against GitHub's schema. Trips end in every effect."""
+    """A sample of each document, for the tests against GitHub's schema.
+
+    Each kind of effect is the last effect of a trip.
+    """
     kinds: tuple[Effect, ...] = (
         AddLabels(("a",)),
         RemoveLabels(("a", "b")),

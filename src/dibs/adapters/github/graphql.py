@@ -1,37 +1,34 @@
-"""What GraphQL does in one request: a whole reading, many readings, counts.
+"""One repository's issues over GraphQL: readings, lists with comments, counts, pull requests.
 
-A reply is never taken for more than it is: an issue that is missing is looked for over REST, which
-says where it went; one of which any part failed is not read; and a thread with more comments than
-one page is read over REST, where pages can be proved to belong together and are mostly free.
+`OverGraphql` reads a whole issue, or many, in one request, and counts issues by label. It trusts no
+incomplete reply. A missing issue is looked for over REST, which answers where the issue went. An
+issue with an error in any part is not read. An issue with more than one page of comments is read
+over REST, where pages can be proved to belong together and are mostly free.
 
-Lists of issues with their comments over GraphQL: several lists in one request.
+`FindingThreads` reads several lists of issues with their comments in one request. Each list is
+requested by one label only and filtered here, since GitHub does not document whether several labels
+mean "all of" or "any of". A search that continues begins at the page where the last search stopped.
+Cursors are positions, so an issue that has left the list since then moves no page.
 
-Each list is asked for by one label only and filtered here: whether GraphQL takes several labels as
-"all of" or as "any of" is documented nowhere. A list that is continued begins at the page where it
-was left; its cursors are positions, so that what has left the list since moves nothing.
-
-What became of the pull requests that say they close an issue, of a hundred issues at a time.
-
-Only GraphQL tells which pull requests these are, and asking it is not free. So the list of the
-pull requests that changed last is asked for first, over REST, where an unchanged list is free:
-while it is the same, so is the answer. Pull requests in other repositories are not in that list, so
-an answer is not kept for long. Where GraphQL is not to be had, or the token may not read pull
-requests, nothing is known of any.
+`Pulls` reads the pull requests that close an issue, for a hundred issues per request. Only GraphQL
+returns them, and a request costs points. So the list of the pull requests that changed last is
+requested first, over REST, where an unchanged list is free: while that list is the same, so is the
+answer. Pull requests of different repositories are not in that list, so an answer is kept for ten
+minutes only. If GraphQL is missing, or the token may not read pull requests, none are returned.
 """
 
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
 
 from dibs.adapters.github import documents
-from dibs.adapters.github.cache import Known
+from dibs.adapters.github.cache import IdCache
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.control_log import ControlReadings
 from dibs.adapters.github.replies import GraphqlReply, NoGraphql
@@ -39,10 +36,10 @@ from dibs.adapters.github.repository import RepositoryDoor
 from dibs.adapters.github.rest import OverRest, Position, carries, in_order
 from dibs.adapters.github.shapes import (
     ClosingPull,
+    IssuePage,
     IssueWithPulls,
     Label,
     Labels,
-    Listed,
     RestPull,
     Translator,
     WholeIssue,
@@ -53,7 +50,7 @@ from dibs.adapters.github.shapes import (
     present,
     whole_second,
 )
-from dibs.adapters.github.trust import Believing, Judging
+from dibs.adapters.github.trust import Judging, WriterTrust
 from dibs.core.errors import IssueMoved, NotPermitted, Unavailable
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.ids import IssueRef, ServerTime, later
@@ -69,15 +66,15 @@ _UNKNOWN_WORDS = ("undefinedfield", "argumentnotaccepted", "undefinedtype", "sel
 
 
 class OverGraphql:
-    """One repository's issues."""
+    """The issues of a repository over GraphQL. Safe for many threads."""
 
     def __init__(
         self,
         transport: Transport,
         translator: Translator,
-        known: Known,
+        ids: IdCache,
         rest: OverRest,
-        believing: Believing,
+        trust: WriterTrust,
         *,
         own: ControlReadings,
         home: ControlReadings,
@@ -85,64 +82,62 @@ class OverGraphql:
     ) -> None:
         self._transport = transport
         self._translator = translator
-        self._known = known
+        self._ids = ids
         self._rest = rest
-        self._believing = believing
+        self._trust = trust
         self._own, self._home = own, home
         self._labels = labels
         self._asked_for_labels = False
         self._at_once = documents.MOST_AT_ONCE
         self._lock = threading.Lock()
         self.understood = True
-        """False once the server did not know a field: then it is older than what we send."""
+        """False once the server did not know a field: it is older than our documents."""
 
     # Reading one
 
     def read(self, issue: IssueRef, judging: Judging) -> Thread:
         number = self._rest.number(issue)
-        if not self._known.is_long(number):
-            shape, now = self._ask(issue, number, judging.purpose)
+        if not self._ids.is_long(number):
+            shape, now = self._read_issue(issue, number, judging.purpose)
             if not shape.comments.page_info.more:
                 return self.thread(shape, now, judging)
-        return self._read_long(issue, number, judging)
-
-    def _read_long(self, issue: IssueRef, number: int, judging: Judging) -> Thread:
-        """The comments over REST first, the issue with its newest count last."""
+        # A long issue: the comments over REST first, the issue with its newest count last.
         comments, now, all_pages = self._rest.comments(issue, judging)
-        shape, _ = self._ask(issue, number, judging.purpose)
+        shape, _ = self._read_issue(issue, number, judging.purpose)
         return Thread(self._translator.issue(shape), comments, now, all_pages=all_pages)
 
-    def _ask(self, issue: IssueRef, number: int, purpose: Purpose) -> tuple[WholeIssue, ServerTime]:
+    def _read_issue(
+        self, issue: IssueRef, number: int, purpose: Purpose
+    ) -> tuple[WholeIssue, ServerTime]:
+        """The issue with the first page of comments; raises NoSuchIssue or IssueMoved."""
         reply = self.query(documents.READ, {"number": number}, purpose)
-        told = reply.data["repository"].get("issue")
-        if told is None:
-            raise self._missing(issue, reply, purpose)
+        answer = reply.data["repository"].get("issue")
+        if answer is None:
+            _insist_not_found(issue, reply, "issue")
+            self._rest.issue(issue, purpose)  # raises NoSuchIssue or IssueMoved, by REST's answer
+            raise Unavailable(f"{issue} is there, but GitHub's GraphQL does not see it yet")
         insist_whole(reply, "repository", "issue")
-        return self.saw(told, issue), reply.now
+        return self.saw(answer, issue), reply.now
 
-    def _missing(self, issue: IssueRef, reply: GraphqlReply, purpose: Purpose) -> Unavailable:
-        """REST says what became of it: raises NoSuchIssue or IssueMoved."""
-        flaw = reply.at("repository", "issue")
-        if flaw is None or flaw.type != _NOT_FOUND:
-            return Unavailable(
-                f"{issue} could not be read: {flaw.message if flaw else 'no answer'}"
-            )
-        self._rest.issue(issue, purpose)
-        return Unavailable(f"{issue} is there, but GitHub's GraphQL does not see it yet")
+    def saw(self, answer: Any, issue: IssueRef | None = None) -> WholeIssue:
+        """Decode an issue and put the ids into the cache.
 
-    def saw(self, told: Any, issue: IssueRef | None = None) -> WholeIssue:
-        """Raises IssueMoved for an issue of another repository, or another than was asked for."""
-        shape = convert(told, WholeIssue)
+        Raises IssueMoved for an issue of a different number than `issue`, or of another repository.
+        """
+        shape = convert(answer, WholeIssue)
         asked = issue or self._translator.ref(shape.number)
         door, name = self._rest.door, self._translator.repository
         where = shape.repository.name_with_owner if shape.repository else name
         if str(shape.number) != asked.key or not door.is_called(where):
             raise IssueMoved(asked, f"{where}#{shape.number}")
-        self._known.saw_issue(shape)
+        self._ids.saw_issue(shape)
         return shape
 
     def thread(self, shape: WholeIssue, now: ServerTime, judging: Judging) -> Thread:
-        """As far as one page goes."""
+        """The issue with the first page of comments; `all_pages` if no more pages follow.
+
+        Not `all_pages` either if a mark has no verdict.
+        """
         nodes = (self._translator.comment(node) for node in shape.comments.nodes if node)
         found = in_order({comment.id: comment for comment in nodes})
         comments, judged = judging.comments(found, self._translator.ref(shape.number))
@@ -152,37 +147,33 @@ class OverGraphql:
     # Reading many
 
     def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+        """Read many issues, up to a hundred per request; without deleted and moved issues."""
         found: dict[IssueRef, Thread] = {}
         left = list(dict.fromkeys(issues))
         while left:
             most = self._at_once
-            found |= self._some_threads(left[:most])
-            left = left[most:]
-        return found
-
-    def _some_threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
-        numbers = {f"n{place}": self._rest.number(issue) for place, issue in enumerate(issues)}
-        reply = self.query_many(documents.threads(len(issues)), numbers)
-        judging = self.judging_many()
-        found: dict[IssueRef, Thread] = {}
-        for place, issue in enumerate(issues):
-            told = reply.data["repository"].get(f"i{place}")
-            if told is None:
-                _insist_it_is_gone(issue, reply, f"i{place}")
-                continue
-            insist_whole(reply, "repository", f"i{place}")
-            with suppress(IssueMoved):
-                found[issue] = self.thread(self.saw(told, issue), reply.now, judging)
+            part, left = left[:most], left[most:]
+            numbers = {f"n{place}": self._rest.number(issue) for place, issue in enumerate(part)}
+            reply = self.query_many(documents.threads(len(part)), numbers)
+            judging = self.judging_many()
+            for place, issue in enumerate(part):
+                answer = reply.data["repository"].get(f"i{place}")
+                if answer is None:
+                    _insist_not_found(issue, reply, f"i{place}")
+                    continue
+                insist_whole(reply, "repository", f"i{place}")
+                with suppress(IssueMoved):
+                    found[issue] = self.thread(self.saw(answer, issue), reply.now, judging)
         return found
 
     def judging_many(self) -> Judging:
-        """For all that one large reading brings."""
-        return self._believing.judging(Purpose.DISCOVER)
+        """The verdicts for all issues of a large reading."""
+        return self._trust.judging(Purpose.DISCOVER)
 
     def query_many(self, document: str, variables: Mapping[str, object]) -> GraphqlReply:
-        """A large reading. One that fails makes the next ones smaller: it may have taken too long.
+        """Send a large reading. If it fails, `at_once` is halved: it may have taken too long.
 
-        It is not tried again here: in an outage that would only make it worse.
+        A failed reading is not repeated here: to repeat would make an outage worse.
         """
         try:
             reply = self.query(document, variables, Purpose.DISCOVER)
@@ -196,12 +187,13 @@ class OverGraphql:
 
     @property
     def at_once(self) -> int:
+        """How many issues a large reading may have now."""
         return self._at_once
 
     # The control issue by itself
 
     def read_control(self) -> None:
-        """Looks for it and reads it, if it is not too long for that."""
+        """Read the control issue's log into `ControlReadings`, unless the log is too long."""
         reply = self.ask(documents.CONTROL, {}, Purpose.LOOK)
         self._own.take_along("repository", reply, Purpose.LOOK)
 
@@ -210,115 +202,108 @@ class OverGraphql:
     def tally(self, labels: Sequence[str], *, closed_too: bool) -> Mapping[str, int]:
         counts: dict[str, int] = {}
         for start in range(0, len(labels), _LABELS_AT_ONCE):
-            counts |= self._tally(labels[start : start + _LABELS_AT_ONCE], closed_too=closed_too)
+            part = labels[start : start + _LABELS_AT_ONCE]
+            variables: dict[str, object] = {f"l{at}": [label] for at, label in enumerate(part)}
+            variables["states"] = states(closed_too=closed_too)
+            reply = self.ask(documents.tally(len(part)), variables, Purpose.DISCOVER)
+            answer = reply.data["repository"]
+            try:
+                for at, label in enumerate(part):
+                    counts[label] = int(answer[f"t{at}"]["totalCount"])
+            except (KeyError, TypeError, ValueError) as flaw:
+                raise Unavailable(f"{self._translator.repository}: GitHub did not count") from flaw
         return counts
-
-    def _tally(self, labels: Sequence[str], *, closed_too: bool) -> Mapping[str, int]:
-        variables: dict[str, object] = {f"l{place}": [label] for place, label in enumerate(labels)}
-        variables["states"] = states(closed_too=closed_too)
-        reply = self.ask(documents.tally(len(labels)), variables, Purpose.DISCOVER)
-        told = reply.data["repository"]
-        try:
-            return {label: int(told[f"t{at}"]["totalCount"]) for at, label in enumerate(labels)}
-        except (KeyError, TypeError, ValueError) as flaw:
-            raise Unavailable(f"{self._translator.repository}: GitHub did not count") from flaw
 
     # Labels' ids
 
     def learn_labels(self, names: Sequence[str]) -> None:
-        """Asks for the ids of those that are not known. Those that do not exist stay unknown."""
+        """Put the ids of the labels into the cache, as far as the labels exist."""
         for start in range(0, len(names), _LABELS_AT_ONCE):
-            some = names[start : start + _LABELS_AT_ONCE]
-            variables = {f"l{place}": name for place, name in enumerate(some)}
-            reply = self.ask(documents.label_ids(len(some)), variables, Purpose.FINISH)
-            found = [told for told in reply.data["repository"].values() if told is not None]
-            self._known.saw_labels(present(convert({"nodes": found}, Labels).nodes))
+            part = names[start : start + _LABELS_AT_ONCE]
+            variables = {f"l{place}": name for place, name in enumerate(part)}
+            reply = self.ask(documents.label_ids(len(part)), variables, Purpose.FINISH)
+            found = [label for label in reply.data["repository"].values() if label is not None]
+            self._ids.saw_labels(present(convert({"nodes": found}, Labels).nodes))
 
     # Asking
 
     def query(
         self, document: str, variables: Mapping[str, object], purpose: Purpose
     ) -> GraphqlReply:
-        """A reading, with the control issues' logs and the labels' ids as passengers."""
-        reply = self.ask(document, {**self._passengers(), **variables}, purpose)
-        self._believing.hear(reply.data["repository"])
+        """Send a reading. The answer includes the control issues' logs and, once, the labels' ids.
+
+        All of these are kept, and whether the reading account may write.
+        """
+        home_owner, _, home_name = self._home.repository.partition("/")
+        with self._lock:
+            with_labels = not self._asked_for_labels and bool(
+                self._ids.unknown_labels(self._labels)
+            )
+            self._asked_for_labels = True
+        extras = {
+            "labels": with_labels,
+            "away": self._home is not self._own,
+            "homeOwner": home_owner,
+            "homeName": home_name,
+        }
+        reply = self.ask(document, {**extras, **variables}, purpose)
+        self._trust.note_reader(reply.data["repository"])
         labels = reply.data["repository"].get("labels")
         if labels is not None:
-            self._known.saw_labels(present(convert(labels, Labels).nodes))
+            self._ids.saw_labels(present(convert(labels, Labels).nodes))
         self._own.take_along("repository", reply, purpose)
         if self._home is not self._own:
             self._home.take_along("home", reply, purpose)
         return reply
 
     def ask(self, document: str, variables: Mapping[str, object], purpose: Purpose) -> GraphqlReply:
-        """About this repository; raises if it is not there."""
-        where = _named(self._translator.repository)
-        reply = self._transport.graphql(document, {**where, **variables}, purpose=purpose)
+        """Send a query about this repository; raises if the answer has no repository."""
+        repository = self._translator.repository
+        owner, _, name = repository.partition("/")
+        reply = self._transport.graphql(
+            document, {"owner": owner, "name": name, **variables}, purpose=purpose
+        )
         self.insist_understood(reply)
-        if reply.data.get("repository") is None:
-            raise self._no_repository(reply)
-        return reply
+        if reply.data.get("repository") is not None:
+            return reply
+        flaw = reply.at("repository")
+        if flaw is None:
+            raise Unavailable(f"{repository}: GitHub did not answer")
+        if flaw.type == _NOT_FOUND:
+            raise NotPermitted(f"there is no repository {repository}, or this token may not see it")
+        raise NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
 
     def insist_understood(self, reply: GraphqlReply) -> None:
-        """Raises if the document could not be run at all, so that nothing was done."""
+        """Raises if GitHub did not run the document at all, and made no change."""
         if reply.data:
             return
-        said = "; ".join(error.message for error in reply.errors[:3]) or "it sent no data"
-        if any(_is_foreign(error.type) for error in reply.errors):
+        messages = "; ".join(error.message for error in reply.errors[:3]) or "it sent no data"
+        if any(error.type.lower() in _UNKNOWN_WORDS for error in reply.errors):
             self.understood = False
-            raise NoGraphql(f"this server's GraphQL does not know what was asked: {said}")
+            raise NoGraphql(f"this server's GraphQL does not know what was asked: {messages}")
         if any(error.type in _FORBIDDEN for error in reply.errors):
-            raise NotPermitted(f"{self._translator.repository}: GitHub refused: {said}")
-        raise Unavailable(f"{self._translator.repository}: GitHub did not answer: {said}")
-
-    def _no_repository(self, reply: GraphqlReply) -> NotPermitted | Unavailable:
-        flaw = reply.at("repository")
-        name = self._translator.repository
-        if flaw is None:
-            return Unavailable(f"{name}: GitHub did not answer")
-        if flaw.type == _NOT_FOUND:
-            return NotPermitted(f"there is no repository {name}, or this token may not see it")
-        return NotPermitted(f"{name}: GitHub refused: {flaw.message}")
-
-    def _passengers(self) -> dict[str, object]:
-        home_owner, _, home_name = self._home.repository.partition("/")
-        with self._lock:
-            labels = not self._asked_for_labels and bool(self._known.unknown_labels(self._labels))
-            self._asked_for_labels = True
-        return {
-            "labels": labels,
-            "away": self._home is not self._own,
-            "homeOwner": home_owner,
-            "homeName": home_name,
-        }
+            raise NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
+        raise Unavailable(f"{self._translator.repository}: GitHub did not answer: {messages}")
 
 
 def states(*, closed_too: bool) -> list[str]:
     return ["OPEN", "CLOSED"] if closed_too else ["OPEN"]
 
 
-def _named(repository: str) -> dict[str, object]:
-    owner, _, name = repository.partition("/")
-    return {"owner": owner, "name": name}
-
-
-def _is_foreign(kind: str) -> bool:
-    return kind.lower() in _UNKNOWN_WORDS
-
-
 def insist_whole(reply: GraphqlReply, *path: str) -> None:
-    """Raises if any part of that could not be told: what is missing would read as nothing."""
+    """Raises for an error at or below the path: a missing part would read as empty."""
     flaw = reply.at(*path)
     if flaw is None:
         return
     where = ".".join(str(step) for step in flaw.path)
-    said = f"GitHub did not tell all of it ({where}): {flaw.message}"
+    message = f"GitHub did not tell all of it ({where}): {flaw.message}"
     if flaw.type in _FORBIDDEN and _PULLS in flaw.path:
-        raise NotPermitted(f"{said}; the token needs Pull requests: read")
-    raise NotPermitted(said) if flaw.type in _FORBIDDEN else Unavailable(said)
+        raise NotPermitted(f"{message}; the token needs Pull requests: read")
+    raise NotPermitted(message) if flaw.type in _FORBIDDEN else Unavailable(message)
 
 
-def _insist_it_is_gone(issue: IssueRef, reply: GraphqlReply, field: str) -> None:
+def _insist_not_found(issue: IssueRef, reply: GraphqlReply, field: str) -> None:
+    """Raises Unavailable unless GitHub reports that the issue does not exist."""
     flaw = reply.at("repository", field)
     if flaw is None or flaw.type != _NOT_FOUND:
         raise Unavailable(f"{issue} could not be read: {flaw.message if flaw else 'no answer'}")
@@ -328,26 +313,30 @@ _MOST_CURSORS = 256
 _MOST_ROUNDS = 1000
 _LISTS_AT_ONCE = 8
 
-_Place = tuple[str, bool, int]
+_CursorKey = tuple[str, bool, int]
+"""A list's label, whether closed issues are in it, and the number of an issue in it."""
 
 
 class _Search(Struct):
-    """One query under way."""
+    """A query of `find_threads`, with the state between requests."""
 
     query: IssueQuery
     after: Position | None
-    cursor: str | None
     skip: int
+    cursor: str | None = None
+    """The next page begins behind this cursor; None: at the beginning of the list."""
     now: ServerTime | None = None
+    """The server's time of the last page; None before the first."""
     threads: list[Thread] = field(default_factory=list)
     more: bool = False
     over: bool = False
 
     @property
     def wanted(self) -> int:
-        """How many to ask for next. As many as can be where few of those listed may be wanted.
+        """How many issues to request next; a full page if few of them are likely to match.
 
-        Which is so once a page did not do, and where the beginning of the list is known already.
+        Few match after a page that was not enough, and at the beginning of a list whose first
+        issues are before `after`.
         """
         if self.now is not None or (self.after is not None and self.cursor is None):
             return documents.MOST_AT_ONCE
@@ -356,37 +345,49 @@ class _Search(Struct):
 
     @property
     def label(self) -> str:
-        # The last is the rarest: stages come before what an issue of that stage must carry too.
+        # The last label is the rarest: in a query, a stage comes before the further labels that an
+        # issue of the stage must carry.
         return self.query.labels[-1] if self.query.labels else ""
 
-    def found(self) -> FoundThreads:
+    def key(self, number: int) -> _CursorKey:
+        return folded(self.label), self.query.closed_too, number
+
+    def result(self) -> FoundThreads:
         assert self.now is not None, "every query is asked at least once"
         return FoundThreads(tuple(self.threads), self.now, self.more)
 
 
 class FindingThreads:
-    """For one repository."""
+    """Reads lists of a repository's issues, with comments. Safe for many threads."""
 
     def __init__(self, graphql: OverGraphql) -> None:
         self._graphql = graphql
-        self._cursors: OrderedDict[_Place, str | None] = OrderedDict()
+        self._cursors: OrderedDict[_CursorKey, str | None] = OrderedDict()
+        """By issue that was returned: the cursor behind which the issue's page began."""
         self._lock = threading.Lock()
 
     def find_threads(
         self, queries: Sequence[IssueQuery], positions: Sequence[Position | None]
     ) -> tuple[FoundThreads, ...]:
+        """`positions`: for each query the position of `query.after`."""
         searches = [
-            _Search(query, after, self._cursor(query), query.skip)
+            _Search(query, after, query.skip)
             for query, after in zip(queries, positions, strict=True)
         ]
+        with self._lock:
+            for search in searches:
+                if search.query.after is not None:
+                    key = search.key(int(search.query.after.key))
+                    search.cursor = self._cursors.get(key)
         for _ in range(_MOST_ROUNDS):
             pending = [search for search in searches if not search.over]
             if not pending:
                 break
-            self._round(pending[:_LISTS_AT_ONCE])
-        return tuple(search.found() for search in searches)
+            self._read_next_pages(pending[:_LISTS_AT_ONCE])
+        return tuple(search.result() for search in searches)
 
-    def _round(self, searches: Sequence[_Search]) -> None:
+    def _read_next_pages(self, searches: Sequence[_Search]) -> None:
+        """Read the next page of each search, all in one request."""
         variables: dict[str, object] = {}
         for place, search in enumerate(searches):
             variables[f"l{place}"] = [search.label] if search.label else None
@@ -396,27 +397,19 @@ class FindingThreads:
         reply = self._graphql.query_many(documents.finding(len(searches)), variables)
         judging = self._graphql.judging_many()
         for place, search in enumerate(searches):
-            told = reply.data["repository"].get(f"q{place}")
-            if told is None:
+            answer = reply.data["repository"].get(f"q{place}")
+            if answer is None:
                 flaw = reply.at("repository", f"q{place}")
-                said = flaw.message if flaw else "no answer"
-                raise Unavailable(f"a list of issues could not be read: {said}")
+                message = flaw.message if flaw else "no answer"
+                raise Unavailable(f"a list of issues could not be read: {message}")
             insist_whole(reply, "repository", f"q{place}")
-            read = partial(self._read, now=reply.now, judging=judging)
             search.now = reply.now
-            self._take(search, convert(told, Listed), told["nodes"], read)
+            self._take_page(search, answer, reply.now, judging)
 
-    def _read(self, raw: object, *, now: ServerTime, judging: Judging) -> Thread:
-        return self._graphql.thread(self._graphql.saw(raw), now, judging)
-
-    def _take(
-        self,
-        search: _Search,
-        page: Listed,
-        told: Sequence[object],
-        read: Callable[[object], Thread],
-    ) -> None:
-        for shape, raw in zip(page.nodes, told, strict=True):
+    def _take_page(self, search: _Search, answer: Any, now: ServerTime, judging: Judging) -> None:
+        """Add the matching issues of a page to the search."""
+        page = convert(answer, IssuePage)
+        for shape, raw in zip(page.nodes, answer["nodes"], strict=True):
             if shape is None or not _matches(shape, search):
                 continue
             if search.skip:
@@ -425,39 +418,29 @@ class FindingThreads:
                 search.more = search.over = True
                 return
             else:
-                search.threads.append(read(raw))
-                self._remember(search, shape.number)
+                thread = self._graphql.thread(self._graphql.saw(raw), now, judging)
+                search.threads.append(thread)
+                with self._lock:
+                    key = search.key(shape.number)
+                    self._cursors[key] = search.cursor
+                    self._cursors.move_to_end(key)
+                    while len(self._cursors) > _MOST_CURSORS:
+                        self._cursors.popitem(last=False)
         search.cursor = page.page_info.end
-        # Whether any of the others match is not worth a request: whoever goes on finds out.
+        # `more` if there are further pages, although no issue there may match: to find out would
+        # cost a request, and a caller that continues the search finds out anyway.
         search.more = page.page_info.more and len(search.threads) == search.query.limit
         search.over = search.more or not page.page_info.more
 
-    # Where we were
-
-    def _cursor(self, query: IssueQuery) -> str | None:
-        if query.after is None:
-            return None
-        label = query.labels[-1] if query.labels else ""
-        with self._lock:
-            return self._cursors.get((folded(label), query.closed_too, int(query.after.key)))
-
-    def _remember(self, search: _Search, number: int) -> None:
-        """The cursor that the issue's page began behind."""
-        with self._lock:
-            place = (folded(search.label), search.query.closed_too, number)
-            self._cursors[place] = search.cursor
-            self._cursors.move_to_end(place)
-            while len(self._cursors) > _MOST_CURSORS:
-                self._cursors.popitem(last=False)
-
 
 def _matches(shape: WholeIssue, search: _Search) -> bool:
+    """Whether the search asks for the issue; GitHub filtered the list by one label only."""
     position = (whole_second(shape.created_at), shape.number)
     if search.after is not None and position <= search.after:
         return False
     labels: list[Label] = present(shape.labels.nodes if shape.labels else None)
-    shown = search.query.closed_too or shape.state == "OPEN"
-    return shown and carries({label.name for label in labels}, search.query)
+    right_state = search.query.closed_too or shape.state == "OPEN"
+    return right_state and carries({label.name for label in labels}, search.query)
 
 
 _log = logging.getLogger("dibs.github")
@@ -469,84 +452,87 @@ PullsByIssue = Mapping[IssueRef, tuple[LinkedPull, ...]]
 
 
 class Pulls:
-    """For one repository."""
+    """The pull requests which close a repository's issues. Safe for many threads."""
 
     def __init__(self, door: RepositoryDoor, graphql: OverGraphql, translator: Translator) -> None:
         self._door = door
         self._graphql = graphql
         self._translator = translator
         self._lock = threading.Lock()
-        self._mark = ""
-        """What the list of the latest was like when the answers below were given."""
-        self._kept_until: ServerTime | None = None
-        self._kept: dict[IssueRef, tuple[LinkedPull, ...]] = {}
+        self._etag = ""
+        """The ETag of the list of the latest pull requests for which `_cached` is valid."""
+        self._cached_until: ServerTime | None = None
+        self._cached: dict[IssueRef, tuple[LinkedPull, ...]] = {}
         self._asked_before = False
         self._forbidden = False
 
     def of(self, issues: Sequence[IssueRef]) -> PullsByIssue:
+        """The pull requests of each issue; without issues that are gone or may not be read.
+
+        If the token may not read pull requests, logs a warning once and returns none.
+        """
         wanted = list(dict.fromkeys(issues))
         if not wanted or self._forbidden:
             return {}
         try:
-            return self._known(wanted)
+            etag, found = "", dict[IssueRef, tuple[LinkedPull, ...]]()
+            if self._asked_before:  # a process that asks only once has no use for the cache
+                etag, found = self._valid_cache()
+            self._asked_before = True
+            missing = [issue for issue in wanted if issue not in found]
+            for place in range(0, len(missing), documents.MOST_AT_ONCE):
+                found |= self._request(missing[place : place + documents.MOST_AT_ONCE], etag)
         except NotPermitted as refusal:
             _log.warning("pull requests of %s are not followed: %s", self._door.name, refusal)
             self._forbidden = True
             return {}
+        return {issue: found[issue] for issue in wanted if issue in found}
 
-    def _known(self, wanted: Sequence[IssueRef]) -> PullsByIssue:
-        kept: dict[IssueRef, tuple[LinkedPull, ...]] = {}
-        mark = ""
-        if self._asked_before:  # whoever asks only once has no use for what is kept
-            mark, kept = self._latest()
-        self._asked_before = True
-        missing = [issue for issue in wanted if issue not in kept]
-        for place in range(0, len(missing), documents.MOST_AT_ONCE):
-            kept |= self._ask(missing[place : place + documents.MOST_AT_ONCE], mark)
-        return {issue: kept[issue] for issue in wanted if issue in kept}
+    def _valid_cache(self) -> tuple[str, dict[IssueRef, tuple[LinkedPull, ...]]]:
+        """The ETag of the list of the latest pull requests, and the cached answers still valid.
 
-    def _latest(self) -> tuple[str, dict[IssueRef, tuple[LinkedPull, ...]]]:
-        """What the list of the latest is like, and the answers that are still good if it is so."""
+        The cache is emptied if the list changed, or after ten minutes.
+        """
         latest = self._door.look("/pulls", purpose=Purpose.DISCOVER, params=_LATEST)
-        mark = latest.headers.get("etag", "")
+        etag = latest.headers.get("etag", "")
         with self._lock:
-            fresh = self._kept_until is not None and latest.now < self._kept_until
-            if not (mark and mark == self._mark and fresh):
-                self._mark, self._kept_until = mark, later(latest.now, _KEPT_FOR)
-                self._kept = {}
-            return mark, dict(self._kept)
+            fresh = self._cached_until is not None and latest.now < self._cached_until
+            if not (etag and etag == self._etag and fresh):
+                self._etag, self._cached_until = etag, later(latest.now, _KEPT_FOR)
+                self._cached = {}
+            return etag, dict(self._cached)
 
-    def _ask(self, issues: Sequence[IssueRef], mark: str) -> PullsByIssue:
+    def _request(self, issues: Sequence[IssueRef], etag: str) -> PullsByIssue:
+        """Read the issues' pull requests; cache them if the list of the latest has this ETag.
+
+        Without issues which do not exist, or whose pull requests the token may not see.
+        """
         numbers = {f"n{place}": int(issue.key) for place, issue in enumerate(issues)}
         reply = self._graphql.ask(documents.pulls(len(issues)), numbers, Purpose.DISCOVER)
-        told = reply.data["repository"]
-        found = {
-            issue: linked
-            for place, issue in enumerate(issues)
-            if (linked := self._linked(told.get(f"i{place}"))) is not None
-        }
+        found: dict[IssueRef, tuple[LinkedPull, ...]] = {}
+        for place, issue in enumerate(issues):
+            answer = reply.data["repository"].get(f"i{place}")
+            if not answer:
+                continue
+            pulls = convert(answer, IssueWithPulls).closed_by_pull_requests_references
+            if pulls is not None:
+                found[issue] = tuple(
+                    _linked_pull(node, self._translator) for node in pulls.nodes or () if node
+                )
         with self._lock:
-            if mark and self._mark == mark:
-                self._kept |= found
+            if etag and self._etag == etag:
+                self._cached |= found
         return found
 
-    def _linked(self, told: Any) -> tuple[LinkedPull, ...] | None:
-        """None if the issue is not there, or this token may not know."""
-        there = convert(told, IssueWithPulls).closed_by_pull_requests_references if told else None
-        if there is None:
-            return None
-        nodes = there.nodes or ()
-        return tuple(_linked(node, self._translator) for node in nodes if node is not None)
-
     def texts(self, repo: str, branch: str) -> tuple[str, ...]:
-        """Of the open pull requests into this repository that come from that branch."""
+        """Titles and bodies of the open pull requests from `branch` of `repo`'s owner."""
         head = f"{repo.partition('/')[0]}:{branch}"
         listed = self._door.look("/pulls", purpose=Purpose.LOOK, params={"head": head})
         pulls = decode(listed.body, list[RestPull])
         return tuple(f"{pull.title}\n\n{pull.body or ''}" for pull in pulls)
 
 
-def _linked(node: ClosingPull, translator: Translator) -> LinkedPull:
+def _linked_pull(node: ClosingPull, translator: Translator) -> LinkedPull:
     ended_at = node.merged_at or node.closed_at
     fate = _FATES.get(node.state, PullFate.OPEN)
     labels = node.labels.nodes if node.labels else None

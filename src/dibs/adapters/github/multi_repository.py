@@ -1,11 +1,12 @@
-"""Several repositories as one backlog: each issue in its own, all of them searched in their order.
+"""Several repositories as one backlog, searched in the order of the settings.
 
-A number alone names an issue in every one of them, so it is refused. New issues are made in the
-first repository, which is also where the fleet's own log is kept.
+An issue number without a repository may name an issue in each of them, so it is refused. New
+issues are made in the first repository, whose control issue also has the fleet's log.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -20,7 +21,7 @@ from dibs.ports.tracker import Found, FoundThreads, IssueQuery, Standpoint, Trac
 
 
 class SeveralRepositories:
-    """Safe for many threads, as its parts are."""
+    """A tracker over several `GithubTracker`s. Safe for many threads."""
 
     def __init__(self, trackers: Sequence[GithubTracker]) -> None:
         self._trackers = tuple(trackers)
@@ -35,7 +36,8 @@ class SeveralRepositories:
         together = min(tracker.traits.reads_together for tracker in self._trackers)
         return replace(self._traits, reads_together=together)
 
-    def _of(self, issue: IssueRef) -> GithubTracker:
+    def _tracker_of(self, issue: IssueRef) -> GithubTracker:
+        """The tracker of the issue's repository; raises BadReference or NoSuchIssue."""
         if not issue.repo:
             names = " and ".join(self._by_name)
             raise BadReference(str(issue), f"may be an issue in each of {names}")
@@ -50,10 +52,11 @@ class SeveralRepositories:
         taken: list[Issue] = []
         now: ServerTime | None = None
         more = False
-        for tracker in self._from(query):
-            found = tracker.find(self._part(query, tracker, _left(query, taken)))
-            now, more = found.now, found.more or (not _left(query, taken) and bool(found.issues))
-            taken += found.issues[: _left(query, taken)]
+        for tracker in self._trackers_from(query):
+            wanted = _still_wanted(query, taken)
+            found = tracker.find(self._part_for(query, tracker, wanted))
+            now, more = found.now, found.more or (not wanted and bool(found.issues))
+            taken += found.issues[:wanted]
             if more:
                 break
         assert now is not None, "there is at least one repository"
@@ -66,28 +69,29 @@ class SeveralRepositories:
             asked = [
                 place
                 for place, query in enumerate(queries)
-                if tracker in self._from(query) and _left(query, taken[place])
+                if tracker in self._trackers_from(query) and _still_wanted(query, taken[place])
             ]
             parts = [
-                self._part(queries[place], tracker, _left(queries[place], taken[place]))
+                self._part_for(queries[place], tracker, _still_wanted(queries[place], taken[place]))
                 for place in asked
             ]
             for place, found in zip(asked, tracker.find_threads(parts), strict=True):
                 taken[place] += found.threads
-                # Repositories that were not asked any more may have some.
+                # The repositories behind this one were not asked, and may have matching issues.
                 last = tracker is self._trackers[-1]
-                more = found.more or (not last and not _left(queries[place], taken[place]))
+                more = found.more or (not last and not _still_wanted(queries[place], taken[place]))
                 wanted = tuple(taken[place][queries[place].skip :])
                 answers[place] = FoundThreads(wanted, found.now, more)
         return tuple(answer for answer in answers if answer is not None)
 
-    def _from(self, query: IssueQuery) -> tuple[GithubTracker, ...]:
+    def _trackers_from(self, query: IssueQuery) -> tuple[GithubTracker, ...]:
+        """The trackers to search: all, or from the repository of `query.after` on."""
         if query.after is None:
             return self._trackers
-        return self._trackers[self._trackers.index(self._of(query.after)) :]
+        return self._trackers[self._trackers.index(self._tracker_of(query.after)) :]
 
-    def _part(self, query: IssueQuery, tracker: GithubTracker, left: int) -> IssueQuery:
-        """What is asked of one repository: at least one, to see whether there is more."""
+    def _part_for(self, query: IssueQuery, tracker: GithubTracker, left: int) -> IssueQuery:
+        """The query for a repository: for at least one issue, to see whether any is left."""
         here = query.after is not None and query.after.repo == tracker.traits.repo
         return replace(query, skip=0, limit=max(1, left), after=query.after if here else None)
 
@@ -100,7 +104,7 @@ class SeveralRepositories:
     def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
         found: dict[IssueRef, Thread] = {}
         for tracker in self._trackers:
-            mine = [issue for issue in issues if self._of(issue) is tracker]
+            mine = [issue for issue in issues if self._tracker_of(issue) is tracker]
             if mine:
                 found |= tracker.read_many(mine)
         return {issue: found[issue] for issue in issues if issue in found}
@@ -108,35 +112,37 @@ class SeveralRepositories:
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         found: dict[IssueRef, tuple[LinkedPull, ...]] = {}
         for tracker in self._trackers:
-            found |= tracker.pulls_of([one for one in issues if self._of(one) is tracker])
+            found |= tracker.pulls_of(
+                [issue for issue in issues if self._tracker_of(issue) is tracker]
+            )
         return found
 
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
-        """The pull requests into that repository, or into the first if it is none of ours."""
+        """The pull requests into `repo`, or into the first repository if `repo` is not ours."""
         tracker = self._by_name.get(repo, self._trackers[0])
         return tracker.pull_texts(repo, branch)
 
     # One issue
 
     def read(self, issue: IssueRef) -> Thread:
-        return self._of(issue).read(issue)
+        return self._tracker_of(issue).read(issue)
 
     def create(self, draft: Draft) -> Issue:
         return self._trackers[0].create(draft)
 
     def comment(self, issue: IssueRef, body: str) -> Comment:
-        return self._of(issue).comment(issue, body)
+        return self._tracker_of(issue).comment(issue, body)
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
-        return self._of(issue).edit_comment(issue, comment, body)
+        return self._tracker_of(issue).edit_comment(issue, comment, body)
 
     def edit_labels(
         self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
     ) -> None:
-        self._of(issue).edit_labels(issue, add=add, remove=remove)
+        self._tracker_of(issue).edit_labels(issue, add=add, remove=remove)
 
     def close(self, issue: IssueRef) -> None:
-        self._of(issue).close(issue)
+        self._tracker_of(issue).close(issue)
 
     def apply(
         self,
@@ -146,7 +152,9 @@ class SeveralRepositories:
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
     ) -> Thread:
-        return self._of(issue).apply(issue, effects, if_unchanged=if_unchanged, reached=reached)
+        return self._tracker_of(issue).apply(
+            issue, effects, if_unchanged=if_unchanged, reached=reached
+        )
 
     # All of them
 
@@ -155,24 +163,25 @@ class SeveralRepositories:
             tracker.prepare(labels)
 
     def flaws(self) -> tuple[str, ...]:
-        return self._all(lambda tracker: tracker.flaws())
+        return tuple(flaw for tracker in self._trackers for flaw in tracker.flaws())
 
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
-        missing = self._all(lambda tracker: tracker.missing_labels(labels))
-        return tuple(dict.fromkeys(missing))
-
-    def _all(self, told: Callable[[GithubTracker], tuple[str, ...]]) -> tuple[str, ...]:
-        return tuple(one for tracker in self._trackers for one in told(tracker))
+        missing = (tracker.missing_labels(labels) for tracker in self._trackers)
+        return tuple(dict.fromkeys(chain.from_iterable(missing)))
 
     def login(self) -> str | None:
         return self._trackers[0].login()
 
     def standpoint(self) -> Standpoint:
-        """The worst of them."""
-        told = [tracker.standpoint() for tracker in self._trackers]
-        worst = next((one for one in told if one.may_write is False), told[0])
-        return replace(worst, doubt=next((one.doubt for one in told if one.doubt), ""))
+        """Of the first repository without write access for us, or of the first of all.
+
+        With the first doubt of any repository.
+        """
+        standpoints = [tracker.standpoint() for tracker in self._trackers]
+        worst = next((point for point in standpoints if point.may_write is False), standpoints[0])
+        return replace(worst, doubt=next((point.doubt for point in standpoints if point.doubt), ""))
 
 
-def _left(query: IssueQuery, taken: Sequence[object]) -> int:
+def _still_wanted(query: IssueQuery, taken: Sequence[object]) -> int:
+    """How many more issues the query wants, including the issues to skip."""
     return query.skip + query.limit - len(taken)

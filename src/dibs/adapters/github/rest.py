@@ -1,29 +1,29 @@
-"""The tracker's whole port over REST: one request for each thing, several for a reading.
+"""One repository's issues, comments and labels over REST.
 
-Used for everything that REST does in one request, and for all the rest too where GraphQL is not
-there or its budget is spent. A reading takes the comments first and the issue last, so that a list
-of comments which is shorter than the issue's count is known to be incomplete; its time is that of
-the comments, since a lease that was renewed meanwhile must not look expired.
+`OverRest` is the tracker's whole port: most calls take one request, a reading of an issue several.
+It does everything that REST does in one request, and everything if GraphQL is missing or its
+budget is spent. A reading fetches the comments first and the issue last, so that a list of comments
+which is shorter than the issue's count shows that it is incomplete. The time of a reading is the
+time of the comments, since a lease that was renewed after them must not look expired.
 
-Lists of issues over REST: the cheapest way to look for work, since an unchanged list is free.
+`Listing` searches lists of issues: the cheapest way to look for work, since an unchanged list is
+free. GitHub returns a list in pages and gives the address of the next page. An issue that leaves
+the list moves all later issues forward. So a search that continues behind an issue begins on the
+page where the issue was, and goes back until it is before the issue's position. Pull requests are
+in these lists too, and are left out.
 
-GitHub hands out a list in pages and tells where the next one is. An issue that leaves the list
-moves all behind it forward, so a search that goes on behind an issue looks for where that issue
-would stand now, and begins near where it stood. Pull requests are listed too, and left out.
+`Pages` reads a list to its end, as it was at one moment. GitHub counts pages from the front. An
+entry that is deleted moves all later entries forward, so a walk may miss an entry that was there
+all the time, although the list's count agrees with the number of entries seen. So a walk of several
+pages counts only if all pages but the last are the same when they are requested again, which is
+free. This is a proof: a deleted entry never comes back, and a new entry goes to the end, so a page
+that is the same twice was the same all the time between. All pages but the last stood still while
+the last was read, and together they are the list of that moment. It is also a proof if every page
+is still the reply that was cached before the walk began. Any deletion or addition costs another
+round or the proof, never an entry.
 
-Lists in pages over REST: walked to their end, and as they were at one moment.
-
-GitHub counts pages from the front. What is deleted on one moves all behind it forward, so that a
-walk may miss an entry that was there all the time, while the list's count agrees with what was
-seen. So a walk of several pages counts only if all but the last are the same when they are asked
-for again, which is free. That is a proof: an entry that was deleted never comes back and a new one
-goes to the end, so a page that is the same twice was the same all the time between; all pages but
-the last stood still while the last was read, and together they are the list of that moment. It is a
-proof too if every page is still the one that was kept before the walk began. What is deleted or
-added otherwise, also both, costs another round or the verdict, and never an entry.
-
-A reply that says "unchanged" says nothing of further pages. A page that was full and the last one
-is therefore asked for anew.
+A reply that says "unchanged" does not tell whether there is a next page by now. A full last page is
+therefore requested again without its ETag.
 """
 
 import threading
@@ -34,7 +34,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct, field
 
-from dibs.adapters.github.cache import Known
+from dibs.adapters.github.cache import IdCache
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.replies import Reply
 from dibs.adapters.github.repository import RepositoryDoor, disabled, issue_number
@@ -49,10 +49,10 @@ from dibs.adapters.github.shapes import (
     rest_login,
     whole_second,
 )
-from dibs.adapters.github.trust import Believing, Judging
-from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted, Unavailable
+from dibs.adapters.github.trust import Judging, WriterTrust
+from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted
 from dibs.core.granter import CONTROL_LABEL
-from dibs.core.ids import IssueRef, LocalTime, ServerTime
+from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Thread
 from dibs.core.labels import LabelLook
 from dibs.ports.tracker import Found, IssueQuery
@@ -62,7 +62,7 @@ _ROUNDS = 4
 _MOST_PAGES = 1000
 
 Ask = Callable[[str, Mapping[str, str] | None, bool], Reply]
-"""A path or GitHub's own address, its parameters, and whether it must be sent anew."""
+"""A GET of a path or of GitHub's own address, with parameters; True: without the cached ETag."""
 
 
 class _WatchedPage(Struct, frozen=True):
@@ -71,45 +71,53 @@ class _WatchedPage(Struct, frozen=True):
     reply: Reply
 
 
-class Listed(Struct, frozen=True):
+class ListedPages(Struct, frozen=True):
     bodies: tuple[bytes, ...]
     now: ServerTime
-    """The server's time at which the list was this."""
+    """The server's time at which the list had these pages."""
     whole: bool
-    """False if it had no end, or never stood still."""
+    """False if the list was too long, or if a page changed during the walk."""
 
 
 class Pages:
-    """Safe for many threads."""
+    """Reads lists page by page. Safe for many threads."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def listed(self, ask: Ask, path: str, params: Mapping[str, str]) -> Listed:
+    def listed(self, ask: Ask, path: str, params: Mapping[str, str]) -> ListedPages:
+        """All pages as they were at one moment; walked at most four times for the proof."""
         for _ in range(_ROUNDS - 1):
-            listed = self._once(ask, path, params)
+            listed = self._walk_and_prove(ask, path, params)
             if listed.whole:
                 return listed
-        return self._once(ask, path, params)
+        return self._walk_and_prove(ask, path, params)
 
-    def _once(self, ask: Ask, path: str, params: Mapping[str, str]) -> Listed:
+    def _walk_and_prove(self, ask: Ask, path: str, params: Mapping[str, str]) -> ListedPages:
+        """Walk the list once. For the proof see the module's docstring."""
         started = self._transport.clock.now()
-        pages, ended = self._walked(ask, path, params)
+        pages, ended = self._walk(ask, path, params)
         first, last = pages[0].reply, pages[-1].reply
         bodies = tuple(page.reply.body for page in pages)
-        if ended and all(_kept_before(started, page.reply) for page in pages):
-            return Listed(bodies, first.now, whole=True)
-        whole = ended and all(_same(ask, page) for page in pages[:-1])
-        return Listed(bodies, last.now, whole=whole)
+        cached = all(
+            page.reply.kept_at is not None and page.reply.kept_at < started for page in pages
+        )
+        if ended and cached:
+            return ListedPages(bodies, first.now, whole=True)
+        whole = ended and all(
+            ask(page.path, page.params, False).body == page.reply.body for page in pages[:-1]
+        )
+        return ListedPages(bodies, last.now, whole=whole)
 
     def every(self, ask: Ask, path: str, params: Mapping[str, str]) -> tuple[bytes, ...]:
-        """All pages, where nothing is decided by what a walk misses."""
-        pages, _ = self._walked(ask, path, params)
+        """The bodies of all pages, for lists where a missed entry does no harm."""
+        pages, _ = self._walk(ask, path, params)
         return tuple(page.reply.body for page in pages)
 
-    def _walked(
+    def _walk(
         self, ask: Ask, path: str, params: Mapping[str, str] | None
     ) -> tuple[list[_WatchedPage], bool]:
+        """The pages, and whether the walk reached the end of the list."""
         pages: list[_WatchedPage] = []
         while len(pages) < _MOST_PAGES:
             pages.append(_WatchedPage(path, params, whole_page(ask, path, params)))
@@ -121,51 +129,42 @@ class Pages:
 
 
 def whole_page(ask: Ask, path: str, params: Mapping[str, str] | None) -> Reply:
-    """The page, and where the next one is if there is one by now."""
+    """The page, with the address of the next page if the list has a next page by now.
+
+    A full, unchanged last page is requested again without the ETag: see the module.
+    """
     reply = ask(path, params, False)
-    outgrown = reply.unchanged and reply.next_page is None and _is_full(reply.body)
-    return ask(path, params, True) if outgrown else reply
-
-
-def _is_full(body: bytes) -> bool:
-    try:
-        return len(msgspec.json.decode(body, type=list[msgspec.Raw])) >= PAGE
-    except msgspec.MsgspecError as flaw:
-        raise Unavailable(f"GitHub answered something that it never does: {flaw}") from flaw
-
-
-def _kept_before(started: LocalTime, reply: Reply) -> bool:
-    return reply.kept_at is not None and reply.kept_at < started
-
-
-def _same(ask: Ask, page: _WatchedPage) -> bool:
-    return ask(page.path, page.params, False).body == page.reply.body
+    if reply.unchanged and reply.next_page is None:
+        entries = decode(reply.body, list[msgspec.Raw])
+        if len(entries) >= PAGE:
+            return ask(path, params, True)
+    return reply
 
 
 _MOST_LISTS = 64
-_MOST_PLACES = 64
+_MOST_RETURNED = 64
 _MOST_LISTED_PAGES = 10_000
 _MOST = 2**31 - 1
-"""The highest number: GraphQL takes no more."""
+"""The highest issue number that GraphQL takes."""
 
-_Kind = tuple[tuple[str, ...], bool]
+_ListKey = tuple[tuple[str, ...], bool]
+"""The labels of a list, and whether closed issues are in it."""
 Position = tuple[ServerTime, int]
 """When an issue was made, and its number: the order of every list."""
 
 
-class _List(Struct):
-    """One list as far as it was walked: where its pages begin, and what was handed out from which.
-
-    The addresses are GitHub's own, and the first page has none.
-    """
+class _ListState(Struct):
+    """The pages of a list, as far as they were walked."""
 
     addresses: list[str] = field(default_factory=list)
-    places: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    """GitHub's own addresses of the pages; the first page has none, so page 1 is at index 0."""
+    page_of: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    """By number of an issue that was returned: the page it was on."""
 
-    def begins(self, page: int, at: str) -> None:
-        """What was known of the pages behind it holds only if it begins where it did."""
-        if self.addresses[page - 1 : page] != [at]:
-            self.addresses[page - 1 :] = [at]
+    def note_address(self, page: int, address: str) -> None:
+        """Record a page's address; a new address drops the addresses of all later pages."""
+        if self.addresses[page - 1 : page] != [address]:
+            self.addresses[page - 1 :] = [address]
 
 
 class _ListedPage(Struct, frozen=True):
@@ -174,52 +173,58 @@ class _ListedPage(Struct, frozen=True):
     """In order, pull requests among them."""
     now: ServerTime
     following: str | None
-    """Where the next one is."""
+    """The address of the next page."""
 
     def begins_behind(self, position: Position) -> bool:
         return not self.shapes or position_of(self.shapes[0]) > position
 
 
 class Listing:
-    """The lists of one repository."""
+    """Searches the lists of a repository's issues. Safe for many threads."""
 
-    def __init__(self, transport: Transport, translator: Translator, known: Known) -> None:
+    def __init__(self, transport: Transport, translator: Translator, ids: IdCache) -> None:
         self._transport = transport
         self._translator = translator
-        self._known = known
+        self._ids = ids
         self._path = f"/repos/{translator.repository}/issues"
-        self._lists: OrderedDict[_Kind, _List] = OrderedDict()
+        self._lists: OrderedDict[_ListKey, _ListState] = OrderedDict()
         self._lock = threading.Lock()
 
     def find(self, query: IssueQuery, after: Position | None = None) -> Found:
-        """`after`: where `query.after` stands in every list."""
+        """`after`: the position of `query.after`, which is the same in every list."""
         taken: list[Issue] = []
-        left_out = 0
-        for page, shape in self._walk(query, after):
-            if shape is None:
-                continue
-            if left_out < query.skip:
-                left_out += 1
-            elif len(taken) < query.limit:
-                taken.append(self._translator.rest_issue(shape))
-                self._remember(query, shape.number, page.number)
-            else:
-                return Found(tuple(taken), page.now, more=True)
-        return Found(tuple(taken), page.now)
-
-    def _walk(
-        self, query: IssueQuery, after: Position | None
-    ) -> Iterator[tuple[_ListedPage, RestIssue | None]]:
-        """What matches, page by page, and nothing at the end of each page."""
+        skipped = 0
         for page in self._pages(query, after):
             for shape in page.shapes:
-                behind = after is None or position_of(shape) > after
-                if behind and self._matches(shape, query):
-                    yield page, shape
-            yield page, None
+                if not _matches(shape, query, after):
+                    continue
+                if skipped < query.skip:
+                    skipped += 1
+                elif len(taken) < query.limit:
+                    taken.append(self._translator.rest_issue(shape))
+                    state = self._state(query)
+                    with self._lock:
+                        state.page_of[shape.number] = page.number
+                        state.page_of.move_to_end(shape.number)
+                        while len(state.page_of) > _MOST_RETURNED:
+                            state.page_of.popitem(last=False)
+                else:
+                    return Found(tuple(taken), page.now, more=True)
+        return Found(tuple(taken), page.now)
 
     def _pages(self, query: IssueQuery, after: Position | None) -> Iterator[_ListedPage]:
-        page = self._page(query, *self._entry(query))
+        """The pages from the position `after` to the end of the list.
+
+        Begins at the page that `query.after` was on when it was returned, or else at the first, and
+        goes back while the page begins behind `after`.
+        """
+        number, address = 0, None
+        if query.after is not None:
+            state = self._state(query)
+            with self._lock:
+                number = state.page_of.get(int(query.after.key), 0)
+            number, address = self._address(query, number)
+        page = self._page(query, number, address)
         while page.number > 0 and (after is None or page.begins_behind(after)):
             page = self._page(query, *self._address(query, page.number - 1))
         yield page
@@ -228,70 +233,45 @@ class Listing:
             yield page
 
     def _page(self, query: IssueQuery, number: int, address: str | None) -> _ListedPage:
-        parameters = _parameters(query) if address is None else None
-        reply = whole_page(self._ask, address or self._path, parameters)
+        reply = whole_page(
+            lambda path, params, fresh: self._transport.rest(
+                "GET",
+                path,
+                purpose=Purpose.DISCOVER,
+                params=params,
+                conditional=True,
+                fresh=fresh,
+            ),
+            address or self._path,
+            _parameters(query) if address is None else None,
+        )
         shapes = sorted(decode(reply.body, list[RestIssue]), key=position_of)
         for shape in shapes:
             if shape.pull_request is None:
-                self._known.saw_issue(shape)
+                self._ids.saw_issue(shape)
         following = self._transport.follow(reply)
         if following is not None:
-            listed = self._list(query)
+            state = self._state(query)
             with self._lock:
-                listed.begins(number + 1, following)
+                state.note_address(number + 1, following)
         return _ListedPage(number, shapes, reply.now, following)
 
-    def _ask(self, address: str, parameters: Mapping[str, str] | None, fresh: bool) -> Reply:  # noqa: FBT001
-        return self._transport.rest(
-            "GET",
-            address,
-            purpose=Purpose.DISCOVER,
-            params=parameters,
-            conditional=True,
-            fresh=fresh,
-        )
-
-    def _matches(self, shape: RestIssue, query: IssueQuery) -> bool:
-        """The server filtered by most of it; and the control issue is no work."""
-        if shape.pull_request is not None:
-            return False
-        return carries({label_name(label) for label in shape.labels}, query) and (
-            query.closed_too or shape.state == "open"
-        )
-
-    # Where we were
-
-    def _list(self, query: IssueQuery) -> _List:
-        kind = (tuple(sorted(folded(label) for label in query.labels)), query.closed_too)
+    def _state(self, query: IssueQuery) -> _ListState:
+        """The state of the query's list; of all lists, the 64 used last are kept."""
+        key = (tuple(sorted(folded(label) for label in query.labels)), query.closed_too)
         with self._lock:
-            listed = self._lists.setdefault(kind, _List())
-            self._lists.move_to_end(kind)
+            state = self._lists.setdefault(key, _ListState())
+            self._lists.move_to_end(key)
             while len(self._lists) > _MOST_LISTS:
                 self._lists.popitem(last=False)
-            return listed
-
-    def _entry(self, query: IssueQuery) -> tuple[int, str | None]:
-        """The page that the issue was on when it was handed out; the first if nobody knows."""
-        if query.after is None:
-            return 0, None
-        listed = self._list(query)
-        with self._lock:
-            place = listed.places.get(int(query.after.key), 0)
-        return self._address(query, place)
+            return state
 
     def _address(self, query: IssueQuery, page: int) -> tuple[int, str | None]:
-        listed = self._list(query)
+        """The number and address of the page, or of the last earlier page with an address."""
+        state = self._state(query)
         with self._lock:
-            known = min(page, len(listed.addresses))
-            return known, listed.addresses[known - 1] if known else None
-
-    def _remember(self, query: IssueQuery, number: int, page: int) -> None:
-        listed = self._list(query)
-        with self._lock:
-            listed.places[number] = page
-            listed.places.move_to_end(number)
-            while len(listed.places) > _MOST_PLACES:
-                listed.places.popitem(last=False)
+            number = min(page, len(state.addresses))
+            return number, state.addresses[number - 1] if number else None
 
 
 def position_of(shape: RestIssue) -> Position:
@@ -299,7 +279,7 @@ def position_of(shape: RestIssue) -> Position:
 
 
 def carries(labels: set[str], query: IssueQuery) -> bool:
-    """Whether an issue with these labels is asked for."""
+    """Whether an issue with these labels is asked for; the control issue never is."""
     carried = {folded(label) for label in labels}
     return (
         carried.issuperset(folded(label) for label in query.labels)
@@ -308,20 +288,30 @@ def carries(labels: set[str], query: IssueQuery) -> bool:
     )
 
 
+def _matches(shape: RestIssue, query: IssueQuery, after: Position | None) -> bool:
+    """Whether the query asks for the issue; GitHub filtered the list by most of the query."""
+    if shape.pull_request is not None or (after is not None and position_of(shape) <= after):
+        return False
+    return carries({label_name(label) for label in shape.labels}, query) and (
+        query.closed_too or shape.state == "open"
+    )
+
+
 def _parameters(query: IssueQuery) -> dict[str, str]:
+    """The parameters of the first page of the query's list."""
     parameters = {
         "state": "all" if query.closed_too else "open",
         "sort": "created",
         "direction": "asc",
         "per_page": str(PAGE),
     }
-    # A comma would part the label in two there; it is looked at here in any case.
+    # GitHub would split a label at a comma; `carries` checks every label here in any case.
     labels = sorted(label for label in query.labels if "," not in label)
     return {**parameters, "labels": ",".join(labels)} if labels else parameters
 
 
 def number_of(issue: IssueRef) -> int | None:
-    """The issue's number; None if its key is none, and then GitHub has no such issue."""
+    """The issue's number; None if the key is no number that GitHub can have."""
     key = issue.key
     number = int(key) if key.isascii() and key.isdigit() and len(key) <= len(str(_MOST)) else None
     return number if number is not None and number <= _MOST else None
@@ -334,24 +324,24 @@ _REFUSED_CONTENT = 422
 
 
 class OverRest:
-    """One repository's issues."""
+    """A repository's issues, comments and labels over REST. Safe for many threads."""
 
     def __init__(
         self,
         transport: Transport,
         translator: Translator,
-        known: Known,
+        ids: IdCache,
         looks: Mapping[str, LabelLook],
         door: RepositoryDoor,
-        believing: Believing,
+        trust: WriterTrust,
     ) -> None:
         self._transport = transport
         self._translator = translator
-        self._known = known
+        self._ids = ids
         self._looks = {folded(name): look for name, look in looks.items()}
-        self._listing = Listing(transport, translator, known)
+        self._listing = Listing(transport, translator, ids)
         self._pages = Pages(transport)
-        self._believing = believing
+        self._trust = trust
         self.door = door
 
     # Reading
@@ -360,15 +350,16 @@ class OverRest:
         return self._listing.find(query, self.position(query.after))
 
     def position(self, after: IssueRef | None) -> Position | None:
+        """The issue's place in every list; reads an issue which is not in the cache."""
         if after is None:
             return None
         number = self.number(after)
-        known = self._known.issue(number)
-        if known is None:
+        cached = self._ids.issue(number)
+        if cached is None:
             self.issue(after, Purpose.DISCOVER)
-            known = self._known.issue(number)
-        assert known is not None, "what was just read is known"
-        return known.created_at, number
+            cached = self._ids.issue(number)
+        assert cached is not None, "what was just read is known"
+        return cached.created_at, number
 
     def read(self, issue: IssueRef, judging: Judging) -> Thread:
         comments, now, all_pages = self.comments(issue, judging)
@@ -378,7 +369,10 @@ class OverRest:
     def comments(
         self, issue: IssueRef, judging: Judging
     ) -> tuple[tuple[Comment, ...], ServerTime, bool]:
-        """The comments in the server's order as they were at one time, and if those are all."""
+        """The comments in the server's order, as they were at one time; that time; if all of them.
+
+        Not all if the list never stood still, or if a mark has no verdict.
+        """
         number, found = self.number(issue), dict[int, Comment]()
         listed = self._pages.listed(
             lambda path, params, fresh: self.door.about(
@@ -389,7 +383,7 @@ class OverRest:
         )
         for body in listed.bodies:
             for shape in decode(body, list[RestComment]):
-                self._known.saw_comment(shape, number)
+                self._ids.saw_comment(shape, number)
                 found[shape.id] = self._translator.rest_comment(shape)
         comments, judged = judging.comments(in_order(found), issue)
         return comments, listed.now, listed.whole and judged
@@ -397,20 +391,24 @@ class OverRest:
     def issue(self, issue: IssueRef, purpose: Purpose) -> tuple[RestIssue, ServerTime]:
         reply = self.door.about(issue, "GET", f"/issues/{self.number(issue)}", purpose=purpose)
         shape = self.door.insist_on(issue, decode(reply.body, RestIssue))
-        self._known.saw_issue(shape)
+        self._ids.saw_issue(shape)
         return shape, reply.now
 
     def tally(self, labels: Sequence[str], *, closed_too: bool) -> Mapping[str, int]:
-        """Walks every list to its end: pull requests are among them, so no count can be trusted."""
-        return {label: self._count(label, closed_too=closed_too) for label in labels}
+        """Count the issues with each label, by a walk to the end of each list.
 
-    def _count(self, label: str, *, closed_too: bool) -> int:
-        everything = IssueQuery((label,), limit=_MOST_PAGES * 100, closed_too=closed_too)
-        return len(self.find(everything).issues)
+        GitHub's own counts would include pull requests.
+        """
+        counts: dict[str, int] = {}
+        for label in labels:
+            everything = IssueQuery((label,), limit=_MOST_PAGES * 100, closed_too=closed_too)
+            counts[label] = len(self.find(everything).issues)
+        return counts
 
     def control_issue(self, judging: Judging) -> RestIssue | None:
-        """The lowest number by somebody whose word counts; also a closed one: that somebody closed
-        it must not change who grants.
+        """The control issue with the lowest number whose author counts, open or closed.
+
+        To close the issue must not change who grants.
         """
         parameters = {**_PAGE, "labels": CONTROL_LABEL, "state": "all"}
         bodies = self._pages.every(
@@ -426,12 +424,12 @@ class OverRest:
         )
         if number is None:
             return None
-        self._known.saw_issue(found[number])
+        self._ids.saw_issue(found[number])
         return found[number]
 
     def believes(self, shape: RestIssue, purpose: Purpose) -> bool:
-        """Whether its author's word counts."""
-        judging = self._believing.judging(purpose)
+        """Whether marks of the issue's author count."""
+        judging = self._trust.judging(purpose)
         return bool(judging.author(rest_login(shape.user), associated=self._associated(shape)))
 
     def _associated(self, shape: RestIssue) -> bool:
@@ -443,6 +441,7 @@ class OverRest:
         )
 
     def number(self, issue: IssueRef) -> int:
+        """Raises NoSuchIssue for an issue of another repository, or without a valid number."""
         number = number_of(issue)
         if number is None or issue.repo != self._translator.repository:
             raise NoSuchIssue(issue)
@@ -454,16 +453,17 @@ class OverRest:
         return self._translator.rest_issue(self.make(draft))
 
     def make(self, draft: Draft) -> RestIssue:
+        """Make an issue; raises NotPermitted if GitHub left out the labels."""
         wanted = {"title": draft.title, "body": draft.body, "labels": sorted(draft.labels)}
         reply = self.door.ask("POST", "/issues", purpose=Purpose.FINISH, wanted=wanted)
         if reply.status == _GONE:
             raise disabled(self.door.name)
         self.door.insist_done(reply, "POST", "/issues")
         made = decode(reply.body, RestIssue)
-        self._known.saw_issue(made)
+        self._ids.saw_issue(made)
         carried = {folded(label_name(label)) for label in made.labels}
         if not carried.issuperset(folded(label) for label in draft.labels):
-            # GitHub drops labels in silence where the account may not put them on.
+            # GitHub silently drops labels that the account may not add.
             raise NotPermitted(
                 f"{self._translator.ref(made.number)} was made, but without its labels: this "
                 "account may not put any on; it needs write access to the repository"
@@ -473,43 +473,39 @@ class OverRest:
     def comment(self, issue: IssueRef, body: str, purpose: Purpose) -> Comment:
         number = self.number(issue)
         path = f"/issues/{number}/comments"
-        with self._known.saying(number, [body], self._transport.clock.now()):
+        with self._ids.writing_cards(number, [body], self._transport.clock.now()):
             reply = self.door.about(issue, "POST", path, purpose=purpose, wanted={"body": body})
         shape = decode(reply.body, RestComment)
         self.door.insist_said_on(issue, shape.issue_url)
-        self._known.saw_comment(shape, number)
+        self._ids.saw_comment(shape, number)
         return self._translator.rest_comment(shape)
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
         number = self.number(issue)
-        known = self._known.comment(comment)
-        if known is None or known.number != number:
-            self._insist_on_comment(issue, comment)
         path = f"/issues/comments/{comment}"
-        with self._known.saying(number, [body], self._transport.clock.now()):
+        cached = self._ids.comment(comment)
+        if cached is None or cached.number != number:
+            # GitHub edits a comment by its id alone, so check first that it is on this issue.
+            reply = self.door.ask("GET", path, purpose=Purpose.HOLD)
+            if reply.status in (404, _GONE):
+                raise self.no_such_comment(issue, comment)
+            self.door.permitted(reply, "GET", path, issue)
+            shape = decode(reply.body, RestComment)
+            if issue_number(shape.issue_url) != number:
+                raise self.no_such_comment(issue, comment)
+        with self._ids.writing_cards(number, [body], self._transport.clock.now()):
             reply = self.door.ask("PATCH", path, purpose=Purpose.HOLD, wanted={"body": body})
             if reply.status in (404, _GONE):
                 raise self.no_such_comment(issue, comment)
             self.door.permitted(reply, "PATCH", path, issue)
         shape = decode(reply.body, RestComment)
         self.door.insist_said_on(issue, shape.issue_url)
-        self._known.saw_comment(shape, number)
+        self._ids.saw_comment(shape, number)
         return self._translator.rest_comment(shape)
 
-    def _insist_on_comment(self, issue: IssueRef, comment: int) -> None:
-        """A comment is edited by its number alone, so first of all: is it this issue's?"""
-        path = f"/issues/comments/{comment}"
-        reply = self.door.ask("GET", path, purpose=Purpose.HOLD)
-        if reply.status in (404, _GONE):
-            raise self.no_such_comment(issue, comment)
-        self.door.permitted(reply, "GET", path, issue)
-        shape = decode(reply.body, RestComment)
-        if issue_number(shape.issue_url) != self.number(issue):
-            raise self.no_such_comment(issue, comment)
-
     def no_such_comment(self, issue: IssueRef, comment: int) -> NoSuchComment:
-        """Raises NoSuchIssue or IssueMoved instead if that is why."""
-        self._known.forget_comment(comment)
+        """The error to raise; itself raises NoSuchIssue or IssueMoved if the issue is gone."""
+        self._ids.forget_comment(comment)
         self.issue(issue, Purpose.HOLD)
         return NoSuchComment(issue, comment)
 
@@ -519,15 +515,14 @@ class OverRest:
             reply = self.door.about(
                 issue, "POST", path, purpose=Purpose.FINISH, wanted={"labels": list(add)}
             )
-            self._known.saw_labels(decode(reply.body, list[RestLabel]))
+            self._ids.saw_labels(decode(reply.body, list[RestLabel]))
         for label in remove:
-            self._remove(issue, f"{path}/{quote(label, safe='')}")
-
-    def _remove(self, issue: IssueRef, path: str) -> None:
-        reply = self.door.ask("DELETE", path, purpose=Purpose.FINISH)
-        self.door.permitted(reply, "DELETE", path, issue)
-        if reply.status in (404, _GONE) and _NO_SUCH_LABEL not in reply.message.lower():
-            self.issue(issue, Purpose.FINISH)  # not the label, or not the issue: the latter raises
+            label_path = f"{path}/{quote(label, safe='')}"
+            reply = self.door.ask("DELETE", label_path, purpose=Purpose.FINISH)
+            self.door.permitted(reply, "DELETE", label_path, issue)
+            if reply.status in (404, _GONE) and _NO_SUCH_LABEL not in reply.message.lower():
+                # Either the label or the issue is missing; a missing issue raises here.
+                self.issue(issue, Purpose.FINISH)
 
     def close(self, issue: IssueRef) -> None:
         path = f"/issues/{self.number(issue)}"
@@ -540,17 +535,18 @@ class OverRest:
     def labels(self) -> list[RestLabel]:
         bodies = self._pages.every(self._looking(Purpose.LOOK), "/labels", _PAGE)
         listed = [label for body in bodies for label in decode(body, list[RestLabel])]
-        self._known.saw_labels(listed)
+        self._ids.saw_labels(listed)
         return listed
 
-    def prepare(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """Makes those that are missing, and says which."""
-        there = {folded(label.name) for label in self.labels()}
-        missing = {folded(name): name for name in labels if folded(name) not in there}
-        return tuple(name for name in missing.values() if self.make_label(name))
+    def prepare(self, labels: Sequence[str]) -> None:
+        """Make the labels which the repository does not have."""
+        existing = {folded(label.name) for label in self.labels()}
+        missing = {folded(name): name for name in labels if folded(name) not in existing}
+        for name in missing.values():
+            self.make_label(name)
 
     def make_label(self, name: str) -> bool:
-        """False if it was there already."""
+        """Make the label; False if the repository already has the label."""
         look = self._looks.get(folded(name), LabelLook())
         reply = self._transport.rest(
             "POST",
@@ -563,10 +559,10 @@ class OverRest:
             if "already_exists" not in reply.message and "already exists" not in reply.message:
                 raise NotPermitted(f"GitHub makes no label {name!r}: {reply.message}")
             return False
-        self._known.saw_labels([decode(reply.body, RestLabel)])
+        self._ids.saw_labels([decode(reply.body, RestLabel)])
         return True
 
 
 def in_order(comments: Mapping[int, Comment]) -> tuple[Comment, ...]:
-    """By the server's time and its ids: timestamps are whole seconds, and two may be the same."""
-    return tuple(sorted(comments.values(), key=lambda one: (one.created_at, one.id)))
+    """By the server's time, then by id: timestamps are whole seconds, and two may be the same."""
+    return tuple(sorted(comments.values(), key=lambda comment: (comment.created_at, comment.id)))

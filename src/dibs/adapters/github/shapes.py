@@ -1,12 +1,11 @@
-"""GitHub's answers as it spells them, over REST and over GraphQL: only the fields that are used.
+"""GitHub's JSON as Structs, over REST and over GraphQL, and their translation to the core's values.
 
-What they mean to the protocol is `translating`'s; nothing here decides anything.
+The Structs have only the fields that dibs uses, under GitHub's names.
 
-From GitHub's shapes to the core's values: whose word counts, and how labels are spelt.
-
-Everybody who reads a repository has to come to the same verdict, so the rules are few: a comment
-counts by a list of logins where one is set, and else, until `believing` has looked, by its author's
-association with the repository; a label is the one that the settings name, whatever its capitals.
+`Translator` makes `Issue` and `Comment` of them. All readers of a repository must come to the same
+verdict, so the rules are few. A comment counts if `[github] trusted` names its author; without that
+setting, if the author's association with the repository is OWNER, MEMBER or COLLABORATOR, until
+`trust` has looked the author up. A label is spelt as in the settings, since GitHub ignores case.
 """
 
 from collections.abc import Collection, Iterable
@@ -64,7 +63,7 @@ class RestIssue(msgspec.Struct, frozen=True):
     assignees: list[RestUser] | None = None
     author_association: str = "NONE"
     pull_request: dict[str, Any] | None = None
-    """There if it is a pull request: those are listed among the issues."""
+    """Present if this is a pull request: GitHub lists pull requests among the issues."""
     locked: bool = False
     repository_url: str = ""
 
@@ -103,7 +102,7 @@ class RestRepository(msgspec.Struct, frozen=True):
     archived: bool = False
     has_issues: bool = True
     permissions: RestPermissions | None = None
-    """Not told to everybody: an App's token has none."""
+    """Missing for some tokens: an App's token gets none."""
     owner: RestOwner = RestOwner()
 
 
@@ -162,7 +161,7 @@ class NamedRepository(msgspec.Struct, frozen=True, rename="camel"):
     name_with_owner: str
 
 
-class LinkedPull(msgspec.Struct, frozen=True):
+class LinkedPullNode(msgspec.Struct, frozen=True):
     number: int
     state: str
     repository: NamedRepository
@@ -170,11 +169,11 @@ class LinkedPull(msgspec.Struct, frozen=True):
 
 
 class LinkedPulls(msgspec.Struct, frozen=True):
-    nodes: list[LinkedPull | None] | None = None
+    nodes: list[LinkedPullNode | None] | None = None
 
 
 class ClosingPull(msgspec.Struct, frozen=True, rename="camel"):
-    """A pull request that closes an issue, with what became of it."""
+    """A pull request which closes an issue, with state and times of closing and merging."""
 
     number: int
     state: str
@@ -213,14 +212,14 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     repository: NamedRepository | None = None
 
 
-class ControlIssue(msgspec.Struct, frozen=True, rename="camel"):
+class ControlIssueNode(msgspec.Struct, frozen=True, rename="camel"):
     number: int
     author_association: str = "NONE"
     author: Actor | None = None
 
 
 class ControlIssues(msgspec.Struct, frozen=True, rename="camel"):
-    nodes: list[ControlIssue | None]
+    nodes: list[ControlIssueNode | None]
     page_info: PageInfo
 
 
@@ -233,18 +232,18 @@ class ControlLogs(msgspec.Struct, frozen=True):
     nodes: list[ControlLog | None]
 
 
-class Listed(msgspec.Struct, frozen=True, rename="camel"):
+class IssuePage(msgspec.Struct, frozen=True, rename="camel"):
     nodes: list[WholeIssue | None]
     page_info: PageInfo = PageInfo()
 
 
 _WRITERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
 GHOST = "ghost"
-"""Whom GitHub names where an account is gone."""
+"""The login that GitHub shows for a deleted account."""
 
 
 class Translator:
-    """For one repository, under the name that the settings give it."""
+    """Translates GitHub's Structs for a repository, under the name in the settings."""
 
     def __init__(
         self, repository: str, *, labels: Collection[str] = (), trusted: Collection[str] = ()
@@ -257,7 +256,7 @@ class Translator:
         return IssueRef(self.repository, str(number))
 
     def believed(self, login: str, association: str) -> bool:
-        """Whether what this author says about a lease counts, as far as the comment tells."""
+        """Whether the author's marks count, by `trusted` or, without `trusted`, the association."""
         if self._trusted:
             return folded(login) in self._trusted
         return association in _WRITERS
@@ -267,6 +266,7 @@ class Translator:
         return bool(self._trusted)
 
     def labels(self, names: Iterable[str]) -> frozenset[str]:
+        """The labels, each spelt as in the settings if the settings name the label."""
         return frozenset(self._spellings.get(folded(name), name) for name in names)
 
     # Over REST
@@ -283,7 +283,9 @@ class Translator:
             body=shape.body or "",
             author=rest_login(shape.user),
             url=shape.html_url,
-            assignees=tuple(_person(user) for user in shape.assignees or ()),
+            assignees=tuple(
+                Person(user.login, human=user.type == "User") for user in shape.assignees or ()
+            ),
         )
 
     def rest_comment(self, shape: RestComment) -> Comment:
@@ -302,7 +304,8 @@ class Translator:
     def issue(self, shape: WholeIssue) -> Issue:
         labels = shape.labels.nodes if shape.labels else None
         assignees = shape.assignees.nodes if shape.assignees else None
-        pulls = shape.closed_by_pull_requests_references
+        linked = shape.closed_by_pull_requests_references
+        pulls = linked.nodes if linked else None
         return Issue(
             ref=self.ref(shape.number),
             title=shape.title,
@@ -314,8 +317,15 @@ class Translator:
             body=shape.body,
             author=login_of(shape.author),
             url=shape.url,
-            assignees=tuple(_actor(one) for one in _actors(assignees)),
-            pulls=tuple(_pull(one) for one in _open(pulls.nodes if pulls else None)),
+            assignees=tuple(person_of(actor) for actor in assignees or () if actor is not None),
+            pulls=tuple(
+                Pull(
+                    IssueRef(pull.repository.name_with_owner, str(pull.number)),
+                    person_of(pull.author),
+                )
+                for pull in pulls or ()
+                if pull is not None and pull.state == "OPEN"
+            ),
         )
 
     def comment(self, shape: Node) -> Comment:
@@ -331,14 +341,16 @@ class Translator:
 
 
 def whole_second(moment: datetime) -> ServerTime:
-    """As GitHub tells times, and as every reply tells its own: a server that is more exact in one
-    and not in the other would have comments from the future.
+    """The time without microseconds, as GitHub writes times in bodies and in the Date header.
+
+    If a server were more exact in bodies than in the header, comments would seem to come from the
+    future.
     """
     return server_time(moment.replace(microsecond=0))
 
 
 def folded(name: str) -> str:
-    """GitHub tells neither labels nor logins apart by their capitals."""
+    """The name in lower case: GitHub ignores case in labels and in logins."""
     return name.lower()
 
 
@@ -347,7 +359,7 @@ def label_name(label: RestLabel | str) -> str:
 
 
 def login_of(actor: Actor | None) -> str:
-    """As REST spells it, which marks the login of a program."""
+    """The login in REST's spelling: a bot's login ends in `[bot]`, which GraphQL leaves out."""
     if actor is None:
         return GHOST
     bare = actor.kind != "Bot" or actor.login.endswith("[bot]")
@@ -362,26 +374,7 @@ def rest_login(user: RestUser | None) -> str:
     return user.login if user is not None else GHOST
 
 
-def _person(user: RestUser) -> Person:
-    return Person(user.login, human=user.type == "User")
-
-
-def _actor(actor: Actor) -> Person:
-    return Person(login_of(actor), human=actor.kind == "User")
-
-
-def _actors(actors: list[Actor | None] | None) -> list[Actor]:
-    return [actor for actor in actors or () if actor is not None]
-
-
-def _open(pulls: list[LinkedPull | None] | None) -> list[LinkedPull]:
-    return [pull for pull in pulls or () if pull is not None and pull.state == "OPEN"]
-
-
-def _pull(pull: LinkedPull) -> Pull:
-    ref = IssueRef(pull.repository.name_with_owner, str(pull.number))
-    return Pull(ref, person_of(pull.author))
-
-
 def person_of(actor: Actor | None) -> Person:
-    return _actor(actor) if actor is not None else Person(GHOST)
+    if actor is None:
+        return Person(GHOST)
+    return Person(login_of(actor), human=actor.kind == "User")

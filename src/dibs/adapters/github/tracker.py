@@ -1,9 +1,9 @@
-"""A GitHub repository as a tracker: REST and GraphQL as one, each for what it does in one request.
+"""A GitHub repository as a tracker, over REST and GraphQL: each call takes the cheaper way.
 
-Lists, bids and single edits go over REST, where an unchanged list is free; readings of whole issues
-and several changes at once go over GraphQL. Where GraphQL is not there, or its budget is spent, all
-of it goes over REST, in more requests. Whose comments count is the same for every reader; a comment
-of our own that would not count is an error and not a bid.
+Lists, bids and single edits go over REST, where an unchanged list is free. Readings of whole issues
+and trips go over GraphQL. If GraphQL is missing, or its budget is spent, all calls go over REST, in
+more requests; only lists with comments do not while the budget is spent. The same authors count for
+every reader; if a comment of our own would not count, to post it is an error and not a bid.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from dibs.adapters.github.batch import Trips, purpose_of, under_way
-from dibs.adapters.github.cache import Known
+from dibs.adapters.github.cache import IdCache
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.connections import REPLY_S
 from dibs.adapters.github.control_log import ControlReadings
@@ -22,7 +22,7 @@ from dibs.adapters.github.replies import NoGraphql
 from dibs.adapters.github.repository import RepositoryDoor
 from dibs.adapters.github.rest import OverRest
 from dibs.adapters.github.shapes import RestIssue, Translator, folded, rest_login
-from dibs.adapters.github.trust import Believing, Judging, Viewer, is_mark
+from dibs.adapters.github.trust import Judging, Viewer, WriterTrust, is_mark
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
 from dibs.core.events import Reached, unwatched
@@ -44,13 +44,14 @@ from dibs.ports.tracker import (
 _SETTLE = timedelta(seconds=2)
 _GRAIN = timedelta(seconds=1)
 _ENDED_BY_GITHUB = timedelta(seconds=10)
-"""After so long GitHub gives up a request; it may have begun when we stopped waiting."""
+"""GitHub gives up a request after this time, counted from when GitHub began with it, which may have
+been as late as when we stopped waiting."""
 
 Answer = TypeVar("Answer")
 
 
 class GithubTracker:
-    """One repository, for one token. Safe for many threads."""
+    """The tracker of a repository, with one token. Safe for many threads."""
 
     def __init__(
         self,
@@ -65,11 +66,12 @@ class GithubTracker:
         keyring: Keyring | None = None,
         minds_pulls: bool = False,
     ) -> None:
-        """`looks`: the labels of the pipeline, spelt as the settings spell them.
+        """`looks`: the labels of the pipeline, spelt as in the settings.
 
-        `home`: of several repositories, the first one's control issue. `keyring`: for its log, and
-        for telling which cards are nobody's; they are signed and verified outside. `minds_pulls`:
-        others' pull requests keep us off an issue.
+        `home`: the control issue of the first of several repositories. `keyring`: to sign and
+        verify the control issue's log, and to see which marks have no valid signature; marks on
+        issues are signed and verified outside. `minds_pulls`: an issue with a pull request of
+        another account is not claimed.
         """
         looks = looks or {}
         self._traits = TrackerTraits(
@@ -86,26 +88,26 @@ class GithubTracker:
         )
         self._transport = transport
         self._translator = Translator(repository, labels=looks, trusted=trusted)
-        self._known = Known()
+        self._ids = IdCache()
         self._wants_graphql, self._minds_pulls = graphql, minds_pulls
         door = RepositoryDoor(transport, repository)
-        self._believing = believing = Believing(door, self._translator, keyring)
-        self.control_readings = ControlReadings(self._translator, believing, keyring)
-        self.rest = OverRest(transport, self._translator, self._known, looks, door, believing)
+        self._trust = trust = WriterTrust(door, self._translator, keyring)
+        self.control_readings = ControlReadings(self._translator, trust, keyring)
+        self.rest = OverRest(transport, self._translator, self._ids, looks, door, trust)
         self._graphql = OverGraphql(
             transport,
             self._translator,
-            self._known,
+            self._ids,
             self.rest,
-            believing,
+            trust,
             own=self.control_readings,
             home=home or self.control_readings,
             labels=tuple(looks),
         )
         self._finding = FindingThreads(self._graphql)
-        self._trips = Trips(transport, self._translator, self._known, self.rest, self._graphql)
+        self._trips = Trips(transport, self._translator, self._ids, self.rest, self._graphql)
         self._pulls = Pulls(door, self._graphql, self._translator)
-        self._viewer = Viewer(transport, door, self._translator, believing)
+        self._viewer = Viewer(transport, door, self._translator, trust)
 
     @property
     def traits(self) -> TrackerTraits:
@@ -118,13 +120,13 @@ class GithubTracker:
         return self.rest.find(query)
 
     def read(self, issue: IssueRef) -> Thread:
-        ours = self._known.ours(self.rest.number(issue), self._transport.clock.now())
-        # What is read of an issue that we bid for decides whether we hold it.
-        purpose = Purpose.LOOK if ours is None else Purpose.HOLD
-        return self._read(issue, purpose, holding=ours is CardState.HELD)
+        own_card = self._ids.own_card(self.rest.number(issue), self._transport.clock.now())
+        # A reading of an issue that we bid for decides whether we hold it.
+        purpose = Purpose.LOOK if own_card is None else Purpose.HOLD
+        return self._read(issue, purpose, holding=own_card is CardState.HELD)
 
     def _read(self, issue: IssueRef, purpose: Purpose, *, holding: bool) -> Thread:
-        judging = self._believing.judging(purpose, holding=holding)
+        judging = self._trust.judging(purpose, holding=holding)
         return self._either(
             lambda: self._graphql.read(issue, judging), lambda: self.rest.read(issue, judging)
         )
@@ -147,15 +149,15 @@ class GithubTracker:
 
     @property
     def _speaks_graphql(self) -> bool:
-        """Whether it is there at all, spent or not."""
-        there = self._graphql.understood and not self._transport.graphql_gone
-        return self._wants_graphql and there
+        """Whether the server has GraphQL and the settings want GraphQL, even without budget."""
+        offered = self._graphql.understood and not self._transport.graphql_gone
+        return self._wants_graphql and offered
 
     def _each_thread(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
         found: dict[IssueRef, Thread] = {}
         for issue in dict.fromkeys(issues):
             try:
-                found[issue] = self.rest.read(issue, self._believing.judging(Purpose.DISCOVER))
+                found[issue] = self.rest.read(issue, self._trust.judging(Purpose.DISCOVER))
             except NoSuchIssue:
                 continue
         return found
@@ -168,14 +170,15 @@ class GithubTracker:
                 )
             except NoGraphql:
                 pass
-        # Not where it is only spent: a hundred requests are no substitute for one point.
-        return tuple(self._find_each_thread(query) for query in queries)
-
-    def _find_each_thread(self, query: IssueQuery) -> FoundThreads:
-        found = self.rest.find(query)
-        read = self._each_thread([issue.ref for issue in found.issues])
-        threads = tuple(read[issue.ref] for issue in found.issues if issue.ref in read)
-        return FoundThreads(threads, found.now, found.more)
+        # Over REST only if GraphQL is missing, not if its budget is spent: a hundred requests are
+        # no substitute for one point.
+        answers = []
+        for query in queries:
+            found = self.rest.find(query)
+            read = self._each_thread([issue.ref for issue in found.issues])
+            threads = tuple(read[issue.ref] for issue in found.issues if issue.ref in read)
+            answers.append(FoundThreads(threads, found.now, found.more))
+        return tuple(answers)
 
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         return self._either(lambda: self._pulls.of(issues), dict)
@@ -183,17 +186,22 @@ class GithubTracker:
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
         return self._pulls.texts(repo, branch)
 
-    def _either(self, asked: Callable[[], Answer], instead: Callable[[], Answer]) -> Answer:
-        """Over GraphQL, or over REST where it is not to be had. Nothing was done in that case."""
+    def _either(
+        self, over_graphql: Callable[[], Answer], over_rest: Callable[[], Answer]
+    ) -> Answer:
+        """Over GraphQL; over REST if GraphQL is missing or the GraphQL budget is spent.
+
+        After NoGraphql or RateLimited no change was made, and REST may begin from the start.
+        """
         if self._has_graphql():
             try:
-                return asked()
+                return over_graphql()
             except NoGraphql:
                 pass
             except RateLimited:
                 if self._transport.graphql_left():
                     raise
-        return instead()
+        return over_rest()
 
     # Writing
 
@@ -201,57 +209,56 @@ class GithubTracker:
         return self.rest.create(draft)
 
     def comment(self, issue: IssueRef, body: str) -> Comment:
-        # Bids wait for the words of people and of those who hold, and not the other way round.
+        # Bids have a lower priority than comments by people and by holders.
         bids = isinstance(parse_mark(body), Card)
         purpose = Purpose.CLAIM if bids else Purpose.FINISH
-        if bids:
-            self._insist_pulls_can_be_seen()
-        if self._known.issue(self.rest.number(issue)) is None:
-            # A pull request would take it, too: only what was seen as an issue is written on.
+        if bids and self._minds_pulls and self._speaks_graphql:
+            # REST does not return pull requests, so no bid is made while the GraphQL budget is
+            # spent: a worker that waits is cheaper than two at work. Leases already held go on.
+            wait_s = self._transport.graphql_back_in()
+            if wait_s is not None:
+                raise RateLimited(
+                    f"{self._traits.repo}: whether somebody has a pull request for it cannot be "
+                    "seen, since nothing is left of the token's GraphQL budget",
+                    retry_after_s=max(wait_s, 1.0),
+                )
+        if self._ids.issue(self.rest.number(issue)) is None:
+            # The same path also comments on a pull request, so make sure that this is an issue.
             self.rest.issue(issue, purpose)
         posted = self.rest.comment(issue, body, purpose)
         with under_way(issue):
             self._insist_believed(posted, purpose)
         return posted
 
-    def _insist_pulls_can_be_seen(self) -> None:
-        """A worker that waits is cheaper than two at work: REST does not tell of pull requests, so
-        nothing new is begun while GraphQL is spent. What is held goes on.
-        """
-        wait_s = self._transport.graphql_back_in() if self._speaks_graphql else None
-        if self._minds_pulls and wait_s is not None:
-            raise RateLimited(
-                f"{self._traits.repo}: whether somebody has a pull request for it cannot be seen, "
-                "since nothing is left of the token's GraphQL budget",
-                retry_after_s=max(wait_s, 1.0),
-            )
-
     def _insist_believed(self, posted: Comment, purpose: Purpose) -> None:
-        (judged,), _ = self._believing.judging(purpose).comments((posted,))
-        if not judged.by_writer or (is_mark(posted.body) and self._others_know_better()):
-            raise self.not_believed(posted.author)
+        """Raises NotPermitted if the comment that we posted does not count."""
+        (judged,), _ = self._trust.judging(purpose).comments((posted,))
+        if not judged.by_writer or (is_mark(posted.body) and self._cannot_write_after_all()):
+            raise self._not_believed(posted.author)
 
-    def _others_know_better(self) -> bool:
-        """A token that is not told who may write may be one that may not: what GitHub says with our
-        own comments proves nothing then, since all others look us up.
+    def _cannot_write_after_all(self) -> bool:
+        """Whether GitHub refused our lookup and our account may not write.
+
+        Then the association on our own comments proves no right to write, since readers with
+        another token look our account up.
         """
-        return self._believing.in_the_dark and self._viewer.may_write() is False
+        return self._trust.lookups_refused and self._viewer.may_write() is False
 
     def insist_made_counts(self, made: RestIssue) -> None:
-        """Raises if an issue that we made would count for nothing."""
-        if not self.rest.believes(made, Purpose.FINISH) or self._others_know_better():
-            raise self.not_believed(rest_login(made.user))
+        """Raises NotPermitted if an issue that we made does not count, since we may not write."""
+        if not self.rest.believes(made, Purpose.FINISH) or self._cannot_write_after_all():
+            raise self._not_believed(rest_login(made.user))
 
     def believed(self, posted: Comment) -> Comment:
-        """An entry of the control issue, if it counts."""
+        """Our entry on the control issue, with `by_writer` set; NotPermitted if we do not count."""
         self._insist_believed(posted, Purpose.FINISH)
         return replace(posted, by_writer=True)
 
     def judging(self, purpose: Purpose) -> Judging:
-        return self._believing.judging(purpose)
+        return self._trust.judging(purpose)
 
-    def not_believed(self, author: str) -> NotPermitted:
-        """What we write ourselves would count for nothing."""
+    def _not_believed(self, author: str) -> NotPermitted:
+        """The error for a comment or issue of ours which does not count."""
         how = (
             "is not among those that [github] trusted names"
             if self._translator.trusts_by_name
@@ -288,29 +295,33 @@ class GithubTracker:
         purpose = purpose_of(effects)
         if not effects:
             return self._read(issue, purpose, holding=False)
+
+        def one_by_one() -> Thread:
+            first, *later = effects
+            apply_one(self, issue, first)
+            with under_way(issue):
+                for effect in later:
+                    apply_one(self, issue, effect)
+                return self._read(issue, purpose, holding=True)
+
         return self._either(
             lambda: self._trips.trip(
                 issue,
                 effects,
                 look=lambda: self._read(issue, purpose, holding=True),
-                judging=self._believing.judging(purpose, holding=True),
+                judging=self._trust.judging(purpose, holding=True),
                 insist_believed=self._insist_believed,
             ),
-            lambda: self._one_by_one(issue, effects, purpose),
+            one_by_one,
         )
-
-    def _one_by_one(self, issue: IssueRef, effects: Sequence[Effect], purpose: Purpose) -> Thread:
-        first, *others = effects
-        apply_one(self, issue, first)
-        with under_way(issue):
-            for effect in others:
-                apply_one(self, issue, effect)
-            return self._read(issue, purpose, holding=True)
 
     # The control issue
 
     def find_control(self) -> None:
-        """One request instead of three, where GraphQL is to be had; what it finds is kept."""
+        """Read the control issue's log into `control_readings`, if GraphQL is to be had.
+
+        One request; over REST the same takes three.
+        """
         self._either(self._graphql.read_control, lambda: None)
 
     # About itself
@@ -322,11 +333,11 @@ class GithubTracker:
         return self._viewer.standpoint()
 
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
-        there = {folded(label.name) for label in self.rest.labels()}
-        return tuple(label for label in labels if folded(label) not in there)
+        existing = {folded(label.name) for label in self.rest.labels()}
+        return tuple(label for label in labels if folded(label) not in existing)
 
     def flaws(self) -> tuple[str, ...]:
-        """What keeps the repository from being a backlog, or makes it a dear one."""
+        """Why the repository cannot be a backlog, or is an expensive backlog."""
         found = self._viewer.flaws()
         if self._wants_graphql and not (
             self._graphql.understood and self._transport.graphql_left()

@@ -1,31 +1,28 @@
 """Whose marks count: those of accounts that may write to the repository.
 
-Everybody who reads must come to the same verdict. What GitHub says with a comment of its author's
-association depends on who asks: a membership that is not public is told to members only. So whoever
-wrote a mark is looked up by name, which has the same answer for every asker, and that is kept for
-ten minutes. Of the account that reads, a reading says as much by itself. Other tools' markers are
-judged likewise; comments that are neither need no verdict. A list of logins in the settings
-replaces all of it. Where GitHub does not tell this token (403), or does not know the account (an
-App's bot), the association decides.
+All readers must come to the same verdict. The author association that GitHub sends with a comment
+depends on who asks: only members see a membership that is not public. So the author of a mark is
+looked up by name, which has the same answer for every reader, and the answer is kept for ten
+minutes (`WriterTrust`). For the account that reads, a GraphQL reading carries the same answer.
+Markers of other tools are judged in the same way; a comment that is neither needs no verdict. The
+setting `[github] trusted`, a list of logins, replaces all of this. Where GitHub refuses the lookup
+to this token (403), or does not know the account (an App's bot), the association decides.
 
-A stranger's forged mark costs a lookup, once, and at most so many in one reading. Where there are
-more strangers than that, the list of all who may write is asked for (`writers`). Without it such a
-reading is not whole, and the next one goes on from there; only somebody who holds already does
-without: marks that came after his card's turn no verdict. With a key, what it does not hold for is
-no mark of anybody's, and needs no verdict either.
+A stranger's forged mark costs one lookup, and one reading makes at most `LOOKUPS` of them
+(`Judging`). If more accounts are unknown, the reading first fetches the list of all who may write
+(`Writers`). Without that list such a reading is not whole, and the next reading continues with the
+accounts that are still unknown. Only a holder does without a verdict: marks that came after its
+card change no verdict about its lease. With a keyring, a mark whose signature does not hold is
+nobody's mark and needs no verdict either.
 
-The accounts that may write to the repository, in one list: what a crowd of strangers calls for.
+`Writers` fetches one page of GitHub's list of collaborators, instead of one request per account.
+GitHub gives the list to accounts that may write and, where an organisation owns the repository, are
+its members. A member also sees the true association with each comment. So an account that is
+neither on the list nor associated may not write: two answers agree. An account that is associated
+but not on the list is looked up by name. A list is not used if GitHub refuses it to this token, if
+it has no permissions in it, or if it fills its page (there may be more).
 
-To look up each account that wrote a mark is a request each. One page of GitHub's list of
-collaborators tells of all of them, to whoever may write and, where an organisation owns the
-repository, is its member. A member also sees the membership of others with each comment. So who is
-neither on the list nor said to belong here may not write, by two answers that agree; who is said to
-belong here and is not on the list is for others to look up.
-
-Refuses to be in doubt: a list that this token is not given, that tells no permissions or that fills
-its page is none.
-
-Who we are to a repository: the account of the token, what it may do, and whether it counts.
+`Viewer` tells about the token's own account: its login, what it may do, and whether it counts.
 """
 
 import threading
@@ -63,7 +60,7 @@ _OK = 200
 
 
 class Writers:
-    """Of one repository. Safe for many threads."""
+    """The list of accounts that may write to a repository. Safe for many threads."""
 
     def __init__(self, door: RepositoryDoor, *, kept_s: float) -> None:
         self._door = door
@@ -72,36 +69,35 @@ class Writers:
         self._names: frozenset[str] | None = None
         self._asked_at: LocalTime | None = None
 
-    def at_hand(self) -> frozenset[str] | None:
-        """The list, if it was asked for lately and is to be had."""
+    def cached(self) -> frozenset[str] | None:
+        """The logins in lower case; None if not fetched in the last `kept_s`, or not usable."""
         with self._lock:
             return self._names if self._is_fresh() else None
 
-    def ask(self, purpose: Purpose) -> None:
-        """Unless that was done lately."""
+    def fetch(self, purpose: Purpose) -> None:
+        """Fetch the list, unless the last answer, usable or not, is younger than `kept_s`."""
         with self._lock:
             if self._is_fresh():
                 return
         asked_at = self._door.transport.clock.now()
-        names = self._listed(purpose)
+        params = {"per_page": str(_PAGE)}
+        reply = self._door.ask("GET", "/collaborators", purpose=purpose, params=params)
+        names: frozenset[str] | None = None
+        if reply.status == _OK:
+            listed = decode(reply.body, list[RestCollaborator])
+            has_permissions = all(account.permissions is not None for account in listed)
+            if len(listed) < _PAGE and has_permissions:
+                names = frozenset(
+                    folded(account.login)
+                    for account in listed
+                    if account.permissions and account.permissions.push
+                )
         with self._lock:
             self._names, self._asked_at = names, asked_at
 
     def _is_fresh(self) -> bool:
         now = self._door.transport.clock.now()
         return self._asked_at is not None and now < self._asked_at + self._kept_s
-
-    def _listed(self, purpose: Purpose) -> frozenset[str] | None:
-        params = {"per_page": str(_PAGE)}
-        reply = self._door.ask("GET", "/collaborators", purpose=purpose, params=params)
-        if reply.status != _OK:
-            return None
-        told = decode(reply.body, list[RestCollaborator])
-        if len(told) >= _PAGE or any(one.permissions is None for one in told):
-            return None
-        return frozenset(
-            folded(one.login) for one in told if one.permissions and one.permissions.push
-        )
 
 
 LOOKUPS = 5
@@ -112,17 +108,17 @@ _FORBIDDEN, _NOT_FOUND = 403, 404
 _USER = "User"
 
 
-class Told(Enum):
-    """What GitHub says of an account."""
+class WriteAccess(Enum):
+    """Whether an account may write to the repository, by GitHub's answer to a lookup."""
 
-    WRITES = auto()
-    WRITES_NOT = auto()
-    NOTHING = auto()
-    """Not to this token, or not of this account: then the association decides."""
+    YES = auto()
+    NO = auto()
+    UNKNOWN = auto()
+    """GitHub refused to answer, or does not know the account: then the association decides."""
 
 
-class Believing:
-    """For one repository. Safe for many threads."""
+class WriterTrust:
+    """Which accounts' marks count in a repository. Safe for many threads."""
 
     def __init__(
         self, door: RepositoryDoor, translator: Translator, keyring: Keyring | None = None
@@ -133,15 +129,22 @@ class Believing:
         self._writers = Writers(door, kept_s=_KEPT_S)
         self._owner = folded(translator.repository.partition("/")[0])
         self._lock = threading.Lock()
-        self._told: OrderedDict[str, tuple[Told, LocalTime]] = OrderedDict()
+        self._access: OrderedDict[str, tuple[WriteAccess, LocalTime]] = OrderedDict()
+        """By login in lower case: the last answer, and when we had it."""
         self._refused_at: LocalTime | None = None
 
     def judging(self, purpose: Purpose, *, holding: bool = False) -> "Judging":
-        """For one reading. `holding`: by somebody who holds, and must not fail by strangers."""
+        """The verdicts of a reading.
+
+        `holding`: a holder reads, and marks of strangers must not make the reading fail.
+        """
         return Judging(self, purpose, holding=holding)
 
-    def at_hand(self, login: str, *, associated: bool) -> bool | None:
-        """The verdict, if it needs no request."""
+    def cached_verdict(self, login: str, *, associated: bool) -> bool | None:
+        """Whether the account's marks count; None if only a request can answer.
+
+        `associated`: whether the account may write by the association.
+        """
         name = folded(login)
         if self._translator.trusts_by_name:
             return self._translator.believed(login, "")
@@ -153,121 +156,130 @@ class Believing:
         with self._lock:
             if self._refused_at is not None and now < self._refused_at + _KEPT_S:
                 return associated
-            told, since = self._told.get(name, (None, now))
-        if told is None or now >= since + _KEPT_S:
-            return self._as_listed(name, associated=associated)
-        return associated if told is Told.NOTHING else told is Told.WRITES
-
-    def _as_listed(self, name: str, *, associated: bool) -> bool | None:
-        writers = self._writers.at_hand()
+            access, since = self._access.get(name, (None, now))
+        if access is not None and now < since + _KEPT_S:
+            return associated if access is WriteAccess.UNKNOWN else access is WriteAccess.YES
+        writers = self._writers.cached()
         if writers is None or (associated and name not in writers):
             return None
         return name in writers
 
-    def ask_for_all(self, purpose: Purpose) -> None:
-        """Who may write, in one request, if GitHub tells this token."""
-        self._writers.ask(purpose)
+    def fetch_writers(self, purpose: Purpose) -> None:
+        """Fetch the list of accounts with write access, in one request."""
+        self._writers.fetch(purpose)
 
     def needs_verdict(self, comment: Comment, issue: IssueRef | None) -> bool:
-        """Whether it decides something if its author counts."""
+        """Whether the comment has an effect if its author counts.
+
+        True for markers of other tools and for marks of dibs; with a keyring, only for marks whose
+        signature the keyring accepts.
+        """
         if not is_mark(comment.body):
             return is_foreign(comment.body)
         if self._keyring is None or issue is None:
             return True
         return self._keyring.believes(verify(comment.body, issue, self._keyring))
 
-    def ask(self, login: str, purpose: Purpose) -> Told:
-        told, refused = self._look_up(login, purpose)
+    def look_up(self, login: str, purpose: Purpose) -> None:
+        """Ask GitHub whether the account may write, and keep the answer."""
+        access, refused = self._request_access(login, purpose)
         now = self._door.transport.clock.now()
         with self._lock:
             self._refused_at = now if refused else None
-            self._told[folded(login)] = told, now
-            self._told.move_to_end(folded(login))
-            while len(self._told) > _MOST:
-                self._told.popitem(last=False)
-        return told
+            self._access[folded(login)] = access, now
+            self._access.move_to_end(folded(login))
+            while len(self._access) > _MOST:
+                self._access.popitem(last=False)
 
-    def hear(self, told: Mapping[str, Any]) -> None:
-        """What a reading says of the account that reads: whether it may write, and which it is.
+    def note_reader(self, repository: Mapping[str, Any]) -> None:
+        """Note from a GraphQL reading whether the reading account may write.
 
-        Only a yes is heard: anything else is looked up like everybody's.
+        The reader's login is taken from an issue or comment which the reader wrote. Only a yes is
+        kept: without a yes the account is looked up like all accounts.
         """
-        if str(told.get("viewerPermission")).lower() in _MAY_WRITE:
-            login = next(_written_by_the_reader(told), None)
+        if str(repository.get("viewerPermission")).lower() in _MAY_WRITE:
+            login = next(_reader_logins(repository), None)
             if login is not None:
                 with self._lock:
-                    self._told[folded(login)] = Told.WRITES, self._door.transport.clock.now()
+                    self._access[folded(login)] = WriteAccess.YES, self._door.transport.clock.now()
 
     @property
-    def in_the_dark(self) -> bool:
-        """Whether GitHub refused to tell this token, lately."""
+    def lookups_refused(self) -> bool:
+        """Whether GitHub refused the last lookup."""
         with self._lock:
             return self._refused_at is not None
 
-    def refused(self, login: str) -> bool:
-        """Whether GitHub tells this token nothing; asked about an account that is sure to exist."""
-        told, _ = self._look_up(login, Purpose.LOOK)
-        return told is Told.NOTHING
+    def refuses_lookup(self, login: str) -> bool:
+        """Whether GitHub gives our token no answer about an account which is sure to exist."""
+        access, _ = self._request_access(login, Purpose.LOOK)
+        return access is WriteAccess.UNKNOWN
 
-    def _look_up(self, login: str, purpose: Purpose) -> tuple[Told, bool]:
+    def _request_access(self, login: str, purpose: Purpose) -> tuple[WriteAccess, bool]:
+        """GitHub's answer about the account, and whether GitHub refused to answer (403)."""
         path = f"/collaborators/{quote(login, safe='')}/permission"
         reply = self._door.ask("GET", path, purpose=purpose)
         if reply.status in (_FORBIDDEN, _NOT_FOUND):
-            return Told.NOTHING, reply.status == _FORBIDDEN
+            return WriteAccess.UNKNOWN, reply.status == _FORBIDDEN
         self._door.insist_done(reply, "GET", path)
         may = decode(reply.body, RestPermission).permission in _MAY_WRITE
-        return Told.WRITES if may else Told.WRITES_NOT, False
+        return WriteAccess.YES if may else WriteAccess.NO, False
 
 
 class Judging:
-    """One reading's verdicts, with its share of lookups."""
+    """The verdicts of a reading, which may make at most `LOOKUPS` lookups.
 
-    def __init__(self, believing: Believing, purpose: Purpose, *, holding: bool = False) -> None:
+    A holder's reading ignores outages of lookups, and is whole without all verdicts.
+    """
+
+    def __init__(self, trust: WriterTrust, purpose: Purpose, *, holding: bool = False) -> None:
         self.purpose = purpose
-        self._believing = believing
+        self._trust = trust
         self._holding = holding
-        self._left = LOOKUPS
+        self._lookups_left = LOOKUPS
 
     def author(self, login: str, *, associated: bool) -> bool | None:
-        """Whether what this account says counts; None if this reading cannot tell any more."""
-        verdict = self._believing.at_hand(login, associated=associated)
-        if verdict is not None or self._left == 0:
+        """Whether the account's marks count; None if no lookup is left, or a holder's failed."""
+        verdict = self._trust.cached_verdict(login, associated=associated)
+        if verdict is not None or self._lookups_left == 0:
             return verdict
-        self._left -= 1
-        if not self._told(lambda: self._believing.ask(login, self.purpose)):
+        self._lookups_left -= 1
+        if not self._try_request(lambda: self._trust.look_up(login, self.purpose)):
             return None
-        return self._believing.at_hand(login, associated=associated)
+        return self._trust.cached_verdict(login, associated=associated)
 
-    def _told(self, ask: Callable[[], object]) -> bool:
+    def _try_request(self, request: Callable[[], None]) -> bool:
+        """False if the request failed and a holder reads: then no further lookup is made."""
         try:
-            ask()
+            request()
         except Outage:
             if not self._holding:
                 raise
-            self._left = 0
+            self._lookups_left = 0
             return False
         return True
-
-    def _meet(self, marks: Sequence[Comment]) -> None:
-        """Of a crowd, nobody is asked about singly whom one list can tell of."""
-        at_hand = self._believing.at_hand
-        strangers = {mark.author for mark in marks if not mark.by_writer}
-        unknown = [one for one in strangers if at_hand(one, associated=False) is None]
-        if len(unknown) > self._left > 0:
-            self._told(lambda: self._believing.ask_for_all(self.purpose))
 
     def comments(
         self, comments: Sequence[Comment], issue: IssueRef | None = None
     ) -> tuple[tuple[Comment, ...], bool]:
-        """With each mark's verdict, and whether there is one for all of them.
+        """The comments with `by_writer` set by each mark's verdict, and whether they are whole.
 
-        They come as the association has it. Those whom that speaks for are looked up first, so that
-        strangers cannot use up the lookups. `issue`: the one they are on, for what is signed.
+        They are whole if every mark has a verdict, or if a holder reads. On entry `by_writer` is
+        set by the association. If more strangers are unknown than lookups are left, the list of
+        writers is fetched first. Then associated authors are looked up before strangers, so that
+        strangers cannot use up the lookups. `issue`: the issue of the comments, to verify
+        signatures.
         """
-        marks = [one for one in comments if self._believing.needs_verdict(one, issue)]
-        self._meet(marks)
+        marks = [comment for comment in comments if self._trust.needs_verdict(comment, issue)]
+        strangers = {mark.author for mark in marks if not mark.by_writer}
+        unknown = [
+            author
+            for author in strangers
+            if self._trust.cached_verdict(author, associated=False) is None
+        ]
+        if len(unknown) > self._lookups_left > 0:
+            self._try_request(lambda: self._trust.fetch_writers(self.purpose))
         verdicts: dict[str, bool | None] = {}
-        for mark in sorted(marks, key=lambda one: not one.by_writer):
+        for mark in sorted(marks, key=lambda mark: not mark.by_writer):
             if mark.author not in verdicts:
                 verdicts[mark.author] = self.author(mark.author, associated=mark.by_writer)
         judged = {
@@ -276,10 +288,10 @@ class Judging:
             if (verdict := verdicts[mark.author]) is not None
         }
         whole = self._holding or None not in verdicts.values()
-        return tuple(judged.get(one.id, one) for one in comments), whole
+        return tuple(judged.get(comment.id, comment) for comment in comments), whole
 
     def lowest(self, authors: Iterable[tuple[int, str, bool]]) -> int | None:
-        """Of issues with their authors and associations, the first number that counts."""
+        """The lowest issue number whose author counts; from (number, login, associated)."""
         for number, login, associated in sorted(authors):
             verdict = self.author(login, associated=associated)
             if verdict is None:
@@ -289,45 +301,48 @@ class Judging:
         return None
 
 
-def _written_by_the_reader(told: Mapping[str, Any]) -> Iterator[str]:
-    """Logins; all the same one, since one account reads.
+def _reader_logins(repository: Mapping[str, Any]) -> Iterator[str]:
+    """The author of each issue and comment by the reader: always the reader's login.
 
-    Not of an App's bot: here it is called like a user that anybody may sign up as.
+    An App's bot is left out: GraphQL omits `[bot]`, and a user may have the same login.
     """
-    for part in told.values():
-        found = part.get("nodes", [part]) if isinstance(part, Mapping) else ()
-        for node in filter(None, found):
-            said = (node.get("comments") or {}).get("nodes") or ()
-            for one in (node, *said):
-                author = one.get("author") if one and one.get("viewerDidAuthor") else None
+    for part in repository.values():
+        issues = part.get("nodes", [part]) if isinstance(part, Mapping) else ()
+        for issue in filter(None, issues):
+            comments = (issue.get("comments") or {}).get("nodes") or ()
+            for written in (issue, *comments):
+                by_reader = written and written.get("viewerDidAuthor")
+                author = written.get("author") if by_reader else None
                 if author and author.get("__typename") == _USER:
                     yield author["login"]
 
 
 def is_mark(body: str) -> bool:
-    """Whether it is well formed, so that it decides something if its author counts."""
+    """Whether the comment is a well-formed mark or control log entry of dibs."""
     mark = parse_mark(body)
     return not isinstance(mark, UnknownMark) if mark is not None else parse_entry(body) is not None
 
 
 class Viewer:
+    """The token's own account and its rights in a repository. Safe for many threads."""
+
     def __init__(
         self,
         transport: Transport,
         door: RepositoryDoor,
         translator: Translator,
-        believing: Believing,
+        trust: WriterTrust,
     ) -> None:
         self._transport = transport
         self._door = door
         self._translator = translator
-        self._believing = believing
+        self._trust = trust
         self._lock = threading.Lock()
         self._asked = False
         self._login: str | None = None
 
     def login(self) -> str | None:
-        """None for a token that belongs to an App's installation: nobody is logged in there."""
+        """The account's login, asked for once; None for the token of an App's installation."""
         with self._lock:
             if not self._asked:
                 try:
@@ -339,57 +354,55 @@ class Viewer:
             return self._login
 
     def may_write(self) -> bool | None:
-        """As GitHub says of our account; None if it does not."""
-        _, may = _may(self._door.told())
-        return may
+        """Whether our account may write to the repository; None if GitHub does not answer."""
+        permissions = self._door.told().permissions
+        return None if permissions is None else permissions.push
 
     def standpoint(self) -> Standpoint:
-        told = self._door.told()
-        permission, may_write = _may(told)
+        repository = self._door.told()
+        permission, may_write = "", None
+        if (ours := repository.permissions) is not None:
+            permission = "admin" if ours.admin else "write" if ours.push else "read"
+            may_write = ours.push
         if not self._translator.trusts_by_name:
             return Standpoint(
                 "those by accounts that may write to the repository",
                 permission,
                 may_write,
                 ours_count=may_write,
-                doubt=self._doubt(told),
+                doubt=self._doubt(repository),
             )
         login = self.login()
         counts = None if login is None else self._translator.believed(login, "")
         return Standpoint("those by [github] trusted", permission, may_write, ours_count=counts)
 
     def flaws(self) -> tuple[str, ...]:
+        """Why the repository cannot be a backlog, or needs another name in the settings."""
         try:
-            told = self._door.told()
+            repository = self._door.told()
         except Outage as flaw:
             return (str(flaw),)
         name, found = self._translator.repository, []
-        if folded(told.full_name) != folded(name):
+        if folded(repository.full_name) != folded(name):
             found.append(
-                f"{name} is called {told.full_name} now; it still answers to its old name, until "
-                "somebody else takes that: set tracker to the new one, in every worker at once"
+                f"{name} is called {repository.full_name} now; it still answers to its old name, "
+                "until somebody else takes that: set tracker to the new one, in every worker at "
+                "once"
             )
-        if told.archived:
+        if repository.archived:
             found.append(f"{name} is archived: nothing can be written to it")
-        if not told.has_issues:
+        if not repository.has_issues:
             found.append(f"{name} has its issues turned off")
         return tuple(found)
 
-    def _doubt(self, told: RestRepository) -> str:
-        """Why readers may come to different verdicts about one card; nothing if they do not."""
+    def _doubt(self, repository: RestRepository) -> str:
+        """Why readers may come to different verdicts about a card; empty if they cannot."""
         login = self.login()
         if login is None:
             why = "an App's bot cannot be looked up"
-        elif self._believing.refused(login):
+        elif self._trust.refuses_lookup(login):
             why = "GitHub does not tell this token who may write"
         else:
             return ""
-        depends = "" if told.owner.type == "User" else ", which depends on who asks"
+        depends = "" if repository.owner.type == "User" else ", which depends on who asks"
         return f"{why}, so cards are judged by what GitHub says with each comment{depends}"
-
-
-def _may(told: RestRepository) -> tuple[str, bool | None]:
-    if told.permissions is None:
-        return "", None
-    word = "admin" if told.permissions.admin else "write" if told.permissions.push else "read"
-    return word, told.permissions.push

@@ -1,16 +1,17 @@
-"""A tracker around a tracker: a wrapper hands on to the tracker within what it does not change.
+"""Trackers that wrap a tracker, and pass on to it every call that they do not change.
 
-`SignedTracker` signs the marks that we write; a mark without a signature that holds is handed on as
-a comment by somebody without write access, so every rule that asks who wrote it applies as well.
+`SignedTracker` signs the marks that we write. It returns a mark without a valid signature as a
+comment by an account without write access, so every rule that asks for the author applies to it.
 
-`SpokenTracker` spells our cards as runners of the issue-claim state machine read them. Only what
-goes out is spelt anew: every reader of cards reads this dialect anyway. A card that says that its
-ending is shown goes out with a release beside it, since those runners know of no card that changes.
+`SpokenTracker` spells our cards as runners of the issue-claim state machine read them. Only text
+that is written is changed: every reader of cards reads this dialect as well. A card whose ending is
+shown is written with a release comment beside it, since those runners do not expect a comment to
+change.
 
-`PlainTracker` hides what a tracker can do better than one thing at a time.
+`PlainTracker` hides all abilities of a tracker beyond one read or change per call.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -108,7 +109,7 @@ class WrappedTracker:
 
 
 class PlainTracker(OneAtATime, WrappedTracker):
-    """Any tracker as one that does one thing at a time, so that this path can be exercised."""
+    """Makes any tracker do a single read or change per call, for tests of this path."""
 
     @property
     def traits(self) -> TrackerTraits:
@@ -129,7 +130,7 @@ class SignedTracker(WrappedTracker):
         self._keyring = keyring
 
     def read(self, issue: IssueRef) -> Thread:
-        return self._believing(self._inner.read(issue))
+        return self._verified(self._inner.read(issue))
 
     def comment(self, issue: IssueRef, body: str) -> Comment:
         return self._inner.comment(issue, sign(body, issue, self._keyring))
@@ -146,34 +147,34 @@ class SignedTracker(WrappedTracker):
         reached: Reached = unwatched,
     ) -> Thread | None:
         thread = self._inner.apply(
-            issue, self._signed(issue, effects), if_unchanged=if_unchanged, reached=reached
+            issue,
+            tuple(
+                replace(effect, body=sign(effect.body, issue, self._keyring))
+                if isinstance(effect, PostComment | EditComment)
+                else effect
+                for effect in effects
+            ),
+            if_unchanged=if_unchanged,
+            reached=reached,
         )
-        return None if thread is None else self._believing(thread)
+        return None if thread is None else self._verified(thread)
 
     def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
         found = self._inner.read_many(issues)
-        return {issue: self._believing(thread) for issue, thread in found.items()}
+        return {issue: self._verified(thread) for issue, thread in found.items()}
 
     def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
         return tuple(
-            replace(answer, threads=tuple(self._believing(thread) for thread in answer.threads))
+            replace(answer, threads=tuple(self._verified(thread) for thread in answer.threads))
             for answer in self._inner.find_threads(queries)
         )
 
-    def _believing(self, thread: Thread) -> Thread:
+    def _verified(self, thread: Thread) -> Thread:
         return believing(thread, self._keyring)
-
-    def _signed(self, issue: IssueRef, effects: Sequence[Effect]) -> tuple[Effect, ...]:
-        return tuple(
-            replace(effect, body=sign(effect.body, issue, self._keyring))
-            if isinstance(effect, PostComment | EditComment)
-            else effect
-            for effect in effects
-        )
 
 
 Now = Callable[[], datetime]
-"""Time of day, for people to read."""
+"""The wall-clock time that the cards show to people."""
 
 
 class SpokenTracker(WrappedTracker):
@@ -199,21 +200,20 @@ class SpokenTracker(WrappedTracker):
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
     ) -> Thread | None:
-        spelt = tuple(self._spelt(effects))
-        return self._inner.apply(issue, spelt, if_unchanged=if_unchanged, reached=reached)
-
-    def _ts(self) -> str:
-        return format_instant(self._now().replace(microsecond=0))
-
-    def _spelt(self, effects: Sequence[Effect]) -> Iterator[Effect]:
         ts = self._ts()
+        spelt: list[Effect] = []
         for effect in effects:
             match effect:
                 case PostComment(body):
-                    yield PostComment(spell(body, ts))
+                    spelt.append(PostComment(spell(body, ts)))
                 case EditComment(comment, body):
-                    yield EditComment(comment, spell(body, ts))
+                    spelt.append(EditComment(comment, spell(body, ts)))
                     if (release := release_beside(body, ts)) is not None:
-                        yield PostComment(release)
+                        spelt.append(PostComment(release))
                 case _:
-                    yield effect
+                    spelt.append(effect)
+        return self._inner.apply(issue, tuple(spelt), if_unchanged=if_unchanged, reached=reached)
+
+    def _ts(self) -> str:
+        """The time now, to the second, in the dialect's spelling."""
+        return format_instant(self._now().replace(microsecond=0))
