@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
@@ -30,6 +30,7 @@ from dibs.adapters.github.shapes import (
     present,
     whole_second,
 )
+from dibs.core.bounded import Bounded
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import RateLimited
 from dibs.core.ids import LocalTime, ServerTime
@@ -54,36 +55,17 @@ class CachedComment(Struct, frozen=True):
     """The number of the issue that the comment is on."""
 
 
-class _LatestEntries(Generic[Key, Value]):
-    """A dictionary of the latest 20,000 entries. The caller must hold a lock."""
-
-    def __init__(self) -> None:
-        self._entries: OrderedDict[Key, Value] = OrderedDict()
-
-    def get(self, key: Key) -> Value | None:
-        return self._entries.get(key)
-
-    def put(self, key: Key, value: Value) -> None:
-        self._entries[key] = value
-        self._entries.move_to_end(key)
-        while len(self._entries) > _MOST:
-            self._entries.popitem(last=False)
-
-    def drop(self, key: Key) -> None:
-        self._entries.pop(key, None)
-
-
 class IdCache:
     """The GraphQL ids of a repository, and our live cards in it. Safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._issues: _LatestEntries[int, CachedIssue] = _LatestEntries()
-        self._comments: _LatestEntries[int, CachedComment] = _LatestEntries()
+        self._issues: Bounded[int, CachedIssue] = Bounded(_MOST)
+        self._comments: Bounded[int, CachedComment] = Bounded(_MOST)
         self._labels: dict[str, str] = {}
-        self._own_cards: _LatestEntries[int, tuple[CardState, LocalTime]] = _LatestEntries()
+        self._own_cards: Bounded[int, tuple[CardState, LocalTime]] = Bounded(_MOST)
         """By issue number: the state of our card, and when its ttl is over."""
-        self._long: _LatestEntries[int, bool] = _LatestEntries()
+        self._long: Bounded[int, bool] = Bounded(_MOST)
 
     # Issues
 
@@ -95,24 +77,24 @@ class IdCache:
         with self._lock:
             match shape:
                 case RestIssue():
-                    self._issues.put(
-                        shape.number, CachedIssue(shape.node_id, whole_second(shape.created_at))
+                    self._issues[shape.number] = CachedIssue(
+                        shape.node_id, whole_second(shape.created_at)
                     )
                     self._saw_labels(
                         label for label in shape.labels if isinstance(label, RestLabel)
                     )
                 case WholeIssue():
-                    self._issues.put(
-                        shape.number, CachedIssue(shape.id, whole_second(shape.created_at))
+                    self._issues[shape.number] = CachedIssue(
+                        shape.id, whole_second(shape.created_at)
                     )
                     self._saw_labels(present(shape.labels.nodes if shape.labels else None))
                     for node in shape.comments.nodes:
                         if node is not None:
-                            self._comments.put(
-                                int(node.full_database_id), CachedComment(node.id, shape.number)
+                            self._comments[int(node.full_database_id)] = CachedComment(
+                                node.id, shape.number
                             )
                     if shape.comments.page_info.more:
-                        self._long.put(shape.number, value=True)
+                        self._long[shape.number] = True
 
     def is_long(self, number: int) -> bool:
         """Whether the issue has more comments than one GraphQL request returns."""
@@ -134,19 +116,19 @@ class IdCache:
             for card in cards:
                 if card.state in _LIVE:
                     until = LocalTime(now + card.ttl.total_seconds())
-                    self._own_cards.put(number, (card.state, until))
+                    self._own_cards[number] = (card.state, until)
         try:
             yield
         except RateLimited:
             with self._lock:
                 if before is None:
-                    self._own_cards.drop(number)
+                    self._own_cards.pop(number, None)
                 else:
-                    self._own_cards.put(number, before)
+                    self._own_cards[number] = before
             raise
         with self._lock:
             if any(card.state not in _LIVE for card in cards):
-                self._own_cards.drop(number)
+                self._own_cards.pop(number, None)
 
     def own_card(self, number: int, now: LocalTime) -> CardState | None:
         """The state of our live card on the issue: BID, HELD, or None.
@@ -165,11 +147,11 @@ class IdCache:
 
     def saw_comment(self, shape: RestComment, number: int) -> None:
         with self._lock:
-            self._comments.put(shape.id, CachedComment(shape.node_id, number))
+            self._comments[shape.id] = CachedComment(shape.node_id, number)
 
     def forget_comment(self, comment: int) -> None:
         with self._lock:
-            self._comments.drop(comment)
+            self._comments.pop(comment, None)
 
     # Labels
 

@@ -19,7 +19,6 @@ minutes only. If GraphQL is missing, or the token may not read pull requests, no
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -51,6 +50,7 @@ from dibs.adapters.github.shapes import (
     whole_second,
 )
 from dibs.adapters.github.trust import Judging, WriterTrust
+from dibs.core.bounded import Bounded
 from dibs.core.errors import IssueMoved, NotPermitted, Unavailable
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.ids import IssueRef, ServerTime, later
@@ -362,7 +362,7 @@ class FindingThreads:
 
     def __init__(self, graphql: OverGraphql) -> None:
         self._graphql = graphql
-        self._cursors: OrderedDict[_CursorKey, str | None] = OrderedDict()
+        self._cursors: Bounded[_CursorKey, str | None] = Bounded(_MOST_CURSORS)
         """By issue that was returned: the cursor behind which the issue's page began."""
         self._lock = threading.Lock()
 
@@ -423,9 +423,6 @@ class FindingThreads:
                 with self._lock:
                     key = search.key(shape.number)
                     self._cursors[key] = search.cursor
-                    self._cursors.move_to_end(key)
-                    while len(self._cursors) > _MOST_CURSORS:
-                        self._cursors.popitem(last=False)
         search.cursor = page.page_info.end
         # `more` if there are further pages, although no issue there may match: to find out would
         # cost a request, and a caller that continues the search finds out anyway.

@@ -27,7 +27,6 @@ therefore requested again without its ETag.
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
@@ -50,6 +49,7 @@ from dibs.adapters.github.shapes import (
     whole_second,
 )
 from dibs.adapters.github.trust import Judging, WriterTrust
+from dibs.core.bounded import Bounded
 from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted
 from dibs.core.granter import CONTROL_LABEL
 from dibs.core.ids import IssueRef, ServerTime
@@ -158,7 +158,7 @@ class _ListState(Struct):
 
     addresses: list[str] = field(default_factory=list)
     """GitHub's own addresses of the pages; the first page has none, so page 1 is at index 0."""
-    page_of: OrderedDict[int, int] = field(default_factory=OrderedDict)
+    page_of: Bounded[int, int] = field(default_factory=lambda: Bounded(_MOST_RETURNED))
     """By number of an issue that was returned: the page it was on."""
 
     def note_address(self, page: int, address: str) -> None:
@@ -187,7 +187,7 @@ class Listing:
         self._translator = translator
         self._ids = ids
         self._path = f"/repos/{translator.repository}/issues"
-        self._lists: OrderedDict[_ListKey, _ListState] = OrderedDict()
+        self._lists: Bounded[_ListKey, _ListState] = Bounded(_MOST_LISTS)
         self._lock = threading.Lock()
 
     def find(self, query: IssueQuery, after: Position | None = None) -> Found:
@@ -205,9 +205,6 @@ class Listing:
                     state = self._state(query)
                     with self._lock:
                         state.page_of[shape.number] = page.number
-                        state.page_of.move_to_end(shape.number)
-                        while len(state.page_of) > _MOST_RETURNED:
-                            state.page_of.popitem(last=False)
                 else:
                     return Found(tuple(taken), page.now, more=True)
         return Found(tuple(taken), page.now)
@@ -260,10 +257,8 @@ class Listing:
         """The state of the query's list; of all lists, the 64 used last are kept."""
         key = (tuple(sorted(folded(label) for label in query.labels)), query.closed_too)
         with self._lock:
-            state = self._lists.setdefault(key, _ListState())
-            self._lists.move_to_end(key)
-            while len(self._lists) > _MOST_LISTS:
-                self._lists.popitem(last=False)
+            state = self._lists.get(key) or _ListState()
+            self._lists[key] = state
             return state
 
     def _address(self, query: IssueQuery, page: int) -> tuple[int, str | None]:

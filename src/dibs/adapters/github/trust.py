@@ -26,7 +26,6 @@ it has no permissions in it, or if it fills its page (there may be more).
 """
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any
@@ -46,6 +45,7 @@ from dibs.adapters.github.shapes import (
     decode,
     folded,
 )
+from dibs.core.bounded import Bounded
 from dibs.core.card import UnknownMark, parse_mark
 from dibs.core.errors import NotPermitted, Outage, Unavailable
 from dibs.core.foreign import is_foreign
@@ -129,7 +129,7 @@ class WriterTrust:
         self._writers = Writers(door, kept_s=_KEPT_S)
         self._owner = folded(translator.repository.partition("/")[0])
         self._lock = threading.Lock()
-        self._access: OrderedDict[str, tuple[WriteAccess, LocalTime]] = OrderedDict()
+        self._access: Bounded[str, tuple[WriteAccess, LocalTime]] = Bounded(_MOST)
         """By login in lower case: the last answer, and when we had it."""
         self._refused_at: LocalTime | None = None
 
@@ -187,9 +187,6 @@ class WriterTrust:
         with self._lock:
             self._refused_at = now if refused else None
             self._access[folded(login)] = access, now
-            self._access.move_to_end(folded(login))
-            while len(self._access) > _MOST:
-                self._access.popitem(last=False)
 
     def note_reader(self, repository: Mapping[str, Any]) -> None:
         """Note from a GraphQL reading whether the reading account may write.
