@@ -88,4 +88,4 @@ def test_one_claim_on_github_walks_through_few_modules(tmp_path, store, most):
             "DIBS_STATE": str(tmp_path / "state"),
         }
         passed = _one_claim(tmp_path, environment)
-    assert len(passed) <= most, sorted(passed)
+    assert len(passed) <= most, " ".join(sorted(passed))

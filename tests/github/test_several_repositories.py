@@ -6,8 +6,8 @@ import pytest
 
 from dibs.adapters.github.control import GithubControl
 from dibs.adapters.github.multi_repository import SeveralRepositories
-from dibs.adapters.github.opening import repositories
 from dibs.adapters.github.tracker import GithubTracker
+from dibs.adapters.github.trust import repositories
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import BadConfiguration, BadReference, NoSuchIssue
 from dibs.core.granter import Appointed

@@ -137,34 +137,49 @@ def _open_memory(request: TrackerRequest) -> OpenTracker:
 
 
 def _open_github(request: TrackerRequest) -> OpenTracker:
-    from dibs.adapters.github.opening import open_repositories
+    """Open one tracker, or one for each repository. Sends nothing to GitHub yet."""
+    from dibs.adapters.github.client import Limits, Transports
+    from dibs.adapters.github.control import GithubControl
+    from dibs.adapters.github.multi_repository import SeveralRepositories
+    from dibs.adapters.github.tracker import GithubTracker
+    from dibs.adapters.github.trust import repositories
     from dibs.adapters.system import FileHints
     from dibs.core.labels import label_looks
 
     settings, clock = request.settings, SystemClock()
     github, environment = settings.github, request.environment
-    opened = open_repositories(
-        request.place,
+    transports = Transports(
         environment if not github.api else {**environment, "GITHUB_API_URL": github.api},
         clock,
-        looks=label_looks(settings.pipeline),
-        trusted=github.trusted,
+        limits=Limits().shared_by(github.machines) if github.pace else Limits.none(),
         reply_s=github.timeout.total_seconds(),
-        graphql=github.graphql,
-        minds_pulls=settings.pipeline.people.pulls,
-        keyring=request.keyring,
-        machines=github.machines,
-        pace=github.pace,
     )
+    looks = label_looks(settings.pipeline)
+    trackers: list[GithubTracker] = []
+    for name in repositories(request.place):
+        trackers.append(
+            GithubTracker(
+                transports.for_repository(name),
+                name,
+                looks=looks,
+                trusted=github.trusted,
+                graphql=github.graphql,
+                reply_s=github.timeout.total_seconds(),
+                home=trackers[0].control_readings if trackers else None,
+                keyring=request.keyring,
+                minds_pulls=settings.pipeline.people.pulls,
+            )
+        )
+    control = GithubControl(trackers, clock)
     return OpenTracker(
-        opened.tracker,
-        opened.control,
-        opened.control,
+        trackers[0] if len(trackers) == 1 else SeveralRepositories(trackers),
+        control,
+        control,
         clock=clock,
         hints=FileHints(wake_file(settings)),
-        budgeted=opened.transports,
-        prepare=opened.control.prepare,
-        close=[opened.transports.close],
+        budgeted=transports,
+        prepare=control.prepare,
+        close=[transports.close],
     )
 
 

@@ -15,7 +15,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from msgspec import Struct
@@ -37,9 +36,6 @@ from dibs.core.ids import LocalTime, ServerTime
 
 _MOST = 20_000
 _LIVE = (CardState.BID, CardState.HELD)
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 class CachedIssue(Struct, frozen=True):

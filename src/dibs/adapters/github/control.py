@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from dibs.adapters.github.batch import under_way
 from dibs.adapters.github.client import Purpose
-from dibs.adapters.github.control_log import ControlReading, ControlReadings
+from dibs.adapters.github.graphql import ControlReading, ControlReadings
 from dibs.adapters.github.rest import OverRest
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.core.eligibility import Pause, PauseScope

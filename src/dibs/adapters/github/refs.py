@@ -16,8 +16,8 @@ import msgspec
 
 from dibs.adapters.github.client import Transport
 from dibs.adapters.github.limits import Purpose
-from dibs.adapters.github.opening import repositories
 from dibs.adapters.github.replies import Reply, refusal_of
+from dibs.adapters.github.trust import repositories
 from dibs.core.bounded import Bounded
 from dibs.core.errors import BadConfiguration, NotPermitted, Outage, Unavailable
 from dibs.ports.refs import EMPTY_TREE, Move, Refused

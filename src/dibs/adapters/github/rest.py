@@ -36,7 +36,6 @@ from msgspec import Struct, field
 from dibs.adapters.github.cache import IdCache
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.replies import Reply
-from dibs.adapters.github.repository import RepositoryDoor, disabled, issue_number
 from dibs.adapters.github.shapes import (
     RestComment,
     RestIssue,
@@ -48,7 +47,7 @@ from dibs.adapters.github.shapes import (
     rest_login,
     whole_second,
 )
-from dibs.adapters.github.trust import Judging, WriterTrust
+from dibs.adapters.github.trust import Judging, RepositoryDoor, WriterTrust, disabled, issue_number
 from dibs.core.bounded import Bounded
 from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted
 from dibs.core.granter import CONTROL_LABEL

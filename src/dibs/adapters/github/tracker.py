@@ -16,13 +16,11 @@ from dibs.adapters.github.batch import Trips, purpose_of, under_way
 from dibs.adapters.github.cache import IdCache
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.connections import REPLY_S
-from dibs.adapters.github.control_log import ControlReadings
-from dibs.adapters.github.graphql import FindingThreads, OverGraphql, Pulls
+from dibs.adapters.github.graphql import ControlReadings, FindingThreads, OverGraphql, Pulls
 from dibs.adapters.github.replies import NoGraphql
-from dibs.adapters.github.repository import RepositoryDoor
 from dibs.adapters.github.rest import OverRest
 from dibs.adapters.github.shapes import RestIssue, Translator, folded, rest_login
-from dibs.adapters.github.trust import Judging, Viewer, WriterTrust, is_mark
+from dibs.adapters.github.trust import Judging, RepositoryDoor, Viewer, WriterTrust, is_mark
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
 from dibs.core.events import Reached, unwatched
