@@ -533,6 +533,6 @@ def test_an_ending_that_a_forced_revoke_forestalled_is_lost():
         boss.services.steering.revoke(issue, keeper.run, by="ada", reason="dead", force=True)
         world.clock.advance(1)
 
-    process.services.leases.adapter._reached = at(Step.FINISH_VERIFIED, force)
+    process.services.leases.adapter._endings._reached = at(Step.FINISH_VERIFIED, force)
     assert isinstance(process.services.advancing.advance(keeper), FinishRefused)
     assert "stage:review" not in world.labels(issue)

@@ -1,4 +1,4 @@
-"""What the services need of the world, as protocols.
+"""The protocols through which services use trackers, stores and the system, and their values.
 
-The width of a port is the price of every adapter, so they stay narrow.
+Every adapter implements the whole width of a port, so ports stay narrow.
 """

@@ -1,14 +1,13 @@
-"""Lease stores: who may work an issue, until when, under which fence.
+"""Lease stores, and where the granter and the pauses of a backlog are kept.
 
-`LeaseStore` is what an atomic store implements. `ShownLeases` is what the services use: leases that
-also show on the tracker, as labels and a card. The comment store is both by nature; any other
-store becomes one in `services.shown_leases`.
+A lease store grants: who may work an issue, until when, under which fence. `LeaseStore` is what an
+atomic store implements. `ShownLeases` is what the services use: leases that also show on the
+tracker, as labels and a card. The comment store is both by nature; any other store becomes one in
+`services.shown_leases`. A store names its guarantees, so that an unsafe pairing with a stage can be
+refused at the start.
 
-What an adapter promises, so that an unsafe pairing can be refused at the start.
-
-Where it is written which store grants: beside the backlog, for every worker to read.
-
-Where a person's word about the whole repository or fleet is kept for every worker to read.
+`Granters` keeps which store grants, and `Pauses` keeps a person's pauses of the repository or the
+fleet: both beside the backlog, for every worker to read.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,6 +34,8 @@ from dibs.core.lease import (
 
 
 class Guarantee(Flag):
+    """What a lease store promises."""
+
     NONE = 0
     ATOMIC = auto()
     """At most one live grant per issue, even under contention."""
@@ -47,7 +48,7 @@ class Guarantee(Flag):
     DURABLE = auto()
     """Grants and fences survive the death of every process."""
     COUNTED = auto()
-    """A bid's limit on live leases is kept in the step that grants, even under contention."""
+    """The step that grants also checks the bid's limit on live leases, even under contention."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,11 +56,11 @@ class Guarantee(Flag):
 
 
 PROTECTIVE = Guarantee.ATOMIC | Guarantee.FENCED
-"""What a stage that cannot be undone asks of the store: one holder, and a fence to check."""
+"""What an irreversible stage asks of the store: one holder, and a fence to check."""
 
 
 Painter = Callable[[Record, Thread], Painting]
-"""Which label changes show this ending, given what can be seen of the issue."""
+"""Returns the label changes that show the ending of a record, given a snapshot of the issue."""
 
 
 class LeaseStore(Protocol):
@@ -70,9 +71,11 @@ class LeaseStore(Protocol):
     def guarantees(self) -> Guarantee: ...
 
     def acquire(self, bid: Bid) -> AcquireResult:
-        """One grant, or who has it. An atomic store refuses over an unpainted ending.
+        """Grant a lease, or return the record of its holder.
 
-        The same run's live grant comes back as it is; then `Busy`; then `Full`; then a grant.
+        Checked in order: a live grant of the same run is returned unchanged; a live lease of
+        another run, and in an atomic store an unpainted ending, is `Busy`; a reached limit is
+        `Full`; else the lease is granted.
         """
         ...
 
@@ -83,47 +86,49 @@ class LeaseStore(Protocol):
         ...
 
     def acknowledge(self, record: Record) -> None:
-        """The ending has been painted: the write-ahead record has done its work."""
+        """Note that the ending has been painted: the write-ahead record has done its work."""
         ...
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        """Ask for the named run's lease, or end it. None if that run does not hold it."""
+        """Ask the holder to stop, or end the lease if forced. None if the run holds no lease."""
         ...
 
     def read(self, issue: IssueRef) -> Record | None: ...
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
-        """The live leases, the oldest grant first. Reads no lease that is over."""
+        """The live leases, the oldest grant first. Reads no lease which is over."""
         ...
 
     def highest(self) -> Fence:
-        """The highest fence that was ever granted here, on anything. May have to read it all."""
+        """The highest fence ever granted here, on any issue or name. May read the whole store."""
         ...
 
 
 @runtime_checkable
 class Waking(Protocol):
-    """What a store adds that can tell of the end of a lease, so that nobody has to poll for it."""
+    """A store which can report the end of a lease, so that waiting workers need not poll."""
 
     def await_end(self, issue: IssueRef, seconds: float) -> None:
-        """Return when a lease on the issue may have been ended, or the time is over.
+        """Return when a lease on the issue may have been ended, or after `seconds`.
 
-        May return early, and may miss an end: the caller asks the store either way. An expiry
-        makes no noise, so the caller waits no longer than the lease that it knows of.
+        May return early, and may miss an end: the caller asks the store either way. An expiry is
+        not reported, so the caller waits no longer than the current lease runs.
         """
         ...
 
 
 @runtime_checkable
 class Lingering(Protocol):
-    """What a store adds that keeps a lease for longer than was asked for."""
+    """A store which may keep a lease for longer than its ttl."""
 
     def lingers(self, ttl: timedelta) -> timedelta:
-        """By how much at most, if nobody releases it."""
+        """How much longer than the ttl an unreleased lease may last, at most."""
         ...
 
 
 class ShownLeases(Protocol):
+    """Leases which also show on the tracker. Members without a docstring: see `LeaseStore`."""
+
     @property
     def name(self) -> str: ...
 
@@ -133,15 +138,15 @@ class ShownLeases(Protocol):
     def acquire(self, bid: Bid) -> AcquireResult: ...
 
     def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
-        """Make the grant count and visible: confirm it where a grant is a won bid, paint labels."""
+        """Make the grant visible: paint the labels; confirm the card if a grant is a won bid."""
         ...
 
     def renew(self, lease: Lease) -> RenewResult:
-        """Extend the lease, and look at the issue while at it."""
+        """Extend the lease, and return a snapshot of the issue if the tracker answers."""
         ...
 
     def concede(self, lease: Lease) -> None:
-        """Give a grant back that was never shown. Touches nothing but its own card."""
+        """Give back a grant which was never shown. Changes no comment but its own card."""
         ...
 
     def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
@@ -149,17 +154,20 @@ class ShownLeases(Protocol):
         ...
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
-        """Finish the painting of an ending, unless somebody has: anybody's, by anybody."""
+        """Finish the painting of an ending, unless done. Any worker may do it for any run."""
         ...
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None: ...
 
     def standing(self, thread: Thread, *, apart_from: RunId | None = None) -> Standing:
-        """The store's word on the issue, with the history its cards tell."""
+        """The last lease on the issue, and the attempts before by the cards of the snapshot.
+
+        `apart_from` leaves out a run, for a bidder who looks at the time before its own bid.
+        """
         ...
 
     def mine(self, thread: Thread, run: RunId) -> Lease | None:
-        """Our own live lease, for a process that knows nothing but its run."""
+        """The live lease of the run, if any: for a process which has only the id of its run."""
         ...
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]: ...
@@ -168,36 +176,40 @@ class ShownLeases(Protocol):
 
 
 class Granters(Protocol):
-    def granter(self, *, since: LocalTime | None = None) -> Granter | None:
-        """Who grants now; None before the first grant of all.
+    """Where the one store which grants the leases of a backlog is recorded."""
 
-        What was read at `since` or later will do.
+    def granter(self, *, since: LocalTime | None = None) -> Granter | None:
+        """The granter now; None before the first grant of all.
+
+        With `since`, an answer read at or after `since` may be reused.
         """
         ...
 
     def lately(self) -> Granter | None:
-        """The same, some seconds old at most: for whoever looks again before he acts on it."""
+        """The granter, some seconds old at most: for a caller who asks `granter` before acting."""
         ...
 
     def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
-        """Write it down if `instead_of` is what stands. Returns what stands afterwards."""
+        """Record the granter if the current one is `instead_of`. Returns the granter afterwards."""
         ...
 
 
 class Pauses(Protocol):
+    """Where a person's pauses of the repository or the fleet are recorded."""
+
     def pauses(self) -> tuple[Pause, ...]: ...
 
     def pause(self, scope: PauseScope, *, repo: str, reason: str, by: str) -> None: ...
 
     def resume(self, scope: PauseScope, *, repo: str, by: str) -> bool:
-        """True if there was something to lift."""
+        """Lift the pause. False if the scope was not paused."""
         ...
 
 
 @runtime_checkable
 class Worrying(Protocol):
-    """Optional: an adapter that keeps these words where there may be no room for more one day."""
+    """Optional: an adapter which records granter and pauses in a place which may fill up."""
 
     def worries(self) -> tuple[str, ...]:
-        """What a person should look at before that."""
+        """Warnings for a person, in words, before the place is full."""
         ...

@@ -1,7 +1,7 @@
 """Pull requests of a host, as far as a chain of them needs: find, open, rewrite the text.
 
-There is no compare-and-swap on a text here, because no host has one: whoever edits reads right
-before, and changes only what is theirs.
+A text cannot be changed with compare-and-swap here, because no host offers it: an editor reads the
+text right before, and changes only its own part.
 """
 
 from collections.abc import Sequence
@@ -33,21 +33,21 @@ class PullRequest(Struct, frozen=True):
 
 class PullRequests(Protocol):
     def find(self, repo: str, *, head: str) -> Sequence[PullRequest]:
-        """Every pull request from this branch of this repository, open or not, newest first.
+        """Every pull request from the branch `head` of the repository, open or not, newest first.
 
-        Raises Outage; an answer that may not be whole is an Outage too, never an empty one.
+        Raises Outage, also if the answer may be incomplete; never returns an empty answer then.
         """
         ...
 
     def create(self, repo: str, *, title: str, body: str, head: str, base: str) -> PullRequest:
-        """Open one. An empty base is the repository's default branch.
+        """Open a pull request. An empty base means the repository's default branch.
 
-        If there is an open one from that branch into that base already, it is returned as it is.
+        If the host has an open pull request from `head` into `base` already, return it unchanged.
         """
         ...
 
     def add_labels(self, pull: PullRequest, labels: Sequence[str]) -> None:
-        """Those that it does not have. Labels that the repository does not have are made."""
+        """Add the missing labels to the pull request. Creates labels which the repository lacks."""
         ...
 
     def edit_body(self, pull: PullRequest, *, body: str) -> None:

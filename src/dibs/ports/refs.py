@@ -1,6 +1,6 @@
 """Refs of a git repository as registers that many machines swap.
 
-Refs and commits with a message; what a message means is not theirs to know.
+Refs, and commits with a message; the meaning of a message is the caller's business.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,56 +9,56 @@ from typing import Protocol
 from msgspec import Struct
 
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
-"""The tree without files: git knows it without being told."""
+"""The id of the tree without files: in every repository, git has it built in."""
 
 
 class Move(Struct, frozen=True):
-    """One ref, where it shall point, and what it must be found at."""
+    """A change of a ref: the ref, the new commit, and the commit expected before."""
 
     ref: str
     to: str | None
-    """None: the ref goes."""
+    """The new commit; None: the ref is deleted."""
     expected: str | None = None
-    """The commit it must be at; None: it must not be there."""
+    """The commit the ref must point to before; None: the ref must not exist."""
     guarded: bool = True
-    """Whether it matters what it is found at."""
+    """Whether `expected` is checked."""
 
 
-class Refused(Struct, frozen=True):
-    """Nothing was moved: somebody else was first, or the server would not."""
+class SwapRefused(Struct, frozen=True):
+    """No ref was moved: another machine was first, or the server refused."""
 
     why: str
     sure: bool = True
-    """False: it may be our own move that was in the way, sent twice on a bad connection."""
+    """False: our own move, sent twice on a bad connection, may have been in the way."""
 
 
 class Refs(Protocol):
-    """One repository. Every call is bounded in time and raises nothing but an Outage."""
+    """The refs of a repository. Every call is bounded in time and raises no error but Outage."""
 
     name: str
     identity: str
-    """Told from every other repository's, with nothing secret in it: for what is remembered."""
+    """Different for every repository, and without secrets: a key for remembered facts."""
     atomic: bool
-    """Whether several moves are done together or not at all."""
+    """Whether several moves happen all or none."""
     guesses: bool
-    """Whether a refused swap is cheap enough to try one without having looked."""
+    """Whether a refused swap is so cheap that a swap is tried before a read."""
 
     def tips(self, folders: Sequence[str]) -> Mapping[str, str]:
-        """Every ref in these folders (`refs/a/b/`) by its full name, and the commit it is at."""
+        """Every ref in the folders (`refs/a/b/`) by its full name, and the commit of each."""
         ...
 
     def messages(self, commits: Iterable[str]) -> Mapping[str, str]:
-        """Of commits that were found at a tip."""
+        """The messages of commits which `tips` returned."""
         ...
 
     def commit(self, message: str, parent: str | None) -> str | None:
-        """A new commit that no ref points at yet; None if its parent is not at hand any more."""
+        """Make a commit without a ref. None if the parent is no longer available."""
         ...
 
-    def swap(self, moves: Sequence[Move]) -> Refused | None:
-        """Move the refs if all that are guarded are found where they are expected.
+    def swap(self, moves: Sequence[Move]) -> SwapRefused | None:
+        """Move the refs, if every guarded ref is at its expected commit.
 
-        Unavailable leaves it open whether that was done: look, and compare with the commit.
+        After Unavailable the refs may have moved or not: read them, and compare with the commit.
         """
         ...
 

@@ -1,21 +1,17 @@
-"""Local time: monotonic, counting suspend, good only for deciding when to stop trusting.
+"""The system around a worker: clock, threads, journal, handlers, hints, working trees, git.
 
-What runs beside its caller: renewals, watches, jobs. In a simulation they are no threads.
+Local time (`Clock`) is monotonic and counts suspend; it serves only to decide when to stop trusting
+a lease. `Threads` starts work that runs beside its caller: renewals, watches, jobs. In a simulation
+these are no threads. `Journal` takes events; a journal that cannot be written must not stop the
+work. `Runner` runs the handler of a stage so that it can be stopped in any state of the worker.
 
-Where events go. A journal that cannot be written must not stop the work.
-
-Running a stage's handler so that it can be stopped, whatever state the worker is in.
-
-That something may have changed: worth a look, and never a fact to build on.
-
-Nothing depends on a hint. One that is lost, late, repeated or made up costs a look at most, and
+A hint (`Hints`, `Waker`, `Deliveries`) says that the tracker may have changed: worth a look, and
+never a fact to build on. A hint that is lost, late, repeated or made up costs a look at most, and
 polling goes on beside it.
 
-A place of its own for a run: made before its handler starts, cleared when the run is over.
-
-The git program, as what needs a working tree sees it: some words, a folder, an answer.
-
-The same call as the published `GitRunner`, so that what was written for that one can be handed in.
+`Workplaces` gives a run a place of its own, made before its handler starts and cleared when the run
+is over. `Git` is the git program as users of a working tree see it: some words, a folder, a result.
+It is the same call as the published `GitRunner`, so that a runner written for that can be used.
 """
 
 import threading
@@ -42,14 +38,16 @@ class Clock(Protocol):
         ...
 
 
-class Thread(Protocol):
+class StartedThread(Protocol):
+    """A thread of the operating system, or its stand-in in a simulation."""
+
     def join(self) -> None:
-        """Wait for its end. One that joins itself returns at once."""
+        """Wait for the end of the thread. A thread which joins itself returns at once."""
         ...
 
 
 class Threads(Protocol):
-    def start(self, work: Callable[[], None], name: str) -> Thread: ...
+    def start(self, work: Callable[[], None], name: str) -> StartedThread: ...
 
 
 class Journal(Protocol):
@@ -57,24 +55,24 @@ class Journal(Protocol):
 
 
 class Assignment(Struct, frozen=True):
-    """One run of a handler."""
+    """Everything a runner needs to run a handler once."""
 
     run: RunId
     handler: Command | PythonCallable
     stdin: bytes
     environment: Mapping[str, str] = field(default_factory=dict)
     pass_env: tuple[str, ...] = ()
-    """Names of secrets that this handler is trusted with."""
+    """Names of secret environment variables that the handler gets."""
     stop_within: timedelta = timedelta(seconds=5)
-    """From SIGTERM to SIGKILL."""
+    """The time between SIGTERM and SIGKILL."""
     in_sight: bool = False
-    """Reads and writes where we do, instead of in its run's folder."""
+    """The handler uses our own input and output, instead of files in the folder of its run."""
     as_typed: bool = False
-    """A person's own command: in the folder where they are, with the environment they have."""
+    """A person's own command: runs in the current folder, with the whole environment."""
     folder: Path | None = None
-    """Where it starts, if not where all handlers do."""
+    """The folder to start in; None: the folder of all handlers."""
     shared: tuple[int, ...] = ()
-    """Open files to keep open until the whole group has ended, also if we die."""
+    """File descriptors to keep open until the whole process group has ended, also if we die."""
 
 
 class Exited(Struct, frozen=True):
@@ -82,7 +80,7 @@ class Exited(Struct, frozen=True):
 
 
 class Stopped(Struct, frozen=True):
-    """We ended it: the lease was lost, the time limit was over, the worker is leaving."""
+    """We ended the handler: lease lost, time limit over, or the worker is leaving."""
 
     why: str
 
@@ -90,17 +88,19 @@ class Stopped(Struct, frozen=True):
 RunEnd = Exited | Stopped
 
 
-class Running(Protocol):
+class RunningHandler(Protocol):
+    """A handler which was started, with all its processes: the group."""
+
     def trust_until(self, moment: LocalTime) -> None:
-        """The handler may run until then; beyond it, it is stopped even if we are frozen."""
+        """Let the handler run until `moment`. After it, the handler is stopped, even if we hang."""
         ...
 
     def poll(self, seconds: float) -> RunEnd | None:
-        """Wait at most so long for the end."""
+        """Wait at most `seconds` for the end. None: the handler still runs."""
         ...
 
     def stop(self, why: str) -> None:
-        """Ask the whole group to end, then make it."""
+        """Ask the whole group to end; kill it after `stop_within`."""
         ...
 
     def kill(self) -> None:
@@ -108,122 +108,124 @@ class Running(Protocol):
         ...
 
     def result(self) -> bytes:
-        """What the handler left in DIBS_RESULT; empty if nothing. Raises OSError or ValueError."""
+        """The content of the file DIBS_RESULT; empty without a file. Raises OSError, ValueError."""
         ...
 
 
 class Runner(Protocol):
     def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
-        """Raises HandlerUnusable if it cannot possibly start.
+        """Raises HandlerUnusable if the handler cannot possibly start.
 
-        `elsewhere`: it will start in a folder that is not there yet.
+        `elsewhere`: the handler will start in a folder which does not exist yet.
         """
         ...
 
-    def start(self, assignment: Assignment, trusted_until: LocalTime) -> Running: ...
+    def start(self, assignment: Assignment, trusted_until: LocalTime) -> RunningHandler: ...
 
 
 class Happening(Struct, frozen=True):
-    """What a tracker says has happened, in its own words."""
+    """An event, as reported by a tracker in its own words."""
 
     event: str
-    """What it happened to: `issues`, `issue_comment`, `label`, `pull_request`, `repository`; or
-    `ping`, which says only that somebody is there.
+    """The kind of event: `issues`, `issue_comment`, `label`, `pull_request`, `repository`; or
+    `ping`, a test of the connection.
     """
     action: str = ""
     repo: str = ""
-    """Empty where nothing but the event is known, because nobody here has a use for it."""
+    """Empty for events that dibs has no use for: then only `event` is filled in."""
     repo_id: int = 0
-    """Stays the same if the repository gets another name."""
+    """Stays the same when the repository is renamed."""
     was_repo: str = ""
-    """The repository's name before, if that is what changed."""
+    """The old name of the repository, if the event is its renaming."""
     issue: IssueRef | None = None
     on_pull: bool = False
-    """It is about a pull request, which trackers number among the issues."""
+    """Whether the event is about a pull request, which trackers number among the issues."""
     label: str = ""
     comment: str = ""
 
 
 class Rubbish(ValueError):
-    """It says that it comes from the tracker, and cannot be read."""
+    """A delivery which claims to come from the tracker, but cannot be read."""
 
 
 class Deliveries(Protocol):
-    """What a tracker sends by itself. Headers are named in lower case."""
+    """Reads the deliveries of a tracker (webhooks). Header names are in lower case."""
 
     def vouched_for(self, body: bytes, headers: Mapping[str, str]) -> bool:
-        """Whether it comes from the tracker. To be asked before anything else is read."""
+        """Whether the delivery comes from the tracker. Ask before any other method."""
         ...
 
     def number(self, headers: Mapping[str, str]) -> str:
-        """The tracker's own name of the delivery: the same if it comes again. May be empty."""
+        """The tracker's id of the delivery, the same for a repetition. May be empty."""
         ...
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> Happening:
-        """Raises Rubbish."""
+        """The event in the delivery. Raises Rubbish."""
         ...
 
 
 class Hints(Protocol):
     @property
     def every_s(self) -> float:
-        """How often it is worth asking."""
+        """Seconds between two questions worth asking."""
         ...
 
     def heard(self) -> bool:
-        """Whether anybody hinted since it was last asked. Cheap, and never fails."""
+        """Whether a hint came since the last question. Cheap, and never fails."""
         ...
 
 
 class Waker(Protocol):
     def wake(self) -> None:
-        """Hint to every worker of this folder that something may have changed."""
+        """Hint to every worker of the folder: the tracker may have changed."""
         ...
 
 
 class PlaceWish(Struct, frozen=True):
-    """What a run wants."""
+    """The working trees which a run needs."""
 
     run: RunId
     name: str
-    """What it is about, for names that people read: an issue, or a bundle."""
+    """An issue or a bundle, for names that people read."""
     worktree: OneWorktree | BundleWorktree
     repos: tuple[str, ...] = ()
     """For a bundle: the repositories of its issues, the one to start in first."""
 
 
 class Workplace(Struct):
+    """The working trees of a run."""
+
     folder: Path
     """Where the handler starts."""
     folders: Mapping[str, Path]
     """Every working tree, by its repository."""
     branch: str
-    """The same in all of them."""
+    """The branch, the same in all working trees."""
     shared: tuple[int, ...] = ()
-    """Open files that whatever ends the handler keeps open: the place is in use until then."""
+    """File descriptors to keep open until the handler has ended: they mark the place as in use."""
     kept: list[str] = field(default_factory=list)
-    """Once it is left: where work is that would have gone with it, and what was not cleared."""
+    """Filled in at the end: where unsaved work was kept, and folders that could not be cleared."""
 
 
 class Workplaces(Protocol):
     def check(self, worktree: OneWorktree | BundleWorktree, repos: tuple[str, ...]) -> None:
-        """Raises HandlerUnusable if no place of this kind can possibly be made here."""
+        """Raises HandlerUnusable if a place of such a kind cannot possibly be made here."""
         ...
 
     def recover(self) -> None:
-        """Clear what dead processes left, keeping its work. The log says where work is kept."""
+        """Clear the places of dead processes; keep their work, and log where the work is kept."""
         ...
 
     def open(self, wish: PlaceWish) -> AbstractContextManager[Workplace]:
-        """A place, until the context is left; whatever it then has that nobody else has is kept.
+        """Make a place, and clear it when the context is left. Work found only there is kept.
 
-        Entering raises WorktreeUnavailable if it may work later, HandlerUnusable if it will not.
+        Entering raises WorktreeUnavailable if a later try may succeed, HandlerUnusable if none can.
         """
         ...
 
 
 class GitResult(Struct, frozen=True):
-    """How a command ended, and what it said."""
+    """The exit code and the output of a command."""
 
     returncode: int
     stdout: str = ""
@@ -239,9 +241,9 @@ class Git(Protocol):
         timeout: float = 60,
         env: Mapping[str, str] = ...,
     ) -> GitResult:
-        """Run git with these words in this folder, for so many seconds at most.
+        """Run git with the words `args` in the folder `cwd`, for `timeout` seconds at most.
 
-        A command that fails is a result. Raises Unavailable if there was no answer in time, and
-        then it no longer runs. `env` is handed over only where a command needs it.
+        A command which fails is a result. Raises Unavailable after the timeout; git has been ended
+        then. `env` is passed only where a command needs it.
         """
         ...

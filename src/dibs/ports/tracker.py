@@ -1,11 +1,11 @@
-"""The issue tracker, as narrow as the services can live with.
+"""The issue tracker, as narrow as the services can live with, and the budgets of its server.
 
 Adapters raise the errors of `core.errors` (`NoSuchIssue`, `Unavailable`, `RateLimited`,
-`NotPermitted`, `Damaged`) and nothing else. Adding a label that is there and removing one that is
-not are both successes.
+`NotPermitted`, `Damaged`) and no others. Adding a label that is there and removing one that is not
+are both successes.
 
-What a tracker can do is written in its traits. `OneAtATime` does everything that takes several
-calls through the calls for one issue and one effect, for trackers that have no better way.
+The traits of a tracker say what it can do. `OneAtATime` builds every call for many issues or
+effects from the calls for one issue and one effect, for trackers that have no better way.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,36 +29,36 @@ class Applies(StrEnum):
     """How the effects of one `Tracker.apply` happen."""
 
     ONE_BY_ONE = "one by one"
-    """A call for each, and then a reading."""
+    """A call for each effect, and then a read."""
     IN_ONE_REQUEST = "in one request"
-    """In their order, each by itself: if one fails, any other may have happened."""
+    """In their order, each by itself: if one fails, any of the others may have happened."""
     IN_ONE_STEP = "in one step"
     """All or none of them, and only if the issue is unchanged."""
 
 
 class Standpoint(Struct, frozen=True):
-    """What our account is to the tracker, as far as it says."""
+    """The rights of our account on the tracker, as far as the tracker reports them."""
 
     believed: str
     """Whose cards are believed, in words."""
     permission: str = ""
-    """What we may do there, in the tracker's word."""
+    """Our permission, in the tracker's own word."""
     may_write: bool | None = None
-    """Whether we may write comments and labels; None if it does not say."""
+    """Whether we may write comments and labels; None if the tracker does not say."""
     ours_count: bool | None = None
-    """Whether cards by our own account are believed; None if nobody can say."""
+    """Whether cards by our own account are believed; None if unknown."""
     doubt: str = ""
-    """Why others may believe somebody else; empty if everybody judges alike."""
+    """Why another reader may believe different authors; empty if all readers judge alike."""
 
 
 class TrackerTraits(Struct, frozen=True):
-    """What a tracker is like; the protocol's waits and margins follow from it."""
+    """The abilities and delays of a tracker. The protocol's waits and margins depend on them."""
 
     name: str
     repo: str = ""
-    """The repository of its issues; empty where it has several, or none that has a name."""
+    """The repository of its issues; empty if there are several, or none with a name."""
     repos: tuple[str, ...] = ()
-    """All of them, where there are several."""
+    """All repositories, if there are several."""
     settle: timedelta = ZERO
     """How long after a write every reader is sure to see it."""
     grain: timedelta = timedelta(milliseconds=1)
@@ -66,47 +66,49 @@ class TrackerTraits(Struct, frozen=True):
     cheap_reads: bool = False
     """Whether reading an issue costs next to nothing, so that looking before bidding pays."""
     in_flight: timedelta | None = None
-    """How long after it was sent a request may still take effect; None if nobody can say."""
+    """How long after its sending a request may still take effect; None if unknown."""
     applies: Applies = Applies.ONE_BY_ONE
     """How the effects of one `apply` happen."""
     reads_together: int = 1
     """How many issues with their comments one request reads now; 1: each takes a request."""
     shortlists: bool = False
-    """Whether a worker reads one list for many claims, because asking for each claim costs."""
+    """Whether a worker reads one list for many claims, because a query for each claim costs."""
     accounts: bool = False
-    """Whether it has accounts, permissions and labels that `dibs doctor` asks about."""
+    """Whether it has accounts, permissions and labels, which `dibs doctor` asks about."""
     checks_itself: bool = False
     """Whether it can inspect its own storage for damage."""
     pulls: bool = False
-    """Whether it knows which pull requests an issue has."""
+    """Whether it can list the pull requests of an issue."""
 
     @property
     def patience(self) -> timedelta:
-        """How long somebody's next write may take to follow the last one, and to be seen."""
+        """How long the next write of a worker may take to follow the last, and to be seen."""
         return self.settle + (self.in_flight or ZERO)
 
 
 class IssueQuery(Struct, frozen=True):
-    """Open issues that carry all of `labels` and none of `without`, oldest first."""
+    """Asks for open issues with all of `labels` and none of `without`, oldest first."""
 
     labels: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
     limit: int = 100
     after: IssueRef | None = None
-    """Continue behind this issue."""
+    """Continue after this issue."""
     skip: int = 0
-    """Leave out the first so many that match: how a crowd of workers spreads."""
+    """Leave out so many of the first matches: how a crowd of workers spreads."""
     closed_too: bool = False
 
 
 class Found(Struct, frozen=True):
+    """The answer to a query, up to its limit."""
+
     issues: tuple[Issue, ...]
     now: ServerTime
     more: bool = False
 
 
 class FoundThreads(Struct, frozen=True):
-    """One query's answer with the comments. A thread that is too long is not complete: read it."""
+    """The answer to a query, with comments. A snapshot with too many comments is not complete."""
 
     threads: tuple[Thread, ...]
     now: ServerTime
@@ -122,7 +124,7 @@ class Tracker(Protocol):
     def find(self, query: IssueQuery) -> Found: ...
 
     def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
-        """An answer with comments to each query, in the order of the queries."""
+        """Answer each query with snapshots, in the order of the queries."""
         ...
 
     def read(self, issue: IssueRef) -> Thread:
@@ -130,22 +132,22 @@ class Tracker(Protocol):
         ...
 
     def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
-        """The issues with their comments; those that are gone are left out."""
+        """Snapshots of the issues; issues which are gone are left out."""
         ...
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
-        """How many open issues carry each label; or how many at all."""
+        """The number of open issues with each label; with `closed_too`, of all issues."""
         ...
 
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
-        """The pull requests, open or over, that say they close each of these issues.
+        """The pull requests, open or over, which announce to close the issue, for each issue.
 
-        An issue that is gone, or whose pull requests cannot be seen, is left out.
+        An issue which is gone, or whose pull requests cannot be seen, is left out.
         """
         ...
 
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
-        """Title and text of each open pull request from this branch of this repository."""
+        """Title and text of each open pull request from the branch of the repository."""
         ...
 
     # Writing
@@ -160,14 +162,14 @@ class Tracker(Protocol):
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
     ) -> Thread | None:
-        """Do the effects in their order, and return the issue as it is afterwards.
+        """Apply the effects in their order, and return a snapshot of the issue afterwards.
 
-        `if_unchanged`: do nothing and return None if the issue is not as it was seen. Only a
-        tracker that applies in one step keeps this strictly; one by one, the issue may change
+        `if_unchanged`: change no issue and return None if the issue is not as given. Only a tracker
+        which applies in one step keeps the condition strictly; one by one, the issue may change
         between the look and the first effect, and in one request nobody looks at all.
-        `reached` is called after each effect that is a call of its own.
-        Raises what the first effect that failed raises. The returned issue shows what these
-        effects wrote, even if readings lag.
+        `reached` is called after each effect which is a call of its own.
+        Raises the error of the first effect which failed. The snapshot shows the changes of the
+        effects, even if reads lag.
         """
         ...
 
@@ -182,32 +184,33 @@ class Tracker(Protocol):
     def close(self, issue: IssueRef) -> None: ...
 
     def prepare(self, labels: Sequence[str]) -> None:
-        """Make sure the labels exist, where a tracker wants them made."""
+        """Create the missing labels, where labels must exist before use."""
         ...
 
     # About itself
 
     def login(self) -> str | None:
-        """The account's name; None if unknown. At most one request in a process's life."""
+        """The name of our account; None if unknown. At most one request per process."""
         ...
 
     def standpoint(self) -> Standpoint:
-        """What our account may do here; asked only of a tracker with accounts."""
+        """The rights of our account; asked only of a tracker with accounts."""
         ...
 
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
-        """The labels that the tracker wants made and that are not there."""
+        """The labels which do not exist yet, where labels must exist before use."""
         ...
 
     def flaws(self) -> tuple[str, ...]:
-        """What is damaged in the tracker's own storage, in words."""
+        """Damages of the tracker's own storage, in words."""
         ...
 
 
 class OneAtATime:
-    """The calls for many issues and many effects, made of the calls for one.
+    """The calls for many issues and effects, built from the calls for a single issue or effect.
 
-    A tracker inherits it and overrides what it can do better; its traits say which that is.
+    A tracker inherits from the class and overrides the calls with a better way; its traits name
+    the better ways.
     """
 
     def read_many(self: Tracker, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
@@ -267,7 +270,7 @@ class OneAtATime:
 def apply_one(
     tracker: Tracker, issue: IssueRef, effect: Effect, reached: Reached = unwatched
 ) -> None:
-    """One call, whatever the tracker could do at once."""
+    """Apply an effect with a call of its own, even if the tracker could apply several at once."""
     match effect:
         case AddLabels(labels):
             tracker.edit_labels(issue, add=labels)
@@ -288,11 +291,8 @@ def apply_one(
             assert_never(effect)
 
 
-_PAGE = 200
-
-
 class Allowance(Struct, frozen=True):
-    """What the server grants for a span of time, and counts itself, over all machines."""
+    """A limit for a span of time which the server counts itself, over all machines."""
 
     name: str
     limit: int
@@ -301,63 +301,64 @@ class Allowance(Struct, frozen=True):
     resets_at: ServerTime
 
 
-class Kept(Struct, frozen=True):
-    """A limit that the server does not count for us: kept to by the processes of this machine."""
+class LocalLimit(Struct, frozen=True):
+    """A limit which the processes of the machine count and keep to, because the server does not."""
 
     name: str
     used: int
     most: int | None
-    """None: it is only counted."""
+    """None: the requests are only counted."""
 
 
 class Shut(Struct, frozen=True):
-    """The server is left alone for now."""
+    """No requests are sent to the server for now."""
 
     why: str
     wait_s: float
 
 
 class BudgetReport(Struct, frozen=True):
-    """One token's."""
+    """The limits of a token, and the requests made with it."""
 
     place: str
     """The server."""
     now: ServerTime | None
     """None if the server was not asked, or did not answer."""
     allowances: tuple[Allowance, ...]
-    """Empty where the server does not count, or was not heard."""
-    kept: tuple[Kept, ...]
+    """Empty if the server does not count, or did not answer."""
+    kept: tuple[LocalLimit, ...]
     counted: Mapping[str, int]
     """The requests of this machine in the last hour, by their kind."""
     shut: Shut | None
     shared: bool
     """Whether all processes of this machine are counted, or this one alone."""
     trouble: Outage | None = None
-    """Why the server was not heard."""
+    """Why the server did not answer."""
 
 
 class Budgeted(Protocol):
     def budgets(self) -> tuple[BudgetReport, ...]:
-        """One for each token that is used."""
+        """A report for each token in use."""
         ...
 
 
-_said: ContextVar[bool] = ContextVar("a person's word", default=False)
+_for_a_person: ContextVar[bool] = ContextVar("a person's word", default=False)
 
 
 @contextmanager
 def persons_word() -> Iterator[None]:
-    """Whatever this thread asks of an adapter inside is for a person who steers."""
-    before = _said.set(True)
+    """Mark the requests of the current thread, inside the context, as made for a person."""
+    before = _for_a_person.set(True)
     try:
         yield
     finally:
-        _said.reset(before)
+        _for_a_person.reset(before)
 
 
 def is_persons_word() -> bool:
-    return _said.get()
+    """Whether the current thread is inside `persons_word`: then a request need not wait in line."""
+    return _for_a_person.get()
 
 
 PULLS_AT_ONCE = 100
-"""Of how many issues one request may ask for the pull requests."""
+"""For how many issues one request may ask for the pull requests."""

@@ -1,21 +1,18 @@
 """The comment lease: claim cards on any tracker, by the protocol in docs/concepts/protocol.md.
 
-A weak lease store, but one that everybody can see: the server orders the cards, the fold names the
-holder, and nobody wins on doubt. Which cards count is decided in `core.fold`; this module posts,
-waits, reads and edits, and touches no card but its own.
+A weak lease store, but visible to everybody: the server orders the cards, the fold names the
+holder, and no bidder wins on doubt. `core.fold` decides which cards count; this module posts,
+waits, reads and edits, and edits no card but its own.
 
-How a lease in comments ends: decided in its card first, shown by its labels after that.
+`OwnCards` is the only writer of our own cards, and remembers edits which got no answer. An edit
+replaces the text of the card whenever the edit takes effect, even after its sender has given up. A
+renewal still under way when the ending is written would erase the ending. `OwnCards` therefore
+remembers, for as long as the tracker's traits say, that such an edit may still take effect.
 
-The decision is one edit of our own card, and the fold of what is read with it says whether it
-counts. No label is touched before that is known. Whoever finds an ending that nobody has painted
-paints it; a painter that was late puts right what came of it.
-
-The one writer of our own cards, and its memory of edits that nobody answered.
-
-An edit replaces what the card says whenever it takes effect, even if its sender has given up on it
-meanwhile. So a renewal that is still under way when the ending is written would erase the ending.
-What may still be under way is therefore remembered here, for as long as the tracker says that it
-may be. Refuses to know who holds an issue: that is `core.fold`.
+`CardEndings` ends a lease: first one edit of our own card decides the ending, then the labels show
+the ending. The fold of the comments read with the edit shows whether the ending counts; no label is
+touched before. Any worker that finds an unpainted ending paints it; a painter that was late takes
+back its own changes.
 """
 
 import logging
@@ -74,11 +71,20 @@ from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.effects import apply, in_one_request, paint_ending, repair_labels
 from dibs.services.reading import walk_threads
 
-_REMEMBERED = 1024
+_log = logging.getLogger("dibs.leases.comments")
+_MOST_RUNS_REMEMBERED = 1024
+_PAUSE_S = 0.5
+_TRIES = 3
+_PAINTINGS = 20
+_MOST_FAILED_PAINTINGS = 6
+"""How often a painter gets no answer before it gives up; any part of its request may have happened.
+"""
+_FRESH_S = 5.0
+"""A snapshot of this age is read again before anything is painted on it."""
 
 
 class Fate(StrEnum):
-    """What became of the ending that we wrote, or tried to write."""
+    """Whether the ending which we wrote, or tried to write, has landed."""
 
     NONE = "none"
     IN_DOUBT = "in doubt"
@@ -90,30 +96,32 @@ class Written(Struct, frozen=True):
 
     at: ServerTime
     seen: Thread | None = None
-    """The issue right after it, if the reply shows it."""
+    """The issue right after the edit, if the reply shows it."""
 
 
-class _Memory(Struct):
-    """What is known of one run beyond its card."""
+class _RunMemory(Struct):
+    """The facts about one run of ours which its card does not show."""
 
     fate: Fate = Fate.NONE
     runs_until: LocalTime | None = None
-    """The lease does not end by itself before this."""
-    astray_until: LocalTime | None = None
-    """No edit that was given up on takes effect after this."""
+    """The lease does not expire before this time. None: this process never confirmed it."""
+    unanswered_until: LocalTime | None = None
+    """No edit which got no answer takes effect after this time."""
     beats: int = -1
-    """The last that was written, or was to be."""
+    """The number of the last renewal that was written or attempted."""
 
     def outlasts(self, until: LocalTime, spare: timedelta) -> bool:
-        """Whether the lease leaves so much time after that; it does where nobody knows better."""
+        """Whether the lease runs longer than `until` plus `spare`; True for an unknown expiry."""
         return self.runs_until is None or local_after(until, spare) < self.runs_until
 
 
 class OwnCards:
+    """The only writer of our own cards."""
+
     def __init__(self, tracker: Tracker, clock: Clock) -> None:
         self._tracker = tracker
         self._clock = clock
-        self._runs: dict[RunId, _Memory] = {}
+        self._runs: dict[RunId, _RunMemory] = {}
         self._lock = threading.Lock()
 
     @property
@@ -122,15 +130,18 @@ class OwnCards:
         return in_one_request(self._tracker)
 
     def concede(self, lease: Lease) -> None:
-        self._edit(lease, card(lease, CardState.CONCEDED))
+        body = render_card(card(lease, CardState.CONCEDED))
+        self._tracker.edit_comment(lease.issue, own_card(lease), body)
 
     def hold(self, lease: Lease, paint: Sequence[Effect]) -> Written:
-        """Confirm or renew. In one trip, `paint` goes along; otherwise it is left to the caller.
+        """Confirm or renew. If card and labels are one request, `paint` goes along; if not, the
+        caller paints.
 
-        Each time it says something else: nobody promises that an edit which changes nothing moves
-        the comment's time, and one that is sent again would be trusted for longer than it counts.
+        Each edit gets a new number of beats and therefore a new text. No tracker promises to move
+        the comment's time for an edit without a change, and the holder would then trust the lease
+        for longer than the lease counts.
         """
-        memory, asked_at = self._of(lease.run), self._clock.now()
+        memory, asked_at = self._memory_of(lease.run), self._clock.now()
         memory.beats = max(lease.beats, memory.beats + 1)
         wanted = replace(card(lease, CardState.HELD), beats=memory.beats)
         written = self._write(lease, wanted, paint)
@@ -138,107 +149,109 @@ class OwnCards:
         return written
 
     def end(self, lease: Lease, ending: Ending) -> Written:
-        """Write the ending. Until the caller has judged what came of it, it is in doubt."""
-        memory = self._of(lease.run)
+        """Write the ending. The ending is in doubt until the caller has judged the result."""
+        memory = self._memory_of(lease.run)
         before, memory.fate = memory.fate, Fate.IN_DOUBT
         try:
             return self._write(lease, card(lease, CardState.RELEASED, ending), ())
         except (RateLimited, NotPermitted):
-            memory.fate = before  # the server has not done it, and says so
+            memory.fate = before  # the server refused the edit, so the edit did not happen
             raise
 
     def fate(self, run: RunId) -> Fate:
-        return self._of(run).fate
+        return self._memory_of(run).fate
 
-    def held_here(self, run: RunId) -> bool:
-        """Whether we confirmed or renewed it ourselves, and not another process of this run."""
-        return self._of(run).runs_until is not None
+    def must_look_before_ending(self, run: RunId) -> bool:
+        """Whether to read the issue before an ending is written.
 
-    def ended(self, run: RunId) -> None:
-        """It is known to have been written: nothing of ours may be written over it any more."""
-        self._of(run).fate = Fate.ENDED
-
-    def outwait_strays(self, lease: Lease) -> bool:
-        """Until nothing that was given up on can undo an ending that is written now.
-
-        A renewal would erase it; an ending would come too late, and count as late. False if there
-        was nothing to wait for. Raises Unavailable if the lease leaves no time for it: it has to be
-        renewed before, or an ending that is in doubt already has to be left at that. Where there is
-        no time for a renewal either, there is no better moment: erased is only what is not painted.
+        To write at once could undo an ending by an earlier try of ours, or by another process of
+        the same run. Where card and labels are two requests, the reply does not show the issue, and
+        only a read before the edit can verify the lease.
         """
-        memory, traits = self._of(lease.run), self._tracker.traits
-        now, until = self._clock.now(), memory.astray_until
+        memory = self._memory_of(run)
+        held_here = memory.runs_until is not None
+        return not self.in_one_request or not held_here or memory.fate is not Fate.NONE
+
+    def mark_ended(self, run: RunId) -> None:
+        """The run's lease has ended: from now on no edit of ours may overwrite the card."""
+        self._memory_of(run).fate = Fate.ENDED
+
+    def wait_for_unanswered_edits(self, lease: Lease) -> bool:
+        """Wait until no timed-out edit of ours can still land and overwrite a new ending.
+
+        A late renewal would erase the ending. A late copy of the ending would land after the expiry
+        and make the ending count as late.
+
+        Returns whether the method has waited. Raises Unavailable if the lease ends too soon for
+        the wait: then the caller must renew first, or leave an ending in doubt as it is. If the
+        time is too short for a renewal too, the method returns False at once, because no better
+        moment will come; a late renewal can erase only an ending which is not painted yet.
+        """
+        memory, traits = self._memory_of(lease.run), self._tracker.traits
+        now, until = self._clock.now(), memory.unanswered_until
         if until is None or until <= now or traits.in_flight is None:
             return False
         if memory.outlasts(until, min(traits.in_flight, lease.ttl / 10) + traits.grain):
             self._clock.sleep(until - now)
             return True
-        if memory.fate is Fate.IN_DOUBT:  # whoever tries again looks whether it has landed
+        if memory.fate is Fate.IN_DOUBT:  # the next try looks whether the ending has landed
             self._clock.sleep(min(until - now, traits.in_flight.total_seconds() / 4))
         elif not memory.outlasts(now, lease.ttl / 3):
             return False
         raise Unavailable(f"{lease.issue}: what was not answered may still take effect")
 
     def _write(self, lease: Lease, wanted: Card, paint: Sequence[Effect]) -> Written:
+        """Edit our card. If the edit gets no answer, remember how long it may still take effect.
+
+        The time is counted from now, because the moment of sending inside the call is unknown. No
+        time is remembered where the tracker names none, or where the lease is too short to wait.
+        """
         try:
-            if not self.in_one_request:
-                return Written(self._edit(lease, wanted).updated_at)
-            return self._write_with_labels(lease, wanted, paint)
+            return self._send_edit(lease, wanted, paint)
         except Unavailable:
-            self._of(lease.run).astray_until = self._gone_by(lease.ttl)
+            in_flight, until = self._tracker.traits.in_flight, None
+            if in_flight is not None and 2 * in_flight <= lease.ttl:
+                until = local_after(self._clock.now(), in_flight)
+            self._memory_of(lease.run).unanswered_until = until
             raise
 
-    def _write_with_labels(self, lease: Lease, wanted: Card, paint: Sequence[Effect]) -> Written:
-        edit = EditComment(own_card(lease), render_card(wanted))
-        thread = apply(self._tracker, lease.issue, (edit, *paint))
-        shown = next((one for one in thread.comments if one.id == own_card(lease)), None)
+    def _send_edit(self, lease: Lease, wanted: Card, paint: Sequence[Effect]) -> Written:
+        """Edit our card, with `paint` if card and labels are one request."""
+        number, body = own_card(lease), render_card(wanted)
+        if not self.in_one_request:
+            return Written(self._tracker.edit_comment(lease.issue, number, body).updated_at)
+        thread = apply(self._tracker, lease.issue, (EditComment(number, body), *paint))
+        shown = next((comment for comment in thread.comments if comment.id == number), None)
         if shown is None and thread.complete:
-            raise NoSuchComment(lease.issue, own_card(lease))
-        if shown is None or not same_mark(shown.body, edit.body):
+            raise NoSuchComment(lease.issue, number)
+        if shown is None or not same_mark(shown.body, body):
             raise Unavailable(f"{lease.issue}: the reply does not show what was written")
         return Written(shown.updated_at, thread)
 
-    def _edit(self, lease: Lease, wanted: Card) -> Comment:
-        return self._tracker.edit_comment(lease.issue, own_card(lease), render_card(wanted))
-
-    def _gone_by(self, ttl: timedelta) -> LocalTime | None:
-        """Counted from now, because nobody knows when in the call it was sent.
-
-        None where nobody can say, and where a lease is too short to wait for it.
-        """
-        in_flight = self._tracker.traits.in_flight
-        if in_flight is None or 2 * in_flight > ttl:
-            return None
-        return local_after(self._clock.now(), in_flight)
-
-    def _of(self, run: RunId) -> _Memory:
+    def _memory_of(self, run: RunId) -> _RunMemory:
         with self._lock:
-            known = self._runs.get(run)
-            if known is None:
-                known = self._runs[run] = _Memory()
-                while len(self._runs) > _REMEMBERED:
+            memory = self._runs.get(run)
+            if memory is None:
+                memory = self._runs[run] = _RunMemory()
+                while len(self._runs) > _MOST_RUNS_REMEMBERED:
                     del self._runs[next(iter(self._runs))]
-            return known
+            return memory
 
 
 def own_card(lease: Lease) -> int:
+    """The id of the comment with the lease's card."""
     assert lease.card is not None, "a comment lease always has its card"
     return lease.card
 
 
 def card(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
-    """The lease as its card says it, against the expiry we know of."""
+    """The lease's card in this state; `prev` is the expiry known to the holder."""
     return replace(card_of(lease, state, ending), floor=lease.fence - own_card(lease))
 
 
-_log = logging.getLogger("dibs.leases.comments")
-_PAUSE_S = 0.5
-_TRIES = 3
-_PAINTINGS = 20
-_PATIENCE = 6
-"""How often a painter tries again that knows that part of it may have happened."""
-_FRESH_S = 5.0
-"""Whoever slept for longer since it looked looks again before it paints."""
+def shown_by_another(record: Record) -> str:
+    """The text of a shown mark. Readers of another dialect need the holder and the ending too."""
+    return render_shown(record.lease.run, record.lease.holder, record.ending)
 
 
 class _Decided(Struct, frozen=True):
@@ -246,11 +259,13 @@ class _Decided(Struct, frozen=True):
 
     record: Record
     seen: Thread | None = None
-    """The reading that says so, where it was made with the edit."""
+    """The snapshot which shows the ending, if it was read in one request with the edit."""
     asked_at: LocalTime = LocalTime(0.0)
 
 
 class CardEndings:
+    """Ends leases: the card decides, then the labels show the ending."""
+
     def __init__(
         self, tracker: Tracker, clock: Clock, rules: FoldRules, cards: OwnCards, reached: Reached
     ) -> None:
@@ -261,10 +276,12 @@ class CardEndings:
         self._reached = reached
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        """Decide the ending and paint no label."""
         decided = self._decide(lease, ending)
         return decided if isinstance(decided, Lost) else Released(decided.record)
 
     def finish(self, lease: Lease, ending: Ending, painter: Painter) -> ReleaseResult:
+        """Decide the ending, then paint it. If the painting fails, the next sweep paints."""
         decided = self._decide(lease, ending)
         if isinstance(decided, Lost):
             return decided
@@ -272,8 +289,10 @@ class CardEndings:
         record, seen = decided.record, decided.seen
         if self._clock.now() - decided.asked_at >= _FRESH_S:
             seen = None
+        shown = replace(card(record.lease, CardState.RELEASED, record.ending), shown=True)
+        mark = EditComment(own_card(lease), render_card(shown))
         try:
-            if not self._paint(record, painter, EditComment(own_card(lease), _shown(record)), seen):
+            if not self._paint(record, painter, mark, seen):
                 return Lost("the lease had been ended by an operator before")
         except Outage as failure:
             _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
@@ -281,19 +300,27 @@ class CardEndings:
         return Released(replace(record, painted=True))
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
+        """Paint the ending of another run, and post a shown mark: its card is not ours to edit."""
         self._paint(record, painter, PostComment(shown_by_another(record)))
 
     # Deciding
 
     def _decide(self, lease: Lease, ending: Ending) -> _Decided | Lost:
-        """Write the ending into our card, and look whether it counts. Late is lost.
+        """Write the ending into our card, and check whether the ending counts. Late is lost.
 
-        Where the reply shows no more than the card, it is verified before. Writing into our own
-        card harms nobody, so where it shows the issue, that one look does for both.
+        Where the reply to the edit shows the card alone, the lease is verified by a read before the
+        edit. Where the reply shows the issue, the reply verifies the lease as well: to write into
+        our own card does no harm.
         """
         for left in reversed(range(_TRIES)):
-            if (known := self._known_before(lease, ending)) is not None:
-                return known
+            must_look = self._cards.must_look_before_ending(lease.run)
+            if must_look and (verdict := self._look_up(lease)) is not None:
+                return verdict
+            # Only an advance waits: if any other ending is undone, the loss is time and no more.
+            advances = ending.outcome is Outcome.ADVANCED
+            waited = advances and self._cards.wait_for_unanswered_edits(lease)
+            if waited and (verdict := self._look_up(lease)) is not None:
+                return verdict
             asked_at = self._clock.now()
             try:
                 written = self._cards.end(lease, ending)
@@ -303,66 +330,54 @@ class CardEndings:
                 if not left:
                     raise
             else:
-                if (known := self._judged(lease, ending, written, asked_at)) is not None:
-                    return known
-            self._let_settle()
+                verdict = self._judge_written(lease, ending, written, asked_at)
+                if verdict is not None:
+                    return verdict
+            self._sleep_past_settle(_PAUSE_S)
         raise Unavailable(f"{lease.issue}: it is not known whether its ending landed")
 
-    def _known_before(self, lease: Lease, ending: Ending) -> _Decided | Lost | None:
-        """What is known without writing anything, once nothing of ours is under way any more."""
-        known = self._looked_up(lease) if self._must_look(lease.run) else None
-        if known is not None or ending.outcome is not Outcome.ADVANCED:
-            return known  # any other ending that is undone costs time and no more
-        return self._looked_up(lease) if self._cards.outwait_strays(lease) else None
-
-    def _must_look(self, run: RunId) -> bool:
-        """Whether writing right away could undo an ending: of ours, or of our run elsewhere."""
-        ours = self._cards.held_here(run) and self._cards.fate(run) is Fate.NONE
-        return not self._cards.in_one_request or not ours
-
-    def _looked_up(self, lease: Lease) -> _Decided | Lost | None:
-        """Whether an ending of ours has landed already, or is too late to be written."""
+    def _look_up(self, lease: Lease) -> _Decided | Lost | None:
+        """Read the issue: has an ending of ours landed, or is the lease lost? None: neither."""
         asked_at = self._clock.now()
-        known = self._known(lease, self._tracker.read(lease.issue), asked_at)
-        if known is None:
+        verdict = self._judge(lease, self._tracker.read(lease.issue), asked_at)
+        if verdict is None:
             self._reached(Step.FINISH_VERIFIED)
-        return known
+        return verdict
 
-    def _judged(
+    def _judge_written(
         self, lease: Lease, ending: Ending, written: Written, asked_at: LocalTime
     ) -> _Decided | Lost | None:
-        """What came of an ending that was written. None if that cannot be seen."""
+        """Whether the ending which was written counts. None: the reply does not show enough."""
         if written.at >= lease.expires_at:
             return self._lost(lease, "the ending landed after the lease had expired")
         if written.seen is None:
-            self._cards.ended(lease.run)
+            self._cards.mark_ended(lease.run)
             ended = replace(lease, expires_at=written.at)
             return _Decided(Record(ended, written.at, ending, painted=False))
         if not written.seen.complete:
             return None
-        return self._known(lease, written.seen, asked_at)
+        return self._judge(lease, written.seen, asked_at)
 
-    def _known(self, lease: Lease, thread: Thread, asked_at: LocalTime) -> _Decided | Lost | None:
-        """None if the lease is still ours, and not ended."""
+    def _judge(self, lease: Lease, thread: Thread, asked_at: LocalTime) -> _Decided | Lost | None:
+        """Whether our lease has ended or is lost. None: the lease is still ours and not ended."""
         record = standing_on_comments(thread, self._rules).record
         if record is not None and record.lease.run == lease.run and record.ending is not None:
-            self._cards.ended(lease.run)
+            self._cards.mark_ended(lease.run)
             seen = thread if self._cards.in_one_request and thread.complete else None
             return _Decided(record, seen, asked_at)
-        why = self._not_ours(lease, thread)
-        return None if why is None else self._lost(lease, why)
-
-    def _not_ours(self, lease: Lease, thread: Thread) -> str | None:
         if not thread.complete:
             raise Unavailable(f"{lease.issue}: not all comments could be read")
         folded = fold(read_marks(thread.comments, self._rules), self._rules)
         if folded.current is None or folded.current.card.run != lease.run:
-            return "another run's card is in force"
-        return None if folded.live(thread.now) else "the lease has expired"
+            return self._lost(lease, "another run's card is in force")
+        if not folded.live(thread.now):
+            return self._lost(lease, "the lease has expired")
+        return None
 
     def _lost(self, lease: Lease, why: str) -> Lost:
+        """The lease is lost. An ending in doubt is in doubt no longer."""
         if self._cards.fate(lease.run) is Fate.IN_DOUBT:
-            self._cards.ended(lease.run)
+            self._cards.mark_ended(lease.run)
         return Lost(why)
 
     # Painting
@@ -370,75 +385,53 @@ class CardEndings:
     def _paint(
         self, record: Record, painter: Painter, mark: Effect, seen: Thread | None = None
     ) -> bool:
-        """False if the ending does not count, because an operator had ended the lease before."""
+        """Paint the ending, while the ended card is still the current card of the issue.
+
+        `seen` is a fresh snapshot, if the caller has one. False if the ending does not count,
+        because an operator had ended the lease before.
+        """
+        plan = partial(painter, record)
         tried_on: Thread | None = None
-        tries = 0
+        failed = 0
         for _ in range(_PAINTINGS):
-            looked: Thread | None = None
+            thread: Thread | None = None
             try:
-                looked, seen = seen or self._tracker.read(record.lease.issue), None
-                done = self._paint_on(looked, record, painter, mark, tried_on)
+                thread, seen = seen or self._tracker.read(record.lease.issue), None
+                # A snapshot older than the ending does not show the labels of today.
+                outdated = any(
+                    posted.id == record.lease.card and posted.card.state is not CardState.RELEASED
+                    for posted in read_marks(thread.comments, self._rules).cards
+                )
+                if outdated or not thread.complete:
+                    self._clock.sleep(_PAUSE_S)
+                    continue
+                current = standing_on_comments(thread, self._rules).record
+                if current is None or current.lease.run != record.lease.run:
+                    if tried_on is not None:
+                        repair_labels(self._tracker, thread, plan, tried_on)
+                    return True
+                if current.ending is None or (current.painted and tried_on is None):
+                    return current.ending is not None
+                painted = paint_ending(
+                    self._tracker, thread, plan, (mark,), self._reached, tried_on=tried_on
+                )
+                if painted is not None:
+                    self._reached(Step.FINISH_PAINTED)
+                    self._reached(Step.FINISH_ACKNOWLEDGED)
+                    return True
             except NoSuchComment:
                 return True  # our card was deleted, and the ending with it
             except Unavailable:
-                # Any part of a trip may have happened, so it is not left like that.
-                tried_on, tries = tried_on or looked, tries + 1
-                if not in_one_request(self._tracker) or tried_on is None or tries == _PATIENCE:
+                # Any part of the request may have happened, so the painting is not left like that.
+                tried_on, failed = tried_on or thread, failed + 1
+                may_retry = in_one_request(self._tracker) and tried_on is not None
+                if not may_retry or failed == _MOST_FAILED_PAINTINGS:
                     raise
-                self._let_settle(_PAUSE_S * 2**tries)
-                continue
-            if done is not None:
-                return done
+                self._sleep_past_settle(_PAUSE_S * 2**failed)
         raise Unavailable(f"{record.lease.issue}: its ending could not be painted")
 
-    def _paint_on(
-        self,
-        thread: Thread,
-        record: Record,
-        painter: Painter,
-        mark: Effect,
-        tried_on: Thread | None,
-    ) -> bool | None:
-        """Painted only while the card in force is still this one. None: look again."""
-        if not thread.complete or self._lags(thread, record):
-            self._clock.sleep(_PAUSE_S)
-            return None
-        plan = partial(painter, record)
-        known = standing_on_comments(thread, self._rules).record
-        if known is None or known.lease.run != record.lease.run:
-            if tried_on is not None:
-                repair_labels(self._tracker, thread, plan, tried_on)
-            return True
-        if known.ending is None or (known.painted and tried_on is None):
-            return known.ending is not None
-        painted = paint_ending(
-            self._tracker, thread, plan, (mark,), self._reached, tried_on=tried_on
-        )
-        if painted is None:
-            return None
-        self._reached(Step.FINISH_PAINTED)
-        self._reached(Step.FINISH_ACKNOWLEDGED)
-        return True
-
-    def _lags(self, thread: Thread, record: Record) -> bool:
-        """Whether a reading is older than an ending that is known: it says nothing of labels."""
-        return any(
-            posted.id == record.lease.card and posted.card.state is not CardState.RELEASED
-            for posted in read_marks(thread.comments, self._rules).cards
-        )
-
-    def _let_settle(self, and_s: float = _PAUSE_S) -> None:
-        self._clock.sleep(self._rules.settle.total_seconds() + and_s)
-
-
-def _shown(record: Record) -> str:
-    """The ended card once more, now that its labels show it."""
-    return render_card(replace(card(record.lease, CardState.RELEASED, record.ending), shown=True))
-
-
-def shown_by_another(record: Record) -> str:
-    """Who held it and how it ended is said for readers of other dialects."""
-    return render_shown(record.lease.run, record.lease.holder, record.ending)
+    def _sleep_past_settle(self, extra_s: float) -> None:
+        self._clock.sleep(self._rules.settle.total_seconds() + extra_s)
 
 
 _READINGS = 4
@@ -448,6 +441,8 @@ _MOST_CLAIMED = 10_000
 
 
 class CommentLeases:
+    """Both a `LeaseStore` and `ShownLeases`: here the cards are the leases."""
+
     guarantees = Guarantee.FENCED | Guarantee.SERVER_CLOCK | Guarantee.DURABLE
 
     def __init__(
@@ -465,15 +460,16 @@ class CommentLeases:
         self._claimed = claimed_label
         self._reached = reached
         self._cards = OwnCards(tracker, clock)
-        self._endings = CardEndings(tracker, clock, rules, self._cards, self._report)
+        self._endings = CardEndings(tracker, clock, rules, self._cards, reached)
         self.name = f"comments on {tracker.traits.name}"
-
-    def _report(self, step: Step) -> None:
-        self._reached(step)
 
     # Claiming
 
     def acquire(self, bid: Bid) -> AcquireResult:
+        """Post a bid, wait until every reader sees it, and read whether the bid has won.
+
+        Without a proof read again, a bounded number of times, then concede.
+        """
         posted = self._post(bid)
         self._reached(Step.CLAIM_BID)
         self._clock.sleep(self._rules.settle.total_seconds())
@@ -488,22 +484,22 @@ class CommentLeases:
                 doubt = str(failure)
                 continue
             except Outage:
-                self.concede(_bidding(bid, posted))
+                self.concede(_lease_of_bid(bid, posted))
                 raise
             self._reached(Step.CLAIM_SETTLED)
             match prove(thread, bid.run, self._rules):
                 case Won(lease):
                     return Granted(lease, thread, asked_at)
                 case LostTo(record):
-                    self.concede(_bidding(bid, posted))
+                    self.concede(_lease_of_bid(bid, posted))
                     return Busy(record)
                 case NoProof(why):
                     doubt = why
-        self.concede(_bidding(bid, posted))
+        self.concede(_lease_of_bid(bid, posted))
         return Unproven(doubt)
 
     def _post(self, bid: Bid) -> Comment:
-        """Post the bid. If the reply was lost, look it up by its run before repeating."""
+        """Post the bid. If the reply was lost, look for the card of our run before a repetition."""
         body = render_card(_bid_card(bid))
         for sending in range(_SENDINGS):
             try:
@@ -511,22 +507,17 @@ class CommentLeases:
             except Unavailable:
                 if sending == _SENDINGS - 1:
                     raise
-                self._clock.sleep(self._rules.settle.total_seconds() + _READING_PAUSE_S)
-                if (landed := self._find_card(bid.issue, bid.run)) is not None:
-                    return landed
+            self._clock.sleep(self._rules.settle.total_seconds() + _READING_PAUSE_S)
+            thread = self._tracker.read(bid.issue)
+            cards = read_marks(thread.comments, self._rules).cards
+            ours = {posted.id for posted in cards if posted.card.run == bid.run}
+            for comment in thread.comments:
+                if comment.id in ours:
+                    return comment
         raise AssertionError("the last sending returns or raises")
 
-    def _find_card(self, issue: IssueRef, run: RunId) -> Comment | None:
-        thread = self._tracker.read(issue)
-        mine = {
-            posted.id
-            for posted in read_marks(thread.comments, self._rules).cards
-            if posted.card.run == run
-        }
-        return next((comment for comment in thread.comments if comment.id in mine), None)
-
     def concede(self, lease: Lease) -> None:
-        """Withdraw. Best effort: a bid that cannot be withdrawn expires by itself."""
+        """Withdraw the bid if possible. A bid which cannot be withdrawn expires."""
         try:
             self._cards.concede(lease)
         except (Outage, NoSuchComment) as failure:
@@ -537,17 +528,21 @@ class CommentLeases:
     # Holding
 
     def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
-        """Confirm the won bid, then paint, then look."""
+        """Confirm the won bid, paint the labels, and check the lease against the issue."""
         return self._confirm(lease, paint, Step.CLAIM_CONFIRMED)
 
     def renew(self, lease: Lease) -> RenewResult:
         return self._confirm(replace(lease, beats=lease.beats + 1), (), Step.RENEW_STORED)
 
     def _confirm(self, lease: Lease, paint: Sequence[Effect], done: Step) -> RenewResult:
+        """Edit our card to `held`, and check the lease against the issue as it is after the edit.
+
+        Never while an ending of ours is in doubt: the edit would overwrite the ending.
+        """
         match self._cards.fate(lease.run):
             case Fate.ENDED:
                 return Lost("we ended it ourselves")
-            case Fate.IN_DOUBT:  # it would write `held` over our own ending
+            case Fate.IN_DOUBT:
                 raise Unavailable(f"{lease.issue}: it is not known yet whether its ending landed")
             case Fate.NONE:
                 pass
@@ -561,13 +556,16 @@ class CommentLeases:
         if written.at >= lease.expires_at:
             return Lost("the renewal landed after the lease had expired")
         held = replace(lease, expires_at=later(written.at, lease.ttl))
-        looked = self._look(held, written.seen or apply(self._tracker, lease.issue, paint))
-        if isinstance(looked, Lost):
-            self._cards.ended(lease.run)  # what is lost is looked at again before it is ended
-        return looked
+        thread = written.seen or apply(self._tracker, lease.issue, paint)
+        result = self._check_held(held, thread)
+        if isinstance(result, Lost):
+            self._cards.mark_ended(lease.run)  # from now on the issue is read before an ending
+        return result
 
-    def _look(self, lease: Lease, thread: Thread) -> RenewResult:
-        """A renewal that did not look is not a renewal."""
+    def _check_held(self, lease: Lease, thread: Thread) -> RenewResult:
+        """Whether our card is in force, live and not revoked. Without the check, a renewal does not
+        count as a renewal.
+        """
         if not thread.complete:
             raise Unavailable(f"{lease.issue}: not all comments could be read")
         marks = read_marks(thread.comments, self._rules)
@@ -577,8 +575,8 @@ class CommentLeases:
         if not folded.live(thread.now):
             return Lost("the lease has expired or was ended by an operator")
         if revokes := marks.revokes.get(lease.run):
-            said = revokes[-1].mark.revocation
-            return StopAsked(f"revoked by {said.by or 'an operator'}: {said.reason}")
+            last = revokes[-1].mark.revocation
+            return StopAsked(f"revoked by {last.by or 'an operator'}: {last.reason}")
         return Renewed(lease, thread)
 
     # Ending
@@ -593,7 +591,7 @@ class CommentLeases:
         self._endings.roll_forward(record, painter)
 
     def acknowledge(self, record: Record) -> None:
-        """Said in a comment of its own: nobody edits another's card."""
+        """Post a shown mark, a comment of our own: no worker edits the card of another."""
         self._tracker.comment(record.lease.issue, shown_by_another(record))
 
     # Operators and onlookers
@@ -616,7 +614,7 @@ class CommentLeases:
         return record.lease if record and record.live and record.lease.run == run else None
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
-        """Reads every claimed issue: the price of a store without an index."""
+        """Reads every claimed issue, because the store has no index."""
         query = IssueQuery(labels=(self._claimed,), limit=_MOST_CLAIMED)
         records = [self.standing(thread).record for thread in walk_threads(self._tracker, query)]
         live = [
@@ -628,27 +626,26 @@ class CommentLeases:
         return tuple(live[:limit])
 
     def highest(self) -> Fence:
-        """Reads every issue there ever was.
+        """Reads every issue, open or closed.
 
-        Every comment counts, whoever wrote it: ids only rise, so a card that was deleted is below.
+        Every comment counts, by any author: ids only rise, so a deleted card had a lower id.
         """
-        everything = IssueQuery(limit=sys.maxsize, closed_too=True)
-        threads = walk_threads(self._tracker, everything)
-        return Fence(max((self._highest_on(thread) for thread in threads), default=0))
-
-    def _highest_on(self, thread: Thread) -> Fence:
-        if not thread.complete:
-            raise Unavailable(f"{thread.issue.ref}: not all comments could be read")
-        cards = read_marks(thread.comments, self._rules).cards
-        floor = max((max(one.card.floor, one.card.fence) for one in cards), default=0)
-        return Fence(floor + max((comment.id for comment in thread.comments), default=0))
+        highest = 0
+        for thread in walk_threads(self._tracker, IssueQuery(limit=sys.maxsize, closed_too=True)):
+            if not thread.complete:
+                raise Unavailable(f"{thread.issue.ref}: not all comments could be read")
+            cards = read_marks(thread.comments, self._rules).cards
+            floor = max((max(posted.card.floor, posted.card.fence) for posted in cards), default=0)
+            last = max((comment.id for comment in thread.comments), default=0)
+            highest = max(highest, floor + last)
+        return Fence(highest)
 
 
 def _bid_card(bid: Bid) -> Card:
     return Card(run=bid.run, ttl=bid.ttl, holder=bid.holder, stage=bid.stage, floor=int(bid.floor))
 
 
-def _bidding(bid: Bid, posted: Comment) -> Lease:
-    """Our own bid as a lease, to be conceded."""
+def _lease_of_bid(bid: Bid, posted: Comment) -> Lease:
+    """Our own bid as a lease, for `concede`."""
     mine = PostedCard(_bid_card(bid), posted.id, posted.created_at, posted.updated_at)
     return lease_of(bid.issue, mine, later(posted.created_at, bid.ttl))

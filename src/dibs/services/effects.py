@@ -1,15 +1,14 @@
-"""Label changes where a stage gives way to `claimed`, and finding out whether one came too late.
+"""Where effects become calls on a tracker, and where a change that came too late is taken back.
 
-Taking the labels of a vanished holder off puts the stage back. A sweeper that slept since it looked
-would put it back onto an issue that others have moved on meanwhile. So the reply is read: if the
-issue has been led on, what was added is taken back. Whoever holds it by then repaints it.
+`apply` and `apply_to` make the changes. A tracker that applies in one step or in one request gets
+them in one call. Any other gets one call per effect, in the order of the plan, and then a read:
+every write is looked at afterwards.
 
-The one place where an effect becomes a call on a tracker.
-
-With a batching tracker it is one step, with a tracker of one trip one request. With any other it is
-one call per effect, in the order of the plan, and then a reading: every write is looked at.
-Functions beside the protocols, because both services and the comment store need them and neither
-may import the other.
+`paint_ending` and `Freeing` look at the reply for signs that the change came too late. For example,
+`Freeing` takes off the labels of a vanished holder and puts the stage label back. A sweeper that
+slept since its read would put the stage label onto an issue which others have moved on. So
+`Freeing` reads the reply, and takes its labels back if the issue has advanced. The holder of that
+time repaints the labels of its own lease.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +45,7 @@ _REPAIRS = 5
 
 
 def in_one_request(tracker: Tracker) -> bool:
-    """Whether several effects are one request and not one step: any part of it may happen."""
+    """Whether several effects are one request but not one step: any part of it may happen."""
     return tracker.traits.applies is Applies.IN_ONE_REQUEST
 
 
@@ -56,7 +55,7 @@ def apply(
     effects: Sequence[Effect],
     reached: Reached = unwatched,
 ) -> Thread:
-    """Do the effects, however the issue looks by now."""
+    """Apply the effects to the issue in any state. Returns the issue afterwards."""
     if not effects:
         return tracker.read(issue)
     thread = tracker.apply(issue, effects, reached=reached)
@@ -67,12 +66,12 @@ def apply(
 def apply_to(
     tracker: Tracker, seen: Issue, effects: Sequence[Effect], reached: Reached = unwatched
 ) -> Thread | None:
-    """Do the effects only if the issue is still as it was seen; None if it is not.
+    """Apply the effects only if the issue is still as `seen`; None if the issue has changed.
 
-    Only a tracker that applies in one step keeps this strictly. With any other a moment remains
-    between looking and doing, in which a sleeper may spoil the picture, never the truth. Where
-    several effects are one request, that moment begins when the issue was seen: a look just before
-    would cost as much again and change little.
+    Only a tracker which applies in one step keeps the condition strictly. With any different
+    tracker the issue may change between the look and the first effect; a sleeper may then spoil the
+    picture, never the truth. Where several effects are one request, nobody looks again after
+    `seen`: a read before the request would double the cost and change little.
     """
     if not effects and in_one_request(tracker):
         return tracker.read(seen.ref)
@@ -88,102 +87,94 @@ def paint_ending(
     *,
     tried_on: Thread | None = None,
 ) -> Thread | None:
-    """Labels first, then the mark that says they are shown, then the issue is let go.
+    """Paint the labels of an ending, then mark the ending as shown, then take `claimed` off.
 
-    What somebody undid meanwhile is done once more. If it turns out that somebody else had shown it
-    already, we painted late, and put right what came of that. None if nothing of this helped, or if
-    the issue is not as it was seen: look again.
+    Label changes undone by another worker are made once more. If the reply reveals a shown mark by
+    another worker, we painted late, and take our changes back. None if the issue is not as `seen`,
+    or if the labels still differ: then the caller reads again.
 
-    `tried_on` is what was seen before a trip of ours of which any part may have happened.
+    `tried_on` is the snapshot before an earlier request of ours which failed: any part of the
+    request may have happened, so a shown mark with our text proves nothing.
     """
+    ref = seen.issue.ref
+    write = partial(apply, tracker, ref)
     match tracker.traits.applies:
         case Applies.IN_ONE_STEP:
             paint = plan(seen)
             effects = (*paint.showing, *mark, *paint.letting_go)
-            return tracker.apply(seen.issue.ref, effects, if_unchanged=seen.issue)
+            return tracker.apply(ref, effects, if_unchanged=seen.issue)
         case Applies.IN_ONE_REQUEST if tried_on is not None:
-            return _paint_the_rest(tracker, seen, plan, mark, tried_on)
+            paint, left = plan(seen), plan(_without_our_mark(seen, tried_on, mark))
+            if left.shown:
+                return repair_labels(tracker, seen, plan, tried_on)
+            effects = (*left.showing, *(() if paint.shown else mark), *paint.letting_go)
+            return write(effects) if effects else seen
         case Applies.IN_ONE_REQUEST:
-            return _paint_in_a_trip(tracker, seen, plan, mark)
+            paint = plan(seen)
+            painted = write((*paint.showing, *mark, *paint.letting_go))
+            if not painted.complete:
+                raise Unavailable(f"{ref}: the reply does not show all comments")
+            left = plan(_without_our_mark(painted, seen, mark))
+            if left.shown and not paint.shown:
+                return _take_back(write, painted, plan, _labels_in(paint.showing, AddLabels))
+            return write(_without_closing(left.showing)) if left.labels_differ else painted
         case Applies.ONE_BY_ONE:
-            return _paint_step_by_step(tracker, seen, plan, mark, reached)
+            return _paint_one_by_one(tracker, seen, plan, mark, reached)
 
 
-def _paint_step_by_step(
+def _paint_one_by_one(
     tracker: Tracker,
     seen: Thread,
     plan: Callable[[Thread], Painting],
     mark: Sequence[Effect],
     reached: Reached,
 ) -> Thread | None:
+    """Paint the labels, look at the reply, and only then mark the ending as shown."""
+    ref = seen.issue.ref
     paint = plan(seen)
     painted = apply_to(tracker, seen.issue, paint.showing, reached)
     if painted is None:
         return None
     left = plan(painted)
     if left.shown and not paint.shown:
-        again = partial(apply, tracker, seen.issue.ref)
-        return _put_right(again, painted, plan, _named(paint.showing, AddLabels))
+        write = partial(apply, tracker, ref)
+        return _take_back(write, painted, plan, _labels_in(paint.showing, AddLabels))
     if left.labels_differ:
-        painted = apply(tracker, seen.issue.ref, _once_more(left.showing), reached)
+        painted = apply(tracker, ref, _without_closing(left.showing), reached)
         if plan(painted).labels_differ:
             return None
-    return apply(tracker, seen.issue.ref, (*mark, *paint.letting_go), reached)
-
-
-def _paint_in_a_trip(
-    tracker: Tracker, seen: Thread, plan: Callable[[Thread], Painting], mark: Sequence[Effect]
-) -> Thread:
-    """All of it at once; the reply tells whether somebody was there before us, or undid it."""
-    again = partial(apply, tracker, seen.issue.ref)
-    paint = plan(seen)
-    painted = again((*paint.showing, *mark, *paint.letting_go))
-    if not painted.complete:
-        raise Unavailable(f"{seen.issue.ref}: the reply does not show all comments")
-    left = plan(_unsaid(painted, seen, mark))
-    if left.shown and not paint.shown:
-        return _put_right(again, painted, plan, _named(paint.showing, AddLabels))
-    return again(_once_more(left.showing)) if left.labels_differ else painted
-
-
-def _paint_the_rest(
-    tracker: Tracker,
-    seen: Thread,
-    plan: Callable[[Thread], Painting],
-    mark: Sequence[Effect],
-    before: Thread,
-) -> Thread:
-    """After a trip of which any part may have happened: what it said proves nothing."""
-    said, left = plan(seen), plan(_unsaid(seen, before, mark))
-    if left.shown:
-        return repair_labels(tracker, seen, plan, before)
-    effects = (*left.showing, *(() if said.shown else mark), *said.letting_go)
-    return apply(tracker, seen.issue.ref, effects) if effects else seen
+    return apply(tracker, ref, (*mark, *paint.letting_go), reached)
 
 
 def repair_labels(
     tracker: Tracker, seen: Thread, plan: Callable[[Thread], Painting], tried_on: Thread
 ) -> Thread:
-    """Others have gone on meanwhile: take back what a trip of ours may have added since."""
-    again = partial(apply, tracker, seen.issue.ref)
-    return _put_right(again, seen, plan, _named(plan(tried_on).showing, AddLabels))
+    """Take back the labels which a late request of ours may have added since `tried_on`.
+
+    For a painter which learns of a later lease on the issue, or of a shown mark by another worker.
+    """
+    write = partial(apply, tracker, seen.issue.ref)
+    return _take_back(write, seen, plan, _labels_in(plan(tried_on).showing, AddLabels))
 
 
-def _unsaid(painted: Thread, seen: Thread, mark: Sequence[Effect]) -> Thread:
-    """The reply as if we had not said that it is shown: whoever else said so stands out then."""
+def _without_our_mark(painted: Thread, seen: Thread, mark: Sequence[Effect]) -> Thread:
+    """The reply as if we had not marked the ending as shown: a mark by another worker stays."""
     before = {comment.id: comment for comment in seen.comments}
     comments = list(painted.comments)
     for effect in mark:
         match effect:
             case EditComment(number):
                 comments = [
-                    before.get(one.id, one) if one.id == number else one for one in comments
+                    before.get(comment.id, comment) if comment.id == number else comment
+                    for comment in comments
                 ]
             case PostComment(body):
                 ours = [
-                    one for one in comments if one.id not in before and same_mark(one.body, body)
+                    comment
+                    for comment in comments
+                    if comment.id not in before and same_mark(comment.body, body)
                 ]
-                comments = [one for one in comments if one not in ours[-1:]]
+                comments = [comment for comment in comments if comment not in ours[-1:]]
             case AddLabels() | RemoveLabels() | CloseIssue():
                 pass
             case never:
@@ -191,34 +182,37 @@ def _unsaid(painted: Thread, seen: Thread, mark: Sequence[Effect]) -> Thread:
     return replace(painted, comments=tuple(comments))
 
 
-def _once_more(effects: Sequence[Effect]) -> tuple[Effect, ...]:
-    """What is closed stays closed, whether a reading shows it already or not."""
+def _without_closing(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """The effects for a second try: a closed issue stays closed, even if a read lags."""
     return tuple(effect for effect in effects if not isinstance(effect, CloseIssue))
 
 
-def _put_right(
-    again: Callable[[Sequence[Effect]], Thread],
+def _take_back(
+    write: Callable[[Sequence[Effect]], Thread],
     painted: Thread,
     plan: Callable[[Thread], Painting],
     added: frozenset[str],
 ) -> Thread:
-    """Until nothing is left to put right: who slept once may sleep again while at it.
+    """Take back the labels which we `added` late, again and again until no change is left to make.
 
-    Where an issue stands is what its last card says, so a list that lacks some says nothing.
+    Again and again, because a painter which slept once may sleep again during the repair. The last
+    card shows where the issue stands, so an incomplete list of comments is read again first.
     """
     for _ in range(_REPAIRS):
         if not painted.complete:
-            painted = again(())
+            painted = write(())
             continue
         right = plan(painted).putting_right(added)
         if not right:
             break
-        painted = again(right)
-        added = (added | _named(right, AddLabels)) - _named(right, RemoveLabels)
+        painted = write(right)
+        added = (added | _labels_in(right, AddLabels)) - _labels_in(right, RemoveLabels)
     return painted
 
 
-def _named(effects: Sequence[Effect], kind: type[AddLabels] | type[RemoveLabels]) -> frozenset[str]:
+def _labels_in(
+    effects: Sequence[Effect], kind: type[AddLabels] | type[RemoveLabels]
+) -> frozenset[str]:
     return frozenset(
         label for effect in effects if isinstance(effect, kind) for label in effect.labels
     )
@@ -227,8 +221,10 @@ def _named(effects: Sequence[Effect], kind: type[AddLabels] | type[RemoveLabels]
 def put_back(
     tracker: Tracker, clock: Clock, pipeline: Pipeline, stage: Stage, issue: IssueRef
 ) -> None:
-    """For whoever painted a claim and may have been too late: if that took the last label off that
-    anybody would find the issue by, its stage is put back. Looked at when every reader sees it.
+    """Put the stage label back if no label is left by which a query would find the issue.
+
+    For a worker that painted a claim and may have been too late: its change may have taken off the
+    last label. The function waits until every reader sees the change, then looks.
     """
     if not (stage.gives_way and pipeline.swaps_labels):
         return
@@ -240,6 +236,8 @@ def put_back(
 
 
 class Freeing:
+    """Takes off the labels of a vanished holder."""
+
     def __init__(self, tracker: Tracker, leases: ShownLeases, pipeline: Pipeline) -> None:
         self._tracker = tracker
         self._leases = leases
@@ -248,34 +246,28 @@ class Freeing:
     def free(
         self, thread: Thread, standing: Standing, *, first: Sequence[Effect] = ()
     ) -> Thread | None:
-        """The issue as it is after that; None if it was not as it was seen, or not any more."""
+        """Apply `first`, then take the labels off. Returns the issue afterwards.
+
+        None if the issue had changed since the snapshot. If the reply shows an advance by another
+        worker, a stage label which we put back came too late: the label is taken back.
+        """
         worked = standing.record.lease.stage if standing.record is not None else None
         paint = freeing_effects(self._pipeline, thread.issue.labels, worked)
         freed = apply_to(self._tracker, thread.issue, (*first, *paint))
         if freed is None:
             return None
-        added = _added(paint)
-        if not added or not self._led_on(freed):
+        added = _labels_in(paint, AddLabels)
+        if not added or not freed.complete:  # an incomplete list decides nothing
             return freed
-        self._put_right(freed, added)
-        return None
-
-    def _led_on(self, freed: Thread) -> bool:
-        if not freed.complete:
-            return False  # an incomplete list decides nothing
         record = self._leases.standing(freed).record
         ending = record.ending if record is not None else None
-        return ending is not None and ending.outcome is Outcome.ADVANCED
-
-    def _put_right(self, freed: Thread, added: frozenset[str]) -> None:
-        """Until nothing is left to put right: who slept once may sleep again while at it."""
+        if ending is None or ending.outcome is not Outcome.ADVANCED:
+            return freed
+        # Again and again until no change is left: a sweeper that slept once may sleep again here.
         for _ in range(_REPAIRS):
             right = put_right(self._pipeline, freed, added)
             if not right:
-                return
+                break
             freed = apply(self._tracker, freed.issue.ref, right)
-            added = _added(right)
-
-
-def _added(effects: Sequence[Effect]) -> frozenset[str]:
-    return frozenset(label for one in effects if isinstance(one, AddLabels) for label in one.labels)
+            added = _labels_in(right, AddLabels)
+        return None

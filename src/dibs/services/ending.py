@@ -1,9 +1,10 @@
 """Ending a lease: advance, give back, count a failure, park.
 
-The ending is decided first and painted after, so that a crash in between is finished by whoever
-comes next. A holder that has lost its lease is refused and touches nothing.
+The ending is decided first and painted after, so that the next worker can finish what a crash in
+between left. A holder that has lost its lease is refused and changes nothing.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
@@ -11,8 +12,7 @@ from msgspec.structs import replace
 
 from dibs.core.errors import Outage
 from dibs.core.events import EventKind, Step, about
-from dibs.core.issue import Thread
-from dibs.core.labels import Painting, ending_paint
+from dibs.core.labels import ending_paint
 from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked, fit_note
 from dibs.services.keeping import Keeper
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Finished(Struct, frozen=True):
-    """The ending counts. If `painted` is false, the labels wait for the next reader."""
+    """The ending counts. If `record.painted` is false, the next reader paints the labels."""
 
     record: Record
     ending: Ending
@@ -32,7 +32,7 @@ class Finished(Struct, frozen=True):
 
 
 class FinishRefused(Struct, frozen=True):
-    """The lease was no longer ours, so nothing was written."""
+    """The lease was no longer ours: the ending does not count."""
 
     why: str
 
@@ -48,7 +48,7 @@ class Advancing:
         self._reached = backlog.reached
 
     def advance(self, keeper: Keeper, to: str | None = None, note: str = "") -> FinishResult:
-        """Move on. Raises IllegalMove, before anything is written, for a move that is not there."""
+        """Move the issue on. Raises IllegalMove, before any write, if the pipeline forbids it."""
         target = self._pipeline.target(keeper.stage.name, to)
         return self._finish(keeper, Ending(Outcome.ADVANCED, target.name, note))
 
@@ -57,7 +57,7 @@ class Advancing:
         return self._finish(keeper, Ending(Outcome.RETURNED, note=note))
 
     def fail(self, keeper: Keeper, note: str = "") -> FinishResult:
-        """Count a failed attempt; the last one that is allowed parks the issue."""
+        """Count a failed attempt; the last attempt which the stage allows parks the issue."""
         spent = keeper.failed_attempts + 1 >= keeper.stage.attempts
         return self._finish(keeper, Ending(Outcome.PARKED if spent else Outcome.FAILED, note=note))
 
@@ -76,13 +76,22 @@ class Advancing:
             # A person stopped the work: that is not the issue's failure.
             ending = Ending(Outcome.RETURNED, note=ending.note)
         try:
-            result = self._leases.finish(keeper.lease, ending, self._paint)
+            painter = partial(ending_paint, self._pipeline)
+            result = self._leases.finish(keeper.lease, ending, painter)
         except Outage:
-            keeper.keep_on()  # nothing was decided that we know of: hold it and try again
+            keeper.keep_on()  # no decision that we know of: hold the lease, so it can be retried
             raise
         match result:
             case Released(record):
-                self._note(keeper, record, ending)
+                self._journal.append(
+                    about(
+                        _EVENTS[ending.outcome],
+                        keeper.lease,
+                        at=record.as_of,
+                        next=ending.next or "",
+                        note=ending.note,
+                    )
+                )
                 return Finished(record, ending)
             case Lost(why):
                 keeper.give_up(why)
@@ -90,17 +99,9 @@ class Advancing:
             case never:
                 assert_never(never)
 
-    def _paint(self, record: Record, thread: Thread) -> Painting:
-        return ending_paint(self._pipeline, record, thread)
-
     def _refuse(self, keeper: Keeper, why: str) -> FinishRefused:
         self._journal.append(about(EventKind.FINISH_REFUSED, keeper.lease, why=why))
         return FinishRefused(why)
-
-    def _note(self, keeper: Keeper, record: Record, ending: Ending) -> None:
-        kind = _EVENTS[ending.outcome]
-        event = about(kind, keeper.lease, at=record.as_of, next=ending.next or "", note=ending.note)
-        self._journal.append(event)
 
 
 _EVENTS = {

@@ -1,17 +1,14 @@
 """Keeping a lease: renewal in the background, and the moment to stop trusting it.
 
-`Keeper.beat` is one step of the decision and touches no thread; `Supervision` is the thin
-shell that calls it. Trust is counted on the local clock from before each request was sent. Once it
-is over, the lease object is dead for ever, even if a late reply says yes.
+`Keeper.beat` is one step of the decision and touches no thread; `Supervision` is the thin shell
+that calls it. Trust is counted on the local clock from before each request was sent. Once trust is
+over, the lease object is dead for ever, even if a late reply says yes.
 
-What whoever has a lease in hand may ask of it, whatever it is a lease on.
+`InHand` is the part of a lease that its user sees, the same for the lease on an issue, a slot of a
+name and the claim of a firing. Its subclasses add how the lease is taken and ended.
 
-One answer for an issue's lease, a name's slot and a firing's claim. How it was come by and how it
-is ended is for each of them to know.
-
-Several leases under one piece of work: trusted until the first of them ends, lost together.
-
-One lease is the usual case, and costs what it costs by itself.
+`LeaseGroup` is several leases under one piece of work: trusted until the first of them ends, lost
+together. A group of one lease, the usual case, costs no more than the lease alone.
 """
 
 import threading
@@ -43,11 +40,11 @@ _SHORTEST_PAUSE_S = 0.02
 
 
 class Holding(Struct, frozen=True):
-    """Ours, and trusted until the local clock says otherwise."""
+    """The lease is ours, and trusted until `trusted_until` on the local clock."""
 
 
 class Overdue(Struct, frozen=True):
-    """Still ours, but held longer than anybody may: the work is wedged, and that is a failure."""
+    """The lease is still ours, but held longer than `max_hold`: the work is wedged and failed."""
 
     why: str
 
@@ -56,13 +53,13 @@ Condition = Holding | StopAsked | Overdue | Lost
 
 
 class NotRenewed(Struct, frozen=True):
-    """The store could not be asked; trust goes on until it ends by itself."""
+    """The store did not answer. Trust goes on until `trusted_until`."""
 
     failure: Outage
 
 
 class Grant(Struct, frozen=True):
-    """A lease on something that is no issue: there is nothing to show and nothing to look at."""
+    """A lease on a name instead of an issue: no labels to show, and no issue to read."""
 
     lease: Lease
     stage: Stage
@@ -72,13 +69,13 @@ class Grant(Struct, frozen=True):
 
 
 class Renewing(Protocol):
-    """As much of a store as a keeper needs."""
+    """The part of a lease store which a keeper needs."""
 
     def renew(self, lease: Lease) -> RenewResult: ...
 
 
 class Keeper:
-    """One lease in our hands."""
+    """Renews our lease on an issue or a name, and decides when its user must stop."""
 
     def __init__(
         self,
@@ -108,7 +105,7 @@ class Keeper:
         self._renew_at = local_after(claimed.asked_at, claimed.terms.renew_every)
         self._watchers: list[Callable[[str], None]] = []
         self.over = threading.Event()
-        """Set when the work must stop, for whatever reason."""
+        """Set when the work must stop, for any reason."""
 
     @property
     def lease(self) -> Lease:
@@ -117,7 +114,7 @@ class Keeper:
 
     @property
     def condition(self) -> Condition:
-        """How the lease stands now, the clock included."""
+        """The condition of the lease now. If trust has run out, the lease is lost from now on."""
         with self._lock:
             holding = isinstance(self._condition, Holding)
             expired = holding and self._clock.now() >= self._trusted_until
@@ -132,18 +129,18 @@ class Keeper:
 
     @property
     def asked_at(self) -> LocalTime:
-        """When the grant was asked for that counts now: the first one, or the last renewal."""
+        """When we sent the request which counts now: the claim, or the last successful renewal."""
         with self._lock:
             return self._asked_at
 
     def remaining_s(self) -> float:
-        """How long the lease may still be trusted; zero when it may not."""
+        """Seconds of trust left; zero when the work must stop."""
         if not isinstance(self.condition, Holding):
             return 0.0
         return max(0.0, self.trusted_until - self._clock.now())
 
     def ours_s(self) -> float:
-        """How long the lease can still be ended properly, also if the work has to stop."""
+        """Seconds left in which the lease can be ended properly, also if the work has to stop."""
         if isinstance(self.condition, Lost):
             return 0.0
         return max(0.0, self.trusted_until - self._clock.now())
@@ -159,7 +156,11 @@ class Keeper:
                 assert_never(never)
 
     def ensure(self, seconds: float) -> None:
-        """Call before a step that cannot be interrupted. Renews if need be; raises if it cannot."""
+        """Call before a step which cannot be interrupted for so many seconds.
+
+        Renews the lease if too little trust is left. Raises LeaseLost if the work must stop, or if
+        too little trust is left even so.
+        """
         self.check()
         if self.remaining_s() < seconds:
             self.renew_now()
@@ -169,12 +170,12 @@ class Keeper:
             raise LeaseLost(self.lease.issue, fence=self.lease.fence, why=why)
 
     def on_lost(self, watcher: Callable[[str], None]) -> None:
-        """Be told, once, from the keeping thread."""
+        """Call `watcher(why)` once when the work must stop, from the thread which notices first."""
         with self._lock:
             self._watchers.append(watcher)
 
     def beat(self) -> float | None:
-        """Renew if it is time. Returns how long to wait for the next beat; None when it is over."""
+        """Renew if the time has come. Returns the seconds until the next beat; None at the end."""
         if self._finishing:
             return self._retry_s
         if not isinstance(self.condition, Holding):
@@ -186,10 +187,14 @@ class Keeper:
             return None
         if now >= self._renew_at:
             self.renew_now()
-        return self._pause_s() if isinstance(self._condition, Holding) else None
+        if not isinstance(self._condition, Holding):
+            return None
+        with self._lock:
+            next_at = min(self._renew_at, self._trusted_until, self._hold_until)
+        return max(next_at - self._clock.now(), _SHORTEST_PAUSE_S)
 
     def renew_now(self) -> NotRenewed | None:
-        """One renewal, whoever asks. Transport errors are retried until trust ends."""
+        """Renew once; renewals never overlap. After an Outage, beats retry until trust ends."""
         with self._renewing:
             if self._finishing or not isinstance(self.condition, Holding):
                 return None
@@ -206,12 +211,13 @@ class Keeper:
                 self._end(Lost(str(gone)))
                 return None
             self._reached(Step.RENEW_SHOWN)
-            self._take(result, asked_at)
+            self._take_reply(result, asked_at)
             return None
 
-    def _take(self, result: Renewed | StopAsked | Lost, asked_at: LocalTime) -> None:
+    def _take_reply(self, result: Renewed | StopAsked | Lost, asked_at: LocalTime) -> None:
+        """Extend or end the trust. A reply which comes after the end of trust revives no lease."""
         if not isinstance(self.condition, Holding):
-            return  # the reply came after trust had ended: it revives nothing
+            return
         match result:
             case Renewed(lease, thread):
                 with self._lock:
@@ -220,14 +226,14 @@ class Keeper:
                     self._renew_at = local_after(asked_at, self.terms.renew_every)
                 self._journal.append(about(EventKind.RENEWED, lease, beats=str(lease.beats)))
                 if thread is not None:
-                    self._look(thread)
+                    self._heed_picture(thread)
             case StopAsked() | Lost():
                 self._end(result)
             case never:
                 assert_never(never)
 
-    def _look(self, thread: Thread) -> None:
-        """A person's veto ends the work; a picture that somebody spoiled is repainted."""
+    def _heed_picture(self, thread: Thread) -> None:
+        """Stop the work if a person vetoed the issue; else repaint the labels of our lease."""
         if (why := vetoed(thread.issue, self._pipeline)) is not None:
             self._end(StopAsked(why))
             return
@@ -243,11 +249,6 @@ class Keeper:
     @property
     def _retry_s(self) -> float:
         return max(self.terms.renew_every.total_seconds() / 5, _SHORTEST_PAUSE_S)
-
-    def _pause_s(self) -> float:
-        with self._lock:
-            next_at = min(self._renew_at, self._trusted_until, self._hold_until)
-        return max(next_at - self._clock.now(), _SHORTEST_PAUSE_S)
 
     def _end(self, condition: StopAsked | Overdue | Lost) -> None:
         with self._lock:
@@ -265,28 +266,31 @@ class Keeper:
         self._end(Lost(why))
 
     def ask_to_stop(self, why: str) -> None:
-        """The lease stays ours, but the work must end."""
+        """End the work. The lease stays ours until the lease is ended."""
         self._end(StopAsked(why))
 
     def begin_finishing(self) -> None:
-        """Renewal stops before finishing begins: a card has one writer at a time."""
+        """Stop the renewals, and wait for a renewal under way: a card has one writer at a time."""
         with self._renewing:
             self._finishing = True
 
     def keep_on(self) -> None:
-        """The finishing failed before anything was decided: renew again, so it can be retried."""
+        """Renew again, after finishing failed before a decision: the caller may retry."""
         with self._renewing:
             self._finishing = False
 
     def watch(self) -> float | None:
-        """Notice the end of trust, even while a renewal hangs. Returns how long to wait."""
-        if self._finishing:  # the work is over, and whether it came too late is judged by the store
+        """Notice the end of trust, even while a renewal hangs.
+
+        Returns the seconds until the next look; None: no more looks.
+        """
+        if self._finishing:  # the work is over, and the store judges whether the ending is late
             return self._retry_s
         if not isinstance(self.condition, Holding):
             return None
         return max(self.trusted_until - self._clock.now(), _SHORTEST_PAUSE_S)
 
-    # What a lease is to its user
+    # Fields of the lease
 
     @property
     def issue(self) -> IssueRef:
@@ -326,24 +330,26 @@ class Supervision:
             while (pause_s := step()) is not None:
                 if self._clock.wait(self._stop, pause_s):
                     return
-        except Exception:  # noqa: BLE001 - whatever it is, the work must learn of it
+        except Exception:  # noqa: BLE001 - the work must learn of any failure
             self._keeper.give_up("its keeper failed")
             _log().exception("%s: the keeper failed", self._keeper.issue)
 
     def stop(self) -> None:
-        """No renewal is under way when this returns: a card has one writer at a time."""
+        """Stop both threads, and wait for a renewal under way: a card has one writer at a time."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
 
 
 def _log() -> "logging.Logger":
-    import logging  # when there is something to log: most commands have nothing
+    import logging  # imported late: most commands log nothing
 
     return logging.getLogger("dibs.keeping")
 
 
 class InHand:
+    """A lease as its user sees it, with methods to check it and to learn of its loss."""
+
     _keeper: Keeper
 
     @property
@@ -352,12 +358,12 @@ class InHand:
 
     @property
     def fence(self) -> Fence:
-        """Give it to whatever you write to; refuse lower ones there."""
+        """Send the fence with every write; the receiver must refuse lower fences."""
         return self._keeper.fence
 
     @property
     def remaining_s(self) -> float:
-        """How long the lease can be trusted if nothing renews it."""
+        """Seconds for which the lease can be trusted without another renewal."""
         return self._keeper.remaining_s()
 
     @property
@@ -369,19 +375,25 @@ class InHand:
         self._keeper.check()
 
     def ensure(self, seconds: float) -> None:
-        """Call before a step that cannot be interrupted. Renews if need be, raises if it cannot."""
+        """Call before a step which cannot be interrupted for so many seconds.
+
+        Renews the lease if too little trust is left. Raises LeaseLost if the work must stop, or if
+        too little trust is left even so.
+        """
         self._keeper.ensure(seconds)
 
     def on_lost(self, watcher: Callable[[str], None]) -> None:
-        """Be told why, once, from the renewing thread."""
+        """Call `watcher(why)` once when you must stop, from the thread which notices first."""
         self._keeper.on_lost(watcher)
 
 
-class Together:
+class LeaseGroup:
+    """Several leases under one piece of work."""
+
     def __init__(self, keepers: tuple[Keeper, ...]) -> None:
         self.keepers = keepers
         self.lead = keepers[0]
-        """The one that the work is named after."""
+        """The keeper of the lease that the work is named after."""
         if len(keepers) > 1:
             for keeper in keepers:
                 keeper.on_lost(partial(self._stop_others, keeper))
@@ -396,7 +408,7 @@ class Together:
 
     @property
     def trusted_until(self) -> LocalTime:
-        """The work may go on until then without another word, even if this process freezes."""
+        """Until when the work may go on without a renewal, even if our process freezes."""
         return min(keeper.trusted_until for keeper in self.keepers)
 
     def check(self) -> None:
@@ -405,7 +417,7 @@ class Together:
             keeper.check()
 
     def on_lost(self, watcher: Callable[[str], None]) -> None:
-        """Be told, once: whichever is lost, the others are asked to stop."""
+        """Call `watcher` once when any lease is lost: then all leases of the group must stop."""
         self.lead.on_lost(watcher)
 
     @property
@@ -414,11 +426,11 @@ class Together:
 
     @property
     def overdue(self) -> Overdue | None:
-        """That one was held longer than anybody may, if so."""
-        found = (keeper.condition for keeper in self.keepers)
-        return next((one for one in found if isinstance(one, Overdue)), None)
+        """The condition of the first lease which was held for longer than `max_hold`, if any."""
+        conditions = (keeper.condition for keeper in self.keepers)
+        return next((found for found in conditions if isinstance(found, Overdue)), None)
 
     @property
     def all_ours(self) -> bool:
-        """Whether every lease could still be ended properly, as far as anybody knows."""
+        """Whether every lease can still be ended properly, by our own clock."""
         return all(keeper.ours_s() > 0 for keeper in self.keepers)

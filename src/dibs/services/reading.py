@@ -1,8 +1,8 @@
 """Reading many issues, in as few requests as the tracker can do it.
 
-Where a tracker reads many at once, a hundred issues cost one request; where it does not, each costs
-one. A thread that came incomplete is read by itself, once: whether it is complete then is for the
-caller to judge. Issues that vanished since they were listed are left out.
+Where a tracker reads many issues at once, a hundred cost one request; elsewhere each issue costs
+one. A snapshot without all comments is replaced by a read of that issue alone, once; the caller
+checks whether the second snapshot is complete. Issues that vanished since the listing are left out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,35 +22,34 @@ AT_ONCE = 100
 
 
 def walk(tracker: Tracker, query: IssueQuery) -> Iterator[Issue]:
-    """The query's issues, `query.limit` at most, asked for as they are consumed."""
-    left = query
-    while left.limit > 0:
-        found = tracker.find(replace(left, limit=min(left.limit, _PAGE)))
+    """Yield the issues of the query, `query.limit` at most. Pages are fetched as needed."""
+    while query.limit > 0:
+        found = tracker.find(replace(query, limit=min(query.limit, _PAGE)))
         yield from found.issues
         if not found.more or not found.issues:
             return
         last = found.issues[-1].ref
-        left = replace(left, limit=left.limit - len(found.issues), after=last, skip=0)
+        query = replace(query, limit=query.limit - len(found.issues), after=last, skip=0)
 
 
 def read_each(tracker: Tracker, refs: Iterable[IssueRef]) -> Iterator[Thread]:
-    """The issues in the order they were named, asked for as they are consumed."""
+    """Yield a snapshot of each issue, in the given order. Pages are fetched as needed."""
     named = iter(refs)
     while page := tuple(islice(named, AT_ONCE if tracker.traits.reads_together > 1 else 1)):
         if len(page) == 1:
-            yield from _read(tracker, page[0])
+            yield from _read_unless_gone(tracker, page[0])
             continue
         found = tracker.read_many(page)
         for ref in page:
             if ref in found:
-                yield from _completed(tracker, found[ref])
+                yield from _completed_snapshot(tracker, found[ref])
 
 
 def walk_threads(tracker: Tracker, *queries: IssueQuery) -> Iterator[Thread]:
-    """The issues that the queries find, each query up to its limit, with the comments.
+    """Yield snapshots of the issues which the queries find, each query up to its limit.
 
-    A tracker that reads many answers the first pages of all queries in one request, the second
-    pages in another; an issue that two queries find comes twice.
+    A tracker with `reads_together` above 1 answers the first pages of all queries in one request,
+    the second pages in the next. An issue found by two queries comes twice.
     """
     if tracker.traits.reads_together == 1:
         for query in queries:
@@ -58,26 +57,28 @@ def walk_threads(tracker: Tracker, *queries: IssueQuery) -> Iterator[Thread]:
         return
     left = [query for query in queries if query.limit > 0]
     while left:
-        pages = tracker.find_threads([replace(one, limit=min(one.limit, AT_ONCE)) for one in left])
-        rest = []
+        pages = tracker.find_threads(
+            [replace(query, limit=min(query.limit, AT_ONCE)) for query in left]
+        )
+        unfinished = []
         for query, page in zip(left, pages, strict=True):
             for thread in page.threads:
-                yield from _completed(tracker, thread)
-            still = query.limit - len(page.threads)
-            if page.more and page.threads and still > 0:
+                yield from _completed_snapshot(tracker, thread)
+            limit = query.limit - len(page.threads)
+            if page.more and page.threads and limit > 0:
                 last = page.threads[-1].issue.ref
-                rest.append(replace(query, limit=still, after=last, skip=0))
-        left = rest
+                unfinished.append(replace(query, limit=limit, after=last, skip=0))
+        left = unfinished
 
 
-def _completed(tracker: Tracker, thread: Thread) -> Iterator[Thread]:
+def _completed_snapshot(tracker: Tracker, thread: Thread) -> Iterator[Thread]:
     if thread.complete:
         yield thread
     else:
-        yield from _read(tracker, thread.issue.ref)
+        yield from _read_unless_gone(tracker, thread.issue.ref)
 
 
-def _read(tracker: Tracker, ref: IssueRef) -> Iterator[Thread]:
+def _read_unless_gone(tracker: Tracker, ref: IssueRef) -> Iterator[Thread]:
     try:
         thread = tracker.read(ref)
     except NoSuchIssue:
@@ -86,10 +87,10 @@ def _read(tracker: Tracker, ref: IssueRef) -> Iterator[Thread]:
 
 
 def with_ourselves(pipeline: Pipeline, tracker: Tracker, issue: Issue) -> Pipeline:
-    """The pipeline as it judges this issue: our own account is of the fleet.
+    """The pipeline to judge the issue by: with our own account among the accounts of the fleet.
 
-    Our account is asked for only if the issue has an assignee or a pull request that may be ours:
-    asking may cost a request.
+    The tracker is asked for our account only if the issue has an assignee or a pull request which
+    may be ours: the question may cost a request.
     """
     people = pipeline.people
     if not people.assigned(issue) and not people.pulling(issue):
@@ -99,5 +100,5 @@ def with_ourselves(pipeline: Pipeline, tracker: Tracker, issue: Issue) -> Pipeli
 
 
 def follows_pulls(tracker: Tracker) -> Tracker | None:
-    """The tracker, if it knows of pull requests."""
+    """The tracker, if its traits include pull requests; else None."""
     return tracker if tracker.traits.pulls else None

@@ -36,14 +36,14 @@ from dibs.ports.system import (
     Exited,
     PlaceWish,
     Runner,
+    RunningHandler,
     Stopped,
     Workplace,
     Workplaces,
 )
-from dibs.ports.system import Running as RunningHandler
 from dibs.services.claiming import Claimed
 from dibs.services.ending import Advancing, FinishRefused, FinishResult
-from dibs.services.keeping import Keeper, Supervision, Together
+from dibs.services.keeping import Keeper, LeaseGroup, Supervision
 
 if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
@@ -153,7 +153,7 @@ class StopSignal:
 class _Asking:
     """A handler in our own process can only be asked: its next check raises."""
 
-    def __init__(self, held: Together) -> None:
+    def __init__(self, held: LeaseGroup) -> None:
         self._held = held
 
     def stop(self, why: str) -> None:
@@ -168,7 +168,7 @@ class _Job(Struct, frozen=True):
     """Issues that are worked as one, the leases on them, and the place where that is done."""
 
     claims: tuple[Claimed, ...]
-    held: Together
+    held: LeaseGroup
     place: Workplace | None = None
 
     @property
@@ -210,7 +210,7 @@ class Running:
 
         An error stands for an ending that could not be written.
         """
-        held = Together(tuple(self._keep(claimed) for claimed in claims))
+        held = LeaseGroup(tuple(self._keep(claimed) for claimed in claims))
         kept = [Supervision(keeper, self._clock, self._threads) for keeper in held]
         with ExitStack() as stack:  # the place is cleared once the issues are free
             try:
@@ -245,7 +245,7 @@ class Running:
     # The place
 
     def _open(
-        self, claims: tuple[Claimed, ...], held: Together, stack: ExitStack
+        self, claims: tuple[Claimed, ...], held: LeaseGroup, stack: ExitStack
     ) -> Workplace | None:
         """Where the stage wants it: before the handler starts, while the lease is renewed."""
         lead = claims[0]
@@ -333,7 +333,9 @@ class Running:
             case never:
                 assert_never(never)
 
-    def _watch(self, running: RunningHandler, held: Together, until: LocalTime) -> Exited | Stopped:
+    def _watch(
+        self, running: RunningHandler, held: LeaseGroup, until: LocalTime
+    ) -> Exited | Stopped:
         """Wait for the end, passing on every extension of trust."""
         slice_s = min(_SLICE_S, held.lead.terms.ttl.total_seconds() / 10)
         told = held.trusted_until
@@ -373,14 +375,14 @@ class Running:
         )
 
     @staticmethod
-    def _stopped(held: Together, why: str) -> Verdict:
+    def _stopped(held: LeaseGroup, why: str) -> Verdict:
         """Stopped work is given back, unless it was stopped for never coming to an end."""
         overdue = held.overdue
         return Return(why) if overdue is None else Fail(overdue.why)
 
     # The end
 
-    def _give_all_back(self, held: Together, flaw: Exception) -> None:
+    def _give_all_back(self, held: LeaseGroup, flaw: Exception) -> None:
         """Last first, so that whoever wants them in their order finds the first one free last."""
         for keeper in reversed(held.keepers[1:]):
             with suppress(Outage):  # then it expires

@@ -16,7 +16,7 @@ from dibs.core import fold as folding
 from dibs.core import fold as proof
 from dibs.core import grants
 from dibs.core import labels as painting
-from dibs.core.card import CardState
+from dibs.core.card import CardState, render_card
 from dibs.core.fold import Folded, FoldRules, Marks, NoProof, PostedCard, Proof, Won
 from dibs.core.ids import Fence, LocalTime, RunId
 from dibs.core.issue import Comment, Thread
@@ -66,14 +66,14 @@ def _always_in_time(posted: PostedCard) -> bool:  # noqa: ARG001
 
 
 def _trust_from_the_reply(self: keeping.Keeper, result: RenewResult, _: LocalTime) -> None:
-    _TAKE(self, result, self._clock.now())
+    _TAKE_REPLY(self, result, self._clock.now())
 
 
 _CONCEDE = comments.CommentLeases.concede
 _RECORD = folding._record
-_TAKE = keeping.Keeper._take
+_TAKE_REPLY = keeping.Keeper._take_reply
 _READ_MARKS = folding.read_marks
-_LOOK = comments.CommentLeases._look
+_CHECK_HELD = comments.CommentLeases._check_held
 _FOLD = folding.fold
 _PROVE = proof.prove
 
@@ -115,10 +115,11 @@ def _paint_with_the_decision(
     plan = painter(Record(lease, seen.now, ending, painted=False), seen)
     released = own_cards.card(lease, CardState.RELEASED, ending)
     written = self._cards._write(lease, released, (*plan.showing, *plan.letting_go))
-    decided = self._judged(lease, ending, written, asked_at)
+    decided = self._judge_written(lease, ending, written, asked_at)
     if not isinstance(decided, card_endings._Decided):
         return Lost("it came too late")
-    mark = EditComment(own_cards.own_card(lease), card_endings._shown(decided.record))
+    ended = own_cards.card(decided.record.lease, CardState.RELEASED, decided.record.ending)
+    mark = EditComment(own_cards.own_card(lease), render_card(replace(ended, shown=True)))
     self._paint(decided.record, painter, mark)
     return Released(decided.record)
 
@@ -127,7 +128,7 @@ def _await_nothing(_self: own_cards.OwnCards, _lease: Lease) -> None:
     return None
 
 
-def _look_for_nothing(_self: card_endings.CardEndings, _run: RunId) -> bool:
+def _look_for_nothing(_self: own_cards.OwnCards, _run: RunId) -> bool:
     return False
 
 
@@ -145,7 +146,7 @@ def _never(*_: object) -> bool:
 
 
 def _look_at_no_revokes(self: comments.CommentLeases, lease: Lease, thread: Thread) -> RenewResult:
-    result = _LOOK(self, lease, thread)
+    result = _CHECK_HELD(self, lease, thread)
     return result if isinstance(result, Lost) else Renewed(lease, thread)
 
 
@@ -192,7 +193,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "trust is counted from the reply",
         "slow replies",
-        ((keeping.Keeper, "_take", _trust_from_the_reply),),
+        ((keeping.Keeper, "_take_reply", _trust_from_the_reply),),
     ),
     Mutant(
         "a loser takes the label off",
@@ -233,14 +234,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a renewal under way is not awaited",
         "writes that were given up on come later",
-        ((own_cards.OwnCards, "outwait_strays", _await_nothing),),
+        ((own_cards.OwnCards, "wait_for_unanswered_edits", _await_nothing),),
     ),
     Mutant(
         "an ending in doubt is sent again unseen",
         "network trouble (one trip)",
         (
-            (card_endings.CardEndings, "_must_look", _look_for_nothing),
-            (own_cards.OwnCards, "outwait_strays", _await_nothing),
+            (own_cards.OwnCards, "must_look_before_ending", _look_for_nothing),
+            (own_cards.OwnCards, "wait_for_unanswered_edits", _await_nothing),
         ),
     ),
     Mutant(
@@ -261,6 +262,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "revokes are not read",
         "operator revokes",
-        ((comments.CommentLeases, "_look", _look_at_no_revokes),),
+        ((comments.CommentLeases, "_check_held", _look_at_no_revokes),),
     ),
 )

@@ -23,7 +23,7 @@ from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName
 from dibs.core.issue import Draft
 from dibs.core.pipeline import Backoff, Command, Pipeline, PythonCallable
 from dibs.core.presets import STAGES
-from dibs.ports.system import Assignment, Running
+from dibs.ports.system import Assignment, RunningHandler
 from dibs.services.running import Work
 from dibs.settings import load as config
 from dibs.wiring.services import Adapters, Services
@@ -141,7 +141,7 @@ class NoRunner:
     def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
         raise AssertionError("a simulated stage has no command")
 
-    def start(self, assignment: Assignment, trusted_until: float) -> Running:
+    def start(self, assignment: Assignment, trusted_until: float) -> RunningHandler:
         raise AssertionError("a simulated stage has no command")
 
 

@@ -27,7 +27,7 @@ from dibs.core.bounded import Bounded
 from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import Fence, HolderId, IssueRef, LocalTime, RunId, StageName, later, server_time
 from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation
-from dibs.ports.refs import Move, Refs, Refused
+from dibs.ports.refs import Move, Refs, SwapRefused
 from dibs.ports.system import Clock
 
 _LONGEST_HEADLINE = 120
@@ -331,22 +331,22 @@ class Records:
 
     def replace(
         self, ref: str, found: FoundRecord, stored: StoredLease, others: Iterable[Move] = ()
-    ) -> FoundRecord | Refused:
+    ) -> FoundRecord | SwapRefused:
         """Write `stored` over the record `found`, and make the `others` moves in the same push.
 
-        Returns the new record; Refused if the ref is no longer at the commit of `found`.
+        Returns the new record; SwapRefused if the ref is no longer at the commit of `found`.
         """
         sent_at = self._clock.now()
         commit = self._refs.commit(write_record(stored), found.commit)
         if commit is None:
-            return Refused("what it replaces is not at hand any more")
+            return SwapRefused("what it replaces is not at hand any more")
         entries = self._entry_moves(found.stored, stored, commit)
         refused = self._push([Move(ref, commit, found.commit), *others, *entries])
         if refused is not None:
             return refused
         return self._note_written(ref, found, commit, stored, sent_at)
 
-    def expire(self, ref: str, found: FoundRecord) -> FoundRecord | Refused:
+    def expire(self, ref: str, found: FoundRecord) -> FoundRecord | SwapRefused:
         """Write down the expiry of a lease that we have watched for a ttl.
 
         A client without permission to write gets the expired record as well: the client has watched
@@ -359,7 +359,7 @@ class Records:
         except NotPermitted:
             return FoundRecord(found.commit, stored, found.record)
 
-    def _push(self, moves: list[Move]) -> Refused | None:
+    def _push(self, moves: list[Move]) -> SwapRefused | None:
         """Move the refs. If the reply is lost or unsure, look up whether the moves were done."""
         try:
             refused = self._refs.swap(moves)
@@ -369,7 +369,7 @@ class Records:
             return refused
         return refused if self._refused_by_now(moves[0], None) is not None else None
 
-    def _refused_by_now(self, move: Move, lost: Unavailable | None) -> Refused | None:
+    def _refused_by_now(self, move: Move, lost: Unavailable | None) -> SwapRefused | None:
         """Look up where the ref is. None: the move was done.
 
         Raises `lost` if the ref has not moved at all, because the move may still be done later.
@@ -379,7 +379,7 @@ class Records:
             return None
         if lost is not None and found == move.expected:
             raise lost
-        return Refused("the reply was lost, and the record has changed since")
+        return SwapRefused("the reply was lost, and the record has changed since")
 
     def _note_written(
         self, ref: str, before: FoundRecord, commit: str, stored: StoredLease, sent_at: LocalTime

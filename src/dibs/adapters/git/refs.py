@@ -24,7 +24,7 @@ from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Lease
 from dibs.core.references import without_secrets
-from dibs.ports.refs import EMPTY_TREE, Move, Refused
+from dibs.ports.refs import EMPTY_TREE, Move, SwapRefused
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_-")
 _LONGEST_PART = 80
@@ -206,7 +206,7 @@ class GitRemote:
         self._remember([(commit, message)])
         return commit
 
-    def swap(self, moves: Sequence[Move]) -> Refused | None:
+    def swap(self, moves: Sequence[Move]) -> SwapRefused | None:
         # A guarded move has no `+`, which would push even if the ref is not where we expect it.
         leases = [
             f"--force-with-lease={move.ref}:{move.expected or ''}" for move in moves if move.guarded
@@ -229,7 +229,7 @@ class GitRemote:
             raise NotPermitted(f"{self.name} declined the push: {reasons}; {spoken(ran.err)}")
         # A request may reach the server twice, because curl repeats a request without a reply. So a
         # refusal by the server may be caused by our own first request.
-        return Refused(reasons, sure="[remote" not in reasons)
+        return SwapRefused(reasons, sure="[remote" not in reasons)
 
     # The object folder
 

@@ -37,7 +37,7 @@ from dibs.adapters.github.limits import (
 from dibs.adapters.system import BOOT, state_folder
 from dibs.core.ids import LocalTime, ServerTime
 from dibs.ports.system import Clock
-from dibs.ports.tracker import Allowance, Kept, Shut
+from dibs.ports.tracker import Allowance, LocalLimit, Shut
 
 _VERSION = 1
 _LOCKED_WITHIN_S = 0.05
@@ -270,11 +270,11 @@ def allowances_in(body: bytes) -> tuple[Allowance, ...]:
     )
 
 
-def kept_in(spending: Spending, limits: Limits, now: LocalTime) -> tuple[Kept, ...]:
+def kept_in(spending: Spending, limits: Limits, now: LocalTime) -> tuple[LocalLimit, ...]:
     """How much of each secondary limit is used."""
     free = limits == Limits.none()
     return tuple(
-        Kept(rule.name, spending.pace.used(rule, now), None if free else rule.most)
+        LocalLimit(rule.name, spending.pace.used(rule, now), None if free else rule.most)
         for rule in limits.rules
     )
 

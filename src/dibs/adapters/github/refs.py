@@ -20,7 +20,7 @@ from dibs.adapters.github.replies import Reply, refusal_of
 from dibs.adapters.github.trust import repositories
 from dibs.core.bounded import Bounded
 from dibs.core.errors import BadConfiguration, NotPermitted, Outage, Unavailable
-from dibs.ports.refs import EMPTY_TREE, Move, Refused
+from dibs.ports.refs import EMPTY_TREE, Move, SwapRefused
 
 _MOST_REMEMBERED = 10_000
 _MOST_PAGES = 1000
@@ -146,7 +146,7 @@ class GithubRefs:
         listed = self._expect(reply, HTTPStatus.OK, list[_Listed])
         return listed[0].commit.tree.sha if listed else EMPTY_TREE
 
-    def swap(self, moves: Sequence[Move]) -> Refused | None:
+    def swap(self, moves: Sequence[Move]) -> SwapRefused | None:
         guarded = [move for move in moves if move.guarded]
         made = [move for move in moves if not move.guarded and move.to is not None]
         gone = [move for move in moves if not move.guarded and move.to is None]
@@ -164,19 +164,19 @@ class GithubRefs:
                 self._ask("DELETE", self._address(move.ref))
         return None
 
-    def _move(self, move: Move) -> Refused | None:
+    def _move(self, move: Move) -> SwapRefused | None:
         if move.expected is None:
             return self._create(move)
         reply = self._ask("PATCH", self._address(move.ref), {"sha": move.to, "force": False})
         return self._refusal(reply, HTTPStatus.OK)
 
-    def _create(self, move: Move) -> Refused | None:
+    def _create(self, move: Move) -> SwapRefused | None:
         reply = self._ask("POST", f"{self._base}/refs", {"ref": move.ref, "sha": move.to})
         return self._refusal(reply, HTTPStatus.CREATED)
 
-    def _refusal(self, reply: Reply, done: HTTPStatus) -> Refused | None:
+    def _refusal(self, reply: Reply, done: HTTPStatus) -> SwapRefused | None:
         if reply.status in _REFUSALS:
-            return Refused(reply.message)
+            return SwapRefused(reply.message)
         self._expect(reply, done, _Ref)
         return None
 
