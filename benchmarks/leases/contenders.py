@@ -18,7 +18,7 @@ from dibs.adapters.system import SystemClock
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Bid, Busy, Granted, Lease, Released, Unproven
 from dibs.ports.leases import LeaseStore
-from dibs.services.resuming import Waiting
+from dibs.services.resuming import LeaseWaiter
 
 _PATIENCE_S = 60.0
 
@@ -47,7 +47,7 @@ class Store:
     def acquire(self, key: str) -> int:
         run, issue = ours.fresh_run(), IssueRef(ours.ISSUE.repo, key)
         waiting, until = (
-            Waiting(self._store, self._clock, self._dice),
+            LeaseWaiter(self._store, self._clock, self._dice),
             self._clock.now() + _PATIENCE_S,
         )
         while (left_s := until - self._clock.now()) > 0:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from dibs.frontends.cli.listen import _AT_ONCE, _Server
-from dibs.services.listening import Seldom
+from dibs.services.listening import LogThrottle
 from dibs.testing.clock import FakeClock
 
 
@@ -61,7 +61,7 @@ def test_a_place_is_given_back_where_no_thread_can_be_had(server, monkeypatch, w
 
 def test_what_anybody_can_cause_is_told_once_in_a_while():
     clock = FakeClock()
-    seldom = Seldom(clock)
-    assert [seldom.untold() for _ in range(4)] == [0, None, None, None]
+    throttle = LogThrottle(clock)
+    assert [throttle.admit() for _ in range(4)] == [0, None, None, None]
     clock.advance(61)
-    assert [seldom.untold() for _ in range(2)] == [3, None]
+    assert [throttle.admit() for _ in range(2)] == [3, None]

@@ -9,7 +9,7 @@ from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import Fence, HolderId
 from dibs.named.holds import HoldWish
 from dibs.services.claiming import Claimed, Refused
-from dibs.services.migrating import GaveUp, Moved, Waiting
+from dibs.services.migrating import Draining, GaveUp, Moved
 
 from .world import STEPWISE, TTL_S, Crash, World, at, crashing
 
@@ -58,7 +58,7 @@ def test_running_work_is_waited_for_and_fences_go_on_rising(here, there):
     keeper = worker.hold(held)
     moving = migrate(here, there)
     first = next(moving)
-    assert first == Waiting((str(held),))
+    assert first == Draining((str(held),))
     assert isinstance(here.granters.granter(), Moving)
     assert codes(worker.claim(free)) == ["GRANTED_ELSEWHERE"]
     assert codes(later.claim(free)) == ["GRANTED_ELSEWHERE"]
@@ -200,7 +200,7 @@ def test_a_name_that_is_held_is_waited_for(here, there):
     other = there if world is here else here
     held = world.process("w1").services.holds.take(HoldWish("deploy", HolderId("w1")))
     moving = migrate(world, other)
-    assert next(moving) == Waiting(("deploy/1",))
+    assert next(moving) == Draining(("deploy/1",))
     held.release()
     assert isinstance(list(moving)[-1], Moved)
 

@@ -32,7 +32,7 @@ from dibs.ports.system import Clock, Journal, Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.backlog import Granting, acquire_patiently
 from dibs.services.keeping import Grant, InHand, Keeper, Supervision
-from dibs.services.resuming import Waiting
+from dibs.services.resuming import LeaseWaiter
 
 
 class Turns:
@@ -183,7 +183,7 @@ class Holds:
             return HoldRefused(wish.name, (), "other threads of this process hold it")
         with ExitStack() as turn:
             turn.callback(self._turns.leave, wish.name)
-            run, waiting = self._new_run(), Waiting(self._store, self._clock, self._dice)
+            run, waiting = self._new_run(), LeaseWaiter(self._store, self._clock, self._dice)
             while isinstance(taken := self._ask_each_slot(wish, run, terms, left_s), HoldRefused):
                 if left_s() <= 0:
                     return taken

@@ -1,10 +1,11 @@
-"""What `dibs doctor` finds: whether tracker, store, keys, stages and settings go together.
+"""The checks of `dibs doctor`: whether tracker, store, keys, stages and settings go together.
 
-It looks and writes nothing, and every finding is a value. What cannot be reached is a finding too,
-and is not asked a second time. Refuses to know where settings come from and how findings are shown.
+The checks write nothing, and every finding is a value. A tracker that does not answer is a finding
+as well, and gets no second request. Refuses to know where settings come from and how findings are
+shown.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import assert_never
@@ -13,8 +14,7 @@ from msgspec import Struct
 
 from dibs.core.durations import describe_span, format_duration, format_instant
 from dibs.core.errors import DibsError
-from dibs.core.granter import Appointed, Granter, Moving
-from dibs.core.issue import Thread
+from dibs.core.granter import Appointed, Moving
 from dibs.core.pipeline import Command, NoWorktree, Pipeline, PythonCallable
 from dibs.core.signing import Keyring, Signed, Strictness, verify
 from dibs.ports.leases import PROTECTIVE, LeaseStore, Pauses, ShownLeases, Worrying
@@ -24,7 +24,8 @@ from dibs.services.backlog import Granting
 from dibs.services.reading import walk_threads
 
 _MOST_LOOKED_AT = 200
-_LITTLE = 0.1
+_SCARCE = 0.1
+"""Below so much of its limit, a budget is scarce."""
 _SETTLES_PER_TTL = 5
 
 
@@ -39,7 +40,7 @@ class Finding(Struct, frozen=True):
     level: Level
     text: str
     look: str = ""
-    """Where to look next. Never a command that changes anything of anybody's."""
+    """Where to look next. Never a command that changes leases, issues or settings of others."""
 
 
 def fine(check: str, text: str) -> Finding:
@@ -51,22 +52,37 @@ def failed(check: str, error: DibsError) -> Finding:
 
 
 class Subject(Struct, frozen=True):
-    """What is examined."""
+    """The parts of a backlog that the checks examine."""
 
     tracker: Tracker
     leases: ShownLeases
     store: LeaseStore | None
-    """None: the comments are the leases."""
+    """None if the tracker's comments are the leases."""
     granting: Granting
     pauses: Pauses
     pipeline: Pipeline
     settle: timedelta | None
-    """As it is set; None: the tracker's own."""
+    """As set in the settings; None for the tracker's own value."""
     keyring: Keyring | None
     author: str
-    """Under which name this process writes, where a tracker has no accounts."""
+    """The name under which this process writes, if the tracker has no accounts."""
     local_now: Callable[[], datetime]
     budgets: Callable[[], tuple[BudgetReport, ...]]
+
+
+_Check = Callable[[Subject], Iterator[Finding]]
+_CHECKS: dict[str, _Check] = {}
+"""The checks that need a tracker that answers, by name, in the order in which they run."""
+
+
+def _check(name: str) -> Callable[[_Check], _Check]:
+    """Register a check of `Diagnosing.examine`. The checks run in the order of their definition."""
+
+    def register(check: _Check) -> _Check:
+        _CHECKS[name] = check
+        return check
+
+    return register
 
 
 class Diagnosing:
@@ -74,185 +90,179 @@ class Diagnosing:
         self._of = subject
 
     def examine(self) -> Iterator[Finding]:
-        """Everything that has to be asked. One request for each question, at most a few."""
-        reached = list(_trying("tracker", self._tracker))
-        yield from reached
-        yield from about_terms(self._of.pipeline, self._of.settle, self._of.tracker.traits)
-        if any(finding.level is Level.FAIL for finding in reached):
-            if self._of.store is not None:
-                yield from _trying("leases", self._leases)
-            return  # an answer that failed is not asked for again in other words
-        yield from _trying("account", self._account)
-        yield from _trying("trust", self._trust)
-        yield from _trying("labels", self._labels)
-        yield from _trying("leases", self._leases)
-        yield from _trying("granter", self._granter)
-        yield from _trying("signing", self._unsigned)
-        yield from _trying("pauses", self._pauses)
-        yield from _trying("budget", self._budget)
-        yield from _trying("storage", self._storage)
+        """Run the checks that ask the tracker or the store, with a few requests at most for each.
 
-    def _tracker(self) -> Iterator[Finding]:
-        traits = self._of.tracker.traits
-        now = self._of.tracker.find(IssueQuery(limit=1)).now
-        place = f", repository {traits.repo}" if traits.repo not in traits.name else ""
-        ahead_s = now.timestamp() - self._of.local_now().timestamp()
-        told = (
-            f"{describe_span(timedelta(seconds=ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'}"
-        )
-        clock = f"its clock is {told} ours, and only its own counts"
-        yield fine("tracker", f"{traits.name}{place} answers; {clock}")
-
-    def _account(self) -> Iterator[Finding]:
-        tracker = self._of.tracker
-        if not tracker.traits.accounts:
-            yield fine("account", f"the tracker has no accounts; we write as {self._of.author}")
-        elif (login := tracker.login()) is None:
-            text = "the tracker does not say which account this is"
-            look = "name the fleet's own accounts in [people] fleet"
-            yield Finding("account", Level.WARN, text, look)
-        else:
-            yield fine("account", f"we are {login}")
-
-    def _trust(self) -> Iterator[Finding]:
-        tracker = self._of.tracker
-        if not tracker.traits.accounts:
-            yield fine("trust", "whoever can write to the tracker is believed")
-            return
-        stands = tracker.standpoint()
-        if stands.may_write is False:
-            text = f"we may not write here ({stands.permission or 'no permission'})"
-            yield Finding("account", Level.FAIL, text, "give the account or the token write access")
-        elif stands.permission:
-            yield fine("account", f"our permission: {stands.permission}")
-        yield fine("trust", f"believed: {stands.believed}")
-        if stands.doubt:
-            look = "name all accounts of the fleet in [github] trusted, in every worker's settings"
-            yield Finding("trust", Level.WARN, stands.doubt, look)
-        if stands.ours_count is False:
-            text = "cards by our own account are not believed, so nothing we claim would be ours"
-            look = "give the account write access, or name it in [github] trusted"
-            yield Finding("trust", Level.FAIL, text, look)
-
-    def _labels(self) -> Iterator[Finding]:
-        tracker, wanted = self._of.tracker, self._of.pipeline.every_label
-        if not tracker.traits.accounts:
-            yield fine("labels", "the tracker needs none made")
-        elif missing := tracker.missing_labels(wanted):
-            text = f"{len(missing)} of {len(wanted)} labels are not there: {', '.join(missing)}"
-            yield Finding("labels", Level.WARN, text, "dibs init makes them, with their colours")
-        else:
-            yield fine("labels", f"all {len(wanted)} labels of the pipeline are there")
-
-    def _leases(self) -> Iterator[Finding]:
-        store, guarantees = self._of.store, self._of.leases.guarantees
-        if store is not None:
-            store.live(None, 1)
-        yield fine("leases", f"kept in {self._of.leases.name}: {', '.join(guarantees.names)}")
-        unsafe = [stage.name for stage in self._of.pipeline.stages if stage.irreversible]
-        if unsafe and PROTECTIVE not in guarantees:
-            text = f"stage {unsafe[0]!r} is irreversible, and this store is not atomic and fenced"
-            yield Finding("leases", Level.FAIL, text, "see: dibs stores")
-
-    def _granter(self) -> Iterator[Finding]:
-        for reason in self._of.granting.objections():
-            yield Finding("granter", Level.FAIL, reason.text, reason.remedy)
-            return
-        yield fine("granter", _said_of(self._of.granting.granter))
-
-    def _unsigned(self) -> Iterator[Finding]:
-        """While a key is handed out: whether anything in force would stop counting without it."""
-        keyring = self._of.keyring
-        if keyring is None or keyring.strictness is Strictness.STRICT:
-            return
-        claimed = IssueQuery((self._of.pipeline.labels.claimed,), limit=_MOST_LOOKED_AT)
-        threads = walk_threads(self._of.tracker, claimed)
-        held = [str(thread.issue.ref) for thread in threads if self._held_unsigned(thread, keyring)]
-        if held:
-            text = f"{len(held)} leases are held by cards without a signature: {_few(held)}"
-            look = "stay lenient until they have ended or were renewed by somebody with the key"
-            yield Finding("signing", Level.WARN, text, look)
-        else:
-            yield fine("signing", "every card in force is signed; strict would change nothing now")
-
-    def _held_unsigned(self, thread: Thread, keyring: Keyring) -> bool:
-        live = self._of.leases.standing(thread).live
-        card = live.lease.card if live is not None else None
-        return any(
-            comment.id == card
-            and verify(comment.body, thread.issue.ref, keyring) is Signed.UNSIGNED
-            for comment in thread.comments
-        )
-
-    def _pauses(self) -> Iterator[Finding]:
-        for pause in self._of.pauses.pauses():
-            since = format_instant(pause.since)
-            text = f"{pause.by or 'somebody'} paused the {pause.scope.value} at {since}"
-            yield Finding("pauses", Level.WARN, f"{text}: {pause.reason}", "see: dibs status")
-        if isinstance(self._of.pauses, Worrying):
-            for worry in self._of.pauses.worries():
-                look = "see docs/trackers/github.md"
-                yield Finding("pauses", Level.WARN, worry, look)
-
-    def _budget(self) -> Iterator[Finding]:
-        for report in self._of.budgets():
-            yield from _spent(report)
-
-    def _storage(self) -> Iterator[Finding]:
-        tracker = self._of.tracker
-        if not tracker.traits.checks_itself:
-            return
-        flaws = tracker.flaws()
-        for flaw in flaws:
-            yield Finding("storage", Level.FAIL, flaw, "see docs/operate/recovery.md")
-        if not flaws:
-            yield fine("storage", "the tracker finds no damage in its own storage")
+        An error ends only its own check, with a failed finding. If the tracker does not answer, no
+        further check asks the tracker.
+        """
+        of = self._of
+        try:
+            traits = of.tracker.traits
+            now = of.tracker.find(IssueQuery(limit=1)).now
+            place = f", repository {traits.repo}" if traits.repo not in traits.name else ""
+            ahead_s = now.timestamp() - of.local_now().timestamp()
+            side = "ahead of" if ahead_s > 0 else "behind"
+            difference = f"{describe_span(timedelta(seconds=ahead_s))} {side} ours"
+            clock = f"its clock is {difference}, and only its own counts"
+            reached = fine("tracker", f"{traits.name}{place} answers; {clock}")
+        except DibsError as error:
+            reached = failed("tracker", error)
+        yield reached
+        yield from about_terms(of.pipeline, of.settle, of.tracker.traits)
+        names = tuple(_CHECKS)
+        if reached.level is Level.FAIL:
+            names = ("leases",) if of.store is not None else ()
+        for name in names:
+            try:
+                yield from _CHECKS[name](of)
+            except DibsError as error:
+                yield failed(name, error)
 
 
-def _trying(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """An error ends this check and no other."""
-    try:
-        yield from look()
-    except DibsError as error:
-        yield failed(check, error)
+@_check("account")
+def _account(of: Subject) -> Iterator[Finding]:
+    if not of.tracker.traits.accounts:
+        yield fine("account", f"the tracker has no accounts; we write as {of.author}")
+    elif (login := of.tracker.login()) is None:
+        text = "the tracker does not say which account this is"
+        look = "name the fleet's own accounts in [people] fleet"
+        yield Finding("account", Level.WARN, text, look)
+    else:
+        yield fine("account", f"we are {login}")
 
 
-def _said_of(granter: Granter | None) -> str:
+@_check("trust")
+def _trust(of: Subject) -> Iterator[Finding]:
+    if not of.tracker.traits.accounts:
+        yield fine("trust", "whoever can write to the tracker is believed")
+        return
+    stands = of.tracker.standpoint()
+    if stands.may_write is False:
+        text = f"we may not write here ({stands.permission or 'no permission'})"
+        yield Finding("account", Level.FAIL, text, "give the account or the token write access")
+    elif stands.permission:
+        yield fine("account", f"our permission: {stands.permission}")
+    yield fine("trust", f"believed: {stands.believed}")
+    if stands.doubt:
+        look = "name all accounts of the fleet in [github] trusted, in every worker's settings"
+        yield Finding("trust", Level.WARN, stands.doubt, look)
+    if stands.ours_count is False:
+        text = "cards by our own account are not believed, so nothing we claim would be ours"
+        look = "give the account write access, or name it in [github] trusted"
+        yield Finding("trust", Level.FAIL, text, look)
+
+
+@_check("labels")
+def _labels(of: Subject) -> Iterator[Finding]:
+    wanted = of.pipeline.every_label
+    if not of.tracker.traits.accounts:
+        yield fine("labels", "the tracker needs none made")
+    elif missing := of.tracker.missing_labels(wanted):
+        text = f"{len(missing)} of {len(wanted)} labels are not there: {', '.join(missing)}"
+        yield Finding("labels", Level.WARN, text, "dibs init makes them, with their colours")
+    else:
+        yield fine("labels", f"all {len(wanted)} labels of the pipeline are there")
+
+
+@_check("leases")
+def _leases(of: Subject) -> Iterator[Finding]:
+    guarantees = of.leases.guarantees
+    if of.store is not None:
+        of.store.live(None, 1)
+    yield fine("leases", f"kept in {of.leases.name}: {', '.join(guarantees.names)}")
+    unsafe = [stage.name for stage in of.pipeline.stages if stage.irreversible]
+    if unsafe and PROTECTIVE not in guarantees:
+        text = f"stage {unsafe[0]!r} is irreversible, and this store is not atomic and fenced"
+        yield Finding("leases", Level.FAIL, text, "see: dibs stores")
+
+
+@_check("granter")
+def _granter(of: Subject) -> Iterator[Finding]:
+    for reason in of.granting.objections():
+        yield Finding("granter", Level.FAIL, reason.text, reason.remedy)
+        return
+    granter = of.granting.granter
     match granter:
         case None:
-            return "nothing was granted yet; the first store that grants is appointed by it"
+            text = "nothing was granted yet; the first store that grants is appointed by it"
         case Appointed(store, floor):
-            return f"leases are granted by {store}" + (f", above fence {floor}" if floor else "")
+            text = f"leases are granted by {store}" + (f", above fence {floor}" if floor else "")
         case Moving(origin, target):
-            return f"leases are on the move from {origin} to {target}"
+            text = f"leases are on the move from {origin} to {target}"
         case _:
             assert_never(granter)
+    yield fine("granter", text)
 
 
-def _spent(report: BudgetReport) -> Iterator[Finding]:
-    if report.shut is not None:
-        text = f"{report.place} is left alone for {report.shut.wait_s:.0f} s: {report.shut.why}"
-        yield Finding("budget", Level.WARN, text, "see: dibs budget")
-    if report.trouble is not None:
-        text = f"{report.place} did not say what is left: {report.trouble}"
-        yield Finding("budget", Level.WARN, text, "see: dibs budget")
-    for allowance in report.allowances:
-        left = f"{allowance.name}: {allowance.remaining} of {allowance.limit} left"
-        text = f"{left} until {format_instant(allowance.resets_at)}"
-        scarce = allowance.remaining < allowance.limit * _LITTLE
-        level, look = (Level.WARN, "see: dibs budget") if scarce else (Level.OK, "")
-        yield Finding("budget", level, text, look)
+@_check("signing")
+def _signing(of: Subject) -> Iterator[Finding]:
+    """While the signing is lenient: whether a live lease would not count under strict signing."""
+    keyring = of.keyring
+    if keyring is None or keyring.strictness is Strictness.STRICT:
+        return
+    held: list[str] = []
+    claimed = IssueQuery((of.pipeline.labels.claimed,), limit=_MOST_LOOKED_AT)
+    for thread in walk_threads(of.tracker, claimed):
+        live = of.leases.standing(thread).live
+        card = live.lease.card if live is not None else None
+        bodies = [comment.body for comment in thread.comments if comment.id == card]
+        ref = thread.issue.ref
+        if any(verify(body, ref, keyring) is Signed.UNSIGNED for body in bodies):
+            held.append(str(ref))
+    if held:
+        more = f" and {len(held) - 3} more" if len(held) > 3 else ""
+        few = ", ".join(held[:3]) + more
+        text = f"{len(held)} leases are held by cards without a signature: {few}"
+        look = "stay lenient until they have ended or were renewed by somebody with the key"
+        yield Finding("signing", Level.WARN, text, look)
+    else:
+        yield fine("signing", "every card in force is signed; strict would change nothing now")
 
 
-def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+@_check("pauses")
+def _pauses(of: Subject) -> Iterator[Finding]:
+    for pause in of.pauses.pauses():
+        since = format_instant(pause.since)
+        text = f"{pause.by or 'somebody'} paused the {pause.scope.value} at {since}"
+        yield Finding("pauses", Level.WARN, f"{text}: {pause.reason}", "see: dibs status")
+    if isinstance(of.pauses, Worrying):
+        for worry in of.pauses.worries():
+            yield Finding("pauses", Level.WARN, worry, "see docs/trackers/github.md")
 
 
-# What needs no network
+@_check("budget")
+def _budget(of: Subject) -> Iterator[Finding]:
+    for report in of.budgets():
+        if report.shut is not None:
+            text = f"{report.place} is left alone for {report.shut.wait_s:.0f} s: {report.shut.why}"
+            yield Finding("budget", Level.WARN, text, "see: dibs budget")
+        if report.trouble is not None:
+            text = f"{report.place} did not say what is left: {report.trouble}"
+            yield Finding("budget", Level.WARN, text, "see: dibs budget")
+        for allowance in report.allowances:
+            left = f"{allowance.name}: {allowance.remaining} of {allowance.limit} left"
+            text = f"{left} until {format_instant(allowance.resets_at)}"
+            scarce = allowance.remaining < allowance.limit * _SCARCE
+            level, look = (Level.WARN, "see: dibs budget") if scarce else (Level.OK, "")
+            yield Finding("budget", level, text, look)
+
+
+@_check("storage")
+def _storage(of: Subject) -> Iterator[Finding]:
+    if not of.tracker.traits.checks_itself:
+        return
+    flaws = of.tracker.flaws()
+    for flaw in flaws:
+        yield Finding("storage", Level.FAIL, flaw, "see docs/operate/recovery.md")
+    if not flaws:
+        yield fine("storage", "the tracker finds no damage in its own storage")
+
+
+# Checks that need no network
 
 
 def about_signing(keyring: Keyring | None) -> Iterator[Finding]:
+    """Whether marks are signed, and with which keys."""
     if keyring is None:
         yield fine("signing", "off: marks count by who wrote them (DIBS_SIGNING_KEY is not set)")
         return
@@ -269,7 +279,10 @@ def about_signing(keyring: Keyring | None) -> Iterator[Finding]:
 def about_terms(
     pipeline: Pipeline, settle: timedelta | None, traits: TrackerTraits | None
 ) -> Iterator[Finding]:
-    """`settle` as it is set, None if it is not; `traits` if the tracker could be asked."""
+    """Whether the shortest ttl is long enough for settle.
+
+    `settle` is None if not set, `traits` is None if the tracker was not asked.
+    """
     shortest = min(pipeline.stages, key=lambda stage: stage.terms.ttl)
     terms = shortest.terms
     own = traits.settle if traits is not None else None
@@ -292,7 +305,7 @@ def about_terms(
 def about_places(
     pipeline: Pipeline, places: Callable[[], Workplaces], repos: tuple[str, ...]
 ) -> Iterator[Finding]:
-    """Only where a stage wants worktrees: whether the repositories are there."""
+    """Whether the repositories are there, if a stage works in worktrees."""
     found, usable = 0, 0
     for stage in pipeline.stages:
         if isinstance(stage.worktree, NoWorktree):
@@ -308,6 +321,7 @@ def about_places(
 
 
 def about_handlers(pipeline: Pipeline, runner: Runner) -> Iterator[Finding]:
+    """Whether the handlers of the stages can be started."""
     found, usable = 0, 0
     for stage in pipeline.stages:
         if not isinstance(stage.handler, Command | PythonCallable):

@@ -1,8 +1,9 @@
 """Issues that follow their pull requests: merged moves them on, closed unmerged moves them back.
 
-Found by reading state, whoever merged or closed: one list of a stage's issues and one request about
-the pull requests of a hundred of them. The move itself is made under a lease, like any other: of
-two that see the same merge one makes it, nobody moves what somebody holds, and a card says why.
+A pass reads state, so any account may have merged or closed the pull request. It costs one list of
+a stage's issues, and one request about the pull requests of each hundred issues. The move is made
+under a lease, like every move: of two workers that see the same merge only one moves the issue, an
+issue with a holder stays, and a card gives the reason.
 """
 
 import logging
@@ -25,7 +26,7 @@ from dibs.core.following import (
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Issue, Thread
 from dibs.core.pipeline import FollowsPull, Stage
-from dibs.ports.tracker import PULLS_AT_ONCE, IssueQuery, Tracker
+from dibs.ports.tracker import PULLS_AT_ONCE, IssueQuery
 from dibs.services.claiming import Claimed, Claiming, ClaimOptions
 from dibs.services.ending import Advancing, Finished
 from dibs.services.keeping import Keeper
@@ -50,9 +51,9 @@ BOOKKEEPING_OVERLOOKS = frozenset(
         ReasonCode.UNPROTECTED,
     }
 )
-"""What keeps workers from working an issue need not keep it from showing what has happened.
+"""Reasons that stop work on an issue, but not a move that only shows what has happened.
 
-A merge closes the issue. A pause is obeyed, and so is whoever has the issue in hand.
+For example, a merge closes the issue. A pause is obeyed, and a present holder keeps the issue.
 """
 
 
@@ -60,9 +61,9 @@ class Follow(StrEnum):
     MOVED_ON = "moved_on"
     MOVED_BACK = "moved_back"
     LABELLED = "labelled"
-    """A pull request got the label of those that the fleet opens."""
+    """A pull request of the fleet got the label for such pull requests (`authored`)."""
     LEFT = "left"
-    """Somebody has it, or a person said hands off."""
+    """The issue could not be moved: held, paused, locked, deleted, or its lease was lost."""
 
 
 class Followed(Struct, frozen=True):
@@ -79,7 +80,7 @@ class FollowReport(Struct, frozen=True):
     looked_at: int = 0
     followed: tuple[Followed, ...] = ()
     resume_after: Mapping[str, IssueRef] | None = None
-    """Where the next pass goes on in each stage, if this one ended at its limit."""
+    """For each stage whose pass ended at the limit, the issue after which the next pass starts."""
 
     @property
     def changed(self) -> tuple[Followed, ...]:
@@ -87,7 +88,7 @@ class FollowReport(Struct, frozen=True):
 
 
 class _Watch(Struct, frozen=True):
-    """One stage, and on whose behalf it is looked at."""
+    """A stage that follows pull requests, and the holder that moves its issues."""
 
     stage: Stage
     holder: HolderId
@@ -114,11 +115,11 @@ class Following:
         self._advancing = advancing
         self._granting = backlog.granting
         self._not_ours: set[IssueRef] = set()
-        """Pull requests that were looked at: no run opened them."""
+        """Pull requests that get no label: no run opened them, or we may not label them."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """Those that follow pull requests, where the tracker has any."""
+        """The stages with `follows` set; empty if the tracker has no pull requests."""
         if follows_pulls(self._tracker) is None:
             return ()
         return tuple(one for one in self._pipeline.stages if isinstance(one.follows, FollowsPull))
@@ -131,100 +132,101 @@ class Following:
         dry_run: bool = False,
         after: Mapping[str, IssueRef] | None = None,
     ) -> FollowReport:
-        """Look at `limit` issues of each such stage; `after` goes on where a pass ended."""
-        stages, pulls = self.stages, follows_pulls(self._tracker)
-        if not stages or pulls is None or not self._granting.keeps_house():
+        """Look at up to `limit` issues of each stage in `stages`.
+
+        `after` is the `resume_after` of the pass before. `dry_run` reports the moves, makes none.
+        """
+        stages, tracker = self.stages, follows_pulls(self._tracker)
+        if not stages or tracker is None or not self._granting.keeps_house():
             return FollowReport()
         looked_at = 0
         followed: list[Followed] = []
         resume: dict[str, IssueRef] = {}
         for stage in stages:
             watch = _Watch(stage, holder, dry_run)
-            issues = self._listed(stage, limit, after.get(stage.name) if after else None)
+            start = after.get(stage.name) if after else None
+            # Closed issues as well: a merge closes them.
+            query = IssueQuery((stage.label,), limit=limit, after=start, closed_too=True)
+            issues = list(walk(self._tracker, query))
             looked_at += len(issues)
             for place in range(0, len(issues), PULLS_AT_ONCE):
-                followed += self._page(issues[place : place + PULLS_AT_ONCE], watch, pulls)
+                page = issues[place : place + PULLS_AT_ONCE]
+                linked = tracker.pulls_of([issue.ref for issue in page])
+                for issue in page:
+                    try:
+                        followed += self._follow_issue(issue, linked.get(issue.ref, ()), watch)
+                    except (NoSuchIssue, NoSuchComment, IssueLocked) as refusal:
+                        # Entries before the refusal stay, and the next issue is looked at.
+                        followed.append(Followed(issue.ref, Follow.LEFT, str(refusal)))
             if len(issues) == limit:
                 resume[stage.name] = issues[-1].ref
         return FollowReport(looked_at, tuple(followed), resume or None)
 
-    def _listed(self, stage: Stage, limit: int, after: IssueRef | None) -> list[Issue]:
-        """Closed ones too: a merge closes them."""
-        query = IssueQuery((stage.label,), limit=limit, after=after, closed_too=True)
-        return list(walk(self._tracker, query))
-
-    def _page(self, issues: Sequence[Issue], watch: _Watch, pulls: Tracker) -> Iterator[Followed]:
-        known = pulls.pulls_of([issue.ref for issue in issues])
-        for issue in issues:
-            try:
-                yield from self._one(issue, known.get(issue.ref, ()), watch)
-            except (NoSuchIssue, NoSuchComment, IssueLocked) as refusal:  # the others go on
-                yield Followed(issue.ref, Follow.LEFT, str(refusal))
-
-    def _one(self, issue: Issue, pulls: Sequence[LinkedPull], watch: _Watch) -> Iterator[Followed]:
-        unlabelled = [pull for pull in pulls if self._may_be_ours(pull, watch.follows.authored)]
+    def _follow_issue(
+        self, issue: Issue, pulls: Sequence[LinkedPull], watch: _Watch
+    ) -> Iterator[Followed]:
+        """Label the fleet's open pull requests, then move the issue if a pull request decides."""
+        authored, stage = watch.follows.authored, watch.stage
+        unlabelled = [
+            pull
+            for pull in pulls
+            if authored and pull.fate is PullFate.OPEN and authored not in pull.labels
+            if pull.ref not in self._not_ours
+        ]
         if decided_by(pulls, None, issue_open=issue.open) is None and not unlabelled:
-            return  # the cards need not be read to know that nothing is to be done
+            return  # nothing to do, and known without a request for the cards
         thread = self._tracker.read(issue.ref)
         for pull in unlabelled:
             yield from self._label(pull, thread, watch)
-        since = entered_at(watch.stage.name, thread.comments)
-        left = undecided(pulls, watch.stage.name, thread.comments)
+        since = entered_at(stage.name, thread.comments)
+        left = undecided(pulls, stage.name, thread.comments)
         ended = decided_by(left, since, issue_open=thread.issue.open)
-        if ended is not None:
-            yield self._move(thread, ended, watch)
-
-    # Moving
-
-    def _move(self, thread: Thread, pull: LinkedPull, watch: _Watch) -> Followed:
-        ref, stage, merged = thread.issue.ref, watch.stage, pull.fate is PullFate.MERGED
+        if ended is None:
+            return
+        ref, merged = thread.issue.ref, ended.fate is PullFate.MERGED
         target = stage.next[0] if merged else watch.follows.back
         action = Follow.MOVED_ON if merged else Follow.MOVED_BACK
-        note = f"{pull.ref} was {'merged' if merged else 'closed and not merged'}"
+        note = f"{ended.ref} was {'merged' if merged else 'closed and not merged'}"
         if watch.dry_run:
-            return Followed(ref, action, f"{note}; it goes to {target}")
+            yield Followed(ref, action, f"{note}; it goes to {target}")
+            return
         options = ClaimOptions(watch.holder, overlook=BOOKKEEPING_OVERLOOKS, seen=thread)
         claimed = self._claiming.claim(ref, stage, options)
         if not isinstance(claimed, Claimed):
             _log.info("%s: %s, and it is not free: %s", ref, note, claimed)
-            return Followed(ref, Follow.LEFT, f"{note}, but it is not free to be moved")
+            yield Followed(ref, Follow.LEFT, f"{note}, but it is not free to be moved")
+            return
         done = self._advancing.advance(self._keep(claimed), target, note)
-        if not isinstance(done, Finished):
-            return Followed(ref, Follow.LEFT, f"{note}, but the lease was lost: {done.why}")
-        return Followed(ref, action, f"{note}; it went to {target}")
-
-    # The fleet's own pull requests
-
-    def _may_be_ours(self, pull: LinkedPull, authored: str) -> bool:
-        wanted = bool(authored) and pull.fate is PullFate.OPEN and authored not in pull.labels
-        return wanted and pull.ref not in self._not_ours
+        if isinstance(done, Finished):
+            yield Followed(ref, action, f"{note}; it went to {target}")
+        else:
+            yield Followed(ref, Follow.LEFT, f"{note}, but the lease was lost: {done.why}")
 
     def _label(self, pull: LinkedPull, thread: Thread, watch: _Watch) -> Iterator[Followed]:
-        """Whose account it is proves little, since a person may share it: a run has to have been
-        at work on the issue when it was opened.
+        """Label a pull request that a run of the fleet opened.
+
+        The author's account alone proves little, since a person may share the account: a run must
+        have held the issue when the pull request was opened.
         """
-        label = watch.follows.authored
-        if not (self._by_the_fleet(pull) and opened_by_a_run(pull, thread.comments)):
-            self._leave(pull)
+        label, login = watch.follows.authored, pull.author.login.casefold()
+        ours = login in self._pipeline.people.fleet
+        if not ours:
+            account = self._tracker.login()
+            ours = account is not None and account.casefold() == login
+        if not (ours and opened_by_a_run(pull, thread.comments)):
+            self._remember_not_ours(pull)
             return
         try:
             if not watch.dry_run:
                 self._tracker.edit_labels(pull.ref, add=(label,))
-        except (NoSuchIssue, NotPermitted) as refusal:  # none of our repositories, or not for us
+        except (NoSuchIssue, NotPermitted) as refusal:  # not our repository, or no permission
             _log.info("%s gets no label: %s", pull.ref, refusal)
-            self._leave(pull)
+            self._remember_not_ours(pull)
             return
         text = f"{pull.ref} is the fleet's own: it carries {label!r}"
         yield Followed(thread.issue.ref, Follow.LABELLED, text)
 
-    def _leave(self, pull: LinkedPull) -> None:
+    def _remember_not_ours(self, pull: LinkedPull) -> None:
         if len(self._not_ours) >= _MOST_REMEMBERED:
             self._not_ours.clear()
         self._not_ours.add(pull.ref)
-
-    def _by_the_fleet(self, pull: LinkedPull) -> bool:
-        login, tracker = pull.author.login.casefold(), self._tracker
-        if login in self._pipeline.people.fleet:
-            return True
-        ours = tracker.login()
-        return ours is not None and ours.casefold() == login

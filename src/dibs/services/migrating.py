@@ -1,20 +1,21 @@
 """Moving leases from one store to another under a running fleet: never two granters.
 
-First it is written down that nobody grants. Then what the origin has granted is waited for: running
-work ends as it would have, endings are painted, bids run out. Only when nothing of it is left is
-the target appointed, above every fence that was ever handed out. A worker reads who grants after
-each grant and before it shows it, so a grant is either seen here or given back there.
+First the granter record is set to "moving", so no store grants. Then the move waits until every
+lease of the origin is over: running work ends as usual, endings are painted, bids run out. Then the
+target is appointed, with the highest fence that was ever granted as its floor. A worker reads the
+granter record after each grant and before the grant is shown: either the move sees the grant, or
+the worker gives the lease back.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from dibs.core.errors import CannotMove, NoSuchIssue
-from dibs.core.granter import Appointed, Granter, Moving
+from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import Fence, IssueRef
 from dibs.ports.leases import Granters
 from dibs.ports.tracker import IssueQuery
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 _LOOK_EVERY_S = 1.0
 
 
-class Waiting(Struct, frozen=True):
-    """Nobody grants; so many issues of the origin are not over yet."""
+class Draining(Struct, frozen=True):
+    """No store grants; leases of the origin on these issues and names are not over yet."""
 
     issues: tuple[str, ...]
 
@@ -38,12 +39,12 @@ class Moved(Struct, frozen=True):
 
 
 class GaveUp(Struct, frozen=True):
-    """It took too long, and the origin grants again."""
+    """Draining took longer than the caller's patience; the origin grants again."""
 
     issues: tuple[str, ...]
 
 
-Progress = Waiting | Moved | GaveUp
+Progress = Draining | Moved | GaveUp
 
 
 class Migrating:
@@ -53,83 +54,64 @@ class Migrating:
         self._new_run = backlog.new_run
         self._settle_s = backlog.settle.total_seconds()
         self._shown = Fence(0)
-        """The highest fence on any card: a store that has forgotten it must not grant it again."""
+        """The highest fence on any card: a store that lost its data must not grant it again."""
 
     def migrate(self, origin: str, target: str, *, patience_s: float) -> Iterator[Progress]:
-        """Tells how far it is; the last word is Moved or GaveUp."""
-        moving = self._stop_granting(origin, target)
+        """Move the leases, reporting progress; the last report is Moved or GaveUp."""
+        present = self._granters.granter()
+        if isinstance(present, Appointed) and present.store != origin:
+            raise CannotMove(f"leases are granted by {present.store}, not by {origin}")
+        if isinstance(present, Moving) and present.origin != origin:
+            course = f"from {present.origin} to {present.target}"
+            raise CannotMove(f"leases are on the move {course}, not from {origin}")
+        # From here on no store grants. An unfinished move from the same origin is taken over.
+        floor = Fence(0) if present is None else present.floor
+        moving = Moving(origin, target, floor, self._new_run())
+        if self._granters.appoint(moving, instead_of=present) != moving:
+            raise CannotMove("somebody else is moving the leases at this moment")
         over = False
         try:
-            for progress in self._drain(moving, patience_s):
-                yield progress
-                over = isinstance(progress, Moved)
+            until = self._clock.now() + patience_s
+            self._clock.sleep(self._settle_s)  # a bid from before the stop is visible after this
+            # Closed issues as well: a run may hold a closed issue, and it may be opened again.
+            everything = IssueQuery(limit=sys.maxsize, closed_too=True)
+            left = self._unfinished(issue.ref for issue in walk(self._tracker, everything))
+            while True:
+                named = {record.lease.issue for record in self._origin.live()} - set(left)
+                held = tuple(str(ref) for ref in (*left, *sorted(named)))
+                if not held:
+                    break
+                if self._clock.now() >= until:
+                    yield GaveUp(held)
+                    return
+                yield Draining(held)
+                self._clock.sleep(_LOOK_EVERY_S)
+                left = self._unfinished(left)
+            floor = Fence(max(moving.floor, self._origin.highest(), self._shown))
+            granter = self._granters.appoint(Appointed(target, floor), instead_of=moving)
+            if not isinstance(granter, Appointed) or granter.store != target:
+                raise CannotMove("somebody else is moving the leases, too")
+            yield Moved(granter)
+            over = True
         finally:
             if not over:  # also when the caller was interrupted: let the origin go on
                 self._granters.appoint(Appointed(origin, moving.floor), instead_of=moving)
 
-    def _drain(self, moving: Moving, patience_s: float) -> Iterator[Progress]:
-        until = self._clock.now() + patience_s
-        self._clock.sleep(self._settle_s)  # a bid that was made before shows after that
-        left = self._unfinished(self._refs())
-        while held := self._held(left):
-            if self._clock.now() >= until:
-                yield GaveUp(held)
-                return
-            yield Waiting(held)
-            self._clock.sleep(_LOOK_EVERY_S)
-            left = self._unfinished(left)
-        floor = Fence(max(moving.floor, self._origin.highest(), self._shown))
-        granter = self._granters.appoint(Appointed(moving.target, floor), instead_of=moving)
-        if not isinstance(granter, Appointed) or granter.store != moving.target:
-            raise CannotMove("somebody else is moving the leases, too")
-        yield Moved(granter)
+    def _unfinished(self, refs: Iterable[IssueRef]) -> list[IssueRef]:
+        """Issues with a live lease, an open bid, an unpainted ending or unread comments.
 
-    def _stop_granting(self, origin: str, target: str) -> Moving:
-        known = self._granters.granter()
-        floor = _checked_floor(known, origin)
-        moving = Moving(origin, target, floor, self._new_run())
-        if self._granters.appoint(moving, instead_of=known) != moving:
-            raise CannotMove("somebody else is moving the leases at this moment")
-        return moving
-
-    def _refs(self) -> Iterator[IssueRef]:
-        """Closed ones, too: somebody may hold one, and it may be opened again."""
-        for issue in walk(self._tracker, IssueQuery(limit=sys.maxsize, closed_too=True)):
-            yield issue.ref
-
-    def _unfinished(self, refs: Iterator[IssueRef] | list[IssueRef]) -> list[IssueRef]:
-        return [ref for ref in dict.fromkeys(refs) if not self._finished(ref)]
-
-    def _finished(self, ref: IssueRef) -> bool:
-        """Nobody holds it, nobody may still confirm a bid for it, and its labels tell the truth."""
-        with suppress(NoSuchIssue):
-            thread = self._tracker.read(ref)
-            standing = self._origin.standing(thread)
-            self._shown = max(self._shown, standing.highest)
-            if standing.unpainted is not None and thread.complete:
-                self._claiming.roll_forward(standing.unpainted)
-                return False  # looked at once more
-            bidding = standing.bidding_until is not None and thread.now < standing.bidding_until
-            return standing.live is None and not bidding and thread.complete
-        return True
-
-    def _held(self, left: list[IssueRef]) -> tuple[str, ...]:
-        """What is waited for: issues, and whatever else is leased by name."""
-        named = {record.lease.issue for record in self._origin.live()} - set(left)
-        return tuple(str(ref) for ref in (*left, *sorted(named)))
-
-
-def _checked_floor(known: Granter | None, origin: str) -> Fence:
-    match known:
-        case None:
-            return Fence(0)
-        case Appointed(store, floor) if store == origin:
-            return floor
-        case Moving(start, _, floor) if start == origin:
-            return floor
-        case Appointed(store):
-            raise CannotMove(f"leases are granted by {store}, not by {origin}")
-        case Moving(start, goal):
-            raise CannotMove(f"leases are on the move from {start} to {goal}, not from {origin}")
-        case never:
-            assert_never(never)
+        Paints the unpainted endings; their issues are read again on the next call.
+        """
+        left: list[IssueRef] = []
+        for ref in dict.fromkeys(refs):
+            with suppress(NoSuchIssue):
+                thread = self._tracker.read(ref)
+                standing = self._origin.standing(thread)
+                self._shown = max(self._shown, standing.highest)
+                bidding = standing.bidding_until is not None and thread.now < standing.bidding_until
+                if standing.unpainted is not None and thread.complete:
+                    self._claiming.roll_forward(standing.unpainted)
+                    left.append(ref)
+                elif standing.live is not None or bidding or not thread.complete:
+                    left.append(ref)
+        return left

@@ -1,11 +1,11 @@
-"""Taking up a lease again in another process that knows nothing but its run.
+"""Taking up a lease again in another process, and waiting for the lease of another holder.
 
-`dibs claim` in a script hands out a run; `dibs heartbeat` and `dibs release` come back with it.
-Trust is rebuilt from what the store says is left, counted from before it was asked.
+Taking up: `dibs claim` in a script prints a run; `dibs heartbeat` and `dibs release` name the run
+again. The store tells how much of the ttl remains; trust is counted from before the request.
 
-Claiming an issue that another holds: wait for its lease to end, then ask like anybody else.
-
-Waiting for a lease to end: told by the store where it can, else a jittered, bounded poll.
+Waiting: `Queueing` claims an issue that another run holds as soon as the lease ends, with no
+advantage over other bidders. `LeaseWaiter` waits for the end: by a notice from the store if the
+store sends one, else by a jittered, bounded poll.
 """
 
 from datetime import timedelta
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dibs.core.durations import LeaseTerms, terms_for
+from dibs.core.durations import terms_for
 from dibs.core.eligibility import ReasonCode, count_attempts
 from dibs.core.errors import BadTtl, Outage
 from dibs.core.ids import IssueRef, LocalTime, RunId
 from dibs.core.issue import Thread
-from dibs.core.lease import Lease, Record, Standing
-from dibs.core.pipeline import Stage
+from dibs.core.lease import Record, Standing
 from dibs.ports.leases import LeaseStore, Waking
 from dibs.ports.system import Clock
 from dibs.services.claiming import (
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class NotHeld(Struct, frozen=True):
-    """That run does not hold the issue. Whoever does, or did, is in the record."""
+    """The run does not hold the issue; `record` shows the present or the last holder."""
 
     issue: IssueRef
     record: Record | None
@@ -54,16 +53,17 @@ class Resuming:
         self._clock = backlog.clock
 
     def resume(self, issue: IssueRef, run: RunId) -> Claimed | NotHeld:
+        """Take up the lease of `run` on the issue."""
         asked_at = self._clock.now()
         thread = self._tracker.read(issue)
         return self._resume(thread, self._leases.standing(thread), run, asked_at)
 
     def resume_on(self, thread: Thread, run: RunId, asked_at: LocalTime) -> Claimed | NotHeld:
-        """The same on a reading that was asked for at `asked_at`."""
+        """Like `resume`, on a snapshot that was requested at `asked_at`."""
         return self._resume(thread, self._leases.standing(thread), run, asked_at)
 
     def resume_as(self, issue: IssueRef, holder: str) -> Claimed | NotHeld:
-        """The same for a person, who remembers a name and not a run."""
+        """Like `resume`, for a person, who remembers a name and not a run."""
         asked_at = self._clock.now()
         thread = self._tracker.read(issue)
         standing = self._leases.standing(thread)
@@ -79,21 +79,19 @@ class Resuming:
             return NotHeld(thread.issue.ref, standing.record)
         stage = self._pipeline.stage(lease.stage)
         spent: timedelta = lease.ttl - standing.live.remaining
+        limits = stage.terms
+        try:
+            terms = terms_for(lease.ttl, grain=limits.grain, max_hold=limits.max_hold)
+        except ValueError as flaw:  # claimed by a program with other rules for a ttl
+            raise BadTtl(f"run {lease.run} on {lease.issue}: {flaw}") from flaw
         return Claimed(
             lease=lease,
             stage=stage,
-            terms=_terms(lease, stage),
+            terms=terms,
             asked_at=LocalTime(asked_at - spent.total_seconds()),
             thread=thread,
             failed_attempts=count_attempts(standing.tries, stage).failed,
         )
-
-
-def _terms(lease: Lease, stage: Stage) -> LeaseTerms:
-    try:
-        return terms_for(lease.ttl, grain=stage.terms.grain, max_hold=stage.terms.max_hold)
-    except ValueError as flaw:  # claimed by a program that counts otherwise
-        raise BadTtl(f"run {lease.run} on {lease.issue}: {flaw}") from flaw
 
 
 _FIRST_POLL_S = 0.05
@@ -102,9 +100,11 @@ _LONGEST_LISTEN_S = 5.0
 _GROWTH = 1.6
 
 
-class Waiting:
-    """One waiter's patience for one lease. Each pause may end early, and none outlasts the lease
-    that it waits for: an expiry makes no noise.
+class LeaseWaiter:
+    """Pauses of growing length until a lease may be over.
+
+    Each pause may end early. No pause outlasts the lease by much, because a store sends no notice
+    when a lease expires.
     """
 
     def __init__(self, store: LeaseStore | None, clock: Clock, dice: "Random") -> None:
@@ -115,23 +115,23 @@ class Waiting:
         self._poll_s = _FIRST_POLL_S
 
     def pause(self, issue: IssueRef, remaining: timedelta, left_s: float) -> None:
-        """Until the lease may be over, and at most `left_s`."""
-        # Half a poll more than remains: whoever asks at the very moment is refused once more.
+        """Wait until the lease may be over, at most `left_s`."""
+        # Up to half a poll more than remains: a claim at the very moment of expiry is refused.
         over_s = max(remaining.total_seconds(), 0.0) + self._dice.uniform(0, self._poll_s / 2)
         poll_s = self._dice.uniform(self._poll_s / 2, self._poll_s)
         self._poll_s = min(self._poll_s * _GROWTH, _LONGEST_POLL_S)
         if self._waking is None:
             self._clock.sleep(min(over_s, left_s, poll_s))
             return
-        # A store may keep a lease for a while after its time: then nothing remains, and it is still
-        # not over. So no shorter than a poll, which grows.
+        # A store may keep a lease for a while after its ttl: then nothing remains, and the lease is
+        # still not over. So listen no shorter than a poll, which grows.
         listen_s = min(max(over_s, poll_s), left_s, _LONGEST_LISTEN_S)
         try:
             self._waking.await_end(issue, listen_s)
         except Outage as failure:
             if not failure.retryable:
                 raise
-            self._clock.sleep(min(poll_s, left_s))  # whoever asks next is told
+            self._clock.sleep(min(poll_s, left_s))  # the next claim meets the outage, if it lasts
 
 
 _SOON = timedelta(seconds=1)
@@ -144,7 +144,7 @@ _PASSING = {
     ReasonCode.WIP_LIMIT,
     ReasonCode.FOREIGN_CLAIM,
 }
-"""Reasons that go away when others are done. For all else a person must do something."""
+"""Reasons that go away when other runs are done. All other reasons need a person."""
 
 
 class Queueing:
@@ -158,27 +158,22 @@ class Queueing:
         self._claiming, self._store, self._clock, self._dice = claiming, store, clock, dice
 
     def claim(self, issue: IssueRef, options: ClaimOptions, *, wait_s: float) -> ClaimResult:
-        """As `Claiming.claim`, again and again while only another's lease is in the way."""
+        """Like `Claiming.claim`, repeated for `wait_s` while the only obstacle is another run."""
         until = self._clock.now() + wait_s
-        waiting: Waiting | None = None
+        waiter: LeaseWaiter | None = None
         while True:
             result = self._claiming.claim(issue, None, options)
             left_s = until - self._clock.now()
-            remaining = _in_the_way_for(result)
-            if remaining is None or left_s <= 0:
+            match result:
+                case Beaten(_, record):
+                    remaining = record.remaining
+                case Refused(_, reasons) if all(reason.code in _PASSING for reason in reasons):
+                    remaining = _SOON
+                case Doubtful():
+                    remaining = _SOON
+                case _:  # claimed, or waiting would not help
+                    return result
+            if left_s <= 0:
                 return result
-            waiting = waiting or Waiting(self._store, self._clock, self._dice())
-            waiting.pause(issue, remaining, left_s)
-
-
-def _in_the_way_for(result: ClaimResult) -> timedelta | None:
-    """How long at most, as far as can be told; None if waiting would not help."""
-    match result:
-        case Beaten(_, record):
-            return record.remaining
-        case Refused(_, reasons) if all(reason.code in _PASSING for reason in reasons):
-            return _SOON
-        case Doubtful():
-            return _SOON
-        case _:
-            return None
+            waiter = waiter or LeaseWaiter(self._store, self._clock, self._dice())
+            waiter.pause(issue, remaining, left_s)

@@ -1,7 +1,7 @@
-"""Running one claimed issue to its end: keep the lease, run the handler, decide what came of it.
+"""Running a claimed issue to its end: keep the lease, run the handler, write the ending.
 
-The handler's contract is here and nowhere else: what it is given, what its exit codes mean, what
-its result file may say.
+The whole contract with handlers is in this module: the input of a handler, the meaning of its exit
+codes, the format of its result file.
 """
 
 import json
@@ -28,7 +28,7 @@ from dibs.core.errors import (
     WorktreeUnavailable,
 )
 from dibs.core.events import EventKind, about
-from dibs.core.ids import LocalTime, ServerTime, later, local_after
+from dibs.core.ids import later, local_after
 from dibs.core.issue import Thread
 from dibs.core.pipeline import Command, InProcess, NoHandler, NoWorktree, PythonCallable
 from dibs.ports.system import (
@@ -59,27 +59,30 @@ class GiveBack(Exception):
 
 
 class Work(Struct, frozen=True):
-    """What a Python handler is handed."""
+    """The argument of a Python handler."""
 
     issue: Mapping[str, Any]
-    """The issue as JSON data: the same that a command reads on its standard input."""
+    """The issue as JSON data: the same data as a command reads on its standard input."""
     stage: str
     run: str
     fence: int
     attempt: int
     lease: Keeper | None = None
-    """The lease itself, for handlers in the worker's own process; None in a process of its own."""
+    """The lease, if the handler runs in the worker's process; None in a process of its own."""
     folder: Path | None = None
-    """The run's working tree, in a stage that has one; of several, the one to start in."""
+    """The run's working tree, if the stage wants any; of several, the tree to start in."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """Every working tree, by its repository."""
     branch: str = ""
-    """What is checked out in them."""
+    """The branch that is checked out in the working trees."""
     leases: tuple[Keeper, ...] = ()
-    """All of them, where several issues are worked together; the first is `lease`."""
+    """The leases of all issues that are worked together; the first is `lease`."""
 
     def check(self) -> None:
-        """Call before every side effect. In a process of its own the warden stops the work."""
+        """Call before every side effect. Raises LeaseLost if a lease is lost.
+
+        Has no effect in a separate process, where the warden stops the work.
+        """
         for lease in self.leases or (() if self.lease is None else (self.lease,)):
             lease.check()
 
@@ -101,11 +104,11 @@ class Fail(Struct, frozen=True):
 
 
 Verdict = Advance | Return | Fail
-"""What the handler's end asks for."""
+"""The ending that the handler asks for."""
 
 
 class Stoppable(Protocol):
-    """Work that can be asked to end, or made to."""
+    """Work that can be asked to end, and can be killed."""
 
     def stop(self, why: str) -> None: ...
 
@@ -113,7 +116,7 @@ class Stoppable(Protocol):
 
 
 class StopSignal:
-    """The worker's wish to leave, told to its running jobs."""
+    """Passes the worker's wish to leave on to all jobs, running or started later."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -151,7 +154,7 @@ class StopSignal:
 
 
 class _Asking:
-    """A handler in our own process can only be asked: its next check raises."""
+    """Asks a handler in our own process to stop: its next `check` raises. It cannot be killed."""
 
     def __init__(self, held: LeaseGroup) -> None:
         self._held = held
@@ -165,7 +168,7 @@ class _Asking:
 
 
 class _Job(Struct, frozen=True):
-    """Issues that are worked as one, the leases on them, and the place where that is done."""
+    """Issues worked together, the leases on the issues, and the working trees."""
 
     claims: tuple[Claimed, ...]
     held: LeaseGroup
@@ -197,7 +200,7 @@ class Running:
         self._workplaces = workplaces
 
     def run(self, claimed: Claimed, leaving: StopSignal) -> FinishResult:
-        """To the end, whatever it is. Raises Outage only if the ending could not be written."""
+        """Run a claimed issue to the end. Raises Outage or Misuse if the ending was not written."""
         [result] = self.run_together((claimed,), leaving)
         if isinstance(result, Outage | Misuse):
             raise result
@@ -206,246 +209,203 @@ class Running:
     def run_together(
         self, claims: tuple[Claimed, ...], leaving: StopSignal
     ) -> tuple[FinishResult | Outage | Misuse, ...]:
-        """Several issues by one run of the handler; what became of each, in their order.
+        """Work several issues in a single run of the handler. Returns a result for each claim.
 
-        An error stands for an ending that could not be written.
+        An Outage or Misuse in the result means: the ending could not be written.
         """
         held = LeaseGroup(tuple(self._keep(claimed) for claimed in claims))
         kept = [Supervision(keeper, self._clock, self._threads) for keeper in held]
         with ExitStack() as stack:  # the place is cleared once the issues are free
             try:
-                job = _Job(claims, held, self._open(claims, held, stack))
-                return self._conclude_all(job, kept, self._work(job, leaving))
+                job = _Job(claims, held, self._open_place(claims, held.lead, stack))
+                verdict = self._run_handler(job, leaving)
+                if isinstance(verdict, Advance) and len(kept) > 1 and not held.all_ours:
+                    verdict = Return(_APART)
+                # The issues are ended in their order; the later leases are renewed until then.
+                results: list[FinishResult | Outage | Misuse] = []
+                for keeper, supervision in zip(held, kept, strict=True):
+                    supervision.stop()
+                    try:
+                        results.append(self._conclude(keeper, verdict))
+                    except (Outage, Misuse) as failure:
+                        results.append(failure)
+                    # Refused: the first lease was lost, or its issue was deleted or locked. No
+                    # ending was written yet, so all issues can stay together.
+                    refused = isinstance(results[0], FinishRefused | Misuse)
+                    if refused and isinstance(verdict, Advance):
+                        verdict = Return(_APART)
+                return tuple(results)
             except (HandlerUnusable, WorktreeUnavailable) as flaw:  # not the issue's fault
-                self._give_all_back(held, flaw)
+                # Last first: a worker that claims them in their order finds the first free last.
+                for keeper in reversed(held.keepers[1:]):
+                    with suppress(Outage):  # then the lease expires
+                        self._advancing.give_back(keeper, str(flaw))
+                self._advancing.give_back(held.lead, str(flaw))
                 raise
             finally:
                 for supervision in kept:
                     supervision.stop()
 
     def park(self, claimed: Claimed) -> FinishResult:
-        """Set an issue with no attempt left aside for a person, under the lease like all else."""
+        """Set an issue without attempts left aside for a person, under the lease."""
         note = f"{claimed.failed_attempts} attempts failed"
         return self._advancing.park(self._keep(claimed), note)
 
-    def _work(self, job: _Job, leaving: StopSignal) -> Verdict:
-        stage = job.lead.stage
+    def _open_place(
+        self, claims: tuple[Claimed, ...], lead: Keeper, stack: ExitStack
+    ) -> Workplace | None:
+        """Make the working trees that the stage wants; None if the stage wants none.
+
+        Called before the handler starts, while the leases are renewed. `stack` clears the working
+        trees when closed; then the journal gets an event for each piece of work that was kept.
+        """
+        claimed = claims[0]
+        worktree = claimed.stage.worktree
+        if isinstance(worktree, NoWorktree) or isinstance(claimed.stage.handler, NoHandler):
+            return None
+        repos = tuple(dict.fromkeys(member.lease.issue.repo for member in claims))
+        wish = PlaceWish(claimed.lease.run, str(claimed.lease.issue), worktree, repos)
+        context = self._workplaces().open(wish)
+        place = context.__enter__()
+
+        def journal_kept_work() -> None:
+            for line in place.kept:
+                self._journal.append(about(EventKind.WORK_KEPT, lead.lease, what=line))
+
+        stack.callback(journal_kept_work)
+        stack.push(context)
+        return place
+
+    def _run_handler(self, job: _Job, leaving: StopSignal) -> Verdict:
+        """Run the stage's handler to its end, in this process or in a separate process.
+
+        Without a handler the issue advances, if the stage passes by itself, or is given back.
+        """
+        stage, held, place = job.lead.stage, job.held, job.place
         match stage.handler:
             case NoHandler() if stage.passes_by_itself:
                 return Advance()
             case NoHandler():
                 return Return("nothing runs in this stage")
-            case InProcess():
-                return self._call(job, leaving)
             case Command() | PythonCallable() as handler:
-                return self._spawn(job, leaving, handler)
+                return self._run_process(job, leaving, handler)
+            case InProcess():
+                pass
             case never:
                 assert_never(never)
-
-    # The place
-
-    def _open(
-        self, claims: tuple[Claimed, ...], held: LeaseGroup, stack: ExitStack
-    ) -> Workplace | None:
-        """Where the stage wants it: before the handler starts, while the lease is renewed."""
-        lead = claims[0]
-        worktree = lead.stage.worktree
-        if isinstance(worktree, NoWorktree) or isinstance(lead.stage.handler, NoHandler):
-            return None
-        repos = tuple(dict.fromkeys(claimed.lease.issue.repo for claimed in claims))
-        wish = PlaceWish(lead.lease.run, str(lead.lease.issue), worktree, repos)
-        context = self._workplaces().open(wish)
-        place = context.__enter__()
-        stack.callback(self._tell_what_is_kept, held.lead, place)
-        stack.push(context)
-        return place
-
-    def _tell_what_is_kept(self, lead: Keeper, place: Workplace) -> None:
-        for line in place.kept:
-            self._journal.append(about(EventKind.WORK_KEPT, lead.lease, what=line))
-
-    # In this process
-
-    def _call(self, job: _Job, leaving: StopSignal) -> Verdict:
-        asking = _Asking(job.held)
+        asking = _Asking(held)
         leaving.enter(asking)
         self._started(job)
         try:
-            return self._exited(job, self._answer(job))
+            function, lease = self._handlers[stage.name], held.lead.lease
+            work = Work(
+                _document(job),
+                lease.stage,
+                lease.run,
+                lease.fence,
+                job.lead.failed_attempts + 1,
+                held.lead,
+                folder=place.folder if place else None,
+                folders=place.folders if place else {},
+                branch=place.branch if place else "",
+                leases=held.keepers,
+            )
+            verdict: Verdict
+            try:
+                held.check()
+                answer = function(work)
+            except GiveBack as asked:
+                verdict = Return(str(asked))
+            except LeaseLost as lost:
+                verdict = self._stopped(held, lost.why)
+            except Exception as failure:  # noqa: BLE001 - whatever a handler raises is a failed attempt
+                _log.warning("%s: %s", lease.issue, "".join(traceback.format_exception(failure)))
+                verdict = Fail(f"{type(failure).__name__}: {failure}")
+            else:
+                verdict = verdict_of(answer)
+            return self._exited(job, verdict)
         finally:
             leaving.leave(asking)
 
-    def _answer(self, job: _Job) -> Verdict:
-        handler = self._handlers[job.lead.stage.name]
-        lease, attempt, place = job.held.lead.lease, job.lead.failed_attempts + 1, job.place
-        work = Work(
-            _document(job),
-            lease.stage,
-            lease.run,
-            lease.fence,
-            attempt,
-            job.held.lead,
-            folder=place.folder if place else None,
-            folders=place.folders if place else {},
-            branch=place.branch if place else "",
-            leases=job.held.keepers,
-        )
-        try:
-            job.held.check()
-            answer = handler(work)
-        except GiveBack as asked:
-            return Return(str(asked))
-        except LeaseLost as lost:
-            return self._stopped(job.held, lost.why)
-        except Exception as failure:  # noqa: BLE001 - whatever a handler raises is a failed attempt
-            _log.warning("%s: %s", lease.issue, "".join(traceback.format_exception(failure)))
-            note = f"{type(failure).__name__}: {failure}"
-            return Fail(note)
-        return verdict_of(answer)
-
-    # In a process of its own
-
-    def _spawn(self, job: _Job, leaving: StopSignal, handler: Command | PythonCallable) -> Verdict:
+    def _run_process(
+        self, job: _Job, leaving: StopSignal, handler: Command | PythonCallable
+    ) -> Verdict:
+        """Run the handler in a separate process, and pass on every extension of trust."""
         held = job.held
         limit = job.lead.stage.timeout or job.lead.terms.max_hold
         started_at = self._clock.now()
         try:
-            held.check()  # proving the win may have taken longer than the lease
+            held.check()  # confirming the win may have taken longer than the lease
         except LeaseLost as lost:
             return Return(lost.why)
-        running = self._runner.start(self._assignment(job, handler, limit), held.trusted_until)
+        running = self._runner.start(_assignment(job, handler, limit), held.trusted_until)
         self._started(job)
         held.on_lost(lambda why: running.stop(f"the lease is lost: {why}"))
-        if held.over:  # before the watcher was there to be told
+        if held.over:  # lost before `on_lost` was registered
             running.stop("the lease is lost")
         leaving.enter(running)
         try:
-            end = self._watch(running, held, local_after(started_at, limit))
+            until = local_after(started_at, limit)
+            slice_s = min(_SLICE_S, held.lead.terms.ttl.total_seconds() / 10)
+            trusted_until = held.trusted_until
+            while (end := running.poll(slice_s)) is None:
+                if held.trusted_until != trusted_until:
+                    trusted_until = held.trusted_until
+                    running.trust_until(trusted_until)
+                if self._clock.now() >= until:
+                    running.stop(_TIME_LIMIT)
         finally:
             leaving.leave(running)
+        verdict: Verdict
         match end:
             case Exited(code):
-                return self._exited(job, _verdict_of_exit(code, running))
-            case Stopped(why) if why == _TIME_LIMIT:
-                return self._exited(job, Fail(why))
+                verdict = _verdict_of_exit(code, running)
             case Stopped(why):
-                return self._exited(job, self._stopped(held, why))
+                verdict = Fail(why) if why == _TIME_LIMIT else self._stopped(held, why)
             case never:
                 assert_never(never)
-
-    def _watch(
-        self, running: RunningHandler, held: LeaseGroup, until: LocalTime
-    ) -> Exited | Stopped:
-        """Wait for the end, passing on every extension of trust."""
-        slice_s = min(_SLICE_S, held.lead.terms.ttl.total_seconds() / 10)
-        told = held.trusted_until
-        while (end := running.poll(slice_s)) is None:
-            if held.trusted_until != told:
-                told = held.trusted_until
-                running.trust_until(told)
-            if self._clock.now() >= until:
-                running.stop(_TIME_LIMIT)
-        return end
-
-    def _assignment(
-        self, job: _Job, handler: Command | PythonCallable, limit: timedelta
-    ) -> Assignment:
-        claimed, place = job.lead, job.place
-        lease, attempt = claimed.lease, claimed.failed_attempts + 1
-        deadline: ServerTime = later(claimed.thread.now, limit)
-        return Assignment(
-            run=lease.run,
-            handler=handler,
-            stdin=json.dumps(_document(job), ensure_ascii=False).encode(errors="replace"),
-            environment={
-                "DIBS_ISSUE": str(lease.issue),
-                "DIBS_STAGE": lease.stage,
-                "DIBS_RUN": lease.run,
-                "DIBS_FENCE": str(lease.fence),
-                "DIBS_ATTEMPT": str(attempt),
-                "DIBS_DEADLINE": format_instant(deadline),
-                **(_environment(place) if place else {}),
-                **_runs(job),
-            },
-            pass_env=claimed.stage.pass_env,
-            # The group must be gone before the lease can be another's.
-            stop_within=min(timedelta(seconds=5), claimed.terms.margin * 0.8),
-            folder=place.folder if place else None,
-            shared=place.shared if place else (),
-        )
+        return self._exited(job, verdict)
 
     @staticmethod
     def _stopped(held: LeaseGroup, why: str) -> Verdict:
-        """Stopped work is given back, unless it was stopped for never coming to an end."""
+        """Give stopped work back; but an attempt failed if the lease was held for too long."""
         overdue = held.overdue
         return Return(why) if overdue is None else Fail(overdue.why)
 
-    # The end
-
-    def _give_all_back(self, held: LeaseGroup, flaw: Exception) -> None:
-        """Last first, so that whoever wants them in their order finds the first one free last."""
-        for keeper in reversed(held.keepers[1:]):
-            with suppress(Outage):  # then it expires
-                self._advancing.give_back(keeper, str(flaw))
-        self._advancing.give_back(held.lead, str(flaw))
-
-    def _conclude_all(
-        self, job: _Job, kept: list[Supervision], verdict: Verdict
-    ) -> tuple[FinishResult | Outage | Misuse, ...]:
-        """One after the other, the later ones still renewed meanwhile."""
-        if isinstance(verdict, Advance) and len(kept) > 1 and not job.held.all_ours:
-            verdict = Return(_APART)
-        results: list[FinishResult | Outage | Misuse] = []
-        for keeper, supervision in zip(job.held, kept, strict=True):
-            supervision.stop()
-            try:
-                results.append(self._conclude(keeper, verdict))
-            except (Outage, Misuse) as failure:
-                results.append(failure)
-            refused = isinstance(results[0], FinishRefused | Misuse)  # lost; deleted, locked
-            if refused and isinstance(verdict, Advance):
-                verdict = Return(_APART)  # nothing was written yet, so all can stay together
-        return tuple(results)
-
     def _conclude(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
-        """Finished work is worth some patience: try as long as the lease is trusted."""
+        """Write the ending, and try again after an outage for as long as the lease lasts.
+
+        Finished work is worth some patience: the lease is renewed between two tries. The outage is
+        raised, while the lease is still ours, if the lease would be over before the next try.
+        """
         while True:
             try:
-                return self._finish(keeper, verdict)
+                match verdict:
+                    case Advance(to, note):
+                        return self._advancing.advance(keeper, to, note)
+                    case Return(note):
+                        return self._advancing.give_back(keeper, note)
+                    case Fail(note):
+                        return self._advancing.fail(keeper, note)
+                    case never:
+                        assert_never(never)
             except IllegalMove as refusal:
                 verdict = Fail(str(refusal))
             except Outage as failure:
-                if not failure.retryable or not self._outlast(keeper, failure):
+                if not failure.retryable:
                     raise
-
-    def _outlast(self, keeper: Keeper, failure: Outage) -> bool:
-        """Wait until it may be tried again, renewing the lease meanwhile.
-
-        False, while it is still ours, if it does not last so long.
-        """
-        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else 0.0
-        again_at = self._clock.now() + max(_RETRY_S, asked_s)
-        supervision = Supervision(keeper, self._clock, self._threads)
-        try:
-            while (wait_s := again_at - self._clock.now()) > 0:
-                spare_s = keeper.ours_s() - _RETRY_S
-                if spare_s <= 0:
-                    return False
-                self._clock.sleep(min(wait_s, spare_s))
-        finally:
-            supervision.stop()
-        return keeper.ours_s() > 0
-
-    def _finish(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
-        match verdict:
-            case Advance(to, note):
-                return self._advancing.advance(keeper, to, note)
-            case Return(note):
-                return self._advancing.give_back(keeper, note)
-            case Fail(note):
-                return self._advancing.fail(keeper, note)
-            case never:
-                assert_never(never)
+                asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else 0.0
+                again_at = self._clock.now() + max(_RETRY_S, asked_s)
+                supervision = Supervision(keeper, self._clock, self._threads)
+                try:
+                    while (wait_s := again_at - self._clock.now()) > 0 and (
+                        spare_s := keeper.ours_s() - _RETRY_S
+                    ) > 0:
+                        self._clock.sleep(min(wait_s, spare_s))
+                finally:
+                    supervision.stop()
+                if wait_s > 0 or keeper.ours_s() <= 0:
+                    raise
 
     def _started(self, job: _Job) -> None:
         for keeper in job.held:
@@ -468,41 +428,61 @@ _APART = "the lease on another issue of its bundle was lost"
 
 
 def _lead(job: _Job, keeper: Keeper) -> str:
-    """The run that has the output, where several issues were worked together."""
+    """The run with the handler's output, if it is another: a bundle has the output of its first."""
     return "" if keeper is job.held.lead else job.held.lead.run
 
 
-def _runs(job: _Job) -> dict[str, str]:
-    """All of them where there are several: whoever guards an issue must know them by each."""
-    runs = [keeper.run for keeper in job.held]
-    return {"DIBS_RUNS": " ".join(runs)} if len(runs) > 1 else {}
-
-
-def _environment(place: Workplace) -> dict[str, str]:
-    folders = {name: str(folder) for name, folder in place.folders.items()}
-    return {
-        "DIBS_WORKTREE": str(place.folder),
-        "DIBS_WORKTREES": json.dumps(folders),
-        "DIBS_BRANCH": place.branch,
+def _assignment(job: _Job, handler: Command | PythonCallable, limit: timedelta) -> Assignment:
+    """The contract with a handler in a process: environment, standard input, folder and limits."""
+    claimed, place = job.lead, job.place
+    lease, deadline = claimed.lease, later(claimed.thread.now, limit)
+    environment = {
+        "DIBS_ISSUE": str(lease.issue),
+        "DIBS_STAGE": lease.stage,
+        "DIBS_RUN": lease.run,
+        "DIBS_FENCE": str(lease.fence),
+        "DIBS_ATTEMPT": str(claimed.failed_attempts + 1),
+        "DIBS_DEADLINE": format_instant(deadline),
     }
+    if place is not None:
+        folders = {name: str(folder) for name, folder in place.folders.items()}
+        environment |= {
+            "DIBS_WORKTREE": str(place.folder),
+            "DIBS_WORKTREES": json.dumps(folders),
+            "DIBS_BRANCH": place.branch,
+        }
+    if len(job.held.keepers) > 1:  # a guard of any of the issues must know its run
+        environment |= {"DIBS_RUNS": " ".join(keeper.run for keeper in job.held)}
+    return Assignment(
+        run=lease.run,
+        handler=handler,
+        stdin=json.dumps(_document(job), ensure_ascii=False).encode(errors="replace"),
+        environment=environment,
+        pass_env=claimed.stage.pass_env,
+        # The process group must be gone before another run can get the lease.
+        stop_within=min(timedelta(seconds=5), claimed.terms.margin * 0.8),
+        folder=place.folder if place else None,
+        shared=place.shared if place else (),
+    )
 
 
 def _document(job: _Job) -> dict[str, Any]:
-    """The issue that the handler reads; with it the others, where several are worked together."""
+    """The issue for the handler to read; for a bundle, with all issues under `bundle`."""
     documents = [
-        issue_document(one.thread, one.lease.stage, one.failed_attempts + 1) for one in job.claims
+        issue_document(claimed.thread, claimed.lease.stage, claimed.failed_attempts + 1)
+        for claimed in job.claims
     ]
     if len(documents) == 1:
         return documents[0]
     named = [
-        {**document, "run": one.lease.run, "fence": one.lease.fence}
-        for document, one in zip(documents, job.claims, strict=True)
+        {**document, "run": claimed.lease.run, "fence": claimed.lease.fence}
+        for document, claimed in zip(documents, job.claims, strict=True)
     ]
     return {**documents[0], "bundle": named}
 
 
 def issue_document(thread: Thread, stage: str, attempt: int) -> dict[str, Any]:
-    """The issue as a handler reads it. Claim cards are left out: they are ours, not the issue's."""
+    """The issue as a handler reads it. Marks are left out: dibs wrote them, not people."""
     issue = thread.issue
     return {
         "issue": str(issue.ref),
@@ -527,7 +507,9 @@ def issue_document(thread: Thread, stage: str, attempt: int) -> dict[str, Any]:
 
 
 def verdict_of(answer: object) -> Verdict:
-    """What a handler's answer asks for: nothing, a stage's name, or {"next": ..., "note": ...}."""
+    """The verdict of a handler's answer: None, the name of the next stage, or
+    {"next": ..., "note": ...}.
+    """
     match answer:
         case None:
             return Advance()
@@ -543,26 +525,24 @@ def verdict_of(answer: object) -> Verdict:
 
 
 def _verdict_of_exit(code: int, running: RunningHandler) -> Verdict:
+    """The verdict of an exit code and the result file (DIBS_RESULT).
+
+    The note of a failed attempt is in the handler's own words, if it wrote any: a person who looks
+    into the failure reads the note.
+    """
     if code == GIVE_BACK_EXIT:
         return Return("the handler gave it back")
-    if code != 0:
-        return Fail(_why_it_failed(code, running))
     try:
         result = running.result()
-        return verdict_of(json.loads(result)) if result.strip() else Advance()
+        if code == 0:
+            return verdict_of(json.loads(result)) if result.strip() else Advance()
+        answer = json.loads(result or b"{}")
     except (OSError, ValueError, RecursionError) as flaw:
-        return Fail(f"DIBS_RESULT cannot be read: {flaw}")
-
-
-def _why_it_failed(code: int, running: RunningHandler) -> str:
-    """In the handler's own words, if it left any: they are what a person reads who looks at it."""
-    why = f"the handler exited with {code}"
-    try:
-        told = json.loads(running.result() or b"{}")
-    except (OSError, ValueError, RecursionError):
-        return why
-    match told:
+        if code == 0:
+            return Fail(f"DIBS_RESULT cannot be read: {flaw}")
+        answer = None
+    match answer:
         case {"note": str(note)} if note.strip():
-            return f"{why}: {note}"
+            return Fail(f"the handler exited with {code}: {note}")
         case _:
-            return why
+            return Fail(f"the handler exited with {code}")

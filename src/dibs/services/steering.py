@@ -1,4 +1,4 @@
-"""A person's word: pause and resume, revoke, re-queue."""
+"""Decisions of a person: approve, relabel, pause, resume or re-queue, and revoke."""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,7 @@ class Revoked(Struct, frozen=True):
 
 
 class NothingToRevoke(Struct, frozen=True):
-    """Nobody holds it, or another run does by now."""
+    """The named run does not hold the issue: no run does, or a later run."""
 
     record: Record | None
 
@@ -32,7 +32,7 @@ class Approved(Struct, frozen=True):
 
 
 class NoGateHere(Struct, frozen=True):
-    """The issue stands before no gate."""
+    """No stage of the issue has an approval gate."""
 
 
 class Steering:
@@ -45,57 +45,65 @@ class Steering:
 
     @persons_word()
     def approve(self, issue: IssueRef, *, by: str) -> Approved | NoGateHere:
-        """Open the gate that the issue stands before."""
-        known = self._tracker.read(issue).issue
-        for stage in self._pipeline.stages_of(known.labels):
+        """Open the approval gate of the issue's stage."""
+        current = self._tracker.read(issue).issue
+        for stage in self._pipeline.stages_of(current.labels):
             if isinstance(stage.gate, ApprovalGate):
-                # Said first: the label alone would open the gate for whatever the text is by then.
-                self._tracker.comment(issue, render_approval(known, stage.name, by))
+                # The comment comes first: it names the text that was approved. The label alone
+                # would open the gate for a text that was edited in between.
+                self._tracker.comment(issue, render_approval(current, stage.name, by))
                 self._tracker.edit_labels(issue, add=(stage.gate.label,))
-                self._note(EventKind.APPROVED, issue, by, stage.name)
+                self._record_event(EventKind.APPROVED, issue, by, stage.name)
                 return Approved(stage)
         return NoGateHere()
 
     def relabel(self, issue: IssueRef, *, add: tuple[str, ...], remove: tuple[str, ...]) -> None:
-        """A person's own hand on the labels. Added first, removed after."""
+        """Add labels, then remove labels, as a person asked."""
         self._tracker.edit_labels(issue, add=add, remove=remove)
 
     @persons_word()
     def pause_issue(self, issue: IssueRef, *, reason: str, by: str) -> None:
-        """Hands off. Running work reads it with its next renewal and gives the issue back."""
+        """Keep workers off the issue.
+
+        A running worker reads the label at its next renewal and gives the issue back.
+        """
         label = AddLabels((self._pipeline.labels.paused,))
-        self._label_and_say(issue, label, f"Paused by {by}: {reason}")
-        self._note(EventKind.PAUSED, issue, by, reason)
+        self._label_and_comment(issue, label, f"Paused by {by}: {reason}")
+        self._record_event(EventKind.PAUSED, issue, by, reason)
 
     @persons_word()
     def resume_issue(self, issue: IssueRef, *, by: str) -> bool:
-        """Lift a pause, or re-queue a parked issue. False if there was nothing to lift."""
+        """Lift a pause, or re-queue a parked issue.
+
+        False if the issue is neither paused nor parked.
+        """
         marks = self._pipeline.labels
         lifted = self._tracker.read(issue).issue.labels & {marks.paused, marks.parked}
         if not lifted:
             return False
-        self._label_and_say(issue, RemoveLabels(tuple(sorted(lifted))), f"Resumed by {by}.")
-        self._note(EventKind.RESUMED, issue, by, ", ".join(sorted(lifted)))
+        self._label_and_comment(issue, RemoveLabels(tuple(sorted(lifted))), f"Resumed by {by}.")
+        self._record_event(EventKind.RESUMED, issue, by, ", ".join(sorted(lifted)))
         return True
 
     @persons_word()
     def pause_all(self, scope: PauseScope, *, reason: str, by: str) -> None:
-        """No new claims. Work that is under way is finished."""
+        """Stop new claims in the repository or the fleet. Running work is finished."""
         self._pauses.pause(scope, repo=self._repo(scope), reason=reason, by=by)
-        self._note(EventKind.PAUSED, None, by, reason, scope.value)
+        self._record_event(EventKind.PAUSED, None, by, reason, scope.value)
 
     @persons_word()
     def resume_all(self, scope: PauseScope, *, by: str) -> bool:
+        """Lift the pause of the repository or the fleet. False if the scope was not paused."""
         lifted = self._pauses.resume(scope, repo=self._repo(scope), by=by)
         if lifted:
-            self._note(EventKind.RESUMED, None, by, "", scope.value)
+            self._record_event(EventKind.RESUMED, None, by, "", scope.value)
         return lifted
 
     @persons_word()
     def revoke(
         self, issue: IssueRef, run: RunId, *, by: str, reason: str, force: bool
     ) -> Revoked | NothingToRevoke:
-        """Names the run that was read, so it never hits the one who came after."""
+        """Revoke the lease of `run`. Naming the run spares a later holder of the issue."""
         record = self._leases.revoke(issue, Revocation(run, by, reason, force=force))
         if record is None:
             return NothingToRevoke(self._leases.standing(self._tracker.read(issue)).record)
@@ -112,14 +120,19 @@ class Steering:
         )
         return Revoked(record)
 
-    def _label_and_say(self, issue: IssueRef, label: AddLabels | RemoveLabels, said: str) -> None:
-        """The label counts, the words are for people: in this order, and together if it can be."""
-        apply(self._tracker, issue, (label, PostComment(said)))
+    def _label_and_comment(
+        self, issue: IssueRef, label: AddLabels | RemoveLabels, text: str
+    ) -> None:
+        """Change the label, which counts, then post the comment, which is for people.
+
+        Both go in a single request if the tracker can.
+        """
+        apply(self._tracker, issue, (label, PostComment(text)))
 
     def _repo(self, scope: PauseScope) -> str:
         return self._tracker.traits.repo if scope is PauseScope.REPOSITORY else ""
 
-    def _note(
+    def _record_event(
         self, kind: EventKind, issue: IssueRef | None, by: str, reason: str, scope: str = "issue"
     ) -> None:
         detail = {"scope": scope, "reason": reason}

@@ -1,13 +1,8 @@
-"""The worker's loop: scan, spread, claim, run, sweep, and leave without stranding anything.
+"""The worker's loop: scan, spread, claim, run, sweep, and leave without stranding an issue.
 
-It decides what to do next and how long to wait; claiming, running and sweeping are done by the
-services of those names. Every wait is on an event that a finished job or a signal sets.
-
-How an idle worker waits: for a job to end, a signal, a hint, or its time to be over.
-
-A fleet's own work makes most of what there is to hear, so hints are followed now and then only; one
-that comes too soon is followed later. Every worker of a machine hears a hint in the same moment, so
-each lets a little time pass before it looks.
+The loop decides the next step and the time to wait; the services claiming, running and sweeping do
+the work. Every wait is on an event that a finished job or a signal sets. An idle worker waits until
+a job ends, a signal or a hint comes, or its poll is due.
 """
 
 import logging
@@ -20,9 +15,8 @@ from functools import partial
 from typing import assert_never
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from dibs.core.eligibility import Pause, PauseScope, Reason, ReasonCode
+from dibs.core.eligibility import Pause, PauseScope, ReasonCode
 from dibs.core.errors import (
     HandlerUnusable,
     IssueLocked,
@@ -47,14 +41,21 @@ from dibs.services.scanning import Candidate, Scanning, Shortlisting
 from dibs.services.sweeping import Share, Sweeping
 
 SHORTEST_S = 0.01
-"""No wait is shorter: the rest of one may be less than any clock can tell."""
+"""No wait is shorter: the rest of a wait may be less than the step of a clock."""
 _HINTS_A_POLL = 10
 _HINTS_APART_S = 5.0
-"""So many hints are followed between two polls at most, and so much time passes between them."""
+"""A worker follows at most so many hints between two polls, at least so long apart."""
 _STAGGER_S = 2.0
 
 
 class Dozing:
+    """The waits of an idle worker, which a hint may end early.
+
+    The fleet's own work causes most hints, so a worker follows a hint now and then only; a hint
+    that comes too soon is followed later. All workers of a machine hear a hint in the same moment,
+    so each waits for a short random time before it looks.
+    """
+
     def __init__(
         self, hints: Hints | None, clock: Clock, dice: random.Random, *, poll_s: float
     ) -> None:
@@ -67,7 +68,7 @@ class Dozing:
         self._next_from = LocalTime(0.0)
 
     def wait(self, wake: threading.Event, leaving: threading.Event, seconds: float) -> bool:
-        """True if it ended because somebody hinted at a change."""
+        """Wait for `wake` or a hint, at most `seconds`. True if a hint ended the wait."""
         if self._hints is None:
             self._clock.wait(wake, seconds)
             return False
@@ -75,35 +76,32 @@ class Dozing:
         while (left_s := until - self._clock.now()) > 0:
             if self._clock.wait(wake, max(min(left_s, self._hints.every_s), SHORTEST_S)):
                 return False
-            if self._is_to_follow(self._hints):
+            self._heard |= self._hints.heard()
+            now = self._clock.now()
+            if self._heard and now >= self._next_from:
+                self._heard = False
+                self._next_from = LocalTime(now + self._apart_s)
                 self._clock.wait(leaving, self._dice.uniform(0.0, self._stagger_s))
                 return True
         return False
 
-    def _is_to_follow(self, hints: Hints) -> bool:
-        self._heard |= hints.heard()
-        now = self._clock.now()
-        if not self._heard or now < self._next_from:
-            return False
-        self._heard = False
-        self._next_from = LocalTime(now + self._apart_s)
-        return True
-
 
 _log = logging.getLogger("dibs.worker")
 _HURRY_S = 2.0
-_SWEEP = 200
-_LOOKS = 3
-"""How many claimed issues that are due a worker looks at in a sweep, for each that it may hold."""
+_SWEEP_LIMIT = 200
+_LOOKS_PER_JOB = 3
+"""Due claimed issues that a worker looks at in a sweep, for each issue that it may hold."""
 _LONGEST_REST_S = 300.0
 _FOLLOW_S = 30.0
-"""Within so long of a hint a worker looks at pull requests: the first of a fleet soon does."""
-_NOT_OURS = (NoSuchIssue, NoSuchComment, IssueLocked)
-"""One issue's refusals: deleted, transferred, locked. The others are none the worse for it."""
+"""A worker looks at pull requests within so long of a hint; the first of a fleet looks soon."""
+_ISSUE_REFUSALS = (NoSuchIssue, NoSuchComment, IssueLocked)
+"""The tracker refuses a single issue: deleted, transferred, locked. The worker goes on."""
+_PARKED_FOR = frozenset({ReasonCode.ATTEMPTS_SPENT, ReasonCode.BACKING_OFF})
+"""An issue without attempts left is parked if no other reason keeps workers off."""
 
 
 class Until(StrEnum):
-    """When a worker goes home."""
+    """When a worker ends: when stopped, after a single step, or when no work is left."""
 
     STOPPED = "stopped"
     ONCE = "once"
@@ -120,12 +118,12 @@ class WorkOptions(Struct, frozen=True):
     stop_grace_s: float = 30.0
     repo: str = ""
     repos: tuple[str, ...] = ("",)
-    """Every repository that issues may be in."""
+    """All repositories of the issues."""
     cheap_reads: bool = False
 
 
 class WorkReport(Struct):
-    """What this worker did."""
+    """Counts of the worker's actions and results."""
 
     attempts: int = 0
     claimed: int = 0
@@ -136,7 +134,7 @@ class WorkReport(Struct):
     outcomes: Counter[str] = field(default_factory=Counter)
     paused: tuple[Pause, ...] = ()
     barred: str = ""
-    """Why nothing at all may be claimed by this process, where that is so."""
+    """Why this process may claim no issue at all; empty if it may."""
     unusable: str = ""
 
     @property
@@ -176,8 +174,8 @@ class Worker:
         self._threads = threads
         self._bundling = bundling
         self._workplaces = workplaces
-        self._placeless = 0
-        """How often in a row no place could be made for a run."""
+        self._failed_places = 0
+        """How often in a row no working trees could be made for a run."""
         self._dozing = Dozing(hints, clock, dice, poll_s=options.poll_s)
         self._following = following
         self._tell = tell
@@ -193,20 +191,20 @@ class Worker:
         self._swept_to: IssueRef | None = None
         self._follow_at = LocalTime(0.0)
         self._followed_to: Mapping[str, IssueRef] | None = None
-        self._told: set[str] = set()
-        self._kept_back: set[str] = set()
-        """Repositories that are paused and have issues for us; of several, some may be."""
+        self._told_lines: set[str] = set()
+        self._paused_repos: set[str] = set()
+        """Paused repositories with issues for us; a worker for several may find some paused."""
         self.report = WorkReport()
 
     # Leaving
 
     def leave(self) -> None:
-        """Claim nothing more; let running handlers finish for a while, then give back."""
+        """Claim no more issues. Running handlers get `stop_grace_s`, then are stopped."""
         self._leaving.set()
         self._wake.set()
 
     def leave_now(self) -> None:
-        """Stop the handlers at once."""
+        """Claim no more issues and kill the handlers."""
         self._leaving.set()
         self._hurried.set()
         self._stop_jobs.kill_all("the worker was told to stop at once")
@@ -215,21 +213,33 @@ class Worker:
     # The loop
 
     def run(self) -> WorkReport:
-        self._check_handlers()
-        self._check_places()
+        """Work until the worker is stopped, or until the end that the options name.
+
+        Handlers and places are checked before the first claim: a handler that cannot start must
+        not cost an issue an attempt. Working trees that killed workers left are cleared then.
+        """
+        stages = self._options.stages
+        for stage in stages:
+            if isinstance(stage.handler, Command | PythonCallable):
+                self._runner.check(stage.handler, elsewhere=stage.worktree != NoWorktree())
+        worktrees = [stage.worktree for stage in stages]
+        wanted = [worktree for worktree in worktrees if not isinstance(worktree, NoWorktree)]
+        for worktree in wanted:
+            self._workplaces().check(worktree, self._options.repos)
+        if wanted:
+            self._workplaces().recover()
         if self._options.until is not Until.ONCE:
-            # A fleet that one command started should not arrive in step.
+            # Workers that were started by the same command should not all begin at once.
             self._clock.wait(self._leaving, self._dice.uniform(0.0, self._scanning.arrival_s))
         try:
             while True:
                 self._wake.clear()
-                if self._leaving.is_set():
-                    break
-                pause_s = self._step()
-                if pause_s is None:
+                if self._leaving.is_set() or (pause_s := self._step()) is None:
                     break
                 if pause_s > 0 and self._dozing.wait(self._wake, self._leaving, pause_s):
-                    self._follow_a_hint()
+                    self._scanning.look_anew()
+                    soon_s = self._dice.uniform(0.0, min(_FOLLOW_S, self._options.sweep_s))
+                    self._follow_at = min(self._follow_at, LocalTime(self._clock.now() + soon_s))
         except BaseException:
             self.leave()
             raise
@@ -238,44 +248,41 @@ class Worker:
         return self.report
 
     def _step(self) -> float | None:
-        """One decision. Returns how long to wait, or None to go home."""
+        """Sweep, follow pull requests and claim, each if due and allowed.
+
+        Returns the seconds to wait before the next step; None to end.
+        """
         options = self._options
         try:
             self._sweep_if_due()
             if self._limited_until > (now := self._clock.now()):
-                # A job that ended woke us, or a sweep was due: what is asked of us stands.
+                # A job that ended woke us, or a sweep was due: the wait still holds.
                 return max(min(self._limited_until, self._sweep_at) - now, SHORTEST_S)
             self._follow_if_due()
-            if self._is_barred():
+            barred = self._claiming.barred()
+            self.report.barred = f"{barred.text}; {barred.remedy}" if barred is not None else ""
+            if self.report.barred:
+                self._tell_once(self.report.barred)
                 return self._idle()
             if len(self._jobs) < options.jobs and self._claim_one():
                 return None if options.until is Until.ONCE else 0.0
             return self._idle()
         except RateLimited as limit:
-            if options.until is Until.ONCE:  # whoever runs it once in a while does not want to wait
+            if options.until is Until.ONCE:  # a caller that runs single steps does not want to wait
                 raise
-            return self._obey(limit)
+            # Never sooner than the tracker asked for, and not all workers in the same moment.
+            wait_s = max(limit.retry_after_s, 1.0) * self._dice.uniform(1.0, 1.1)
+            _log.warning("rate limited; waiting %.0f s", wait_s)
+            self._limited_until = LocalTime(self._clock.now() + wait_s)
+            return min(wait_s, max(self._sweep_at - self._clock.now(), SHORTEST_S))
         except Outage as failure:
             if not failure.retryable:
                 raise
             _log.warning("the tracker or store is not available, trying again: %s", failure)
             return self._jittered(options.poll_s)
 
-    def _obey(self, limit: RateLimited) -> float:
-        """Never sooner than was asked for, and not all in the same moment."""
-        wait_s = max(limit.retry_after_s, 1.0) * self._dice.uniform(1.0, 1.1)
-        _log.warning("rate limited; waiting %.0f s", wait_s)
-        self._limited_until = LocalTime(self._clock.now() + wait_s)
-        return min(wait_s, max(self._sweep_at - self._clock.now(), SHORTEST_S))
-
-    def _is_barred(self) -> bool:
-        barred = self._claiming.barred()
-        self.report.barred = f"{barred.text}; {barred.remedy}" if barred is not None else ""
-        if self.report.barred:
-            self._tell_once(self.report.barred)
-        return bool(self.report.barred)
-
     def _idle(self) -> float | None:
+        """The seconds to wait after a step without a claim; None to end."""
         options = self._options
         if options.until is Until.ONCE:
             return None
@@ -283,33 +290,30 @@ class Worker:
         if len(self._jobs) >= options.jobs:
             return max(self._sweep_at - self._clock.now(), 0.0)
         if options.until is Until.DRAINED and not self._jobs:
-            if self._drained():
+            self.report.paused = self._in_force()
+            if self.report.paused or self.report.barred:
+                return None
+            if not self._scanning.anything_left(options.stages):
+                pauses = self._pauses.pauses()
+                self.report.paused = tuple(
+                    pause for pause in pauses if pause.repo in self._paused_repos
+                )
+                for pause in self.report.paused:
+                    self._tell_once(f"{pause}; its issues are left")
                 return None
             self._tell_once("nothing is free; waiting for issues that others hold or that rest")
         return self._jittered(options.poll_s)
 
     def _tell_once(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._told_lines:
+            self._told_lines.add(line)
             self._tell(line)
-
-    def _drained(self) -> bool:
-        self.report.paused = self._in_force()
-        if self.report.paused or self.report.barred:
-            return True
-        if self._scanning.anything_left(self._options.stages):
-            return False
-        self.report.paused = tuple(
-            pause for pause in self._pauses.pauses() if pause.repo in self._kept_back
-        )
-        for pause in self.report.paused:
-            self._tell_once(f"{pause}; its issues are left")
-        return True
 
     def _jittered(self, seconds: float) -> float:
         return seconds * self._dice.uniform(0.5, 1.0)
 
     def _in_force(self) -> tuple[Pause, ...]:
+        """The pauses of the fleet and of the worker's repository."""
         repo = self._options.repo
         return tuple(
             pause
@@ -323,12 +327,12 @@ class Worker:
             return
         first = not self._sweep_at
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
-        # At its start everything: much may have happened. From then on its share.
-        share = None if first else Share(_LOOKS * self._options.jobs, self._dice)
+        # The first sweep looks at every issue: much may have happened. Later sweeps take a share.
+        share = None if first else Share(_LOOKS_PER_JOB * self._options.jobs, self._dice)
         try:
-            report = self._sweeping.sweep(limit=_SWEEP, after=self._swept_to, share=share)
+            report = self._sweeping.sweep(limit=_SWEEP_LIMIT, after=self._swept_to, share=share)
         except RateLimited as limit:
-            # Lists may have a budget of their own. If it is claims that must wait, they are told.
+            # Lists may have a budget of their own. If claims must wait, they meet the limit too.
             _log.warning("rate limited; not sweeping for %.0f s", limit.retry_after_s)
             self._sweep_at = LocalTime(max(self._sweep_at, now + limit.retry_after_s))
             return
@@ -338,22 +342,17 @@ class Worker:
             self._scanning.resting.forget(entry.issue)
             self._tell(f"{entry.issue} swept: {entry.text}")
 
-    def _follow_a_hint(self) -> None:
-        self._scanning.look_anew()
-        soon_s = self._dice.uniform(0.0, min(_FOLLOW_S, self._options.sweep_s))
-        self._follow_at = min(self._follow_at, LocalTime(self._clock.now() + soon_s))
-
     def _follow_if_due(self) -> None:
-        """Issues that follow pull requests go where these went."""
+        """Move issues whose pull requests were merged or closed."""
         now = self._clock.now()
         if self._following is None or now < self._follow_at:
             return
         self._follow_at = LocalTime(now + self._jittered(self._options.sweep_s))
         try:
             report = self._following.follow(
-                self._options.holder, limit=_SWEEP, after=self._followed_to
+                self._options.holder, limit=_SWEEP_LIMIT, after=self._followed_to
             )
-        except RateLimited as limit:  # looking can wait, and claims may be let through
+        except RateLimited as limit:  # the look can wait, and claims may have a budget left
             self._follow_at = LocalTime(max(self._follow_at, now + limit.retry_after_s))
             return
         self._followed_to = report.resume_after
@@ -365,10 +364,14 @@ class Worker:
     # Claiming
 
     def _claim_one(self) -> bool:
-        """Try until something is ours or nothing is left to try. Bounded by the list itself."""
+        """Claim candidates until a claim is won and the job started. False if none is left.
+
+        A candidate rests after a lost or refused claim: the list of candidates comes to an end.
+        """
         self.report.paused = self._in_force()
         if self.report.paused:
             return False
+        resting = self._scanning.resting
         stages = [stage for stage in self._options.stages if self._claiming.has_room(stage)]
         while not self._leaving.is_set():
             self._spread.holding = len(self._jobs)
@@ -376,118 +379,95 @@ class Worker:
             if candidate is None:
                 return False
             try:
-                if self._try(candidate, stages):
-                    return True
-            except _NOT_OURS as refusal:
+                resting.forget(candidate.issue.ref)
+                match self._claim_or_park(candidate):
+                    case tuple(claims):
+                        self._spread.won()
+                        self.report.claimed += len(claims)
+                        self._start(*claims)
+                        return True
+                    case Beaten() | Doubtful() as lost:
+                        self.report.lost_races += 1
+                        self._spread.lost()
+                        self._clock.wait(self._leaving, self._spread.pause_s())
+                        if isinstance(lost, Doubtful):
+                            _log.info("%s: not won: %s", lost.issue, lost.why)
+                            free_in_s = None
+                        else:
+                            free_in_s = max(lost.record.remaining.total_seconds(), 0.2)
+                        for ref in {lost.issue, candidate.issue.ref}:
+                            resting.rest(ref, free_in_s or self._jittered(self._options.poll_s))
+                    case Refused() | Waits() as refused:
+                        self._leave_alone(candidate, refused, stages)
+                    case never:
+                        assert_never(never)
+            except _ISSUE_REFUSALS as refusal:
                 self.report.refused += 1
                 self._tell(f"{candidate.issue.ref} is left alone: {refusal}")
-                self._scanning.resting.given_up(candidate.issue)
+                resting.given_up(candidate.issue)
         return False
 
-    def _try(self, candidate: Candidate, stages: list[Stage]) -> bool:
-        seen = candidate.thread
+    def _claim_or_park(
+        self, candidate: Candidate
+    ) -> tuple[Claimed, ...] | Waits | Beaten | Doubtful | Refused:
+        """Claim the candidate, with its bundle if the stage works bundles together.
+
+        An issue without attempts left is refused; then a second claim, which overlooks the spent
+        attempts, is made to park the issue. If a person has re-queued the issue in between, the
+        second claim starts its job.
+        """
+        issue, stage, seen = candidate.issue.ref, candidate.stage, candidate.thread
         look = self._options.cheap_reads or not candidate.untouched or seen is not None
         options = ClaimOptions(self._options.holder, look_first=look, seen=seen)
-        resting = self._scanning.resting
-        resting.forget(candidate.issue.ref)
-        match self._claim_as_it_is(candidate, options):
-            case Claimed() as claimed:
-                return self._won(claimed)
-            case tuple(claims):
-                return self._won(*claims)
-            case Beaten(issue, record):
-                self._lose()
-                rest_s = max(record.remaining.total_seconds(), 0.2)
-                for one in {issue, candidate.issue.ref}:
-                    resting.rest(one, rest_s)
-            case Doubtful(issue, why):
-                self._lose()
-                _log.info("%s: not won: %s", issue, why)
-                for one in {issue, candidate.issue.ref}:
-                    resting.rest(one, self._jittered(self._options.poll_s))
-            case Refused() | Waits() as refused:
-                self._leave_alone(candidate, refused, stages)
-            case never:
-                assert_never(never)
-        return False
+        result: tuple[Claimed, ...] | Claimed | Waits | Beaten | Doubtful | Refused
+        if self._bundling.concerns(candidate.issue, stage):
+            picked = seen or self._claiming.read(issue)
+            result = self._bundling.claim(picked, stage, options, leaving=self._leaving.is_set)
+        else:
+            result = self._claiming.claim(issue, stage, options)
+        if not isinstance(result, Refused | Waits):
+            self.report.attempts += 1
+            return (result,) if isinstance(result, Claimed) else result
+        if result.after_grant:
+            self.report.attempts += 1
+        codes = {reason.code for reason in result.reasons}
+        if ReasonCode.ATTEMPTS_SPENT not in codes or not codes <= _PARKED_FOR:
+            return result
+        if isinstance(result, Waits):
+            issue, seen = result.member.issue.ref, None
+        options = ClaimOptions(self._options.holder, overlook=_PARKED_FOR, seen=seen)
+        second = self._claiming.claim(issue, stage, options)
+        if not isinstance(second, Claimed):
+            return result if isinstance(result, Waits) else second
+        if second.failed_attempts < second.stage.attempts:  # a person re-queued the issue
+            self.report.claimed += 1
+            self._start(second)
+        else:
+            self._record(second, self._running.park(second))
+        return result
 
     def _leave_alone(
         self, candidate: Candidate, refused: Refused | Waits, stages: list[Stage]
     ) -> None:
-        reasons, paid = refused.reasons, refused.after_grant
+        """Let a refused candidate rest. Removes the stage from `stages` if the stage is full."""
         self.report.refused += 1
-        if any(reason.code is ReasonCode.REPOSITORY_PAUSED for reason in reasons):
-            self._kept_back.add(candidate.issue.ref.repo)
-        resting = self._scanning.resting
+        reasons, codes = refused.reasons, {reason.code for reason in refused.reasons}
+        paid, resting = refused.after_grant, self._scanning.resting
+        if ReasonCode.REPOSITORY_PAUSED in codes:
+            self._paused_repos.add(candidate.issue.ref.repo)
         resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
-        if candidate.thread is not None and (paid or _others_bid(reasons)):
+        if candidate.thread is not None and (paid or ReasonCode.BID_PENDING in codes):
             self._spread.met()
-        if isinstance(refused, Waits):  # looking from another of them would find the same
+        if isinstance(refused, Waits):  # a claim that starts from another member would wait as well
             for other in refused.others:
                 resting.refused(other, reasons, candidate.now, paid=paid)
-        elif any(reason.code is ReasonCode.WIP_LIMIT for reason in reasons):
+        elif ReasonCode.WIP_LIMIT in codes:
             stages.remove(candidate.stage)
-
-    def _won(self, *claims: Claimed) -> bool:
-        self._spread.won()
-        self.report.claimed += len(claims)
-        self._start(*claims)
-        return True
-
-    def _lose(self) -> None:
-        self.report.lost_races += 1
-        self._spread.lost()
-        self._clock.wait(self._leaving, self._spread.pause_s())
-
-    def _claim_as_it_is(
-        self, candidate: Candidate, options: ClaimOptions
-    ) -> Claimed | tuple[Claimed, ...] | Waits | Beaten | Doubtful | Refused:
-        """By itself, or with all that are in its bundle where the stage works these together."""
-        if not self._bundling.concerns(candidate.issue, candidate.stage):
-            return self._claim(candidate, options)
-        picked = options.seen or self._claiming.read(candidate.issue.ref)
-        result = self._bundling.claim(
-            picked, candidate.stage, options, leaving=self._leaving.is_set
-        )
-        if not isinstance(result, Waits) or result.after_grant:
-            self.report.attempts += 1
-        if isinstance(result, Waits) and _spent(result.reasons):
-            member = result.member
-            spent = Candidate(member.issue, candidate.stage, member.now)
-            refused = Refused(member.issue.ref, result.reasons)
-            self._park(spent, replace(options, seen=None), refused)
-        return result
-
-    def _claim(
-        self, candidate: Candidate, options: ClaimOptions
-    ) -> Claimed | Beaten | Doubtful | Refused:
-        result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
-        if not isinstance(result, Refused) or result.after_grant:
-            self.report.attempts += 1
-        if isinstance(result, Refused) and _spent(result.reasons):
-            return self._park(candidate, options, result)
-        return result
-
-    def _park(
-        self, candidate: Candidate, options: ClaimOptions, refused: Refused
-    ) -> Beaten | Doubtful | Refused:
-        spent = frozenset({ReasonCode.ATTEMPTS_SPENT, ReasonCode.BACKING_OFF})
-        if any(reason.code not in spent for reason in refused.reasons):
-            return refused
-        options = ClaimOptions(options.holder, overlook=spent, seen=options.seen)
-        result = self._claiming.claim(candidate.issue.ref, candidate.stage, options)
-        if not isinstance(result, Claimed):
-            return result
-        if result.failed_attempts < result.stage.attempts:  # a person re-queued it meanwhile
-            self.report.claimed += 1
-            self._start(result)
-            return refused
-        self._record(result, self._running.park(result))
-        return refused
 
     # Jobs
 
     def _start(self, *claims: Claimed) -> None:
+        """Run the claimed issues to the end in a new thread, and record the results."""
         for claimed in claims:
             lease = claimed.lease
             self._tell(
@@ -499,20 +479,30 @@ class Worker:
         self._threads.start(partial(self._job, *claims), f"dibs-job-{lead.issue}")
 
     def _job(self, claimed: Claimed, *others: Claimed) -> None:
-        claims = (claimed, *others)
+        """Run claimed issues to their end and record the results. Raises no exception."""
+        claims, poll_s = (claimed, *others), self._options.poll_s
+        named = " with ".join(str(member.lease.issue) for member in claims)
         try:
             results = self._running.run_together(claims, self._stop_jobs)
-            for one, result in zip(claims, results, strict=True):
-                self._record(one, result)
-            self._placeless = 0
+            for member, result in zip(claims, results, strict=True):
+                self._record(member, result)
+            self._failed_places = 0
         except WorktreeUnavailable as failure:
-            self._hold_off(claims, failure)
+            # Every issue would meet the same: claim none for a while, longer each time.
+            self._tell(f"{named} was given back: {failure}")
+            for member in claims:
+                self._scanning.resting.returned(member.lease.issue, poll_s)
+            with self._lock:
+                self.report.outcomes[Outcome.RETURNED.value] += len(claims)
+                rest_s = min(poll_s * (1 << min(self._failed_places, 10)), _LONGEST_REST_S)
+                self._failed_places += 1
+                self._limited_until = LocalTime(self._clock.now() + rest_s)
         except HandlerUnusable as failure:
             self.report.unusable = str(failure)
-            self._tell(f"{_named(claims)} was given back: {failure}")
+            self._tell(f"{named} was given back: {failure}")
             self.leave()
         except (Outage, Misuse) as failure:
-            self._broken(f"{_named(claims)} was not finished: {failure}")
+            self._broken(f"{named} was not finished: {failure}")
         except Exception:  # noqa: BLE001 - a job must not take the worker down
             _log.exception("%s: the run ended unexpectedly", claimed.lease.issue)
             self._broken(f"{claimed.lease.issue} ended unexpectedly")
@@ -521,25 +511,14 @@ class Worker:
                 self._jobs.discard(claimed.lease.run)
             self._wake.set()
 
-    def _hold_off(self, claims: tuple[Claimed, ...], failure: WorktreeUnavailable) -> None:
-        """It would be the same with every issue: claim none for a while, longer each time."""
-        poll_s = self._options.poll_s
-        self._tell(f"{_named(claims)} was given back: {failure}")
-        for claimed in claims:
-            self._scanning.resting.returned(claimed.lease.issue, poll_s)
-        with self._lock:
-            self.report.outcomes[Outcome.RETURNED.value] += len(claims)
-            rest_s = min(poll_s * (1 << min(self._placeless, 10)), _LONGEST_REST_S)
-            self._placeless += 1
-            self._limited_until = LocalTime(self._clock.now() + rest_s)
-
     def _broken(self, line: str) -> None:
-        """The lease was not ended: it expires, and the issue is taken up again."""
+        """Count a job whose lease was not ended: the lease expires, then the issue is free."""
         self._tell(line)
         with self._lock:
             self.report.outcomes["broken"] += 1
 
     def _record(self, claimed: Claimed, result: FinishResult | Outage | Misuse) -> None:
+        """Tell and count the result of a claimed issue."""
         issue = claimed.lease.issue
         match result:
             case Outage() | Misuse():
@@ -561,12 +540,16 @@ class Worker:
             self.report.outcomes[outcome] += 1
 
     def _go_home(self) -> None:
-        """Wait for the running jobs: as long as it takes, or for the grace once asked to leave."""
+        """Wait for the running jobs to end.
+
+        Once asked to leave, stop the jobs after `stop_grace_s`; once asked to leave at once, give
+        up after a moment.
+        """
         deadline: LocalTime | None = None
         hurry: LocalTime | None = None
         while self._jobs:
             if self._hurried.is_set():
-                # Long enough to give back what can be given back; the rest expires by itself.
+                # Long enough to give back the issues that can be; the other leases expire.
                 hurry = hurry or LocalTime(self._clock.now() + _HURRY_S)
                 if self._clock.now() >= hurry:
                     return
@@ -578,30 +561,3 @@ class Worker:
             self._wake.clear()
             if self._jobs:
                 self._clock.wait(self._wake, 0.2)
-
-    def _check_handlers(self) -> None:
-        """Before anything is claimed: a handler that cannot start must not cost an issue a try."""
-        for stage in self._options.stages:
-            if isinstance(stage.handler, Command | PythonCallable):
-                self._runner.check(stage.handler, elsewhere=stage.worktree != NoWorktree())
-
-    def _check_places(self) -> None:
-        """Likewise; and what killed workers left is cleared before anything is added to it."""
-        wanted = [one for one in self._options.stages if not isinstance(one.worktree, NoWorktree)]
-        for stage in wanted:
-            if not isinstance(stage.worktree, NoWorktree):
-                self._workplaces().check(stage.worktree, self._options.repos)
-        if wanted:
-            self._workplaces().recover()
-
-
-def _named(claims: tuple[Claimed, ...]) -> str:
-    return " with ".join(str(claimed.lease.issue) for claimed in claims)
-
-
-def _others_bid(reasons: tuple[Reason, ...]) -> bool:
-    return any(reason.code is ReasonCode.BID_PENDING for reason in reasons)
-
-
-def _spent(reasons: tuple[Reason, ...]) -> bool:
-    return any(reason.code is ReasonCode.ATTEMPTS_SPENT for reason in reasons)

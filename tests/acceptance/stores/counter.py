@@ -26,7 +26,7 @@ from dibs.core.durations import parse_duration
 from dibs.core.ids import Fence, HolderId, RunId
 from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome
 from dibs.core.named import HOLD_STAGE, hold_ref
-from dibs.services.resuming import Waiting
+from dibs.services.resuming import LeaseWaiter
 
 REF = hold_ref("counter", 1)
 PATIENCE_S = 600
@@ -75,7 +75,7 @@ def held(backlog: dibs.Dibs, ttl: str) -> Iterator[Fence]:
 def leased(store: Any, name: str, turn: int, ttl: str) -> Iterator[Fence]:
     """The bare store: nothing is renewed, so the ttl must be long enough."""
     bid = Bid(REF, RunId(f"{name}-{turn}"), HolderId(name), HOLD_STAGE, parse_duration(ttl))
-    waiting = Waiting(store, SystemClock(), random.Random())
+    waiting = LeaseWaiter(store, SystemClock(), random.Random())
     while isinstance(told := store.acquire(bid), Busy):
         waiting.pause(REF, told.record.remaining, PATIENCE_S)
     assert isinstance(told, Granted), told

@@ -118,7 +118,7 @@ def migrate_command(
     No store grants while the move waits for the leases of the old store to end. Workers set up for
     the new store may be running already: they wait until the new store is appointed.
     """
-    from dibs.services.migrating import GaveUp, Moved, Waiting
+    from dibs.services.migrating import Draining, GaveUp, Moved
     from dibs.wiring.services import granter_name
 
     target = _place(target) if target else context.settings.leases
@@ -141,7 +141,7 @@ def migrate_command(
             here.granting.store, there.granting.store, patience_s=wait.total_seconds()
         ):
             changed, last = progress != last, progress
-            if changed and isinstance(progress, Waiting) and not context.as_json:
+            if changed and isinstance(progress, Draining) and not context.as_json:
                 issues = progress.issues
                 more = f" and {len(issues) - 5} more" if len(issues) > 5 else ""
                 tell(f"nobody grants; waiting for {', '.join(issues[:5])}{more}")
