@@ -15,12 +15,14 @@ from msgspec.structs import replace
 
 from dibs.core.card import CardState
 from dibs.core.eligibility import (
+    MEANINGS,
     Attempts,
     Pause,
     Reason,
     ReasonCode,
     count_attempts,
     judge_picture,
+    reasons_with,
 )
 from dibs.core.fold import FoldRules, read_marks
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
@@ -226,19 +228,14 @@ class Board:
         return thread, self._row(thread.issue, standing.live), standing
 
 
-_STATES = (
-    (ReasonCode.FINAL_STAGE, RowState.DONE),
-    (ReasonCode.CLOSED, RowState.DONE),
-    (ReasonCode.NO_STAGE, RowState.UNCLEAR),
-    (ReasonCode.SEVERAL_STAGES, RowState.UNCLEAR),
-    (ReasonCode.PARKED, RowState.PARKED),
-    (ReasonCode.PAUSED, RowState.PAUSED),
-    (ReasonCode.BLOCKED, RowState.BLOCKED),
-    (ReasonCode.GATE_SHUT, RowState.GATED),
+_STATES = tuple(
+    (code, RowState(meaning.state))
+    for code, meaning in MEANINGS.items()
+    if meaning.state and meaning.state != RowState.THEIRS
 )
 
 
-_PERSONS_WORK = {ReasonCode.ASSIGNED, ReasonCode.PULL_OPEN}
+_PERSONS_WORK = reasons_with(lambda meaning: meaning.state == RowState.THEIRS)
 """These reasons keep workers from starting and stop no running work: a live lease is shown."""
 
 

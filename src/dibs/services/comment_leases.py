@@ -27,6 +27,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.core.bounded import Bounded
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown, same_mark
 from dibs.core.errors import NoSuchComment, NotPermitted, Outage, RateLimited, Unavailable
 from dibs.core.events import Reached, Step, unwatched
@@ -121,7 +122,7 @@ class OwnCards:
     def __init__(self, tracker: Tracker, clock: Clock) -> None:
         self._tracker = tracker
         self._clock = clock
-        self._runs: dict[RunId, _RunMemory] = {}
+        self._runs: Bounded[RunId, _RunMemory] = Bounded(_MOST_RUNS_REMEMBERED)
         self._lock = threading.Lock()
 
     @property
@@ -233,8 +234,6 @@ class OwnCards:
             memory = self._runs.get(run)
             if memory is None:
                 memory = self._runs[run] = _RunMemory()
-                while len(self._runs) > _MOST_RUNS_REMEMBERED:
-                    del self._runs[next(iter(self._runs))]
             return memory
 
 

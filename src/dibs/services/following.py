@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dibs.core.eligibility import ReasonCode
+from dibs.core.eligibility import reasons_with
 from dibs.core.errors import IssueLocked, NoSuchComment, NoSuchIssue, NotPermitted
 from dibs.core.following import (
     LinkedPull,
@@ -38,19 +38,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dibs.following")
 _MOST_REMEMBERED = 10_000
 
-BOOKKEEPING_OVERLOOKS = frozenset(
-    {
-        ReasonCode.CLOSED,
-        ReasonCode.PARKED,
-        ReasonCode.BLOCKED,
-        ReasonCode.ASSIGNED,
-        ReasonCode.PULL_OPEN,
-        ReasonCode.BACKING_OFF,
-        ReasonCode.ATTEMPTS_SPENT,
-        ReasonCode.WIP_LIMIT,
-        ReasonCode.UNPROTECTED,
-    }
-)
+BOOKKEEPING_OVERLOOKS = reasons_with(lambda meaning: meaning.bookkeeping)
 """Reasons that stop work on an issue, but not a move that only shows what has happened.
 
 For example, a merge closes the issue. A pause is obeyed, and a present holder keeps the issue.

@@ -8,12 +8,12 @@ moment, so that a hundred changes at once make one hint.
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 
 from msgspec import Struct
 
+from dibs.core.bounded import Bounded
 from dibs.core.card import Card, parse_mark
 from dibs.core.errors import Unwritable
 from dibs.core.ids import LocalTime
@@ -90,7 +90,7 @@ class Listening:
         self._repos = {repo.casefold() for repo in repos}
         self._ids: set[int] = set()
         """The ids of these repositories: a repository may be renamed while we listen."""
-        self._numbers: OrderedDict[str, None] = OrderedDict()
+        self._numbers: Bounded[str, None] = Bounded(_MOST_REMEMBERED)
         self._lock = threading.Lock()
         self._refusals = LogThrottle(clock)
         self._news = threading.Event()
@@ -116,9 +116,6 @@ class Listening:
             with self._lock:
                 repeated = number in self._numbers
                 self._numbers[number] = None
-                self._numbers.move_to_end(number)
-                while len(self._numbers) > _MOST_REMEMBERED:
-                    self._numbers.popitem(last=False)
             if repeated:
                 return Heard(Did.REPEATED, number, happening)
         did, why = self._judge(happening)

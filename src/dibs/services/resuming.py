@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from dibs.core.durations import terms_for
-from dibs.core.eligibility import ReasonCode, count_attempts
+from dibs.core.eligibility import count_attempts, reasons_with
 from dibs.core.errors import BadTtl, Outage
 from dibs.core.ids import IssueRef, LocalTime, RunId
 from dibs.core.issue import Thread
@@ -135,15 +135,7 @@ class LeaseWaiter:
 
 
 _SOON = timedelta(seconds=1)
-_PASSING = {
-    ReasonCode.HELD,
-    ReasonCode.BID_PENDING,
-    ReasonCode.IN_GRACE,
-    ReasonCode.UNPAINTED,
-    ReasonCode.CLAIM_LABEL_ONLY,
-    ReasonCode.WIP_LIMIT,
-    ReasonCode.FOREIGN_CLAIM,
-}
+_PASSING = reasons_with(lambda meaning: meaning.others_end_it)
 """Reasons that go away when other runs are done. All other reasons need a person."""
 
 

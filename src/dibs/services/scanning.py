@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from dibs.core.eligibility import Reason, ReasonCode
+from dibs.core.eligibility import Lifts, Reason, reasons_with
 from dibs.core.errors import NoSuchIssue
 from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime, StageName
 from dibs.core.issue import Issue, Thread
@@ -48,25 +48,9 @@ if TYPE_CHECKING:
 
 _MOST_RETURNS = 10_000
 _LONGEST_REST_S = 900.0
-_LASTING = frozenset(
-    {
-        ReasonCode.CLOSED,
-        ReasonCode.NO_STAGE,
-        ReasonCode.SEVERAL_STAGES,
-        ReasonCode.FINAL_STAGE,
-        ReasonCode.PAUSED,
-        ReasonCode.PARKED,
-        ReasonCode.BLOCKED,
-        ReasonCode.GATE_SHUT,
-        ReasonCode.ASSIGNED,
-        ReasonCode.PULL_OPEN,
-        ReasonCode.UNPROTECTED,
-        ReasonCode.FOREIGN_CLAIM,
-        ReasonCode.BUNDLE_WAITS,  # too large; if an issue of it waits, its own reasons come
-    }
-)
+_LASTING = reasons_with(lambda meaning: meaning.lifts is Lifts.WITH_A_CHANGE)
 """Only people and other programs lift these reasons: a draining worker does not wait for them."""
-_WIDE_PAUSES = frozenset({ReasonCode.REPOSITORY_PAUSED, ReasonCode.FLEET_PAUSED})
+_WIDE_PAUSES = reasons_with(lambda meaning: meaning.lifts is Lifts.WITH_A_WORD)
 """A draining worker does not wait for these either. The rest is short all the same: to lift such a
 pause changes no issue, so no change would end a long rest.
 """

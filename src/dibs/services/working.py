@@ -16,7 +16,7 @@ from typing import assert_never
 
 from msgspec import Struct, field
 
-from dibs.core.eligibility import Pause, PauseScope, ReasonCode
+from dibs.core.eligibility import Pause, PauseScope, ReasonCode, Whose, reasons_with
 from dibs.core.errors import (
     HandlerUnusable,
     IssueLocked,
@@ -96,7 +96,7 @@ _FOLLOW_S = 30.0
 """A worker looks at pull requests within so long of a hint; the first of a fleet looks soon."""
 _ISSUE_REFUSALS = (NoSuchIssue, NoSuchComment, IssueLocked)
 """The tracker refuses a single issue: deleted, transferred, locked. The worker goes on."""
-_PARKED_FOR = frozenset({ReasonCode.ATTEMPTS_SPENT, ReasonCode.BACKING_OFF})
+_PARKED_FOR = reasons_with(lambda meaning: meaning.whose is Whose.ATTEMPTS)
 """An issue without attempts left is parked if no other reason keeps workers off."""
 
 

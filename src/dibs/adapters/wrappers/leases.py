@@ -19,12 +19,12 @@ ending, so a half letter in prose is replaced.
 """
 
 import threading
-from collections import OrderedDict
 from datetime import timedelta
 from typing import Protocol
 
 from msgspec.structs import replace
 
+from dibs.core.bounded import Bounded
 from dibs.core.errors import Misuse
 from dibs.core.ids import ZERO, HolderId, LocalTime
 from dibs.core.lease import Bid, Ending, Revocation
@@ -57,9 +57,10 @@ class MemoryObservations:
     """Sightings in the memory of a process, by the local clock."""
 
     def __init__(self, clock: Clock, *, most: int = MOST_REMEMBERED) -> None:
-        self._clock, self._most = clock, most
+        self._clock = clock
         self._lock = threading.Lock()
-        self._seen: OrderedDict[str, tuple[str, LocalTime]] = OrderedDict()
+        # a forgotten sighting only makes us wait again
+        self._seen: Bounded[str, tuple[str, LocalTime]] = Bounded(most)
 
     def age(self, record: str, version: str) -> timedelta:
         # The clock is read under the lock, so that a slow thread cannot record an earlier time
@@ -82,9 +83,6 @@ class MemoryObservations:
 
     def _remember(self, record: str, version: str, at: LocalTime) -> None:
         self._seen[record] = (version, at)
-        self._seen.move_to_end(record)
-        if len(self._seen) > self._most:  # a forgotten sighting only makes us wait again
-            self._seen.popitem(last=False)
 
     def _since(self, at: LocalTime) -> timedelta:
         return timedelta(seconds=max(0.0, self._clock.now() - at))
