@@ -16,16 +16,16 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (158, 41_470),
-    "adapters": (51, 15_930),
-    "core": (21, 4_610),
-    "frontends": (21, 3_800),
-    "ports": (6, 1_150),
-    "services": (20, 6_250),
-    "wiring": (4, 1_330),
+    "": (155, 41_320),
+    "adapters": (47, 15_820),
+    "core": (22, 4_640),
+    "frontends": (20, 3_620),
+    "ports": (5, 960),
+    "services": (20, 6_140),
+    "wiring": (4, 1_360),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
-EMBEDDED, ON_GITHUB, ON_GITHUB_WITH_REDIS = 36, 10, 10
+EMBEDDED, ON_GITHUB, ON_GITHUB_WITH_REDIS = 36, 48, 52
 
 
 @pytest.mark.parametrize("package", MODULES_AND_LINES)
@@ -42,17 +42,17 @@ def test_adapters_lie_in_packages():
 
 def test_private_functions_that_are_used_once_hide_something():
     share, found = used_once()
-    assert share <= 14.5, "\n".join(found)
+    assert share <= 9.0, "\n".join(found)
 
 
 def test_docstrings_name_their_subject():
     share, vaguest = vague_words()
-    assert share <= 8.0, "\n".join(vaguest)
+    assert share <= 4.0, "\n".join(vaguest)
 
 
 def test_one_name_means_one_class():
     names = repeated_class_names()
-    assert len(names) <= 17, names
+    assert len(names) <= 4, names
 
 
 def _one_claim(folder, environment) -> set[str]:
@@ -78,8 +78,8 @@ def test_one_claim_on_the_embedded_backlog_walks_through_few_modules(tmp_path):
 def test_one_claim_on_github_walks_through_few_modules(tmp_path, store, most):
     with FakeHub(limits=Limits.off()) as hub:
         token = hub.user("fleet", {"acme/shop": Permission.WRITE})
-        leases = valkey().url() if store == "redis" else store
-        text = f'tracker = "github:acme/shop"\nleases = "{leases}"\nsettle = "0s"\n'
+        leases = f'leases = "{valkey().url()}"\n' if store == "redis" else ""
+        text = f'tracker = "github:acme/shop"\nsettle = "0s"\n{leases}'
         (tmp_path / "dibs.toml").write_text(text)
         environment = {
             **os.environ,

@@ -1,6 +1,6 @@
 """The table of reasons: one row each, and the sets that are derived from it."""
 
-from dibs.core.eligibility import MEANINGS, Lifts, ReasonCode, Refusal, Whose, reasons_with
+from dibs.core.eligibility import MEANINGS, Lifts, ReasonCode, RefusalKind, Whose, reasons_with
 from dibs.frontends.cli.output import Exit
 from dibs.services.board import RowState
 from dibs.services.claiming import A_PERSON_MAY_OVERLOOK
@@ -11,7 +11,7 @@ def test_every_reason_has_its_row():
 
 
 def test_every_refusal_has_an_exit_code_and_every_state_is_the_boards():
-    assert {refusal.name for refusal in Refusal} <= set(Exit.__members__)
+    assert {refusal.name for refusal in RefusalKind} <= set(Exit.__members__)
     states = {meaning.state for meaning in MEANINGS.values()} - {""}
     assert states <= {state.value for state in RowState}
 

@@ -225,7 +225,7 @@ def locked(path: Path, *, create: bool = False) -> int | None:
 
 
 class NoJournal:
-    def append(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         pass
 
 
@@ -233,7 +233,7 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
-    def append(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         self.events.append(event)
 
 
@@ -245,7 +245,7 @@ class FileJournal:
         self._lock = threading.Lock()
         self._warned = False
 
-    def append(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         # The same spaces as json.dumps, for texts and whole numbers, without the import of json,
         # which would slow every start.
         line = msgspec.json.format(msgspec.json.encode(describe(event)), indent=0) + b"\n"
@@ -288,6 +288,7 @@ def describe(event: Event) -> dict[str, object]:
         "fence": event.fence,
         "pid": os.getpid(),
         **event.detail,
+        **{f"{name}_s": round(seconds, 3) for name, seconds in event.spans.items()},
     }
     # A name from the command line may hold bytes that are no UTF-8.
     return {

@@ -172,7 +172,7 @@ class Lifts(StrEnum):
     """People, without a change of the issue."""
 
 
-class Refusal(StrEnum):
+class RefusalKind(StrEnum):
     """What a caller is told; the exit codes of the command line have the same names."""
 
     HELD = "held"
@@ -186,7 +186,7 @@ class Meaning(Struct, frozen=True):
 
     whose: Whose
     lifts: Lifts
-    refusal: Refusal
+    refusal: RefusalKind
     person: bool = False
     """Whether a person who claims by hand may overlook it."""
     bookkeeping: bool = False
@@ -200,56 +200,56 @@ class Meaning(Struct, frozen=True):
 _PERSON_ON_IT = Meaning(
     Whose.PERSON,
     Lifts.WITH_A_CHANGE,
-    Refusal.HELD,
+    RefusalKind.HELD,
     person=True,
     bookkeeping=True,
     state="theirs",
 )
-_RUN_HAS_IT = Meaning(Whose.RUN, Lifts.SOON, Refusal.HELD, others_end_it=True)
-_PAUSE = Meaning(Whose.PERSON, Lifts.WITH_A_WORD, Refusal.SHUT, person=True)
-_STORE = Meaning(Whose.STORE, Lifts.SOON, Refusal.SHUT)
+_RUN_HAS_IT = Meaning(Whose.RUN, Lifts.SOON, RefusalKind.HELD, others_end_it=True)
+_PAUSE = Meaning(Whose.PERSON, Lifts.WITH_A_WORD, RefusalKind.SHUT, person=True)
+_STORE = Meaning(Whose.STORE, Lifts.SOON, RefusalKind.SHUT)
 MEANINGS: Mapping[ReasonCode, Meaning] = {
     ReasonCode.FINAL_STAGE: Meaning(
-        Whose.ISSUE, Lifts.WITH_A_CHANGE, Refusal.NOTHING, state="done"
+        Whose.ISSUE, Lifts.WITH_A_CHANGE, RefusalKind.NOTHING, state="done"
     ),
     ReasonCode.CLOSED: Meaning(
-        Whose.ISSUE, Lifts.WITH_A_CHANGE, Refusal.NOTHING, bookkeeping=True, state="done"
+        Whose.ISSUE, Lifts.WITH_A_CHANGE, RefusalKind.NOTHING, bookkeeping=True, state="done"
     ),
     ReasonCode.NO_STAGE: Meaning(
-        Whose.ISSUE, Lifts.WITH_A_CHANGE, Refusal.NOTHING, state="unclear"
+        Whose.ISSUE, Lifts.WITH_A_CHANGE, RefusalKind.NOTHING, state="unclear"
     ),
     ReasonCode.SEVERAL_STAGES: Meaning(
-        Whose.ISSUE, Lifts.WITH_A_CHANGE, Refusal.NOTHING, state="unclear"
+        Whose.ISSUE, Lifts.WITH_A_CHANGE, RefusalKind.NOTHING, state="unclear"
     ),
-    ReasonCode.NOT_SERVED: Meaning(Whose.ISSUE, Lifts.SOON, Refusal.NOTHING),
+    ReasonCode.NOT_SERVED: Meaning(Whose.ISSUE, Lifts.SOON, RefusalKind.NOTHING),
     ReasonCode.PARKED: Meaning(
         Whose.PERSON,
         Lifts.WITH_A_CHANGE,
-        Refusal.SHUT,
+        RefusalKind.SHUT,
         person=True,
         bookkeeping=True,
         state="parked",
     ),
     ReasonCode.PAUSED: Meaning(
-        Whose.PERSON, Lifts.WITH_A_CHANGE, Refusal.SHUT, person=True, state="paused"
+        Whose.PERSON, Lifts.WITH_A_CHANGE, RefusalKind.SHUT, person=True, state="paused"
     ),
     ReasonCode.BLOCKED: Meaning(
         Whose.PERSON,
         Lifts.WITH_A_CHANGE,
-        Refusal.SHUT,
+        RefusalKind.SHUT,
         person=True,
         bookkeeping=True,
         state="blocked",
     ),
     ReasonCode.GATE_SHUT: Meaning(
-        Whose.PERSON, Lifts.WITH_A_CHANGE, Refusal.SHUT, person=True, state="gated"
+        Whose.PERSON, Lifts.WITH_A_CHANGE, RefusalKind.SHUT, person=True, state="gated"
     ),
     ReasonCode.REPOSITORY_PAUSED: _PAUSE,
     ReasonCode.FLEET_PAUSED: _PAUSE,
     ReasonCode.ASSIGNED: _PERSON_ON_IT,
     ReasonCode.PULL_OPEN: _PERSON_ON_IT,
     ReasonCode.FOREIGN_CLAIM: Meaning(
-        Whose.PERSON, Lifts.WITH_A_CHANGE, Refusal.HELD, person=True, others_end_it=True
+        Whose.PERSON, Lifts.WITH_A_CHANGE, RefusalKind.HELD, person=True, others_end_it=True
     ),
     ReasonCode.HELD: _RUN_HAS_IT,
     ReasonCode.BID_PENDING: _RUN_HAS_IT,
@@ -257,25 +257,25 @@ MEANINGS: Mapping[ReasonCode, Meaning] = {
     ReasonCode.UNPAINTED: _RUN_HAS_IT,
     ReasonCode.CLAIM_LABEL_ONLY: _RUN_HAS_IT,
     ReasonCode.BACKING_OFF: Meaning(
-        Whose.ATTEMPTS, Lifts.SOON, Refusal.SHUT, person=True, bookkeeping=True
+        Whose.ATTEMPTS, Lifts.SOON, RefusalKind.SHUT, person=True, bookkeeping=True
     ),
     ReasonCode.ATTEMPTS_SPENT: Meaning(
-        Whose.ATTEMPTS, Lifts.SOON, Refusal.SHUT, person=True, bookkeeping=True
+        Whose.ATTEMPTS, Lifts.SOON, RefusalKind.SHUT, person=True, bookkeeping=True
     ),
     ReasonCode.WIP_LIMIT: Meaning(
         Whose.LIMIT,
         Lifts.SOON,
-        Refusal.SHUT,
+        RefusalKind.SHUT,
         person=True,
         bookkeeping=True,
         others_end_it=True,
     ),
     # of what keeps one issue of the bundle back, that issue's own reasons speak
-    ReasonCode.BUNDLE_WAITS: Meaning(Whose.LIMIT, Lifts.WITH_A_CHANGE, Refusal.SHUT),
-    ReasonCode.UNREADABLE: Meaning(Whose.STORE, Lifts.SOON, Refusal.UNPROVEN),
+    ReasonCode.BUNDLE_WAITS: Meaning(Whose.LIMIT, Lifts.WITH_A_CHANGE, RefusalKind.SHUT),
+    ReasonCode.UNREADABLE: Meaning(Whose.STORE, Lifts.SOON, RefusalKind.UNPROVEN),
     ReasonCode.GRANTED_ELSEWHERE: _STORE,
     ReasonCode.UNPROTECTED: Meaning(
-        Whose.STORE, Lifts.WITH_A_CHANGE, Refusal.SHUT, bookkeeping=True
+        Whose.STORE, Lifts.WITH_A_CHANGE, RefusalKind.SHUT, bookkeeping=True
     ),
     ReasonCode.FENCE_REGRESSED: _STORE,
 }

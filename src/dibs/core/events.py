@@ -1,4 +1,4 @@
-"""Events, which services append to the journal, and steps, at which a crash must do no harm.
+"""Events, which services hand to observers, and steps, at which a crash must do no harm.
 
 An `Event` is a fact in the past tense, for people who ask afterwards.
 
@@ -66,10 +66,18 @@ class Event(Struct, frozen=True):
     fence: Fence | None = None
     at: ServerTime | None = None
     detail: dict[str, str] = field(default_factory=dict)
+    spans: dict[str, float] = field(default_factory=dict)
+    """Lengths of local time in seconds: `waited` for a lease, `took` to do it, `held` a lease, and
+    the `margin` that was left of a lease's trust."""
 
 
 def about(
-    kind: EventKind, lease: Lease | Bid, *, at: ServerTime | None = None, **detail: str
+    kind: EventKind,
+    lease: Lease | Bid,
+    *,
+    at: ServerTime | None = None,
+    spans: dict[str, float] | None = None,
+    **detail: str,
 ) -> Event:
     """An event about a lease, or about a bid for a lease; empty details are left out."""
     return Event(
@@ -81,6 +89,7 @@ def about(
         fence=lease.fence if isinstance(lease, Lease) else None,
         at=at,
         detail={key: value for key, value in detail.items() if value},
+        spans=spans or {},
     )
 
 

@@ -98,7 +98,7 @@ class Firing(InHand):
             services.tracker,
             services.pipeline,
             services.adapters.clock,
-            services.adapters.journal,
+            services.observer,
             services.reached,
         )
         self._ended = False

@@ -28,7 +28,7 @@ from dibs.core.lease import Bid, Busy, Ending, Full, Granted, Lease, Outcome, Re
 from dibs.core.named import HOLD_STAGE, checked_name, hold_ref
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.leases import LeaseStore
-from dibs.ports.system import Clock, Journal, Threads
+from dibs.ports.system import Clock, Observer, Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.backlog import Granting, acquire_patiently
 from dibs.services.keeping import Grant, InHand, Keeper, Supervision
@@ -151,7 +151,7 @@ class Holds:
         tracker: Tracker,
         pipeline: Pipeline,
         granting: Granting,
-        journal: Journal,
+        observer: Observer,
         clock: Clock,
         threads: Threads,
         *,
@@ -160,7 +160,7 @@ class Holds:
         turns: Turns,
     ) -> None:
         self._store, self._tracker, self._pipeline = store, tracker, pipeline
-        self._granting, self._journal = granting, journal
+        self._granting, self._observer = granting, observer
         self._clock, self._threads = clock, threads
         self._new_run, self._dice, self._turns = new_run, dice, turns
 
@@ -194,7 +194,7 @@ class Holds:
                     self._clock.sleep(min(self._dice.uniform(0, _UNPROVEN_PAUSE_S), left_s()))
             try:
                 keeper = Keeper(
-                    taken, self._store, self._tracker, self._pipeline, self._clock, self._journal
+                    taken, self._store, self._tracker, self._pipeline, self._clock, self._observer
                 )
                 supervision = Supervision(keeper, self._clock, self._threads)
             except BaseException:  # no more threads, or an interrupt: no thread would renew it
@@ -228,7 +228,8 @@ class Holds:
                         refusal = refusal_of(self._granting, self._store, lease)
                         if refusal is not None:
                             return HoldRefused(wish.name, (), refusal.text)
-                        self._journal.append(about(EventKind.CLAIMED, lease))
+                        waited = {"waited": max(0.0, wish.wait_s - left_s())}
+                        self._observer.observe(about(EventKind.CLAIMED, lease, spans=waited))
                         stage = Stage(HOLD_STAGE, label=HOLD_STAGE, terms=terms)
                         return Grant(lease, stage, terms, asked_at)
                     case Busy(record):

@@ -28,7 +28,7 @@ from dibs.core.named import LOOP_STAGE, SHORTEST_WINDOW, Window, loop_ref, windo
 from dibs.core.pipeline import Command, Pipeline, Stage
 from dibs.named.holds import give_back, refusal_of
 from dibs.ports.leases import Guarantee, LeaseStore, Lingering
-from dibs.ports.system import Assignment, Clock, Exited, Journal, Runner, Stopped, Threads
+from dibs.ports.system import Assignment, Clock, Exited, Observer, Runner, Stopped, Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.backlog import Granting, acquire_patiently
 from dibs.services.keeping import Grant, Keeper, Supervision
@@ -79,7 +79,7 @@ class Loop:
         tracker: Tracker,
         pipeline: Pipeline,
         granting: Granting,
-        journal: Journal,
+        observer: Observer,
         clock: Clock,
         threads: Threads,
         *,
@@ -104,7 +104,7 @@ class Loop:
         self.name, self.every = name, every
         self._ref, self._rhythm = loop_ref(name), rhythm
         self._store, self._tracker, self._pipeline = store, tracker, pipeline
-        self._granting, self._journal = granting, journal
+        self._granting, self._observer = granting, observer
         self._clock, self._threads = clock, threads
         self._new_run, self._dice = new_run, dice
         self._renewed: Lease | None = None
@@ -161,7 +161,7 @@ class Loop:
                 if (against := refusal_of(self._granting, self._store, lease)) is not None:
                     _log.warning("loop %s waits: %s", self.name, against.text)
                     return self._soon()
-                self._journal.append(about(EventKind.CLAIMED, lease, window=str(window.number)))
+                self._observer.observe(about(EventKind.CLAIMED, lease, window=str(window.number)))
                 terms = terms_for(left)
                 stage = Stage(LOOP_STAGE, label=LOOP_STAGE, terms=terms)
                 grant = Grant(lease, stage, terms, asked_at)
@@ -174,7 +174,7 @@ class Loop:
             case never:
                 assert_never(never)
         keeper = Keeper(
-            grant, self._store, self._tracker, self._pipeline, self._clock, self._journal
+            grant, self._store, self._tracker, self._pipeline, self._clock, self._observer
         )
         overrun = _Overrun(keeper, self._clock, self._threads)
         try:

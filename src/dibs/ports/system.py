@@ -2,7 +2,7 @@
 
 Local time (`Clock`) is monotonic and counts suspend; it serves only to decide when to stop trusting
 a lease. `Threads` starts work that runs beside its caller: renewals, watches, jobs. In a simulation
-these are no threads. `Journal` takes events; a journal that cannot be written must not stop the
+these are no threads. `Observer` takes events; a journal that cannot be written must not stop the
 work. `Runner` runs the handler of a stage so that it can be stopped in any state of the worker.
 
 A hint (`Hints`, `Waker`, `Deliveries`) says that the tracker may have changed: worth a look, and
@@ -50,8 +50,12 @@ class Threads(Protocol):
     def start(self, work: Callable[[], None], name: str) -> StartedThread: ...
 
 
-class Journal(Protocol):
-    def append(self, event: Event) -> None: ...
+class Observer(Protocol):
+    """Takes the events of the services: a journal, metrics, notifications."""
+
+    def observe(self, event: Event) -> None:
+        """Take an event. Must return soon; what fails must not stop the work."""
+        ...
 
 
 class Assignment(Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dibs.core.eligibility import Reason, regressed
 from dibs.core.errors import GrantedElsewhere, Unavailable
-from dibs.core.events import Reached, Step, unwatched
+from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.granter import Appointed, Granter, keeps_house, objection
 from dibs.core.ids import Fence, LocalTime, RunId
 from dibs.core.pipeline import Pipeline
@@ -20,7 +20,7 @@ from dibs.core.pipeline import Pipeline
 if TYPE_CHECKING:
     from dibs.core.lease import AcquireResult, Bid
     from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
-    from dibs.ports.system import Clock, Journal, Threads
+    from dibs.ports.system import Clock, Observer, Threads
     from dibs.ports.tracker import Tracker
 
 
@@ -124,6 +124,23 @@ class OneStep:
         return steps
 
 
+class Observers:
+    """Hands each event to every observer. An observer that raises is logged and stops nothing."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+
+    def observe(self, event: Event) -> None:
+        for observer in self._observers:
+            try:
+                observer.observe(event)
+            except Exception:
+                import logging
+
+                text = "an observer failed at %s of %s"
+                logging.getLogger("dibs.observers").exception(text, event.kind, event.issue)
+
+
 class Backlog(Struct, frozen=True):
     """A tracker with its leases, as configured. Built once and handed to every service."""
 
@@ -131,7 +148,7 @@ class Backlog(Struct, frozen=True):
     leases: ShownLeases
     pipeline: Pipeline
     pauses: Pauses
-    journal: Journal
+    observer: Observer
     clock: Clock
     threads: Threads
     granting: Granting

@@ -126,7 +126,7 @@ class Claiming:
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._pauses = backlog.pauses
-        self._journal = backlog.journal
+        self._observer = backlog.observer
         self._clock = backlog.clock
         self._granting = backlog.granting
         self._new_run = backlog.new_run
@@ -153,12 +153,15 @@ class Claiming:
         floor = granter.floor
         bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl, limit, floor)
         self._reached(Step.CLAIM_STARTED)
+        began_at = self._clock.now()
         with self._one_step():
             result = self._bid(bid, stage, terms, options)
         if isinstance(result, Claimed):
             attempt = str(result.failed_attempts + 1)
-            event = about(EventKind.CLAIMED, result.lease, at=result.thread.now, attempt=attempt)
-            self._journal.append(event)
+            took = {"took": self._clock.now() - began_at}
+            at = result.thread.now
+            event = about(EventKind.CLAIMED, result.lease, at=at, spans=took, attempt=attempt)
+            self._observer.observe(event)
         return result
 
     def _bid(self, bid: Bid, stage: Stage, terms: LeaseTerms, options: ClaimOptions) -> ClaimResult:
@@ -170,14 +173,14 @@ class Claiming:
                 self._reached(Step.CLAIM_GRANTED)
                 return self._accept(granted, stage, terms, asked_at, options)
             case Busy(record):
-                self._journal.append(about(EventKind.CLAIM_LOST, bid, winner=record.lease.holder))
+                self._observer.observe(about(EventKind.CLAIM_LOST, bid, winner=record.lease.holder))
                 if record.unpainted and not self._left_to_others(record):
                     self.roll_forward(record)
                 return Beaten(issue, record)
             case Full(in_flight):
                 return Refused(issue, (over_limit(stage, in_flight),))
             case Unproven(why):
-                self._journal.append(about(EventKind.CLAIM_LOST, bid, why=why))
+                self._observer.observe(about(EventKind.CLAIM_LOST, bid, why=why))
                 return Doubtful(issue, why)
             case never:
                 assert_never(never)
@@ -258,7 +261,7 @@ class Claiming:
     def roll_forward(self, record: Record) -> None:
         """Paint the ending that a vanished holder decided."""
         self._leases.roll_forward(record, self._paint)
-        self._journal.append(about(EventKind.ROLLED_FORWARD, record.lease, at=record.as_of))
+        self._observer.observe(about(EventKind.ROLLED_FORWARD, record.lease, at=record.as_of))
 
     def _accept(
         self,
@@ -333,7 +336,7 @@ class Claiming:
         if lease.fence <= before.highest and before.record is None:
             # The store says that it is ours, and somebody has had a higher fence: it has forgotten.
             seen = str(before.highest)
-            self._journal.append(about(EventKind.FENCE_REGRESSED, lease, seen=seen))
+            self._observer.observe(about(EventKind.FENCE_REGRESSED, lease, seen=seen))
             reason = regressed(lease.fence, before.highest)
             return Refused(lease.issue, (reason,), after_grant=True), 0
         if before.unpainted is not None:

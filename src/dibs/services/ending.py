@@ -44,7 +44,7 @@ class Advancing:
     def __init__(self, backlog: "Backlog") -> None:
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
-        self._journal = backlog.journal
+        self._observer, self._clock = backlog.observer, backlog.clock
         self._reached = backlog.reached
 
     def advance(self, keeper: Keeper, to: str | None = None, note: str = "") -> FinishResult:
@@ -75,6 +75,7 @@ class Advancing:
         if isinstance(condition, StopAsked) and blamed:
             # A person stopped the work: that is not the failure.
             ending = Ending(Outcome.RETURNED, note=ending.note)
+        began_at = self._clock.now()
         try:
             painter = partial(ending_paint, self._pipeline)
             result = self._leases.finish(keeper.lease, ending, painter)
@@ -83,11 +84,12 @@ class Advancing:
             raise
         match result:
             case Released(record):
-                self._journal.append(
+                self._observer.observe(
                     about(
                         _EVENTS[ending.outcome],
                         keeper.lease,
                         at=record.as_of,
+                        spans={"took": self._clock.now() - began_at, "held": keeper.held_s},
                         next=ending.next or "",
                         note=ending.note,
                     )
@@ -100,7 +102,7 @@ class Advancing:
                 assert_never(never)
 
     def _refuse(self, keeper: Keeper, why: str) -> FinishRefused:
-        self._journal.append(about(EventKind.FINISH_REFUSED, keeper.lease, why=why))
+        self._observer.observe(about(EventKind.FINISH_REFUSED, keeper.lease, why=why))
         return FinishRefused(why)
 
 

@@ -27,7 +27,7 @@ from dibs.core.issue import Thread
 from dibs.core.labels import RemoveLabels, claim_effects
 from dibs.core.lease import Lease, Lost, Renewed, RenewResult, StopAsked
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.ports.system import Clock, Journal, Threads
+from dibs.ports.system import Clock, Observer, Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.claiming import Claimed
 from dibs.services.effects import apply, put_back
@@ -84,7 +84,7 @@ class Keeper:
         tracker: Tracker,
         pipeline: Pipeline,
         clock: Clock,
-        journal: Journal,
+        observer: Observer,
         reached: Reached = unwatched,
     ) -> None:
         self.stage, self.terms, self.failed_attempts = (
@@ -94,18 +94,23 @@ class Keeper:
         )
         self._lease = claimed.lease
         self._leases, self._tracker, self._pipeline = leases, tracker, pipeline
-        self._clock, self._journal, self._reached = clock, journal, reached
+        self._clock, self._observer, self._reached = clock, observer, reached
         self._lock = threading.RLock()
         self._renewing = threading.Lock()
         self._condition: Condition = Holding()
         self._finishing = False
-        self._asked_at = claimed.asked_at
+        self._asked_at = self._since = claimed.asked_at
         self._trusted_until = claimed.terms.trusted_until(claimed.asked_at)
         self._hold_until = local_after(claimed.asked_at, claimed.terms.max_hold)
         self._renew_at = local_after(claimed.asked_at, claimed.terms.renew_every)
         self._watchers: list[Callable[[str], None]] = []
         self.over = threading.Event()
         """Set when the work must stop, for any reason."""
+
+    @property
+    def held_s(self) -> float:
+        """How long ago the claim was asked for, on the local clock."""
+        return self._clock.now() - self._since
 
     @property
     def lease(self) -> Lease:
@@ -220,11 +225,14 @@ class Keeper:
             return
         match result:
             case Renewed(lease, thread):
+                now = self._clock.now()
+                spans = {"took": now - asked_at, "margin": self._trusted_until - now}
                 with self._lock:
                     self._lease, self._asked_at = lease, asked_at
                     self._trusted_until = self.terms.trusted_until(asked_at)
                     self._renew_at = local_after(asked_at, self.terms.renew_every)
-                self._journal.append(about(EventKind.RENEWED, lease, beats=str(lease.beats)))
+                beats = str(lease.beats)
+                self._observer.observe(about(EventKind.RENEWED, lease, spans=spans, beats=beats))
                 if thread is not None:
                     self._heed_picture(thread)
             case StopAsked() | Lost():
@@ -257,7 +265,9 @@ class Keeper:
             self._condition = condition
             watchers = list(self._watchers)
         self.over.set()
-        self._journal.append(about(EventKind.LEASE_LOST, self._lease, why=condition.why))
+        held = {"held": self.held_s}
+        event = about(EventKind.LEASE_LOST, self._lease, spans=held, why=condition.why)
+        self._observer.observe(event)
         for watcher in watchers:
             watcher(condition.why)
 

@@ -28,7 +28,7 @@ from dibs.core.errors import (
     WorktreeUnavailable,
 )
 from dibs.core.events import EventKind, about
-from dibs.core.ids import later, local_after
+from dibs.core.ids import LocalTime, later, local_after
 from dibs.core.issue import Thread
 from dibs.core.pipeline import Command, InProcess, NoHandler, NoWorktree, PythonCallable
 from dibs.ports.system import (
@@ -172,7 +172,8 @@ class _Job(Struct, frozen=True):
 
     claims: tuple[Claimed, ...]
     held: LeaseGroup
-    place: Workplace | None = None
+    place: Workplace | None
+    began_at: LocalTime
 
     @property
     def lead(self) -> Claimed:
@@ -194,7 +195,7 @@ class Running:
         self._advancing = advancing
         self._runner = runner
         self._clock = backlog.clock
-        self._journal = backlog.journal
+        self._observer = backlog.observer
         self._threads = backlog.threads
         self._handlers = handlers
         self._workplaces = workplaces
@@ -217,7 +218,8 @@ class Running:
         kept = [Supervision(keeper, self._clock, self._threads) for keeper in held]
         with ExitStack() as stack:  # the place is cleared once the issues are free
             try:
-                job = _Job(claims, held, self._open_place(claims, held.lead, stack))
+                place = self._open_place(claims, held.lead, stack)
+                job = _Job(claims, held, place, self._clock.now())
                 verdict = self._run_handler(job, leaving)
                 if isinstance(verdict, Advance) and len(kept) > 1 and not held.all_ours:
                     verdict = Return(_APART)
@@ -270,7 +272,7 @@ class Running:
 
         def journal_kept_work() -> None:
             for line in place.kept:
-                self._journal.append(about(EventKind.WORK_KEPT, lead.lease, what=line))
+                self._observer.observe(about(EventKind.WORK_KEPT, lead.lease, what=line))
 
         stack.callback(journal_kept_work)
         stack.push(context)
@@ -410,16 +412,22 @@ class Running:
     def _started(self, job: _Job) -> None:
         for keeper in job.held:
             event = about(EventKind.HANDLER_STARTED, keeper.lease, lead=_lead(job, keeper))
-            self._journal.append(event)
+            self._observer.observe(event)
 
     def _exited(self, job: _Job, verdict: Verdict) -> Verdict:
         kind, note = type(verdict).__name__.lower(), verdict.note
+        took = {"took": self._clock.now() - job.began_at}
         for keeper in job.held:
             lead = _lead(job, keeper)
             event = about(
-                EventKind.HANDLER_EXITED, keeper.lease, verdict=kind, note=note, lead=lead
+                EventKind.HANDLER_EXITED,
+                keeper.lease,
+                spans=took,
+                verdict=kind,
+                note=note,
+                lead=lead,
             )
-            self._journal.append(event)
+            self._observer.observe(event)
         return verdict
 
 

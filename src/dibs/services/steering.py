@@ -41,7 +41,7 @@ class Steering:
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._pauses = backlog.pauses
-        self._journal = backlog.journal
+        self._observer = backlog.observer
 
     @persons_word()
     def approve(self, issue: IssueRef, *, by: str) -> Approved | NoGateHere:
@@ -108,7 +108,7 @@ class Steering:
         if record is None:
             return NothingToRevoke(self._leases.standing(self._tracker.read(issue)).record)
         forced = "true" if force else ""
-        self._journal.append(
+        self._observer.observe(
             about(
                 EventKind.REVOKED,
                 record.lease,
@@ -136,4 +136,4 @@ class Steering:
         self, kind: EventKind, issue: IssueRef | None, by: str, reason: str, scope: str = "issue"
     ) -> None:
         detail = {"scope": scope, "reason": reason}
-        self._journal.append(Event(kind, issue=issue, holder=HolderId(by), detail=detail))
+        self._observer.observe(Event(kind, issue=issue, holder=HolderId(by), detail=detail))

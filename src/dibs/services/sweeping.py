@@ -93,7 +93,7 @@ class Sweeping:
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._claiming = claiming
-        self._journal = backlog.journal
+        self._observer = backlog.observer
         self._granting = backlog.granting
         self._grace = backlog.grace
         self._seen_live: dict[IssueRef, tuple[ServerTime, ServerTime]] = {}
@@ -226,7 +226,7 @@ class Sweeping:
                     paint = claim_effects(self._pipeline, stage, freed.issue.labels)
                     apply(self._tracker, freed.issue.ref, paint)
             return Swept(ref, Sweep.YOUNG, "it changed while it was looked at")
-        self._journal.append(Event(EventKind.FREED, issue=ref, at=thread.now))
+        self._observer.observe(Event(EventKind.FREED, issue=ref, at=thread.now))
         return done
 
     def _reason_to_keep(self, thread: Thread, standing: Standing) -> Swept | None:

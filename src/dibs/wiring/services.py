@@ -26,7 +26,7 @@ from dibs.core.pipeline import Dialect, InProcess, Pipeline, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
 from dibs.ports.tracker import Applies, Tracker
-from dibs.services.backlog import Backlog, OneStep
+from dibs.services.backlog import Backlog, Observers, OneStep
 from dibs.settings.load import Settings, actor
 from dibs.wiring.trackers import (
     TRACKERS,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dibs.named.holds import Holds
     from dibs.named.loops import Loop, Rhythm
     from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
-    from dibs.ports.system import Clock, Hints, Journal, Runner, Threads, Workplaces
+    from dibs.ports.system import Clock, Hints, Observer, Runner, Threads, Workplaces
     from dibs.ports.tracker import Budgeted, BudgetReport
     from dibs.services.backlog import Granting
     from dibs.services.board import Board, Explaining
@@ -77,10 +77,12 @@ class Adapters(Struct):
     store: LeaseStore | None
     """None: the comments are the leases."""
     pauses: Pauses
-    journal: Journal
+    journal: Observer
     clock: Clock
     threads: Threads = field(default_factory=SystemThreads)
     granters: Granters = field(default_factory=MemoryGranters)
+    observers: tuple[Observer, ...] = ()
+    """Take the same events as the journal: metrics, notifications, traces."""
     keyring: Keyring | None = None
     """With what marks are signed and verified; None: they are not."""
     hints: Hints | None = None
@@ -153,7 +155,7 @@ class Services:
             leases=self.leases,
             pipeline=self.pipeline,
             pauses=adapters.pauses,
-            journal=adapters.journal,
+            observer=self.observer,
             clock=adapters.clock,
             threads=adapters.threads,
             granting=self.granting,
@@ -164,6 +166,12 @@ class Services:
             reached=self.reached,
             one_step=self._one_step,
         )
+
+    @cached_property
+    def observer(self) -> Observer:
+        """Everybody who takes events: the journal is one of them."""
+        journal, others = self.adapters.journal, self.adapters.observers
+        return Observers((journal, *others)) if others else journal
 
     @property
     def tracker(self) -> Tracker:
@@ -225,7 +233,7 @@ class Services:
             self.tracker,
             self.pipeline,
             self.granting,
-            self.adapters.journal,
+            self.observer,
             self.adapters.clock,
             self.adapters.threads,
             new_run=self._new_run,
@@ -242,7 +250,7 @@ class Services:
             self.tracker,
             self.pipeline,
             self.granting,
-            self.adapters.journal,
+            self.observer,
             self.adapters.clock,
             self.adapters.threads,
             new_run=self._new_run,
@@ -384,7 +392,7 @@ class Services:
             backlog.tracker,
             backlog.pipeline,
             backlog.clock,
-            backlog.journal,
+            backlog.observer,
             self.reached,
         )
 

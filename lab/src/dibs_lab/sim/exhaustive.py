@@ -99,8 +99,8 @@ class Actor(OneAtATime):
         if step is Step.CLAIM_STARTED:
             self.wrote.clear()
 
-    def append(self, event: Event) -> None:
-        """A `ports.system.Journal`, which tells when a bid was lost."""
+    def observe(self, event: Event) -> None:
+        """A `ports.system.Observer`, which tells when a bid was lost."""
         if event.kind is EventKind.CLAIM_LOST:
             _check_own_card_only(self)
 

@@ -343,7 +343,7 @@ class _MeteredWire(Wire):
             case _:
                 return Purpose.SWEEPING if self._sweeping else Purpose.CLAIMING
 
-    def append(self, event: Event) -> None:
+    def observe(self, event: Event) -> None:
         self._trial.tally.hear(self._process, event)
 
 

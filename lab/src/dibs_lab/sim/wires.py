@@ -166,8 +166,8 @@ class Wire:
 
     # What services report
 
-    def append(self, event: Event) -> None:
-        """A `ports.system.Journal`."""
+    def observe(self, event: Event) -> None:
+        """A `ports.system.Observer`."""
         self.note(event)
 
     def reached(self, step: Step) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from dibs.core.durations import describe_span, format_instant
-from dibs.core.eligibility import MEANINGS, Reason, Refusal
+from dibs.core.eligibility import MEANINGS, Reason, RefusalKind
 from dibs.core.errors import (
     DibsError,
     GrantedElsewhere,
@@ -71,7 +71,7 @@ def for_reasons(reasons: tuple[Reason, ...]) -> Exit:
     if a person or a rule forbids the claim, NOTHING if the issue offers no work.
     """
     said = {MEANINGS[reason.code].refusal for reason in reasons}
-    for refusal in (Refusal.HELD, Refusal.UNPROVEN, Refusal.SHUT):
+    for refusal in (RefusalKind.HELD, RefusalKind.UNPROVEN, RefusalKind.SHUT):
         if refusal in said:
             return Exit[refusal.name]
     return Exit.NOTHING
