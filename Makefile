@@ -41,7 +41,7 @@ demo: $(BASE) ## the main job: four workers, one killed, one frozen, nothing los
 quick: format lint imports types ## a minute and a half: style, layers, types, the core, the documentation
 	$(PYTEST) tests/core tests/architecture
 
-test: $(STAMP) ## the tests: eight to nine minutes
+test: $(STAMP) ## the tests: about eight minutes
 	$(PYTEST) -m "not long" $(TESTS)
 
 test-all: test ## and the long tier: every crash step, storms, servers killed, foreign clients

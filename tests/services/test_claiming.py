@@ -1,15 +1,17 @@
 """Claiming: every way it can go is a value, and nobody wins on doubt."""
 
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.errors import Unavailable
 from dibs.core.events import Step
 from dibs.core.issue import Thread
 from dibs.core.presets import AGENT
-from dibs.services.claiming import Beaten, Claimed, Doubtful, Refused
+from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 
 from .world import TTL, TTL_S, Crash, World, at, codes, crashing, outage, pipeline_of
 
@@ -631,3 +633,21 @@ def test_a_refusal_by_the_wip_limit_counts_no_attempt(kind):
         world.clock.advance(1)
     process.services.advancing.give_back(keeper)
     assert process.claimed(second).failed_attempts == 0
+
+
+def test_trust_is_counted_from_before_the_step_that_grants():
+    """A process that freezes inside, after the store has read its clock, trusts not longer."""
+    world = World("store")
+    issue = world.add()
+    process = world.process("slow")
+    before = world.clock.now()
+
+    @contextmanager
+    def frozen():
+        world.clock.advance(30)
+        yield
+
+    backlog = replace(process.services.backlog, one_step=frozen)
+    claimed = Claiming(backlog).claim(issue, None, ClaimOptions(process.holder))
+    assert isinstance(claimed, Claimed)
+    assert claimed.asked_at == before

@@ -153,20 +153,27 @@ class Claiming:
         floor = granter.floor
         bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl, limit, floor)
         self._reached(Step.CLAIM_STARTED)
-        began_at = self._clock.now()
+        asked_at = self._clock.now()  # before the step: the lease runs from its beginning
         with self._one_step():
-            result = self._bid(bid, stage, terms, options)
+            result = self._bid(bid, stage, terms, asked_at, options)
         if isinstance(result, Claimed):
             attempt = str(result.failed_attempts + 1)
-            took = {"took": self._clock.now() - began_at}
+            took = {"took": self._clock.now() - asked_at}
             at = result.thread.now
             event = about(EventKind.CLAIMED, result.lease, at=at, spans=took, attempt=attempt)
             self._observer.observe(event)
         return result
 
-    def _bid(self, bid: Bid, stage: Stage, terms: LeaseTerms, options: ClaimOptions) -> ClaimResult:
+    def _bid(
+        self,
+        bid: Bid,
+        stage: Stage,
+        terms: LeaseTerms,
+        asked_at: LocalTime,
+        options: ClaimOptions,
+    ) -> ClaimResult:
         """Ask for the lease; holding it, judge again and show it."""
-        issue, asked_at = bid.issue, self._clock.now()
+        issue = bid.issue
         match self._leases.acquire(bid):
             case Granted() as granted:
                 granted = replace(granted, asked_at=granted.asked_at or self._clock.now())
