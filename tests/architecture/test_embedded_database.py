@@ -202,6 +202,32 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(of_version_1, monkeypa
     sql.close()
 
 
+def test_a_file_that_another_migrated_further_is_left_alone(of_version_1, monkeypatch):
+    """Between our look at the version and our turn to migrate."""
+    monkeypatch.setattr(database_module, "SCHEMA_VERSION", 2)
+    late = Database(of_version_1)
+    patiently = Database._patiently
+
+    def overtaken(self, sql, statement, *values):
+        if statement == "BEGIN IMMEDIATE":
+            other = sqlite3.connect(of_version_1)
+            other.execute("PRAGMA user_version = 3")
+            other.close()
+        return patiently(self, sql, statement, *values)
+
+    monkeypatch.setattr(Database, "_patiently", overtaken)
+
+    def look() -> None:
+        with late.reading():
+            pass
+
+    with pytest.raises(Damaged, match="a later version of dibs"):
+        look()
+    sql = sqlite3.connect(of_version_1)
+    assert sql.execute("PRAGMA user_version").fetchone() == (3,)
+    sql.close()
+
+
 def test_migrations_end_at_the_version_that_is_written():
     numbers = [migration.to for migration in database_module.MIGRATIONS]
     assert numbers == sorted(numbers)

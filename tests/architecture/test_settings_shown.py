@@ -21,7 +21,7 @@ settle = "3s"
 person_ttl = "5h"
 journal = ""
 [labels]
-priorities = ["urgent"]
+priorities = ["urgent", "größe 🚧"]
 [worker]
 jobs = 3
 poll = "2s"
@@ -37,6 +37,7 @@ strict = true
 timeout = "9s"
 [repos]
 "acme/shop" = "shop"
+"acme/größe" = "elsewhere"
 [[stage]]
 name = "implement"
 run = "make"

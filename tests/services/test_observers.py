@@ -1,9 +1,16 @@
 """Events go to every observer, with how long things took, and a broken one stops nothing."""
 
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import partial
+
 from msgspec.structs import replace
 
-from dibs.core.events import EventKind
-from dibs.services.backlog import Observers
+from dibs.core.events import Event, EventKind, Step
+from dibs.core.labels import ending_paint
+from dibs.core.lease import Ending, Outcome
+from dibs.services.backlog import Observers, OneStep
+from dibs.services.shown_leases import Showing
 
 from .world import World
 
@@ -55,3 +62,57 @@ def _events(world):
     issue = world.add()
     process.claim(issue)
     return heard.events
+
+
+# In one step
+
+
+def test_what_happens_inside_a_step_is_told_when_it_is_written():
+    heard, told, written = Heard(), [], []
+
+    @contextmanager
+    def together():
+        yield
+        written.append(list(heard.events))
+
+    step = OneStep(together, told.append)
+    observer = step.observer(heard)
+    with step():
+        with step():
+            step.reached(Step.CLAIM_BID)
+            observer.observe(Event(EventKind.CLAIMED))
+        assert (told, heard.events) == ([], [])
+    assert written == [[]]
+    assert (told, [event.kind for event in heard.events]) == (
+        [Step.CLAIM_BID],
+        [EventKind.CLAIMED],
+    )
+
+
+def test_what_is_undone_is_not_told():
+    heard, told = Heard(), []
+    step = OneStep(nullcontext, told.append)
+    with suppress(RuntimeError), step():
+        step.reached(Step.CLAIM_BID)
+        step.observer(heard).observe(Event(EventKind.CLAIMED))
+        raise RuntimeError("the disk is full")
+    assert (told, heard.events) == ([], [])
+    step.reached(Step.CLAIM_GRANTED)
+    assert told == [Step.CLAIM_GRANTED]
+
+
+def test_nobody_sleeps_while_the_database_is_locked():
+    world = World("store", settle=timedelta(seconds=9))
+    process = world.process("worker")
+    claimed = process.claim(world.add())
+    leases = Showing(
+        process.services.adapters.store,
+        process.tracker,
+        world.clock,
+        rules=process.services.rules,
+        one_step=OneStep(nullcontext, lambda _: None),
+    )
+    keeper = process.services.keep(claimed)
+    before = world.clock.now()
+    leases.finish(keeper.lease, Ending(Outcome.RETURNED), partial(ending_paint, world.pipeline))
+    assert world.clock.now() == before

@@ -1,6 +1,7 @@
 """Many issues with their comments, in as few requests as the tracker can do it."""
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.ports.tracker import IssueQuery
 from dibs.services.reading import read_each, walk, walk_threads
@@ -114,3 +115,14 @@ def test_a_tracker_that_is_cheap_to_ask_is_asked_for_each():
     assert (cheap.shortlists, cheap.reads_together) == (False, 1)
     costly = CostlyWorld().tracker.traits
     assert (costly.shortlists, costly.reads_together) == (True, 100)
+
+
+def test_while_it_reads_one_at_a_time_it_is_asked_for_lists_all_the_same():
+    """GitHub's GraphQL budget is spent: it refuses a list, and a hundred readings are no answer."""
+    world = CostlyWorld()
+    issues = [world.add() for _ in range(3)]
+    world.tracker.traits = replace(world.tracker.traits, reads_together=1)
+    wire = world.process().tracker
+    assert refs(walk_threads(wire, IssueQuery(("stage:ready",)))) == issues
+    assert refs(read_each(wire, issues)) == issues
+    assert dict(wire.requests) == {"find_threads": 1, "read_many": 1}

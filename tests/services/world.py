@@ -91,12 +91,12 @@ class Wire:
         return self.__getattr__("apply")(issue, effects, **options)
 
     def read_many(self, issues: Any) -> Any:
-        if self.adapter.traits.reads_together == 1:
+        if not self.adapter.traits.shortlists:
             return OneAtATime.read_many(self, issues)
         return self.__getattr__("read_many")(issues)
 
     def find_threads(self, queries: Any) -> Any:
-        if self.adapter.traits.reads_together == 1:
+        if not self.adapter.traits.shortlists:
             return OneAtATime.find_threads(self, queries)
         return self.__getattr__("find_threads")(queries)
 

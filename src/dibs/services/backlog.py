@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -84,44 +85,55 @@ class Granting:
 
 
 class OneStep:
-    """Makes store and tracker change together, and reports steps once they are written.
+    """Makes store and tracker change together, and reports what happened once it is written.
 
-    A step that is reached inside happened only when the whole is written: it is reported then, and
-    not at all if the whole is undone.
+    A step or an event inside happened only when the whole is written: it is reported then, and not
+    at all if the whole is undone. No observer runs while the database is locked.
     """
 
     def __init__(
         self, together: Callable[[], AbstractContextManager[object]], reached: Reached
     ) -> None:
         self._together, self._reached = together, reached
-        self._open = threading.local()
+        self._thread = threading.local()
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        if self._waiting is not None:  # a part of a step that is open already
+        if self._reports is not None:  # a part of a step that is open already
             yield
             return
-        steps: list[Step] = []
-        self._open.steps = steps
+        reports: list[Callable[[], None]] = []
+        self._thread.reports = reports
         try:
             with self._together():
                 yield
         finally:
-            self._open.steps = None
-        for step in steps:
-            self._reached(step)
+            self._thread.reports = None
+        for report in reports:
+            report()
 
     def reached(self, step: Step) -> None:
-        if self._waiting is None:
-            self._reached(step)
+        self._report(partial(self._reached, step))
+
+    def observer(self, observer: Observer) -> Observer:
+        """The observer, told of events inside a step when the step is written."""
+        return _Later(lambda event: self._report(partial(observer.observe, event)))
+
+    def _report(self, report: Callable[[], None]) -> None:
+        if self._reports is None:
+            report()
         else:
-            self._waiting.append(step)
+            self._reports.append(report)
 
     @property
-    def _waiting(self) -> list[Step] | None:
-        """The steps of this thread that are not written yet; None outside of a step."""
-        steps: list[Step] | None = getattr(self._open, "steps", None)
-        return steps
+    def _reports(self) -> list[Callable[[], None]] | None:
+        """What this thread reports when its step is written; None outside of a step."""
+        reports: list[Callable[[], None]] | None = getattr(self._thread, "reports", None)
+        return reports
+
+
+class _Later(Struct, frozen=True):
+    observe: Callable[[Event], None]
 
 
 class Observers:

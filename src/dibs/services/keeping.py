@@ -266,10 +266,10 @@ class Keeper:
             watchers = list(self._watchers)
         self.over.set()
         held = {"held": self.held_s}
+        for watcher in watchers:  # first: what stops the work waits for no observer
+            watcher(condition.why)
         event = about(EventKind.LEASE_LOST, self._lease, spans=held, why=condition.why)
         self._observer.observe(event)
-        for watcher in watchers:
-            watcher(condition.why)
 
     def give_up(self, why: str) -> None:
         """Stop trusting the lease now."""

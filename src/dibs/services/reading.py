@@ -35,10 +35,11 @@ def walk(tracker: Tracker, query: IssueQuery) -> Iterator[Issue]:
 def read_each(tracker: Tracker, refs: Iterable[IssueRef]) -> Iterator[Thread]:
     """Yield a snapshot of each issue, in the given order. Pages are fetched as needed."""
     named = iter(refs)
-    while page := tuple(islice(named, AT_ONCE if tracker.traits.reads_together > 1 else 1)):
-        if len(page) == 1:
-            yield from _read_unless_gone(tracker, page[0])
-            continue
+    if not tracker.traits.shortlists:
+        for ref in named:
+            yield from _read_unless_gone(tracker, ref)
+        return
+    while page := tuple(islice(named, AT_ONCE)):
         found = tracker.read_many(page)
         for ref in page:
             if ref in found:
@@ -48,10 +49,10 @@ def read_each(tracker: Tracker, refs: Iterable[IssueRef]) -> Iterator[Thread]:
 def walk_threads(tracker: Tracker, *queries: IssueQuery) -> Iterator[Thread]:
     """Yield snapshots of the issues which the queries find, each query up to its limit.
 
-    A tracker with `reads_together` above 1 answers the first pages of all queries in one request,
+    A tracker that shortlists answers the first pages of all queries in one request,
     the second pages in the next. An issue found by two queries comes twice.
     """
-    if tracker.traits.reads_together == 1:
+    if not tracker.traits.shortlists:
         for query in queries:
             yield from read_each(tracker, (issue.ref for issue in walk(tracker, query)))
         return

@@ -86,6 +86,9 @@ class Showing:
         self._rules = rules
         self._reached = reached
         self._one_step = one_step
+        # What is written in one transaction is seen by every reader at once: nothing to wait for.
+        together = one_step is not nullcontext
+        self._settle_s = 0.0 if together else rules.settle.total_seconds()
 
     @property
     def name(self) -> str:
@@ -191,7 +194,7 @@ class Showing:
 
     def _acknowledge(self, record: Record) -> None:
         """Once every reader is sure to see it: our own reply shows it long before."""
-        self._clock.sleep(self._rules.settle.total_seconds())
+        self._clock.sleep(self._settle_s)
         self._store.acknowledge(record)
         self._reached(Step.FINISH_ACKNOWLEDGED)
 
@@ -208,7 +211,7 @@ class Showing:
         The cards say where it stands now, and a reading may hide the newest ones for a while.
         """
         if since is _Done.AND_GONE_ON:
-            self._clock.sleep(self._rules.settle.total_seconds())
+            self._clock.sleep(self._settle_s)
             thread = self._tracker.read(before.issue.ref)
             repair_labels(self._tracker, thread, plan, before)
 

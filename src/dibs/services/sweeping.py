@@ -114,7 +114,7 @@ class Sweeping:
         labels = (self._pipeline.labels.claimed,)
         # Closed ones too: they can be stuck.
         query = IssueQuery(labels, limit=limit, after=after, closed_too=True)
-        if share is None and self._tracker.traits.reads_together > 1:
+        if share is None and self._tracker.traits.shortlists:
             return self._sweep_at_once(query, dry_run=dry_run)
         if not self._granting.keeps_house():
             return SweepReport(0, ())
@@ -169,7 +169,7 @@ class Sweeping:
         }
         left = list(found.issues)
         swept: list[Swept] = []
-        in_order, at_once = 0, AT_ONCE if self._tracker.traits.reads_together > 1 else 0
+        in_order, at_once = 0, AT_ONCE if self._tracker.traits.shortlists else 0
         while left and in_order < share.looks:
             amiss = any(entry.changed for entry in swept)
             count = max(share.looks - in_order, at_once if amiss else 0)

@@ -5,6 +5,7 @@ from one source. Secrets in addresses are left out.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, assert_never
@@ -185,9 +186,13 @@ def as_lines(settings: Settings) -> Iterator[str]:
             yield ""
             yield f"[{key}]" if isinstance(value, dict) else f"[[{key}]]"
             for name, setting in entry.items():
-                yield _line(name if name.isidentifier() else json.dumps(name), setting)
+                yield _line(name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name), setting)
 
 
 def _line(key: str, value: object) -> str:
     # JSON spells strings, numbers, booleans and lists of strings as TOML does
-    return f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
+    return f"# {key} is not set" if value is None else f"{key} = {_text(value)}"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

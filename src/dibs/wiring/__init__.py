@@ -26,7 +26,7 @@ def kind_declared_as(scheme: str, group: str, expected: type[_Kind]) -> _Kind | 
         raise BadConfiguration(f"{scheme!r} is declared twice in {group}, by {owners}")
     try:
         kind = found[0].load()
-    except (ImportError, AttributeError) as flaw:
+    except Exception as flaw:
         raise BadConfiguration(
             f"{scheme!r} is declared in {group} as {found[0].value}, which cannot be loaded: {flaw}"
         ) from flaw

@@ -171,7 +171,9 @@ class Services:
     def observer(self) -> Observer:
         """Everybody who takes events: the journal is one of them."""
         journal, others = self.adapters.journal, self.adapters.observers
-        return Observers((journal, *others)) if others else journal
+        observer = Observers((journal, *others)) if others else journal
+        step = self._one_step
+        return step.observer(observer) if isinstance(step, OneStep) else observer
 
     @property
     def tracker(self) -> Tracker:
@@ -281,8 +283,9 @@ class Services:
 
         return Advancing(self.backlog)
 
-    @cached_property
+    @property
     def sweeping(self) -> Sweeping:
+        """A new one each time: it remembers leases for one thread."""
         from dibs.services.sweeping import Sweeping
 
         return Sweeping(self.backlog, self.claiming)
@@ -719,7 +722,7 @@ def _adapters(
         hints=opened.hints,
         budgeted=opened.budgeted,
         prepare=opened.prepare,
-        one_step=opened.one_step if settings.leases == "auto" else nullcontext,
+        one_step=opened.one_step if store is not None and shown.leases == "auto" else nullcontext,
         close=[*opened.close, *closing],
     )
 
@@ -749,7 +752,7 @@ def _store(
         case _:
             from dibs.wiring.stores import Surroundings, open_store
 
-            around = Surroundings(settings.root, budgeted=opened.budgeted)
+            around = Surroundings(settings.root, settings.github, budgeted=opened.budgeted)
             store = open_store(settings.leases, around)
             opened.budgeted = around.budgeted
             return store, [*around.closing, store.close]

@@ -19,7 +19,9 @@ from msgspec import Struct, field
 from dibs.core.errors import BadConfiguration
 from dibs.core.references import without_secrets
 from dibs.ports.leases import Guarantee, LeaseStore
+from dibs.settings.load import GithubSettings
 from dibs.wiring import kind_declared_as, kinds_declared
+from dibs.wiring.trackers import github_transports
 
 if TYPE_CHECKING:
     from dibs.adapters.sqlite.observations import FileObservations
@@ -49,6 +51,7 @@ class Surroundings(Struct):
 
     root: Path
     """The folder of the settings: relative paths start there, and sightings are kept there."""
+    github: GithubSettings = GithubSettings()
     budgeted: "Budgeted | None" = None
     """Who counts the requests of the tracker, or of the store where the tracker does not count."""
     closing: list[Callable[[], None]] = field(default_factory=list)
@@ -119,7 +122,7 @@ def _git_over_github(place: str, around: Surroundings) -> ClosableStore:
     if isinstance(around.budgeted, Transports):  # the tracker's own
         refs = GithubRefs(repository, around.budgeted.for_repository(repository))
     else:
-        around.budgeted = transports = Transports(os.environ)
+        around.budgeted = transports = github_transports(around.github, os.environ)
         transport = transports.for_repository(repository)
         refs = GithubRefs(repository, transport, transports.close)
     return GitLeases(refs, around.sightings(), SystemClock())

@@ -18,14 +18,16 @@ from msgspec import Struct, field
 from dibs.adapters.system import SystemClock
 from dibs.core.errors import BadConfiguration
 from dibs.core.ids import ServerTime
+from dibs.core.references import without_secrets
 from dibs.wiring import kind_declared_as
 
 if TYPE_CHECKING:
+    from dibs.adapters.github.client import Transports
     from dibs.core.signing import Keyring
     from dibs.ports.leases import Granters, LeaseStore, Pauses
     from dibs.ports.system import Clock, Deliveries, Hints
     from dibs.ports.tracker import Budgeted, Tracker
-    from dibs.settings.load import Settings
+    from dibs.settings.load import GithubSettings, Settings
 
 
 class TrackerRequest(Struct, frozen=True):
@@ -136,9 +138,19 @@ def _open_memory(request: TrackerRequest) -> OpenTracker:
     )
 
 
+def github_transports(github: GithubSettings, environment: Mapping[str, str]) -> Transports:
+    """The clients of GitHub, one for each token, with what `[github]` sets."""
+    from dibs.adapters.github.client import Limits, Transports
+
+    return Transports(
+        environment if not github.api else {**environment, "GITHUB_API_URL": github.api},
+        limits=Limits().shared_by(github.machines) if github.pace else Limits.none(),
+        reply_s=github.timeout.total_seconds(),
+    )
+
+
 def _open_github(request: TrackerRequest) -> OpenTracker:
     """Open one tracker, or one for each repository. Sends nothing to GitHub yet."""
-    from dibs.adapters.github.client import Limits, Transports
     from dibs.adapters.github.control import GithubControl
     from dibs.adapters.github.multi_repository import SeveralRepositories
     from dibs.adapters.github.tracker import GithubTracker
@@ -147,13 +159,8 @@ def _open_github(request: TrackerRequest) -> OpenTracker:
     from dibs.core.labels import label_looks
 
     settings, clock = request.settings, SystemClock()
-    github, environment = settings.github, request.environment
-    transports = Transports(
-        environment if not github.api else {**environment, "GITHUB_API_URL": github.api},
-        clock,
-        limits=Limits().shared_by(github.machines) if github.pace else Limits.none(),
-        reply_s=github.timeout.total_seconds(),
-    )
+    github = settings.github
+    transports = github_transports(github, request.environment)
     looks = label_looks(settings.pipeline)
     trackers: list[GithubTracker] = []
     for name in repositories(request.place):
@@ -227,6 +234,7 @@ def open_tracker(settings: Settings, author: str, keyring: Keyring | None = None
         if not kind.extra:
             raise
         raise BadConfiguration(
-            f"tracker {settings.tracker!r} needs {missing.name}, which is not installed; "
+            f"tracker {without_secrets(settings.tracker)!r} needs {missing.name}, "
+            "which is not installed; "
             f"install dibs with its extra: dibs[{kind.extra}]"
         ) from missing

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from dibs.adapters.git.refs import Names, folder_of
 from dibs.adapters.wrappers.leases import Observations
 from dibs.core.bounded import Bounded
-from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
+from dibs.core.errors import Damaged, NotPermitted, Outage, RateLimited, Unavailable
 from dibs.core.ids import Fence, HolderId, IssueRef, LocalTime, RunId, StageName, later, server_time
 from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation
 from dibs.ports.refs import Move, Refs, SwapRefused
@@ -374,7 +374,10 @@ class Records:
 
         Raises `lost` if the ref has not moved at all, because the move may still be done later.
         """
-        found = self._refs.tips([folder_of(move.ref)]).get(move.ref)
+        try:
+            found = self._refs.tips([folder_of(move.ref)]).get(move.ref)
+        except RateLimited as refusal:  # nobody looked: the move may have been done
+            raise lost or refusal from refusal
         if found == move.to:
             return None
         if lost is not None and found == move.expected:

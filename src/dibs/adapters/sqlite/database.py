@@ -100,6 +100,7 @@ class Database:
                 return
             self._patiently(sql, "BEGIN IMMEDIATE")
             try:
+                self._version(sql)  # another process may have migrated the file since
                 _create(sql, _CLOCK)
                 if not sql.execute(
                     "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
@@ -212,23 +213,27 @@ class Database:
             if mode != "wal":
                 raise Damaged(f"{self.path} cannot keep a write-ahead log (its mode stays {mode})")
             sql.execute("PRAGMA synchronous = NORMAL")
-            version = sql.execute("PRAGMA user_version").fetchone()[0]
-            if version > SCHEMA_VERSION:
-                raise Damaged(
-                    f"{self.path} was written by a later version of dibs "
-                    f"(its schema is {version}, this one knows {SCHEMA_VERSION})"
-                )
-            if 0 < version < SCHEMA_VERSION:
+            if 0 < self._version(sql) < SCHEMA_VERSION:
                 self._migrate(sql)
             on_failure.pop_all()
         return sql
+
+    def _version(self, sql: sqlite3.Connection) -> int:
+        """The file's schema version. Raises Damaged if a later version of dibs wrote the file."""
+        version: int = sql.execute("PRAGMA user_version").fetchone()[0]
+        if not 0 <= version <= SCHEMA_VERSION:
+            raise Damaged(
+                f"{self.path} was written by a later version of dibs "
+                f"(its schema is {version}, this one knows {SCHEMA_VERSION})"
+            )
+        return version
 
     def _migrate(self, sql: sqlite3.Connection) -> None:
         """Bring a file of an earlier version up to date, in one transaction."""
         self._patiently(sql, "BEGIN IMMEDIATE")
         try:
             # read again: another process may have migrated the file since
-            version = sql.execute("PRAGMA user_version").fetchone()[0]
+            version = self._version(sql)
             tables = {row[0] for row in sql.execute("SELECT name FROM sqlite_master")}
             for migration in MIGRATIONS:
                 if migration.to > version and migration.table in tables:
