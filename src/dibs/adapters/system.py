@@ -155,7 +155,7 @@ def _published_home() -> Path | None:
 
 
 # The variables that git sets for its children, and those that change where or how git works.
-_GIT_VARIABLES = re.compile(
+_GIT_VARIABLES = (
     r"GIT_(DIR|WORK_TREE|INDEX_FILE|OBJECT_DIRECTORY|ALTERNATE_OBJECT_DIRECTORIES|COMMON_DIR"
     r"|NAMESPACE|PREFIX|QUARANTINE_PATH|SHALLOW_FILE|GRAFT_FILE|REPLACE_REF_BASE|DEFAULT_HASH"
     r"|TRACE\w*|CURL_VERBOSE|INTERNAL\w*)"
@@ -164,7 +164,9 @@ _GIT_VARIABLES = re.compile(
 
 def without_git_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Drop the variables that would change where or how git works."""
-    return {name: text for name, text in environment.items() if not _GIT_VARIABLES.fullmatch(name)}
+    return {
+        name: text for name, text in environment.items() if not re.fullmatch(_GIT_VARIABLES, name)
+    }
 
 
 @contextlib.contextmanager

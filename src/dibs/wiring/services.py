@@ -798,6 +798,8 @@ def place_of(name: str, settings: Settings) -> str:
 
 
 def _telling_options(place: str) -> str:
+    if "?" not in place:  # urllib costs a start more than most of our modules
+        return ""
     from urllib.parse import parse_qsl, urlencode
 
     options = [
