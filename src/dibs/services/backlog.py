@@ -1,4 +1,8 @@
-"""One value for everything that services share, and whether this process's store may grant."""
+"""What services share: the `Backlog`, and how they ask, write and report through it.
+
+`Granting` tells whether the store of this process may grant. `OneStep` makes store and tracker
+change together where both are in one database. `Observers` hands events to every observer.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +30,16 @@ if TYPE_CHECKING:
 
 
 class GranterLook(Struct, frozen=True):
-    """What follows from who grants, as it was read at one time."""
+    """One read of the granter record, judged for the store of this process."""
 
     objections: tuple[Reason, ...]
-    """Why nothing may be granted by this store; empty if it may."""
+    """Why this store may not grant; empty if it may."""
     floor: Fence
-    """Every fence has to be above it."""
+    """A new grant must have a fence above this one."""
 
 
 class Granting:
-    """One store's view of who grants. The first store that grants anything is appointed by it."""
+    """Whether the store of this process may grant. The first store that grants is appointed."""
 
     def __init__(self, granters: Granters, store: str) -> None:
         self._granters = granters
@@ -43,11 +47,11 @@ class Granting:
 
     @property
     def granter(self) -> Granter | None:
-        """As it was lately: nothing is granted before `refusal_of` has looked again."""
+        """The granter, up to some seconds old. `refusal_of` reads it again after each grant."""
         return self._granters.lately()
 
     def look(self) -> GranterLook:
-        """Read who grants, once for everything that follows from it. Writes nothing."""
+        """Read the granter once, and judge it. Writes nothing."""
         granter = self.granter
         if granter is None:
             return GranterLook((), Fence(0))
@@ -55,14 +59,15 @@ class Granting:
         return GranterLook((against,) if against is not None else (), granter.floor)
 
     def objections(self) -> tuple[Reason, ...]:
-        """Why nothing may be granted here now."""
+        """Why this store may not grant now; empty if it may."""
         return self.look().objections
 
     def refusal_of(self, fence: Fence, *, since: LocalTime | None = None) -> Reason | None:
-        """Why a grant that was just made may not be used. To be asked after every grant.
+        """Why a new grant may not be used; None if it may. Call this after every grant.
 
-        A mover writes first and looks second, so whoever was granted something looks after it was:
-        now, or with something that was read `since` then. If there was no granter, this store is.
+        A mover of leases writes the granter first and then looks for live grants. So a bidder reads
+        the granter after its grant; a read at `since` or later will do. If no store grants yet,
+        this store is appointed.
         """
         granter = self._granters.granter(since=since) or self._granters.appoint(
             Appointed(self.store), instead_of=None
@@ -74,12 +79,12 @@ class Granting:
         return against
 
     def keeps_house(self) -> bool:
-        """Whether this store's word may be used to bring labels back to the truth."""
+        """Whether this store's records may be used to repair labels."""
         granter = self.granter
         return granter is None or keeps_house(granter, self.store)
 
     def insist(self) -> None:
-        """Before this store's word is taken for the truth. Raises GrantedElsewhere."""
+        """Raise GrantedElsewhere if this store's records may not be used to repair labels."""
         if not self.keeps_house():
             raise GrantedElsewhere("; ".join(reason.text for reason in self.objections()))
 
@@ -87,8 +92,8 @@ class Granting:
 class OneStep:
     """Makes store and tracker change together, and reports what happened once it is written.
 
-    A step or an event inside happened only when the whole is written: it is reported then, and not
-    at all if the whole is undone. No observer runs while the database is locked.
+    Steps and events inside are reported after the transaction is written, and not at all if it is
+    undone. So no observer runs while the database is locked.
     """
 
     def __init__(
@@ -116,7 +121,7 @@ class OneStep:
         self._report(partial(self._reached, step))
 
     def observer(self, observer: Observer) -> Observer:
-        """The observer, told of events inside a step when the step is written."""
+        """Wrap the observer: it gets the events of a step after the step is written."""
         return _Later(lambda event: self._report(partial(observer.observe, event)))
 
     def _report(self, report: Callable[[], None]) -> None:
@@ -127,7 +132,7 @@ class OneStep:
 
     @property
     def _reports(self) -> list[Callable[[], None]] | None:
-        """What this thread reports when its step is written; None outside of a step."""
+        """The reports that this thread's open step holds back; None outside of a step."""
         reports: list[Callable[[], None]] | None = getattr(self._thread, "reports", None)
         return reports
 
@@ -176,9 +181,9 @@ class Backlog(Struct, frozen=True):
 
 
 def acquire_patiently(store: LeaseStore, bid: Bid) -> AcquireResult:
-    """Ask once more after a lost reply: the run is the same, so the grant is, too.
+    """Acquire; after a lost reply ask once more. The same run gets the same grant.
 
-    Otherwise the store would keep for a whole ttl what nobody knows to have.
+    Without the second call, a grant whose reply was lost would block the issue for a whole ttl.
     """
     try:
         return store.acquire(bid)

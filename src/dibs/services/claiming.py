@@ -117,7 +117,7 @@ class ClaimOptions(Struct, frozen=True):
 
 
 A_PERSON_MAY_OVERLOOK = reasons_with(lambda meaning: meaning.person)
-"""What keeps workers off need not keep a person off."""
+"""Reasons that stop a worker, but not a person who claims by hand."""
 
 
 class Claiming:
@@ -137,12 +137,13 @@ class Claiming:
         self._one_step = backlog.one_step
 
     def claim(self, issue: IssueRef, stage: Stage | None, options: ClaimOptions) -> ClaimResult:
-        """Try once. `stage` is where the caller saw the issue; None to take it where it is."""
+        """Try once to claim the issue in `stage`; None: in the stage that the issue is in."""
         granter = self._granting.look()
-        if granter.objections:  # what this store says of the issue is nothing
+        if granter.objections:  # another store grants: what this store knows does not count
             return Refused(issue, granter.objections)
         if options.look_first or stage is None:
-            verdict = self._look(issue, options, granter.objections)
+            seen = options.seen or self._tracker.read(issue)
+            verdict = _overlooking(self.look_at(seen, objections=())[1], options)
             if verdict.reasons or verdict.stage is None:
                 return Refused(issue, verdict.reasons)
             if stage is not None and verdict.stage.name != stage.name:
@@ -221,12 +222,6 @@ class Claiming:
     def _judging(self, issue: Issue) -> Pipeline:
         return with_ourselves(self._pipeline, self._tracker, issue)
 
-    def _look(
-        self, issue: IssueRef, options: ClaimOptions, objections: tuple[Reason, ...]
-    ) -> Verdict:
-        _, verdict = self.look_at(options.seen or self._tracker.read(issue), objections)
-        return _overlooking(verdict, options)
-
     def read(self, issue: IssueRef) -> Thread:
         """As a claim reads it before it bids."""
         return self._tracker.read(issue)
@@ -236,8 +231,8 @@ class Claiming:
     ) -> tuple[Thread, Verdict]:
         """Judge a reading, as a claim does before it bids.
 
-        What a vanished holder left half painted is finished first, and then read again.
-        `objections`: why nothing may be granted here, if that was just asked.
+        If a vanished holder left an ending half painted, finish the painting and read again.
+        `objections`: the objections of the granter, if the caller has just read them.
         """
         issue, standing = thread.issue.ref, self._leases.standing(thread)
         if standing.unpainted is not None and thread.complete:

@@ -117,7 +117,7 @@ class Showing:
         return Renewed(result.lease, self._show_beat(result.lease))
 
     def _show_beat(self, lease: Lease) -> Thread | None:
-        """Show the renewal and look at the issue. The store has spoken, so this may fail."""
+        """Show the renewal on the card and read the issue. None if that fails: it is renewed."""
         try:
             if lease.card is None:
                 return self._tracker.read(lease.issue)
@@ -150,10 +150,10 @@ class Showing:
             return Released(replace(record, painted=True))
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
-        """The stage's labels, then the card, then `claimed` off, and the acknowledgement last.
+        """Paint the ending: stage labels, then the card, then take `claimed` off; acknowledge last.
 
-        Painted only while the issue is as it was when the store still said that this is to be done:
-        a sleeper that wakes up here must not undo what came after it.
+        Paint only while the store says that the ending is not painted and the issue is unchanged:
+        a process that slept here must not undo later changes.
         """
         with self._one_step():
             self._roll_forward(record, painter)
@@ -193,22 +193,22 @@ class Showing:
         raise Unavailable(f"{record.lease.issue} changes faster than it can be painted")
 
     def _acknowledge(self, record: Record) -> None:
-        """Once every reader is sure to see it: our own reply shows it long before."""
+        """Acknowledge the ending after the settle time: only then every reader sees the labels."""
         self._clock.sleep(self._settle_s)
         self._store.acknowledge(record)
         self._reached(Step.FINISH_ACKNOWLEDGED)
 
     def _done(self, record: Record) -> _Done | None:
-        """Whether somebody else has painted it, by the store's word."""
+        """Whether another process painted the ending, as the store records it. None: not yet."""
         known = self._store.read(record.lease.issue)
         if known is None or known.lease.run != record.lease.run:
             return _Done.AND_GONE_ON
         return _Done.PAINTED if known.painted else None
 
     def _put_right(self, since: _Done, plan: Callable[[Thread], Painting], before: Thread) -> None:
-        """Where others went on, take back what we painted late; what they painted too may stay.
+        """If a later lease exists, take back the labels that we painted late.
 
-        The cards say where it stands now, and a reading may hide the newest ones for a while.
+        Wait for the settle time first: a read may not show the newest cards yet.
         """
         if since is _Done.AND_GONE_ON:
             self._clock.sleep(self._settle_s)
@@ -216,9 +216,9 @@ class Showing:
             repair_labels(self._tracker, thread, plan, before)
 
     def _card_edit(self, record: Record, thread: Thread) -> tuple[Effect, ...]:
-        """Show the ending on the run's card, if it has one.
+        """The edit that shows the ending on the run's card; empty if the run has no card.
 
-        A reading that lagged may have hidden it from its own holder, who knows it all the same.
+        A read that lags may not show the card: then the lease's own note of the card is used.
         """
         card = self._card_of(thread, record.lease.run) or record.lease.card
         if card is None:

@@ -84,13 +84,13 @@ class Adapters(Struct):
     observers: tuple[Observer, ...] = ()
     """Take the same events as the journal: metrics, notifications, traces."""
     keyring: Keyring | None = None
-    """With what marks are signed and verified; None: they are not."""
+    """The keys that sign and verify marks; None: marks are not signed."""
     hints: Hints | None = None
-    """Where somebody tells that something may have changed; None: nobody does."""
+    """Wake idle workers when the tracker may have changed; None: workers only poll."""
     budgeted: Budgeted | None = None
-    """Whoever knows what is left of the tracker's patience; None: nobody counts."""
+    """Reports the tracker's request budget; None: the tracker has none."""
     prepare: Callable[[], tuple[str, ...]] = tuple
-    """Makes what a backlog needs besides its labels, and says what it made."""
+    """Makes what a backlog needs besides its labels; returns what was made, in words."""
     one_step: Callable[[], AbstractContextManager[object]] = nullcontext
     """Makes tracker and store change together or not at all, where both are in one database."""
     close: list[Callable[[], None]] = field(default_factory=list)
@@ -169,7 +169,7 @@ class Services:
 
     @cached_property
     def observer(self) -> Observer:
-        """Everybody who takes events: the journal is one of them."""
+        """The journal and the other observers, as one."""
         journal, others = self.adapters.journal, self.adapters.observers
         observer = Observers((journal, *others)) if others else journal
         step = self._one_step
@@ -600,8 +600,8 @@ def run_file(directory: Path) -> RunFile | None:
     return found(directory)
 
 
-def impatiently(work: Callable[[], _Answer], seconds: float) -> _Answer:
-    """Its answer, if it comes in time. Raises Unavailable if not."""
+def with_timeout(work: Callable[[], _Answer], seconds: float) -> _Answer:
+    """The answer of `work`. Raises Unavailable if it takes longer than `seconds`."""
     from dibs.hook.guard import in_time
 
     return in_time(work, seconds, SystemClock(), SystemThreads())
@@ -645,9 +645,9 @@ def _sign(adapters: Adapters, keyring: Keyring) -> None:
 
 
 def listening(settings: Settings, *, unsigned: bool) -> Listening:
-    """What hears the tracker's own deliveries for this folder. Needs no access to the tracker.
+    """The service that takes the tracker's webhooks for this folder. Asks the tracker nothing.
 
-    Raises BadConfiguration if there is nothing to verify them with, unless `unsigned` will do.
+    Raises BadConfiguration if no key is set to verify deliveries with, unless `unsigned`.
     """
     from dibs.adapters.system import FileWaker
     from dibs.services.listening import Listening
@@ -673,13 +673,13 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
 
 
 def webhook_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
-    """What deliveries are verified with. Several while one takes the place of another."""
+    """The keys that verify deliveries: several while a new key replaces an old one."""
     told = environment.get(_WEBHOOK_KEYS, "").split(",")
     return tuple(key.strip().encode() for key in told if key.strip())
 
 
 def refuse_unknown(settings: Settings) -> None:
-    """Before anything is made: is there an adapter for what the settings name?"""
+    """Raise BadConfiguration if no adapter has the scheme of `tracker` or `leases`."""
     if tracker_kind(settings.tracker) is None:
         raise _unknown("tracker", settings.tracker, [kind.form for kind in TRACKERS])
     if settings.leases == "auto":
@@ -759,7 +759,7 @@ def _store(
 
 
 def _absent(path: Path) -> bool:
-    """Whether there simply is no such file yet; not whether something is in its way."""
+    """Whether the file does not exist and could be made; False if its folder is no folder."""
     return not path.exists() and (path.parent.is_dir() or not path.parent.exists())
 
 
@@ -768,10 +768,10 @@ _TELLING = ("namespace", "region", "endpoint", "host", "port", "db", "dbname", "
 
 
 def granter_name(settings: Settings) -> str:
-    """How a store is called beside the backlog: so that one store has one name, and two have two.
+    """The name of the configured store in the granter record: one name for each store.
 
-    The tracker's own file is `auto`, however it is spelt. Paths are told from the tracker's file,
-    so that the name holds when the whole folder is moved.
+    The tracker's own file is `auto`, however it is spelt. Other files are named by their path from
+    the tracker's file, so that the name stays when the whole folder is moved.
     """
     scheme, _, place = settings.leases.partition(":")
     tracker, _, tracker_file = settings.tracker.partition(":")

@@ -1,9 +1,9 @@
-"""The refs of a GitHub repository through its API: for whoever has a token and no git at hand.
+"""The refs of a GitHub repository through its API, for machines that have a token and no git.
 
-A ref is created once and refused to everybody else, and moved only forward: of two commits with
-the same parent, one can be moved to. So the parent is what is compared. Several refs cannot be
-moved together: what says that a lease is held is written before the record and removed after it,
-and never trusted without it.
+GitHub creates a ref once, and moves it only forward: of two commits with the same parent, only one
+can be moved to. So the parent is compared. Several refs cannot be moved together: the entry that
+says that a lease is held is written before the record and removed after it, and counts only if the
+record confirms it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -179,7 +179,7 @@ def _check_push(
     pushed_to: tuple[str, str],
 ) -> "Guarded":
     """Ask the tracker about the issues that the pushed commits close, within a time limit."""
-    from dibs.wiring.services import connect, impatiently, pushed_commits
+    from dibs.wiring.services import connect, pushed_commits, with_timeout
 
     remote, address = pushed_to
     updates = parse_updates(refs)
@@ -201,7 +201,7 @@ def _check_push(
         unread = (pushed.unread,) if pushed.unread else ()
         return replace(found, unchecked=(*found.unchecked, *unread))
 
-    return impatiently(look, seconds)
+    return with_timeout(look, seconds)
 
 
 def _describe_pusher(
