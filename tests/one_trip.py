@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.core.errors import DibsError
 from dibs.core.ids import IssueRef, ServerTime
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import (
     Effect,
 )
@@ -41,7 +41,7 @@ class OneTripMemory(MemoryTracker):
             self.traits, in_flight=in_flight, cheap_reads=False, applies=Applies.IN_ONE_REQUEST
         )
 
-    def apply(self, issue: IssueRef, effects: Sequence[Effect], **_: Any) -> Thread:
+    def apply(self, issue: IssueRef, effects: Sequence[Effect], **_: Any) -> Snapshot:
         failure: DibsError | None = None
         for effect in effects:
             try:

@@ -17,7 +17,7 @@ from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import DibsError
 from dibs.core.events import EventKind, Step
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
-from dibs.core.issue import Issue, Thread
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.labels import FlawCode
 from dibs.core.lease import Ending, Outcome, Revocation
 from dibs.core.pipeline import ApprovalGate, LabelNames, Stage
@@ -336,7 +336,7 @@ def test_the_issue_in_the_handlers_page_has_the_keys_a_handler_gets():
         created_at=ServerTime(EPOCH),
         updated_at=ServerTime(EPOCH),
     )
-    given = issue_document(Thread(issue, (), ServerTime(EPOCH)), "ready", 1)
+    given = issue_document(Snapshot(issue, (), ServerTime(EPOCH)), "ready", 1)
     assert list(msgspec.json.decode(shown.text)) == list(given)
 
 

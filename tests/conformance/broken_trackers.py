@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.adapters.wrappers.trackers import PlainTracker
 from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted, Unavailable
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.ports.tracker import Applies
 from dibs.services.effects import apply
 from dibs.testing.clock import FakeClock
@@ -28,9 +28,9 @@ class ReplacesAllLabels(MemoryTracker):
         self._seen = {}
 
     def read(self, issue):
-        thread = super().read(issue)
-        self._seen[issue] = thread.issue.labels
-        return thread
+        snapshot = super().read(issue)
+        self._seen[issue] = snapshot.issue.labels
+        return snapshot
 
     def edit_labels(self, issue, *, add=(), remove=()):
         labels = (self._seen.get(issue, frozenset()) | set(add)) - set(remove)
@@ -40,18 +40,18 @@ class ReplacesAllLabels(MemoryTracker):
 
 class ShowsTheLastPageOnly(MemoryTracker):
     def read(self, issue):
-        thread = super().read(issue)
-        return Thread(thread.issue, thread.comments[-3:], thread.now)
+        snapshot = super().read(issue)
+        return Snapshot(snapshot.issue, snapshot.comments[-3:], snapshot.now)
 
 
 class RestampsEditedComments(MemoryTracker):
     def edit_comment(self, issue, comment, body):
         super().edit_comment(issue, comment, body)
-        thread = self._comments[issue]
-        place = next(place for place, known in enumerate(thread) if known.id == comment)
-        old = thread[place]
-        thread[place] = type(old)(old.id, old.body, self._now(), self._now(), old.author)
-        return thread[place]
+        snapshot = self._comments[issue]
+        place = next(place for place, known in enumerate(snapshot) if known.id == comment)
+        old = snapshot[place]
+        snapshot[place] = type(old)(old.id, old.body, self._now(), self._now(), old.author)
+        return snapshot[place]
 
 
 class FindsClosedIssues(MemoryTracker):
@@ -138,15 +138,15 @@ class NumbersWithinTheIssue(MemoryTracker):
     def comment(self, issue, body, **told):
         posted = super().comment(issue, body, **told)
         with self._lock:
-            thread = self._comments[issue]
-            thread[-1] = replace(posted, id=len(thread))
-            return thread[-1]
+            snapshot = self._comments[issue]
+            snapshot[-1] = replace(posted, id=len(snapshot))
+            return snapshot[-1]
 
 
 class ListsTheNewestFirst(MemoryTracker):
     def read(self, issue):
-        thread = super().read(issue)
-        return replace(thread, comments=thread.comments[::-1])
+        snapshot = super().read(issue)
+        return replace(snapshot, comments=snapshot.comments[::-1])
 
 
 class ForgivesMissingComments(MemoryTracker):
@@ -161,12 +161,12 @@ class StripsHtmlComments(MemoryTracker):
     """Shows bodies as people see them."""
 
     def read(self, issue):
-        thread = super().read(issue)
+        snapshot = super().read(issue)
         shown = (
             replace(comment, body=re.sub(r"<!--.*?-->", "", comment.body))
-            for comment in thread.comments
+            for comment in snapshot.comments
         )
-        return replace(thread, comments=tuple(shown))
+        return replace(snapshot, comments=tuple(shown))
 
 
 class TwoServers(MemoryTracker):
@@ -275,12 +275,14 @@ class ReadsManyButNotAll(ReadingMemory):
     """A page of comments each, and that is said to be all."""
 
     def read_many(self, issues):
-        return {issue: _first_page(thread) for issue, thread in super().read_many(issues).items()}
+        return {
+            issue: _first_page(snapshot) for issue, snapshot in super().read_many(issues).items()
+        }
 
 
-def _first_page(thread):
-    page = thread.comments[:100]
-    return Thread(replace(thread.issue, comment_count=len(page)), page, thread.now)
+def _first_page(snapshot):
+    page = snapshot.comments[:100]
+    return Snapshot(replace(snapshot.issue, comment_count=len(page)), page, snapshot.now)
 
 
 class ReadsManyTwice(ReadingMemory):
@@ -295,8 +297,10 @@ class ReadsManyTwice(ReadingMemory):
 class TakesAnyOfTheLabels(ReadingMemory):
     """Several labels are one or the other, as in a search box."""
 
-    def find_threads(self, queries):
-        return super().find_threads([replace(query, labels=query.labels[:1]) for query in queries])
+    def find_snapshots(self, queries):
+        return super().find_snapshots(
+            [replace(query, labels=query.labels[:1]) for query in queries]
+        )
 
 
 # With surroundings of their own

@@ -130,9 +130,9 @@ WRONG = [
     (broken.BatchNeverLooks, MemoryTrackerHarness, "a_batch_that_saw_an_older_issue_does_nothing"),
     (broken.TripTellsWhatWas, MemoryTrackerHarness, "a_trip_returns_the_state_after"),
     (broken.TripSwallowsFailures, MemoryTrackerHarness, "a_trip_tells_what_failed"),
-    (broken.ReadsManyButNotAll, MemoryTrackerHarness, "many_threads_are_read_as_each_alone"),
-    (broken.ReadsManyTwice, MemoryTrackerHarness, "many_threads_are_read_as_each_alone"),
-    (broken.TakesAnyOfTheLabels, MemoryTrackerHarness, "threads_are_found_as_issues_are"),
+    (broken.ReadsManyButNotAll, MemoryTrackerHarness, "many_snapshots_are_read_as_each_alone"),
+    (broken.ReadsManyTwice, MemoryTrackerHarness, "many_snapshots_are_read_as_each_alone"),
+    (broken.TakesAnyOfTheLabels, MemoryTrackerHarness, "snapshots_are_found_as_issues_are"),
     (broken.BelievesEverybody, MemoryTrackerHarness, "strangers_are_told_from_writers"),
     (broken.LeaksItsLibrarysError, broken.CuttableHarness, "an_outage_is_told_as_one"),
 ]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
 from dibs.core.fold import FoldRules, PostedCard, PostedRevoke, RevokeMark
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName, server_time
-from dibs.core.issue import Comment, Issue, Thread
+from dibs.core.issue import Comment, Issue, Snapshot
 from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation, Try
 
 START = server_time(datetime(2026, 5, 1, 12, 0, tzinfo=UTC))
@@ -144,7 +144,7 @@ def make_issue(
     )
 
 
-def make_thread(
+def make_snapshot(
     comments: Iterable[Comment] = (),
     *,
     now: float = 0,
@@ -152,10 +152,10 @@ def make_thread(
     open: bool = True,  # noqa: A002
     updated: float = 0,
     ref: IssueRef = REF,
-) -> Thread:
+) -> Snapshot:
     found = tuple(comments)
     issue = make_issue(labels, open=open, count=len(found), updated=updated, ref=ref)
-    return Thread(issue, found, at(now))
+    return Snapshot(issue, found, at(now))
 
 
 def make_lease(

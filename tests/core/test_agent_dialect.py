@@ -35,7 +35,7 @@ from dibs.core.ids import HolderId, RunId, StageName
 from dibs.core.lease import Ending, Outcome, Revocation
 from dibs.core.signing import Signed, believed, parse_keyring, sign, verify
 
-from .builders import REF, RULES, RUNS, WILD, at, make_card, make_comment, make_thread, s
+from .builders import REF, RULES, RUNS, WILD, at, make_card, make_comment, make_snapshot, s
 
 TS = "2026-05-01T19:42:33Z"
 FIRING = "20260501-194217-643a"
@@ -220,9 +220,9 @@ def test_what_ours_says_in_this_dialect_is_shown_as_it_was_meant():
 # The fold, with both on one issue
 
 
-def thread_of(*bodies, now=100.0):
+def snapshot_of(*bodies, now=100.0):
     comments = [make_comment(body, place, 10.0 * place) for place, body in enumerate(bodies, 1)]
-    return make_thread(comments, now=now)
+    return make_snapshot(comments, now=now)
 
 
 def spelt(card, **fields):
@@ -230,27 +230,27 @@ def spelt(card, **fields):
 
 
 def test_cards_of_both_dialects_are_folded_as_one_list():
-    thread = thread_of(
+    snapshot = snapshot_of(
         spelt(make_card("a", "conceded", prev=30)),
         spelt(make_card("b", ttl=600), holder=LUCIUS),
         render_card(make_card("c", ttl=600)),
     )
-    folded = fold(read_marks(thread.comments, RULES), RULES)
+    folded = fold(read_marks(snapshot.comments, RULES), RULES)
     assert (folded.current.card.run, folded.current.card.holder) == ("b", LUCIUS)
 
 
 def test_a_claim_of_theirs_is_foreign_and_ours_is_not():
-    thread = thread_of(OLD_CLAIM, spelt(make_card("b", ttl=600), holder=LUCIUS))
-    (foreign,) = foreign_claims(thread.comments, now=thread.now, ttl=timedelta(hours=4))
+    snapshot = snapshot_of(OLD_CLAIM, spelt(make_card("b", ttl=600), holder=LUCIUS))
+    (foreign,) = foreign_claims(snapshot.comments, now=snapshot.now, ttl=timedelta(hours=4))
     assert foreign.comment == 1
-    (posted,) = read_marks(thread.comments, RULES).cards
+    (posted,) = read_marks(snapshot.comments, RULES).cards
     assert posted.card.run == "b"
 
 
 def test_a_sweep_of_theirs_is_a_revoke_and_leaves_the_holder_the_time_to_stop():
     held = spelt(make_card("b", "held", ttl=600, prev=610), holder=LUCIUS)
-    thread = thread_of(held, OLD_RELEASE, now=30.0)
-    record = standing_on_comments(thread, RULES).record
+    snapshot = snapshot_of(held, OLD_RELEASE, now=30.0)
+    record = standing_on_comments(snapshot, RULES).record
     assert record.live, "nobody of ours takes it before its holder could have heard"
     assert record.revocation == Revocation(RunId("b"), "20260502-030000-cleanup", "stale-swept")
     assert record.lease.expires_at == at(10 + 600)
@@ -263,20 +263,20 @@ def test_a_sweep_of_theirs_is_a_revoke_and_leaves_the_holder_the_time_to_stop():
 )
 def test_a_release_of_another_key_is_not_about_us(release):
     held = spelt(make_card("b", "held", ttl=600, prev=610), holder=LUCIUS)
-    record = standing_on_comments(thread_of(held, release, now=30.0), RULES).record
+    record = standing_on_comments(snapshot_of(held, release, now=30.0), RULES).record
     assert record.revocation is None
 
 
 def test_a_strangers_release_takes_nothing_away():
     held = spelt(make_card("b", "held", ttl=600, prev=610), holder=LUCIUS)
     comments = [make_comment(held, 1, 10), make_comment(OLD_RELEASE, 2, 20, by_writer=False)]
-    record = standing_on_comments(make_thread(comments, now=30), RULES).record
+    record = standing_on_comments(make_snapshot(comments, now=30), RULES).record
     assert record.revocation is None
 
 
 def test_a_release_before_the_card_is_of_an_earlier_claim():
     held = spelt(make_card("b", "held", ttl=600, prev=620), holder=LUCIUS)
-    record = standing_on_comments(thread_of(OLD_RELEASE, held, now=30.0), RULES).record
+    record = standing_on_comments(snapshot_of(OLD_RELEASE, held, now=30.0), RULES).record
     assert record.revocation is None
     assert others_release(held) is None
 
@@ -305,5 +305,5 @@ def test_a_card_that_was_altered_in_this_dialect_is_not_signed_any_more():
 
 
 def test_a_card_may_not_ask_for_more_than_the_maximum_in_this_dialect_either():
-    thread = thread_of(spelt(make_card("b", ttl=600)))
-    assert read_marks(thread.comments, FoldRules(max_ttl=s(599))).cards == ()
+    snapshot = snapshot_of(spelt(make_card("b", ttl=600)))
+    assert read_marks(snapshot.comments, FoldRules(max_ttl=s(599))).cards == ()

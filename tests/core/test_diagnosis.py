@@ -17,7 +17,7 @@ from dibs.core.labels import (
 from dibs.core.lease import Standing
 from dibs.core.presets import STAGES
 
-from .builders import REF, at, bid, edited, make_comment, make_record, make_thread
+from .builders import REF, at, bid, edited, make_comment, make_record, make_snapshot
 
 FREE = Standing(None)
 ALMOST = "<!-- claim run=a ttl=soon -->"
@@ -30,8 +30,8 @@ CODES = FlawCode
 
 
 def flaws_of(labels, standing=FREE, *, now=LONG_AGO, open=True, comments=(), updated=0):  # noqa: A002
-    thread = make_thread(comments, now=now, labels=labels, open=open, updated=updated)
-    return diagnose(thread, standing, STAGES)
+    snapshot = make_snapshot(comments, now=now, labels=labels, open=open, updated=updated)
+    return diagnose(snapshot, standing, STAGES)
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,12 @@ def test_a_claimed_label_without_a_card_is_given_a_full_ttl_before_it_is_taken_o
 @pytest.mark.parametrize("missing", ["pages", "comments"])
 def test_an_incomplete_list_mends_nothing(missing):
     """A reader that saw only some of the comments has no verdict: the live card may be missing."""
-    thread = make_thread(now=LONG_AGO, labels=["stage:ready", "stage:processing", "claimed"])
+    snapshot = make_snapshot(now=LONG_AGO, labels=["stage:ready", "stage:processing", "claimed"])
     if missing == "pages":
-        thread = replace(thread, all_pages=False)
+        snapshot = replace(snapshot, all_pages=False)
     else:
-        thread = replace(thread, issue=replace(thread.issue, comment_count=3))
-    assert all(flaw.repair == () for flaw in diagnose(thread, FREE, STAGES))
+        snapshot = replace(snapshot, issue=replace(snapshot.issue, comment_count=3))
+    assert all(flaw.repair == () for flaw in diagnose(snapshot, FREE, STAGES))
 
 
 def test_a_stage_that_came_back_after_the_painting_was_finished_is_left_to_a_person():

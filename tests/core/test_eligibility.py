@@ -20,12 +20,12 @@ from dibs.core.eligibility import (
 )
 from dibs.core.granter import Appointed, objection
 from dibs.core.ids import IssueRef, ServerTime
-from dibs.core.issue import Comment, Person, Pull, Thread
+from dibs.core.issue import Comment, Person, Pull, Snapshot
 from dibs.core.lease import Standing
 from dibs.core.pipeline import People, Pipeline
 from dibs.core.presets import AGENT, STAGES
 
-from .builders import at, bid, make_comment, make_issue, make_record, make_thread, make_try, s
+from .builders import at, bid, make_comment, make_issue, make_record, make_snapshot, make_try, s
 
 LIMITED = Pipeline(
     (replace(STAGES.stages[0], wip=2, attempts=3), *STAGES.stages[1:]), blockers=STAGES.blockers
@@ -54,17 +54,17 @@ class Case(Struct):
     pulls: tuple[Pull, ...] = ()
     comments: tuple[Comment, ...] = ()
 
-    def thread(self) -> Thread:
-        thread = make_thread(
+    def snapshot(self) -> Snapshot:
+        snapshot = make_snapshot(
             self.comments, now=self.now, labels=self.labels, open=self.open, updated=self.updated
         )
         issue = replace(
-            thread.issue,
+            snapshot.issue,
             comment_count=len(self.comments) + self.missing,
             assignees=self.assignees,
             pulls=self.pulls,
         )
-        return replace(thread, issue=issue)
+        return replace(snapshot, issue=issue)
 
 
 def held(as_of: float) -> Standing:
@@ -153,7 +153,7 @@ CASES = [
 
 
 def verdict_of(case: Case) -> Verdict:
-    return judge(case.thread(), case.standing, LIMITED, case.around)
+    return judge(case.snapshot(), case.standing, LIMITED, case.around)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.code for case in CASES])
@@ -191,11 +191,11 @@ def test_every_reason_the_core_can_give_has_a_row():
 def test_what_cannot_be_undone_is_claimed_only_where_the_store_protects_it():
     first, *rest = LIMITED.stages
     pipeline = replace(LIMITED, stages=(replace(first, irreversible=True), *rest))
-    thread = Case(CODES.UNPROTECTED, labels=[first.label]).thread()
-    (reason,) = judge(thread, FREE, pipeline, Surroundings(protected=False)).reasons
+    snapshot = Case(CODES.UNPROTECTED, labels=[first.label]).snapshot()
+    (reason,) = judge(snapshot, FREE, pipeline, Surroundings(protected=False)).reasons
     assert reason.code is CODES.UNPROTECTED
     assert first.name in reason.text
-    assert judge(thread, FREE, pipeline, Surroundings(protected=True)).eligible
+    assert judge(snapshot, FREE, pipeline, Surroundings(protected=True)).eligible
 
 
 PEOPLE = [CODES.ASSIGNED, CODES.PULL_OPEN, CODES.FOREIGN_CLAIM]
@@ -206,7 +206,7 @@ def test_each_way_of_being_somebodys_can_be_turned_off_by_itself(case):
     switch = dict(zip(PEOPLE, ("assignees", "pulls", "markers"), strict=True))[case.code]
     for name in ("assignees", "pulls", "markers"):
         pipeline = replace(LIMITED, people=People(**{name: False}))
-        verdict = judge(case.thread(), FREE, pipeline, NO_PAUSE)
+        verdict = judge(case.snapshot(), FREE, pipeline, NO_PAUSE)
         assert verdict.eligible is (name == switch)
 
 
@@ -217,9 +217,9 @@ def test_what_the_fleets_own_accounts_do_keeps_nobody_off():
         pulls=(Pull(IssueRef("acme/shop", "31"), Person("FLEET-bot")),),
     )
     ours = replace(LIMITED, people=People(fleet=frozenset({"fleet-bot", "Ann"})))
-    assert judge(case.thread(), FREE, ours, NO_PAUSE).eligible
+    assert judge(case.snapshot(), FREE, ours, NO_PAUSE).eligible
     some = replace(LIMITED, people=People(fleet=frozenset({"fleet-bot"})))
-    (reason,) = judge(case.thread(), FREE, some, NO_PAUSE).reasons
+    (reason,) = judge(case.snapshot(), FREE, some, NO_PAUSE).reasons
     assert (reason.code, "ann" in reason.text) == (CODES.ASSIGNED, True)
     assert "Fleet-Bot" not in reason.text
 
@@ -239,13 +239,13 @@ def test_a_later_assignment_stops_nothing_that_runs():
     """People pause or revoke for that."""
     for case in CASES:
         if case.code in PEOPLE:
-            assert vetoed(case.thread().issue, LIMITED) is None
+            assert vetoed(case.snapshot().issue, LIMITED) is None
 
 
 def test_a_scan_that_has_only_the_fields_sees_assignees_and_pulls():
     for case in CASES:
         if case.code in (CODES.ASSIGNED, CODES.PULL_OPEN):
-            (reason,) = judge_picture(case.thread().issue, LIMITED).reasons
+            (reason,) = judge_picture(case.snapshot().issue, LIMITED).reasons
             assert reason.code is case.code
 
 
@@ -278,7 +278,7 @@ def test_a_reason_that_lifts_by_itself_is_gone_at_the_moment_it_named(case):
     ],
 )
 def test_an_eligible_issue_has_a_stage_and_no_reason(labels, standing, around):
-    verdict = judge(make_thread(now=100, labels=labels), standing, LIMITED, around)
+    verdict = judge(make_snapshot(now=100, labels=labels), standing, LIMITED, around)
     assert verdict.eligible
     assert verdict.reasons == ()
     assert verdict.stage.label in labels
@@ -286,26 +286,26 @@ def test_an_eligible_issue_has_a_stage_and_no_reason(labels, standing, around):
 
 def test_a_claim_label_without_a_card_counts_as_abandoned_one_ttl_after_the_last_change():
     for now, eligible in ((649, False), (650, True)):
-        thread = make_thread(now=now, labels=["stage:ready", "claimed"], updated=50)
-        assert judge(thread, FREE, LIMITED, NO_PAUSE).eligible is eligible
+        snapshot = make_snapshot(now=now, labels=["stage:ready", "claimed"], updated=50)
+        assert judge(snapshot, FREE, LIMITED, NO_PAUSE).eligible is eligible
 
 
 def test_a_claim_label_without_a_stage_is_given_a_ttl_too():
-    verdict = judge(make_thread(now=1, labels=["claimed"]), FREE, LIMITED, NO_PAUSE)
+    verdict = judge(make_snapshot(now=1, labels=["claimed"]), FREE, LIMITED, NO_PAUSE)
     assert {reason.code for reason in verdict.reasons} == {CODES.NO_STAGE, CODES.CLAIM_LABEL_ONLY}
 
 
 def test_every_reason_that_holds_is_told():
-    thread = make_thread(
+    snapshot = make_snapshot(
         [bid("a", 1, 0)],
         now=100,
         labels=["stage:review", "paused", "parked", "do-not-pickup", "claimed"],
         open=False,
     )
-    thread = replace(thread, all_pages=False)
+    snapshot = replace(snapshot, all_pages=False)
     tries = tuple(make_try(stage="review") for _ in range(3))
     around = Surroundings((FLEET, HERE, ELSEWHERE), in_flight=5)
-    verdict = judge(thread, replace(held(100), tries=tries), LIMITED, around)
+    verdict = judge(snapshot, replace(held(100), tries=tries), LIMITED, around)
     assert {reason.code for reason in verdict.reasons} == {
         *(CODES.FLEET_PAUSED, CODES.REPOSITORY_PAUSED, CODES.CLOSED, CODES.GATE_SHUT),
         *(CODES.PAUSED, CODES.PARKED, CODES.BLOCKED, CODES.UNREADABLE),
@@ -323,23 +323,25 @@ def test_the_same_reason_may_stand_twice():
 
 
 def test_a_list_that_lacks_a_page_is_not_called_whole():
-    thread = replace(make_thread([bid("a", 1, 0)], now=1, labels=["stage:ready"]), all_pages=False)
+    snapshot = replace(
+        make_snapshot([bid("a", 1, 0)], now=1, labels=["stage:ready"]), all_pages=False
+    )
     (reason,) = [
         reason
-        for reason in judge(thread, FREE, LIMITED, NO_PAUSE).reasons
+        for reason in judge(snapshot, FREE, LIMITED, NO_PAUSE).reasons
         if reason.code is CODES.UNREADABLE
     ]
     assert "1 of 1" not in reason.text
 
 
 def test_one_who_was_just_granted_the_lease_is_not_told_that_it_is_held():
-    thread = make_thread(now=100, labels=["stage:ready", "claimed"])
-    assert judge_claimable(thread, (), LIMITED, NO_PAUSE).eligible
-    closed = make_thread(now=100, labels=["stage:ready"], open=False)
+    snapshot = make_snapshot(now=100, labels=["stage:ready", "claimed"])
+    assert judge_claimable(snapshot, (), LIMITED, NO_PAUSE).eligible
+    closed = make_snapshot(now=100, labels=["stage:ready"], open=False)
     shut = judge_claimable(closed, (), LIMITED, NO_PAUSE)
     assert [reason.code for reason in shut.reasons] == [CODES.CLOSED]
     tries = (make_try(ended=90),)
-    resting = judge_claimable(thread, tries, LIMITED, NO_PAUSE)
+    resting = judge_claimable(snapshot, tries, LIMITED, NO_PAUSE)
     assert [reason.code for reason in resting.reasons] == [CODES.BACKING_OFF]
     assert resting.failed_attempts == 1
 
@@ -373,11 +375,11 @@ AROUND = st.builds(
 
 @given(ANY_LABELS, STANDINGS, AROUND, st.booleans())
 def test_a_verdict_is_consistent_whatever_stands_around_it(labels, standing, around, is_open):
-    thread = make_thread(now=100, labels=labels, open=is_open)
-    verdict = judge(thread, standing, LIMITED, around)
-    claimable = judge_claimable(thread, standing.tries, LIMITED, around)
+    snapshot = make_snapshot(now=100, labels=labels, open=is_open)
+    verdict = judge(snapshot, standing, LIMITED, around)
+    claimable = judge_claimable(snapshot, standing.tries, LIMITED, around)
     assert verdict.eligible is (verdict.stage is not None and not verdict.reasons)
-    assert set(judge_picture(thread.issue, LIMITED).reasons) <= set(claimable.reasons)
+    assert set(judge_picture(snapshot.issue, LIMITED).reasons) <= set(claimable.reasons)
     assert set(claimable.reasons) <= set(verdict.reasons)
     assert (standing.live is None) is (CODES.HELD not in {r.code for r in verdict.reasons})
     for reason in verdict.reasons:
@@ -385,19 +387,19 @@ def test_a_verdict_is_consistent_whatever_stands_around_it(labels, standing, aro
         assert reason.remedy
         assert "revoke" not in reason.remedy
         assert "--force" not in reason.remedy
-        assert reason.until is None or reason.until > thread.now
+        assert reason.until is None or reason.until > snapshot.now
 
 
 @given(ANY_LABELS, STANDINGS, AROUND)
 def test_no_issue_is_eligible_while_somebody_holds_it_or_a_person_said_stop(
     labels, standing, around
 ):
-    thread = make_thread(now=100, labels=labels)
-    if judge(thread, standing, LIMITED, around).eligible:
+    snapshot = make_snapshot(now=100, labels=labels)
+    if judge(snapshot, standing, LIMITED, around).eligible:
         assert standing.live is None
         assert standing.unpainted is None
         assert not labels & LIMITED.vetoes
-        assert vetoed(thread.issue, LIMITED) is None
+        assert vetoed(snapshot.issue, LIMITED) is None
 
 
 @pytest.mark.parametrize(
@@ -421,9 +423,9 @@ def test_running_work_is_stopped_by_what_a_person_does_to_the_issue(labels, is_o
 
 
 def test_a_pause_of_another_repository_is_none_of_ours():
-    thread = make_thread(now=1, labels=["stage:ready"], ref=IssueRef("acme/other", "1"))
+    snapshot = make_snapshot(now=1, labels=["stage:ready"], ref=IssueRef("acme/other", "1"))
     around = Surroundings((HERE, ELSEWHERE))
-    assert [reason.code for reason in judge(thread, FREE, LIMITED, around).reasons] == [
+    assert [reason.code for reason in judge(snapshot, FREE, LIMITED, around).reasons] == [
         CODES.REPOSITORY_PAUSED
     ]
 

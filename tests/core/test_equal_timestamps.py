@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dibs.core.fold import FoldRules, LostTo, Won, fold, prove, read_marks
 from dibs.core.ids import RunId
 
-from .builders import bid, edited, make_thread
+from .builders import bid, edited, make_snapshot
 
 RULES = FoldRules(max_ttl=timedelta(minutes=1))
 
@@ -16,8 +16,8 @@ RULES = FoldRules(max_ttl=timedelta(minutes=1))
 @given(st.permutations(range(1, 8)), st.integers(0, 3))
 def test_of_all_bids_in_one_second_the_lowest_id_wins_however_they_are_listed(ids, now):
     comments = [bid(f"r{number}", number, 0) for number in ids]
-    thread = make_thread(comments, now=now)
-    verdicts = {number: prove(thread, RunId(f"r{number}"), RULES) for number in ids}
+    snapshot = make_snapshot(comments, now=now)
+    verdicts = {number: prove(snapshot, RunId(f"r{number}"), RULES) for number in ids}
     assert isinstance(verdicts.pop(1), Won)
     assert {type(verdict) for verdict in verdicts.values()} == {LostTo}
     assert {verdict.record.lease.run for verdict in verdicts.values()} == {"r1"}
@@ -29,11 +29,11 @@ def test_with_few_distinct_seconds_at_most_one_of_many_bids_is_in_force(seconds,
     comments = [bid(f"r{n}", n, second, ttl=2) for n, second in enumerate(sorted(seconds), 1)]
     dice.shuffle(comments)
     now = max(seconds)
-    thread = make_thread(comments, now=now)
+    snapshot = make_snapshot(comments, now=now)
     won = [
         number
         for number in range(1, len(comments) + 1)
-        if isinstance(prove(thread, RunId(f"r{number}"), RULES), Won)
+        if isinstance(prove(snapshot, RunId(f"r{number}"), RULES), Won)
     ]
     assert len(won) <= 1
     assert won == [] or won[0] == fold(read_marks(comments, RULES), RULES).current.id
@@ -43,5 +43,5 @@ def test_a_bid_in_the_very_second_of_a_release_comes_after_it_and_counts():
     """The tie is decided for the newcomer on purpose: the holder had let go by then."""
     released = edited("old", "released", 1, 0, prev=20, updated=5)
     newcomer = bid("new", 2, 5)
-    thread = make_thread([newcomer, released], now=5)
-    assert isinstance(prove(thread, RunId("new"), RULES), Won)
+    snapshot = make_snapshot([newcomer, released], now=5)
+    assert isinstance(prove(snapshot, RunId("new"), RULES), Won)

@@ -43,7 +43,7 @@ from .builders import (
     make_card,
     make_comment,
     make_lease,
-    make_thread,
+    make_snapshot,
     posted,
     posted_revoke,
     revoke,
@@ -64,8 +64,8 @@ def current_run(*comments, rules=RULES):
 
 
 def standing(*comments, now, labels=("stage:ready", "claimed"), rules=RULES, apart_from=None):
-    thread = make_thread(comments, now=now, labels=labels)
-    return standing_on_comments(thread, rules, apart_from=apart_from)
+    snapshot = make_snapshot(comments, now=now, labels=labels)
+    return standing_on_comments(snapshot, rules, apart_from=apart_from)
 
 
 # Section 3: the expiry of one card, a row per branch; ttl 20
@@ -932,8 +932,8 @@ class World:
     runs: int = 0
     orphans: list[tuple[int, Card]] = field(default_factory=list)
 
-    def thread(self):
-        return make_thread(self.comments, now=self.now, labels=["stage:ready", "claimed"])
+    def snapshot(self):
+        return make_snapshot(self.comments, now=self.now, labels=["stage:ready", "claimed"])
 
     def own(self, worker):
         return self.comments[worker.card - 1]
@@ -963,7 +963,7 @@ class World:
             worker.run, worker.phase = f"run{self.runs}", "bidding"
             worker.sent = (make_card(worker.run, ttl=self.ttl), self.now)
         elif worker.phase == "bidding":
-            won = isinstance(prove(self.thread(), worker.run, RULES), Won)
+            won = isinstance(prove(self.snapshot(), worker.run, RULES), Won)
             if won and not self.finished():
                 worker.phase = "confirming"
                 self.edit(worker, CardState.HELD)

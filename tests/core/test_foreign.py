@@ -15,7 +15,7 @@ from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.fold import FoldRules, standing_on_comments
 from dibs.core.foreign import ForeignClaim, foreign_claims
 
-from .builders import SIGNS, WILD, at, make_comment, make_thread, s
+from .builders import SIGNS, WILD, at, make_comment, make_snapshot, s
 
 FOUR_HOURS = timedelta(hours=4)
 LATE = 4 * 3600.0
@@ -173,8 +173,8 @@ def test_the_founding_seeds_claim_comment_is_a_bid_of_the_fold_and_no_marker():
     card = parse_mark(body)
     assert isinstance(card, Card)
     assert (card.state, card.ttl) == (CardState.BID, s(600))
-    thread = make_thread([make_comment(body, 5, 10)], now=100)
-    assert standing_on_comments(thread, FoldRules()).bidding_until == at(610)
+    snapshot = make_snapshot([make_comment(body, 5, 10)], now=100)
+    assert standing_on_comments(snapshot, FoldRules()).bidding_until == at(610)
     assert found(body) == ()
 
 

@@ -9,7 +9,7 @@ from dibs.core.agent_dialect import firing_holder
 from dibs.core.fold import standing_on_comments
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId
-from dibs.core.issue import Person, Thread
+from dibs.core.issue import Person, Snapshot
 from dibs.core.pipeline import People
 from dibs.core.presets import STAGES
 from dibs.hook.rules import Pusher, judge_push
@@ -27,9 +27,9 @@ STRANGER = Pusher()
 
 def judged(comments=(), pusher=STRANGER, *, pulls=(), pipeline=STAGES, labels=(), now=50, grace=0):
     issue = make_issue(["stage:ready", *labels], count=len(comments))
-    thread = Thread(issue, tuple(comments), at(now))
-    standing = standing_on_comments(thread, RULES)
-    return judge_push(thread, standing, pulls, pipeline, timedelta(seconds=grace), pusher)
+    snapshot = Snapshot(issue, tuple(comments), at(now))
+    standing = standing_on_comments(snapshot, RULES)
+    return judge_push(snapshot, standing, pulls, pipeline, timedelta(seconds=grace), pusher)
 
 
 def codes(result):

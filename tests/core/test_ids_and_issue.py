@@ -20,10 +20,10 @@ from dibs.core.ids import (
     local_after,
     server_time,
 )
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.references import parse_reference
 
-from .builders import REF, at, bid, make_issue, make_thread, s
+from .builders import REF, at, bid, make_issue, make_snapshot, s
 
 
 @given(st.datetimes(), st.integers(-14 * 60, 14 * 60))
@@ -109,8 +109,8 @@ def test_references_are_ordered_hashable_and_fixed():
 )
 def test_a_thread_is_complete_only_if_nothing_can_be_missing(listed, counted, all_pages, complete):
     comments = tuple(bid("a", number, number) for number in range(1, listed + 1))
-    thread = Thread(make_issue(count=counted), comments, at(9), all_pages=all_pages)
-    assert thread.complete is complete
+    snapshot = Snapshot(make_issue(count=counted), comments, at(9), all_pages=all_pages)
+    assert snapshot.complete is complete
 
 
 def test_an_issue_a_comment_and_a_draft_have_modest_defaults():
@@ -119,4 +119,4 @@ def test_an_issue_a_comment_and_a_draft_have_modest_defaults():
     comment = Comment(1, "hello", at(0), at(0))
     assert (comment.author, comment.by_writer) == ("", True)
     assert Draft("t") == Draft("t", "", frozenset())
-    assert make_thread().all_pages
+    assert make_snapshot().all_pages

@@ -76,10 +76,10 @@ def test_an_outcome_is_spelled_by_its_value(outcome):
 def test_the_answers_of_a_store_are_values_with_their_reasons():
     lease, record = make_lease(), make_record("advanced")
     assert Granted(lease) == Granted(lease)
-    assert Granted(lease).thread is None
+    assert Granted(lease).snapshot is None
     assert Busy(record).record is record
     assert Unproven("a page is missing").why == "a page is missing"
-    assert Renewed(lease) == Renewed(lease, thread=None)
+    assert Renewed(lease) == Renewed(lease, snapshot=None)
     assert StopAsked("closed").why == "closed"
     assert Lost("expired") != StopAsked("expired")
     assert Released(record).record is record

@@ -16,7 +16,7 @@ from dibs.core.labels import (
 )
 from dibs.core.presets import STAGES
 
-from .builders import edited, make_record, make_thread, shown_by_another
+from .builders import edited, make_record, make_snapshot, shown_by_another
 
 ADVANCED = make_record("advanced", "review", painted=False)
 DECIDED = edited("a", "released", 1, 0, prev=20, updated=5, outcome="advanced", target="review")
@@ -39,7 +39,7 @@ ENDINGS = st.sampled_from(
 
 
 def painting(record, labels, *comments) -> Painting:
-    return ending_paint(STAGES, record, make_thread(comments, now=30, labels=labels))
+    return ending_paint(STAGES, record, make_snapshot(comments, now=30, labels=labels))
 
 
 def whole(paint: Painting):
@@ -102,30 +102,30 @@ LONG_AFTER = 10_000
 
 def test_a_stage_that_was_left_behind_comes_off_beside_the_one_it_stands_in():
     labels = ("stage:done", "stage:review")
-    old = make_thread((SHOWN, MOVED_ON), now=LONG_AFTER, labels=labels)
+    old = make_snapshot((SHOWN, MOVED_ON), now=LONG_AFTER, labels=labels)
     assert leftovers(STAGES, old) == (RemoveLabels(("stage:review",)),)
 
 
 def test_a_person_who_moves_an_issue_is_given_the_time_between_two_labels():
     labels = ("stage:done", "stage:review")
-    assert leftovers(STAGES, make_thread((SHOWN, MOVED_ON), now=20, labels=labels)) == ()
+    assert leftovers(STAGES, make_snapshot((SHOWN, MOVED_ON), now=20, labels=labels)) == ()
 
 
 def test_an_issue_that_is_put_back_to_the_start_was_put_there_by_a_person():
     labels = ("stage:done", "stage:ready")
-    assert leftovers(STAGES, make_thread((SHOWN, MOVED_ON), now=LONG_AFTER, labels=labels)) == ()
+    assert leftovers(STAGES, make_snapshot((SHOWN, MOVED_ON), now=LONG_AFTER, labels=labels)) == ()
 
 
 def test_a_stage_where_no_run_has_been_is_a_persons_word():
     assert (
         leftovers(
-            STAGES, make_thread((SHOWN,), now=LONG_AFTER, labels=("stage:review", "stage:done"))
+            STAGES, make_snapshot((SHOWN,), now=LONG_AFTER, labels=("stage:review", "stage:done"))
         )
         == ()
     )
     assert (
         leftovers(
-            STAGES, make_thread((SHOWN,), now=LONG_AFTER, labels=("stage:ready", "stage:done"))
+            STAGES, make_snapshot((SHOWN,), now=LONG_AFTER, labels=("stage:ready", "stage:done"))
         )
         == ()
     )

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from dibs.core.fold import FoldRules, LostTo, NoProof, Won, prove
 from dibs.core.ids import RunId
 
-from .builders import RULES, at, bid, edited, make_thread, revoke, s, shown_by_another
+from .builders import RULES, at, bid, edited, make_snapshot, revoke, s, shown_by_another
 
 ME = RunId("me")
 
 
 def verdict(*comments, now, rules=RULES):
-    return prove(make_thread(comments, now=now, labels=["stage:ready"]), ME, rules)
+    return prove(make_snapshot(comments, now=now, labels=["stage:ready"]), ME, rules)
 
 
 @pytest.mark.parametrize(
@@ -100,13 +100,13 @@ def test_without_proof_there_is_no_win_and_no_loss(comments, now):
 )
 def test_an_incomplete_list_proves_nothing(others, missing, pages_missing):
     comments = [bid("me", 1, 0), *(bid(f"b{n}", n + 2, 1) for n in range(others))]
-    thread = make_thread(comments, now=2)
+    snapshot = make_snapshot(comments, now=2)
     if pages_missing:
-        short = replace(thread, all_pages=False)
+        short = replace(snapshot, all_pages=False)
     else:
-        count = thread.issue.comment_count + missing
-        short = replace(thread, issue=replace(thread.issue, comment_count=count))
-    assert isinstance(prove(thread, ME, RULES), Won)
+        count = snapshot.issue.comment_count + missing
+        short = replace(snapshot, issue=replace(snapshot.issue, comment_count=count))
+    assert isinstance(prove(snapshot, ME, RULES), Won)
     assert isinstance(prove(short, ME, RULES), NoProof)
 
 
@@ -120,9 +120,9 @@ def test_of_all_bidders_on_one_list_at_most_one_is_told_that_it_won(bids, now):
     comments = [
         bid(f"r{n}", n, created, ttl=ttl) for n, (created, ttl) in enumerate(sorted(bids), 1)
     ]
-    thread = make_thread(comments, now=now)
+    snapshot = make_snapshot(comments, now=now)
     rules = FoldRules(max_ttl=s(60))
-    verdicts = [prove(thread, RunId(f"r{n}"), rules) for n in range(1, len(comments) + 1)]
+    verdicts = [prove(snapshot, RunId(f"r{n}"), rules) for n in range(1, len(comments) + 1)]
     assert sum(isinstance(one, Won) for one in verdicts) <= 1
     if any(isinstance(one, Won) for one in verdicts):
         assert not any(isinstance(one, NoProof) for one in verdicts)

@@ -47,7 +47,7 @@ from .builders import (
     edited,
     make_card,
     make_comment,
-    make_thread,
+    make_snapshot,
     revoke,
 )
 
@@ -283,8 +283,8 @@ def test_a_secret_is_never_shown():
 # What is believed
 
 
-def thread_of(*comments):
-    return make_thread(comments, now=30, labels=["stage:ready"])
+def snapshot_of(*comments):
+    return make_snapshot(comments, now=30, labels=["stage:ready"])
 
 
 def signed_comment(comment, ring=RING):
@@ -296,25 +296,25 @@ HELD = edited("a", "held", 1, 0, prev=20, updated=15)
 
 @pytest.mark.parametrize("ring", [RING, LENIENT], ids=["strict", "lenient"])
 def test_signed_marks_people_and_strangers_are_as_they_were(ring):
-    thread = thread_of(
+    snapshot = snapshot_of(
         signed_comment(HELD),
         signed_comment(revoke("a", 2, 18)),
         make_comment("What about the tests?", 3, 19),
         make_comment(HELD.body, 4, 19, by_writer=False),
     )
-    assert believing(thread, ring) is thread
+    assert believing(snapshot, ring) is snapshot
 
 
 def test_what_nobody_signed_counts_like_a_strangers():
-    thread = believing(thread_of(HELD, revoke("a", 2, 18), make_comment("hm", 3, 19)), RING)
-    assert [comment.by_writer for comment in thread.comments] == [False, False, True]
-    assert standing_on_comments(thread, FoldRules()).record is None
+    snapshot = believing(snapshot_of(HELD, revoke("a", 2, 18), make_comment("hm", 3, 19)), RING)
+    assert [comment.by_writer for comment in snapshot.comments] == [False, False, True]
+    assert standing_on_comments(snapshot, FoldRules()).record is None
 
 
 def test_while_a_key_is_handed_out_unsigned_marks_count_and_forged_ones_do_not():
     forged = replace(HELD, id=2, body=sign(HELD.body, IssueRef(REF.repo, "1"), RING))
-    thread = believing(thread_of(HELD, forged), LENIENT)
-    assert [comment.by_writer for comment in thread.comments] == [True, False]
+    snapshot = believing(snapshot_of(HELD, forged), LENIENT)
+    assert [comment.by_writer for comment in snapshot.comments] == [True, False]
 
 
 def test_a_copy_of_a_signed_card_counts_for_nothing():
@@ -322,10 +322,10 @@ def test_a_copy_of_a_signed_card_counts_for_nothing():
     held = signed_comment(HELD)
     released = signed_comment(edited("a", "released", 1, 0, prev=35, updated=18))
     copied = replace(held, id=9, created_at=at(19), updated_at=at(19))
-    thread = thread_of(copied, released)
-    live = standing_on_comments(thread, RULES).live
+    snapshot = snapshot_of(copied, released)
+    live = standing_on_comments(snapshot, RULES).live
     assert live is not None, "without the rule the copy would be in force"
-    judged = believing(thread, RING)
+    judged = believing(snapshot, RING)
     assert [comment.by_writer for comment in judged.comments] == [False, True]
     assert standing_on_comments(judged, RULES).live is None
 
@@ -338,9 +338,9 @@ def test_another_tools_release_takes_no_signed_lease_away_and_ends_its_own_claim
         make_comment(their_release("lucius", "7", "success", "0"), 3, 17),
         make_comment(their_release(*key, "stale-swept", "0"), 4, 18),
     ]
-    thread = thread_of(held, *theirs)
-    assert standing_on_comments(believing(thread, LENIENT), RULES).record.revocation is not None
-    judged = believing(thread, RING)
+    snapshot = snapshot_of(held, *theirs)
+    assert standing_on_comments(believing(snapshot, LENIENT), RULES).record.revocation is not None
+    judged = believing(snapshot, RING)
     assert [comment.by_writer for comment in judged.comments] == [True, True, True, False]
     assert standing_on_comments(judged, RULES).record.revocation is None
 
@@ -348,8 +348,8 @@ def test_another_tools_release_takes_no_signed_lease_away_and_ends_its_own_claim
 def test_the_words_about_a_run_are_no_copies_of_its_card():
     comments = (signed_comment(HELD), signed_comment(revoke("a", 2, 18)))
     shown = signed_comment(make_comment(render_shown(RunId("a")), 3, 19))
-    thread = thread_of(*comments, shown)
-    assert believing(thread, RING) is thread
+    snapshot = snapshot_of(*comments, shown)
+    assert believing(snapshot, RING) is snapshot
 
 
 def test_a_copy_of_a_signed_resume_lifts_no_later_pause():

@@ -83,8 +83,8 @@ def test_a_private_members_lease_is_seen_by_whoever_is_no_member(hub, ref, graph
 def test_a_collaborator_who_may_only_read_is_not_believed(hub, ref, graphql):
     hub.state.grant(REPOSITORY, "mallory", Permission.TRIAGE)
     hub.acting("mallory").create_comment(hub.issue(int(ref.key)), card("evil"))
-    thread = hub.client(graphql=graphql).read(ref)
-    assert [comment.by_writer for comment in thread.comments] == [False]
+    snapshot = hub.client(graphql=graphql).read(ref)
+    assert [comment.by_writer for comment in snapshot.comments] == [False]
     with pytest.raises(NotPermitted, match="may not write"):
         hub.client("mallory", graphql=graphql, trusted=()).comment(ref, card("evil-too"))
 
@@ -99,8 +99,8 @@ def test_another_tools_claim_is_judged_like_ours(hub, ref, graphql, key):
     for who, body in claims.items():
         hub.acting(who).create_comment(hub.issue(int(ref.key)), body)
     keyring = parse_keyring(key) if key else None
-    thread = hub.client("colleague", graphql=graphql, keyring=keyring).read(ref)
-    assert [comment.by_writer for comment in thread.comments] == [True, False]
+    snapshot = hub.client("colleague", graphql=graphql, keyring=keyring).read(ref)
+    assert [comment.by_writer for comment in snapshot.comments] == [True, False]
 
 
 @BOTH
@@ -183,9 +183,9 @@ def test_forged_marks_cost_a_lookup_each_and_five_a_reading(hub, ref, graphql):
     complete = []
     for _ in range(4):
         with hub.counted() as counted:
-            thread = reader.read(ref)
-        complete.append((counted.get(LOOKUP, 0), thread.complete))
-        assert [one.id for one in thread.comments if one.by_writer] == [own.id]
+            snapshot = reader.read(ref)
+        complete.append((counted.get(LOOKUP, 0), snapshot.complete))
+        assert [one.id for one in snapshot.comments if one.by_writer] == [own.id]
     assert complete == [(5, False), (5, False), (3, True), (0, True)]
 
 
@@ -219,9 +219,9 @@ def test_a_crowd_of_strangers_is_told_from_one_list_by_whoever_gets_it(hub, ref,
     reader = hub.client("colleague", graphql=graphql, clock=clock)
     for lists in (1, 0):
         with hub.counted() as counted:
-            thread = reader.read(ref)
-        assert thread.complete
-        assert [one.id for one in thread.comments if one.by_writer] == [held.lease.card]
+            snapshot = reader.read(ref)
+        assert snapshot.complete
+        assert [one.id for one in snapshot.comments if one.by_writer] == [held.lease.card]
         assert counted.get(LIST, 0) == lists
         assert counted.get(LOOKUP, 0) == 0
     rival = leases(hub.client("fleet", graphql=graphql)).acquire(bid(ref, "bbbbbbbbbbbb"))
@@ -260,9 +260,9 @@ def test_with_a_key_what_nobody_signed_is_not_asked_about(hub, ref, graphql):
     forge(hub, ref, [f"stranger{number}" for number in range(12)])
     reader = SignedTracker(hub.client("colleague", graphql=graphql, keyring=keyring), keyring)
     with hub.counted() as counted:
-        thread = reader.read(ref)
-    assert thread.complete
-    assert [one.id for one in thread.comments if one.by_writer] == [own.id]
+        snapshot = reader.read(ref)
+    assert snapshot.complete
+    assert [one.id for one in snapshot.comments if one.by_writer] == [own.id]
     assert (counted.get(LOOKUP), counted.get(LIST)) == (1, None)
 
 
@@ -302,5 +302,5 @@ def test_a_user_who_is_called_like_an_app_is_not_taken_for_its_bot(hub, ref):
     hub.state.add_token("worker[bot]-token", "worker[bot]")
     hub.acting("worker[bot]").create_comment(hub.issue(int(ref.key)), card("aaaaaaaaaaaa"))
     forge(hub, ref, ["worker"])
-    thread = hub.client("worker[bot]").read(ref)
-    assert {one.author: one.by_writer for one in thread.comments}["worker"] is False
+    snapshot = hub.client("worker[bot]").read(ref)
+    assert {one.author: one.by_writer for one in snapshot.comments}["worker"] is False

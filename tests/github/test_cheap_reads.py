@@ -66,7 +66,7 @@ def test_a_look_at_many_that_is_refused_is_not_replaced_by_a_look_at_each(hub, t
 def test_lists_with_comments_that_are_refused_are_not_replaced_either(hub, tracker, wrong):
     error = wrong(hub)
     with hub.counted() as counted, pytest.raises(error):
-        tracker.find_threads((READY,))
+        tracker.find_snapshots((READY,))
     assert counted == {"graphql query Find": 1}
 
 

@@ -72,7 +72,7 @@ def test_nobody_grants_before_the_first_appointment_which_makes_the_issue(hub, g
     other, _, _ = control_of(hub, "colleague", graphql=graphql)
     assert other.granter() == COMMENTS
     assert tracker.find(IssueQuery(closed_too=True)).issues == (), "it is no work"
-    assert tracker.find_threads((IssueQuery(),))[0].threads == ()
+    assert tracker.find_snapshots((IssueQuery(),))[0].snapshots == ()
 
 
 @BOTH
@@ -178,7 +178,7 @@ def test_who_grants_comes_along_with_every_reading(hub):
     for read in (
         lambda: reading.read(ref),
         lambda: reading.read_many([ref]),
-        lambda: reading.find_threads((IssueQuery(("ready",)),)),
+        lambda: reading.find_snapshots((IssueQuery(("ready",)),)),
     ):
         local.sleep(60)
         asked_at = local.now()

@@ -53,9 +53,9 @@ def test_what_is_deleted_between_two_pages_hides_no_card(hub, graphql):
             stranger.delete_comment(junk[0])
 
     meanwhile(reader, deletes)
-    thread = reader.read(ref)
-    assert thread.complete
-    assert card.id in {comment.id for comment in thread.comments}
+    snapshot = reader.read(ref)
+    assert snapshot.complete
+    assert card.id in {comment.id for comment in snapshot.comments}
 
 
 @BOTH
@@ -70,8 +70,8 @@ def test_what_is_deleted_and_said_anew_meanwhile_hides_no_card(hub, graphql):
             stranger.create_comment(hub.issue(int(ref.key)), "in its place")
 
     meanwhile(reader, swaps)
-    thread = reader.read(ref)
-    assert card.id in {comment.id for comment in thread.comments}
+    snapshot = reader.read(ref)
+    assert card.id in {comment.id for comment in snapshot.comments}
 
 
 @BOTH
@@ -101,10 +101,10 @@ def test_pages_that_another_thread_read_meanwhile_prove_nothing(hub):
         return reply
 
     reader._transport.rest = rest
-    thread = reader.read(ref)
-    assert thread.complete
-    assert card.id in {comment.id for comment in thread.comments}
-    assert junk[0].id not in {comment.id for comment in thread.comments}
+    snapshot = reader.read(ref)
+    assert snapshot.complete
+    assert card.id in {comment.id for comment in snapshot.comments}
+    assert junk[0].id not in {comment.id for comment in snapshot.comments}
 
 
 def test_a_reading_of_many_pages_tells_the_time_at_which_they_were_as_they_are(hub):
@@ -112,8 +112,8 @@ def test_a_reading_of_many_pages_tells_the_time_at_which_they_were_as_they_are(h
     reader = hub.client("colleague", graphql=False)
     meanwhile(reader, lambda page: hub.clock.advance(60) if page == 3 else None)
     before = hub.clock.server_now()
-    thread = reader.read(ref)
-    assert (thread.now - before).total_seconds() < 60, "what was read then may be renewed since"
+    snapshot = reader.read(ref)
+    assert (snapshot.now - before).total_seconds() < 60, "what was read then may be renewed since"
 
 
 @BOTH

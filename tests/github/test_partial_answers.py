@@ -13,7 +13,7 @@ from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Draft
 from dibs.core.labels import AddLabels, EditComment, PostComment
 from dibs.ports.tracker import IssueQuery
-from dibs.services.reading import walk_threads
+from dibs.services.reading import walk_snapshots
 
 from .hubs import REPOSITORY, Hub
 from .test_believing import card
@@ -73,9 +73,9 @@ READINGS = pytest.mark.parametrize(
     [
         lambda tracker, ref: tracker.read(ref),
         lambda tracker, ref: tracker.read_many([ref]),
-        lambda tracker, ref: tracker.find_threads([IssueQuery(("stage:ready",))]),
+        lambda tracker, ref: tracker.find_snapshots([IssueQuery(("stage:ready",))]),
     ],
-    ids=["read", "read_many", "find_threads"],
+    ids=["read", "read_many", "find_snapshots"],
 )
 
 
@@ -101,17 +101,17 @@ def test_what_was_changed_is_not_refused_because_it_cannot_be_read(hub, ref):
     answering(blind, without(PULLS, "FORBIDDEN"))
     with pytest.raises(Unavailable, match=r"changed, but .* Pull requests: read"):
         blind.apply(ref, (AddLabels(("claimed",)), PostComment("said")))
-    thread = hub.client().read(ref)
-    assert "claimed" in thread.issue.labels
-    assert [comment.body for comment in thread.comments] == ["said"], "and not twice"
+    snapshot = hub.client().read(ref)
+    assert "claimed" in snapshot.issue.labels
+    assert [comment.body for comment in snapshot.comments] == ["said"], "and not twice"
 
 
 def test_a_change_whose_reply_has_a_hole_is_read_again(hub, ref):
     tracker, holes = hub.client(), [without("labels", "")]
     tracker.read(ref)
     answering(tracker, lambda reply: holes.pop()(reply) if holes else reply)
-    thread = tracker.apply(ref, (AddLabels(("claimed",)),))
-    assert thread.issue.labels == {"stage:ready", "claimed"}
+    snapshot = tracker.apply(ref, (AddLabels(("claimed",)),))
+    assert snapshot.issue.labels == {"stage:ready", "claimed"}
 
 
 def test_an_issue_of_another_number_or_repository_is_not_taken_for_this_one(hub, ref):
@@ -161,7 +161,7 @@ def test_only_what_we_bid_for_or_hold_is_read_as_a_heartbeat(hub, ref):
 
     def swept():
         return purposes_of(
-            tracker, lambda: list(walk_threads(tracker, IssueQuery(("stage:ready",))))
+            tracker, lambda: list(walk_snapshots(tracker, IssueQuery(("stage:ready",))))
         )
 
     tracker.comment(ref, "we wrote here once")

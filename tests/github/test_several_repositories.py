@@ -61,8 +61,8 @@ def test_all_are_searched_in_their_order_and_walked_to_the_end(hub):
                 break
             after = walked[-1]
         assert walked == refs, f"limit {limit}"
-        (page,) = several.find_threads((IssueQuery(("ready",), limit=limit),))
-        assert [thread.issue.ref for thread in page.threads] == refs[:limit]
+        (page,) = several.find_snapshots((IssueQuery(("ready",), limit=limit),))
+        assert [snapshot.issue.ref for snapshot in page.snapshots] == refs[:limit]
         assert page.more == (limit < len(refs))
     for skip in range(10):
         found = several.find(IssueQuery(("ready",), limit=2, skip=skip))
@@ -70,8 +70,8 @@ def test_all_are_searched_in_their_order_and_walked_to_the_end(hub):
     assert [issue.ref for issue in walk(several, IssueQuery(("ready",), limit=7))] == refs[:7]
     behind = IssueQuery(("ready",), after=refs[4])
     assert [issue.ref for issue in several.find(behind).issues] == refs[5:]
-    (page,) = several.find_threads((behind,))
-    assert [thread.issue.ref for thread in page.threads] == refs[5:]
+    (page,) = several.find_snapshots((behind,))
+    assert [snapshot.issue.ref for snapshot in page.snapshots] == refs[5:]
     assert several.tally(("ready", "nobody")) == {"ready": 9, "nobody": 0}
 
 
@@ -80,8 +80,8 @@ def test_an_issue_is_worked_in_its_own_repository(hub):
     refs = filled(trackers)
     ref = refs[4]
     card = several.comment(ref, "bid")
-    thread = several.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
-    assert thread.issue.ref == ref
+    snapshot = several.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
+    assert snapshot.issue.ref == ref
     assert several.read(ref).issue.labels == {"ready", "claimed"}
     assert set(several.read_many(refs)) == set(refs)
     same_number = IssueRef(SHOP, ref.key)

@@ -49,7 +49,7 @@ def every_call(client, ref):
         "find": lambda: client.find(IssueQuery(("stage:ready",))),
         "read": lambda: client.read(ref),
         "read_many": lambda: client.read_many([ref]),
-        "find_threads": lambda: client.find_threads((IssueQuery(("stage:ready",)),)),
+        "find_snapshots": lambda: client.find_snapshots((IssueQuery(("stage:ready",)),)),
         "tally": lambda: client.tally(("stage:ready",)),
         "create": lambda: client.create(Draft("two")),
         "comment": lambda: client.comment(ref, "bid"),
@@ -80,15 +80,15 @@ def test_a_token_that_no_longer_works_is_said_to_be_so(hub, tracker, ref, standi
 def test_a_token_that_may_only_read_changes_nothing(hub, tracker, ref, graphql):
     hub.state.add_token("reader", "fleet", read_only=True)
     client = hub.client(token="reader", looks=LOOKS, graphql=graphql)
-    reading = ("find", "read", "read_many", "find_threads", "tally")
+    reading = ("find", "read", "read_many", "find_snapshots", "tally")
     for name, call in every_call(client, ref).items():
         if name in reading:
             call()
         else:
             with pytest.raises(NotPermitted):
                 call()
-    thread = tracker.read(ref)
-    assert (thread.issue.labels, thread.comments) == ({"stage:ready"}, ())
+    snapshot = tracker.read(ref)
+    assert (snapshot.issue.labels, snapshot.comments) == ({"stage:ready"}, ())
 
 
 @BOTH
@@ -147,8 +147,8 @@ def test_a_renamed_repository_goes_on_and_the_doctor_says_so(hub, tracker, ref, 
     client.read(ref)
     hub.state.rename(REPOSITORY, "acme/store")
     for fresh in (client, hub.client(looks=LOOKS, graphql=graphql)):
-        thread = fresh.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
-        assert thread.issue.ref == ref, "an issue's name is the one in the settings"
+        snapshot = fresh.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
+        assert snapshot.issue.ref == ref, "an issue's name is the one in the settings"
         assert [issue.ref for issue in fresh.find(IssueQuery(("claimed",))).issues] == [ref]
         fresh.comment(ref, "one more")
         fresh.edit_labels(ref, remove=("claimed",))
@@ -262,7 +262,7 @@ def test_a_deleted_label_heals(hub, tracker, ref, graphql):
     for name in ("claimed", "stage:ready"):
         hub.acting().delete_label(hub.state.view().label_named(repository.id, name))
     hub.clock.advance(5)
-    thread = client.apply(
+    snapshot = client.apply(
         ref,
         (
             EditComment(card.id, "held"),
@@ -270,8 +270,8 @@ def test_a_deleted_label_heals(hub, tracker, ref, graphql):
             RemoveLabels(("stage:ready",)),
         ),
     )
-    assert thread.issue.labels == {"claimed", "stage:review"}
-    assert [comment.body for comment in thread.comments] == ["held"]
+    assert snapshot.issue.labels == {"claimed", "stage:review"}
+    assert [comment.body for comment in snapshot.comments] == ["held"]
     made = hub.state.view().label_named(repository.id, "claimed")
     assert made.name == "claimed"
     assert client.apply(ref, (RemoveLabels(("claimed",)),)).issue.labels == {"stage:review"}
@@ -337,8 +337,8 @@ def test_a_list_that_lacks_its_last_comments_is_not_taken_for_whole(hub, tracker
     for number in range(3):
         client.comment(ref, f"comment {number}")
     hub.hub.faults.add(Fault(Wrong.SHORT, kind="comments|query Read"))
-    thread = client.read(ref)
-    assert not thread.complete
+    snapshot = client.read(ref)
+    assert not snapshot.complete
     hub.hub.faults.clear()
     assert client.read(ref).complete
 

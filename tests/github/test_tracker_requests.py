@@ -94,9 +94,9 @@ def test_a_lost_race_and_a_renewal_cost_what_they_must(hub, tracker):
         tracker.edit_comment(ref, bid.id, "conceded")
     assert lost == {COMMENT: 1, READ: 1, EDIT: 1}
     with hub.counted() as renewal:
-        thread = tracker.apply(ref, (EditComment(bid.id, "held again"),))
+        snapshot = tracker.apply(ref, (EditComment(bid.id, "held again"),))
     assert renewal == {TRIP: 1}
-    assert thread.complete
+    assert snapshot.complete
 
 
 def test_a_list_that_has_not_changed_is_free(hub, tracker):
@@ -120,8 +120,8 @@ def test_a_hundred_issues_with_their_comments_are_one_request(hub, tracker):
     assert len(threads) == 100
     assert [comment.body for comment in threads[refs[7]].comments] == ["a card"]
     with hub.counted() as counted:
-        (found,) = tracker.find_threads((IssueQuery(("stage:ready",), limit=100),))
-    assert (len(found.threads), found.more) == (100, True)
+        (found,) = tracker.find_snapshots((IssueQuery(("stage:ready",), limit=100),))
+    assert (len(found.snapshots), found.more) == (100, True)
     assert counted == {FIND: 1}
     with hub.counted() as counted:
         assert len(tracker.read_many(refs)) == 130
@@ -136,12 +136,12 @@ def test_a_list_of_which_few_are_wanted_is_not_asked_for_one_by_one(hub):
         tracker.create(Draft("one", labels=frozenset({"claimed", other})))
     both = IssueQuery(("stage:ready", "claimed"), limit=2)
     with hub.counted() as counted:
-        (found,) = tracker.find_threads((both,))
-    first, last = (thread.issue.ref for thread in found.threads)
+        (found,) = tracker.find_snapshots((both,))
+    first, last = (snapshot.issue.ref for snapshot in found.snapshots)
     assert sum(counted.values()) == 2
     with hub.counted() as counted:
-        (found,) = hub.client().find_threads((replace(both, limit=1, after=first),))
-    assert [thread.issue.ref for thread in found.threads] == [last]
+        (found,) = hub.client().find_snapshots((replace(both, limit=1, after=first),))
+    assert [snapshot.issue.ref for snapshot in found.snapshots] == [last]
     assert sum(counted.values()) <= 2, "the one where it goes on, and the list"
 
 
@@ -151,9 +151,9 @@ def test_several_lists_with_their_comments_are_one_request(hub, tracker):
         tracker.edit_labels(ref, add=("claimed",))
     queries = (IssueQuery(("claimed",)), IssueQuery(("stage:ready",)), IssueQuery(("parked",)))
     with hub.counted() as counted:
-        answers = tracker.find_threads(queries)
+        answers = tracker.find_snapshots(queries)
     assert counted == {FIND: 1}
-    assert [len(answer.threads) for answer in answers] == [5, 20, 0]
+    assert [len(answer.snapshots) for answer in answers] == [5, 20, 0]
 
 
 def test_walking_a_long_list_asks_for_each_page_about_once(hub, tracker):
@@ -220,16 +220,16 @@ def test_a_long_thread_is_read_whole_and_its_old_pages_are_free(hub, tracker, co
     for number in range(count):
         strangers.create_comment(issue, f"junk {number}")
     bid = tracker.comment(ref, "bid")
-    thread = tracker.read(ref)
-    assert thread.complete
-    assert len(thread.comments) == count + 1
-    assert [comment.id for comment in thread.comments if comment.by_writer] == [bid.id]
+    snapshot = tracker.read(ref)
+    assert snapshot.complete
+    assert len(snapshot.comments) == count + 1
+    assert [comment.id for comment in snapshot.comments if comment.by_writer] == [bid.id]
     pages = (count + 1 + 99) // 100
     with hub.counted() as counted:
         again = tracker.read(ref)
     assert counted == {COMMENTS: pages, READ: 1}
     assert hub.points == 1
-    assert again.comments == thread.comments
+    assert again.comments == snapshot.comments
     held = tracker.apply(ref, (EditComment(bid.id, "held"), AddLabels(("claimed",))))
     assert held.complete
     assert held.comments[-1].body == "held"
@@ -242,9 +242,9 @@ def test_five_thousand_comments_of_a_stranger_cost_paging_and_nothing_else(hub, 
     strangers, issue = hub.acting("mallory"), hub.issue(int(ref.key))
     for number in range(5_000):
         strangers.create_comment(issue, f"<!-- claim run=evil{number} ttl=600s v=1 -->")
-    thread = tracker.read(ref)
-    assert thread.complete
-    assert [comment.id for comment in thread.comments if comment.by_writer] == [bid.id]
+    snapshot = tracker.read(ref)
+    assert snapshot.complete
+    assert [comment.id for comment in snapshot.comments if comment.by_writer] == [bid.id]
     with hub.counted() as counted:
         assert tracker.read(ref).complete
     assert counted == {COMMENTS: 51, READ: 1}
@@ -269,8 +269,8 @@ def test_without_graphql_everything_goes_over_rest(hub):
         tracker = alone.client(graphql=True)
         ref = tracker.create(Draft("one", labels=frozenset({"stage:ready"}))).ref
         card = tracker.comment(ref, "bid")
-        thread = tracker.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
-        assert thread.issue.labels == {"stage:ready", "claimed"}
+        snapshot = tracker.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
+        assert snapshot.issue.labels == {"stage:ready", "claimed"}
         with alone.counted() as counted:
             assert tracker.read(ref).complete
         assert set(counted) == {COMMENTS, "GET /repos/{owner}/{repo}/issues/{number}"}
@@ -297,20 +297,20 @@ def test_when_the_graphql_budget_is_spent_rest_takes_over(hub, tracker):
     meter = hub.hub.world.meter
     meter.limits = type(meter.limits)(graphql_per_hour=100)
     meter.spend(viewer, 100, "graphql")
-    thread = tracker.read(ref)
-    assert thread.complete
+    snapshot = tracker.read(ref)
+    assert snapshot.complete
     with hub.counted() as counted:
         tracker.apply(ref, (AddLabels(("claimed",)), PostComment("over REST")))
         assert len(tracker.read_many([ref])) == 1
     assert not any(kind.startswith("graphql") for kind in counted)
     assert tracker.read(ref).issue.labels == {"stage:ready", "claimed"}
     with hub.counted() as counted, pytest.raises(RateLimited) as refusal:
-        tracker.find_threads([IssueQuery(labels=("stage:ready",))])
+        tracker.find_snapshots([IssueQuery(labels=("stage:ready",))])
     assert refusal.value.retry_after_s > 60, "until the budget starts anew"
     assert counted == {}, "one point is not replaced by a hundred requests"
     without = hub.client(graphql=False)
-    (found,) = without.find_threads([IssueQuery(labels=("stage:ready",))])
-    assert [thread.issue.ref for thread in found.threads] == [ref]
+    (found,) = without.find_snapshots([IssueQuery(labels=("stage:ready",))])
+    assert [snapshot.issue.ref for snapshot in found.snapshots] == [ref]
 
 
 # Whose word counts
@@ -363,8 +363,8 @@ def test_labels_are_told_as_the_settings_spell_them(hub):
     assert tracker.read(ref).issue.labels == {"stage:ready", "Untouched"}
     (found,) = tracker.find(IssueQuery(("stage:ready",), without=("claimed",))).issues
     assert found.labels == {"stage:ready", "Untouched"}
-    thread = tracker.apply(ref, (AddLabels(("claimed",)), RemoveLabels(("stage:ready",))))
-    assert thread.issue.labels == {"claimed", "Untouched"}
+    snapshot = tracker.apply(ref, (AddLabels(("claimed",)), RemoveLabels(("stage:ready",))))
+    assert snapshot.issue.labels == {"claimed", "Untouched"}
     assert tracker.tally(("claimed", "STAGE:READY")) == {"claimed": 1, "STAGE:READY": 0}
     labels = hub.state.view().labels(repository.id)
     assert sorted(label.name.lower() for label in labels).count("claimed") == 1
@@ -375,9 +375,9 @@ def test_people_on_an_issue_are_seen(hub, tracker):
     acting, repository = hub.acting(), hub.state.named(REPOSITORY)
     acting.assign(hub.issue(int(ref.key)), ("colleague",))
     pull = acting.create_pull(repository, "mend it", "mending", "main", body=f"Fixes #{ref.key}")
-    thread = tracker.read(ref)
-    assert [person.login for person in thread.issue.assignees] == ["colleague"]
-    (linked,) = thread.issue.pulls
+    snapshot = tracker.read(ref)
+    assert [person.login for person in snapshot.issue.assignees] == ["colleague"]
+    (linked,) = snapshot.issue.pulls
     assert (linked.ref, linked.author.login) == (
         IssueRef(REPOSITORY, str(pull.number)),
         "colleague",
@@ -385,7 +385,7 @@ def test_people_on_an_issue_are_seen(hub, tracker):
     acting.close_issue(hub.issue(pull.number))
     assert tracker.read(ref).issue.pulls == ()
     (listed,) = tracker.find(IssueQuery(("stage:ready",))).issues
-    assert listed.assignees == thread.issue.assignees
+    assert listed.assignees == snapshot.issue.assignees
 
 
 def test_a_pull_request_is_no_issue(hub, tracker):

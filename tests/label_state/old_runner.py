@@ -68,13 +68,13 @@ class OldRunner:
         self.place.say(number, self.line("claim", ts="2026-05-01T19:42:33Z"))
 
     def has_won(self, number):
-        thread = self.place.read(number)
-        claims = unreleased(thread.comments)
+        snapshot = self.place.read(number)
+        claims = unreleased(snapshot.comments)
         mine = next((at for key, at in claims if key == self.key), None)
         if mine is None:
             return True
         rivals = [
-            at for key, at in claims if key != self.key and at < mine and _fresh(self, at, thread)
+            at for key, at in claims if key != self.key and at < mine and _fresh(self, at, snapshot)
         ]
         return not rivals
 
@@ -100,11 +100,11 @@ class OldRunner:
 
     def stale(self, number):
         """The keys it would release, as it judges them."""
-        thread = self.place.read(number)
-        claims = unreleased(thread.comments)
-        if IN_FLIGHT in thread.issue.labels and not claims:
+        snapshot = self.place.read(number)
+        claims = unreleased(snapshot.comments)
+        if IN_FLIGHT in snapshot.issue.labels and not claims:
             return [("?", "?")]
-        return [key for key, at in claims if not _fresh(self, at, thread)]
+        return [key for key, at in claims if not _fresh(self, at, snapshot)]
 
     def sweep(self, number):
         for codename, firing_id in self.stale(number):
@@ -117,5 +117,5 @@ class OldRunner:
             self.place.edit(number, add=(IMPLEMENT,), remove=(IN_FLIGHT,))
 
 
-def _fresh(runner, at, thread):
-    return at + runner.window >= thread.now
+def _fresh(runner, at, snapshot):
+    return at + runner.window >= snapshot.now

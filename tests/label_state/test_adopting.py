@@ -83,8 +83,8 @@ FOUND = {
 def picture(place, made):
     threads = {kind: place.read(number) for kind, number in made.items()}
     return {
-        kind: (thread.issue.labels, [one.body for one in thread.comments])
-        for kind, thread in threads.items()
+        kind: (snapshot.issue.labels, [one.body for one in snapshot.comments])
+        for kind, snapshot in threads.items()
     }
 
 

@@ -59,10 +59,10 @@ def test_an_old_runner_that_came_between_our_look_and_our_claim_keeps_it(hub, mo
     claiming = type(hub.services.claiming)
     judge_again = claiming._judge_again
 
-    def meanwhile(self, granted, thread, stage, options):
+    def meanwhile(self, granted, snapshot, stage, options):
         old.labels_it(number)
         old.comments(number)
-        return judge_again(self, granted, self._tracker.read(thread.issue.ref), stage, options)
+        return judge_again(self, granted, self._tracker.read(snapshot.issue.ref), stage, options)
 
     monkeypatch.setattr(claiming, "_judge_again", meanwhile)
     answer = ls.claim_issue("shop", number, **LUCIUS)

@@ -6,9 +6,9 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from dibs.adapters.memory.tracker import MemoryTracker
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
-from dibs.ports.tracker import Applies, FoundThreads, TrackerTraits
+from dibs.ports.tracker import Applies, FoundSnapshots, TrackerTraits
 
 from .world import Wire, World
 
@@ -37,18 +37,20 @@ class CostlyMemory(MemoryTracker):
         assert len(set(issues)) == len(issues), "asked for twice"
         return {issue: self._cut(self.read(issue)) for issue in issues if issue in self._issues}
 
-    def find_threads(self, queries):
+    def find_snapshots(self, queries):
         assert all(query.limit <= MOST_AT_ONCE for query in queries)
         return tuple(self._with_comments(self.find(query)) for query in queries)
 
     def _with_comments(self, found):
         threads = tuple(self._cut(self.read(issue.ref)) for issue in found.issues)
-        return FoundThreads(threads, found.now, found.more)
+        return FoundSnapshots(threads, found.now, found.more)
 
-    def _cut(self, thread):
-        if len(thread.comments) <= self.page:
-            return thread
-        return Thread(thread.issue, thread.comments[: self.page], thread.now, all_pages=False)
+    def _cut(self, snapshot):
+        if len(snapshot.comments) <= self.page:
+            return snapshot
+        return Snapshot(
+            snapshot.issue, snapshot.comments[: self.page], snapshot.now, all_pages=False
+        )
 
     def apply(self, issue, effects, **_):
         for effect in effects:

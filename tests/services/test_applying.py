@@ -17,9 +17,9 @@ MARK = PostComment("shown")
 STEPS = (AddLabels(("stage:review",)), RemoveLabels(("stage:ready",)))
 
 
-def plan(thread):
+def plan(snapshot):
     """Move the issue from ready to review, as far as it is not there yet."""
-    labels = thread.issue.labels
+    labels = snapshot.issue.labels
     todo = [
         *((STEPS[0],) if "stage:review" not in labels else ()),
         *((STEPS[1],) if "stage:ready" in labels else ()),

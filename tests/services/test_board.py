@@ -145,8 +145,8 @@ def test_showing_one_issue_tells_its_lease_and_its_history(world):
     world.process().fail(issue)
     world.clock.advance(60)
     claimed = world.process("second").claimed(issue)
-    thread, row, standing = board(world).show(issue)
-    assert thread.issue.ref == issue
+    snapshot, row, standing = board(world).show(issue)
+    assert snapshot.issue.ref == issue
     assert row.state is RowState.CLAIMED
     assert row.record.lease.run == claimed.lease.run
     assert [attempt.outcome for attempt in standing.tries] == ["failed", None]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.errors import Unavailable
 from dibs.core.events import Step
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.presets import AGENT
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 
@@ -32,7 +32,7 @@ def test_a_free_issue_is_won_and_shown(world):
     assert result.lease.holder == "w1"
     assert result.lease.ttl == TTL
     assert result.failed_attempts == 0
-    assert result.thread.issue.labels == HELD
+    assert result.snapshot.issue.labels == HELD
     assert world.events() == ["claimed"]
     assert process.services.leases.mine(world.read(issue), result.lease.run).fence == (
         result.lease.fence
@@ -463,13 +463,13 @@ def last_page_only(call, answer):
     """A tracker that hands out the newest two comments and says nothing about the rest."""
     if call.name != "read":
         return answer
-    return Thread(answer.issue, answer.comments[-2:], answer.now, answer.all_pages)
+    return Snapshot(answer.issue, answer.comments[-2:], answer.now, answer.all_pages)
 
 
 def missing_page(call, answer):
     if call.name != "read":
         return answer
-    return Thread(answer.issue, answer.comments, answer.now, all_pages=False)
+    return Snapshot(answer.issue, answer.comments, answer.now, all_pages=False)
 
 
 @pytest.mark.parametrize("spoil", [last_page_only, missing_page])
@@ -543,7 +543,7 @@ def test_within_the_settle_of_the_tracker_two_bidders_cannot_both_win():
         if call.name != "read":
             return answer
         seen = tuple(c for c in answer.comments if c.created_at + lag <= answer.now)
-        return Thread(answer.issue, seen, answer.now)
+        return Snapshot(answer.issue, seen, answer.now)
 
     second, results = world.process("second"), []
     second.tracker.change = lagging

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dibs.adapters.system import SystemThreads
 from dibs.core.durations import terms_for
 from dibs.core.errors import LeaseLost, Unavailable
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.lease import Lost, StopAsked
 from dibs.services.keeping import Holding, Overdue, Supervision
 
@@ -236,7 +236,7 @@ def test_a_renewal_on_an_incomplete_list_extends_no_trust():
     def first_page_only(call, answer):
         if call.name != "read":
             return answer
-        return Thread(answer.issue, answer.comments[:1], answer.now)
+        return Snapshot(answer.issue, answer.comments[:1], answer.now)
 
     process.tracker.change = first_page_only
     while (pause := keeper.beat()) is not None and world.clock.passed_s < 5 * TTL_S:

@@ -248,8 +248,8 @@ def test_a_grant_that_was_given_back_unseen_does_not_keep_everybody_off_for_ever
     unlucky.tracker.before = no_answer
     with pytest.raises(Unavailable):
         unlucky.claim(issue)
-    thread = world.read(issue)
-    assert (thread.comments, thread.issue.labels) == ((), {"stage:ready"})
+    snapshot = world.read(issue)
+    assert (snapshot.comments, snapshot.issue.labels) == ((), {"stage:ready"})
     assert not world.store.read(issue).painted
     following = world.process("next")
     if not look_first:  # as a worker does that found no comment on the issue

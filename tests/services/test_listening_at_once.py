@@ -44,11 +44,11 @@ def test_a_place_is_given_back_where_no_thread_can_be_had(server, monkeypatch, w
     start = threading.Thread.start
     refused = []
 
-    def scarce(thread):
-        if type(thread) is which:
-            refused.append(thread)
+    def scarce(snapshot):
+        if type(snapshot) is which:
+            refused.append(snapshot)
             raise RuntimeError("can't start new thread")
-        start(thread)
+        start(snapshot)
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", scarce)

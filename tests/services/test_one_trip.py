@@ -13,7 +13,7 @@ from dibs.core.card import ShownMark, parse_mark
 from dibs.core.errors import LeaseLost, RateLimited, Unavailable
 from dibs.core.events import Step
 from dibs.core.ids import later
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, RemoveLabels
 from dibs.core.lease import Ending, Outcome, Released
 from dibs.core.pipeline import NoGate
@@ -112,8 +112,8 @@ def test_labels_that_are_older_than_the_cards_beside_them_win_nothing(kind, monk
 
     def torn(ref):
         monkeypatch.setattr(world.tracker, "read", read)
-        thread = read(ref)
-        return replace(thread, issue=replace(thread.issue, labels=old))
+        snapshot = read(ref)
+        return replace(snapshot, issue=replace(snapshot.issue, labels=old))
 
     monkeypatch.setattr(world.tracker, "read", torn)
     assert codes(bidder.claim(issue, "ready", look_first=False)) == ["NOT_SERVED"]
@@ -145,8 +145,8 @@ def test_labels_that_stay_older_than_the_cards_beside_them_win_nothing(
             monkeypatch.setattr(world.tracker, "read", read)
             painter.services.claiming.roll_forward(ended.record)
             monkeypatch.setattr(world.tracker, "read", torn)
-        thread = read(ref)
-        return replace(thread, issue=replace(thread.issue, labels=old))
+        snapshot = read(ref)
+        return replace(snapshot, issue=replace(snapshot.issue, labels=old))
 
     monkeypatch.setattr(world.tracker, "read", torn)
     assert codes(world.process("b").claim(issue, "ready", look_first=False)) == ["NOT_SERVED"]
@@ -164,8 +164,8 @@ def test_a_sweep_leaves_labels_alone_that_are_older_than_the_cards_beside_them(w
     assert isinstance(holder.services.advancing.advance(keeper), Finished)
 
     def torn(ref):
-        thread = read(ref)
-        return replace(thread, issue=replace(thread.issue, labels=before.labels))
+        snapshot = read(ref)
+        return replace(snapshot, issue=replace(snapshot.issue, labels=before.labels))
 
     monkeypatch.setattr(world.tracker, "find", lambda _: found)
     monkeypatch.setattr(world.tracker, "read", torn)
@@ -271,7 +271,7 @@ def test_a_reply_that_does_not_show_the_renewal_renews_nothing(world, pages):
     before = world.read(keeper.issue)
     world.clock.advance(BEAT_S)
     process.tracker.change = lambda call, answer: (
-        Thread(before.issue, before.comments if pages else (), answer.now, all_pages=pages)
+        Snapshot(before.issue, before.comments if pages else (), answer.now, all_pages=pages)
         if call.name == "apply"
         else answer
     )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dibs.core.card import Card, CardState, render_card, render_revoke
 from dibs.core.events import Step
 from dibs.core.ids import HolderId, RunId, StageName
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.lease import Lost, Revocation
 from dibs.services.claiming import Beaten, Claimed, Doubtful, Refused
 from dibs.services.ending import Finished, FinishRefused
@@ -323,7 +323,7 @@ def showing_after(readings):
         for comment in answer.comments:
             seen[comment.id] += 1
         shown = tuple(comment for comment in answer.comments if seen[comment.id] > readings)
-        return Thread(answer.issue, shown, answer.now)
+        return Snapshot(answer.issue, shown, answer.now)
 
     return change
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.ports.tracker import IssueQuery
-from dibs.services.reading import read_each, walk, walk_threads
+from dibs.services.reading import read_each, walk, walk_snapshots
 
 from .costly import CostlyWorld
 from .world import World
@@ -18,7 +18,7 @@ def world(request):
 
 
 def refs(threads):
-    return [thread.issue.ref for thread in threads]
+    return [snapshot.issue.ref for snapshot in threads]
 
 
 def test_issues_are_read_in_the_order_they_are_named(world):
@@ -32,7 +32,7 @@ def test_issues_are_found_as_without_their_comments(world):
     for number in range(250):
         world.add("stage:ready" if number % 3 else "stage:review")
     query = IssueQuery(READY, limit=140)
-    assert refs(walk_threads(world.tracker, query)) == [
+    assert refs(walk_snapshots(world.tracker, query)) == [
         issue.ref for issue in walk(world.tracker, query)
     ]
 
@@ -41,7 +41,7 @@ def test_several_queries_are_all_answered(world):
     ready = [world.add() for _ in range(130)]
     review = [world.add("stage:review") for _ in range(3)]
     found = refs(
-        walk_threads(
+        walk_snapshots(
             world.tracker, IssueQuery(READY, limit=120), IssueQuery(("stage:review",), limit=2)
         )
     )
@@ -51,7 +51,7 @@ def test_several_queries_are_all_answered(world):
 def test_a_limit_of_nothing_asks_nothing(world):
     world.add()
     process = world.process()
-    assert list(walk_threads(process.tracker, IssueQuery(READY, limit=0))) == []
+    assert list(walk_snapshots(process.tracker, IssueQuery(READY, limit=0))) == []
     assert process.tracker.calls == []
 
 
@@ -59,7 +59,7 @@ def test_a_walk_that_skips_does_so_once(world):
     issues = [world.add() for _ in range(420)]
     skipping = IssueQuery(READY, limit=1000, skip=5)
     assert [issue.ref for issue in walk(world.tracker, skipping)] == issues[5:]
-    assert refs(walk_threads(world.tracker, skipping)) == issues[5:]
+    assert refs(walk_snapshots(world.tracker, skipping)) == issues[5:]
 
 
 # What it costs
@@ -73,8 +73,8 @@ def test_a_hundred_issues_are_one_request():
     assert wire.requests == {"read_many": 3}
     wire.calls.clear()
     strays = IssueQuery(("stage:processing",), limit=500)
-    assert refs(walk_threads(wire, IssueQuery(READY, limit=500), strays)) == issues
-    assert wire.requests == {"find_threads": 3}
+    assert refs(walk_snapshots(wire, IssueQuery(READY, limit=500), strays)) == issues
+    assert wire.requests == {"find_snapshots": 3}
 
 
 def test_no_more_is_asked_for_than_is_consumed():
@@ -82,8 +82,8 @@ def test_no_more_is_asked_for_than_is_consumed():
     issues = [world.add() for _ in range(230)]
     wire = world.process().tracker
     assert next(read_each(wire, issues)).issue.ref == issues[0]
-    assert next(walk_threads(wire, IssueQuery(READY, limit=500))).issue.ref == issues[0]
-    assert wire.requests == {"read_many": 1, "find_threads": 1}
+    assert next(walk_snapshots(wire, IssueQuery(READY, limit=500))).issue.ref == issues[0]
+    assert wire.requests == {"read_many": 1, "find_snapshots": 1}
 
 
 def test_a_thread_that_is_too_long_is_read_by_itself_once():
@@ -95,8 +95,8 @@ def test_a_thread_that_is_too_long_is_read_by_itself_once():
     expected = [world.read(short), world.read(long)]
     assert list(read_each(wire, [short, long])) == expected
     assert wire.requests == {"read_many": 1, "read": 1}
-    assert list(walk_threads(wire, IssueQuery(READY))) == expected
-    assert all(thread.complete for thread in expected)
+    assert list(walk_snapshots(wire, IssueQuery(READY))) == expected
+    assert all(snapshot.complete for snapshot in expected)
 
 
 def test_issues_that_vanished_are_left_out():
@@ -123,6 +123,6 @@ def test_while_it_reads_one_at_a_time_it_is_asked_for_lists_all_the_same():
     issues = [world.add() for _ in range(3)]
     world.tracker.traits = replace(world.tracker.traits, reads_together=1)
     wire = world.process().tracker
-    assert refs(walk_threads(wire, IssueQuery(("stage:ready",)))) == issues
+    assert refs(walk_snapshots(wire, IssueQuery(("stage:ready",)))) == issues
     assert refs(read_each(wire, issues)) == issues
-    assert dict(wire.requests) == {"find_threads": 1, "read_many": 1}
+    assert dict(wire.requests) == {"find_snapshots": 1, "read_many": 1}

@@ -26,7 +26,7 @@ def test_a_board_over_a_hundred_issues_is_one_request_with_their_cards(world):
         holder.claimed(issue)
     onlooker = world.process("onlooker")
     rows = onlooker.services.board.rows()
-    assert dict(onlooker.tracker.requests) == {"find_threads": 1}
+    assert dict(onlooker.tracker.requests) == {"find_snapshots": 1}
     assert [row.issue.ref for row in rows] == issues
     assert [row.state for row in rows] == [RowState.CLAIMED] * 20 + [RowState.READY] * 80
     assert {row.record.lease.holder for row in rows[:20]} == {"w1"}
@@ -50,7 +50,7 @@ def test_what_is_in_flight_is_read_a_hundred_at_a_time(world):
     onlooker = world.process("onlooker")
     overview = onlooker.services.board.overview()
     assert len(overview.in_flight) == 120
-    assert dict(onlooker.tracker.requests) == {"tally": 2, "find_threads": 2, "find": 1}
+    assert dict(onlooker.tracker.requests) == {"tally": 2, "find_snapshots": 2, "find": 1}
 
 
 def test_what_is_ready_knows_of_pull_requests(world):
@@ -58,7 +58,7 @@ def test_what_is_ready_knows_of_pull_requests(world):
     world.tracker.concern(pulled, pulls=(Pull(free, Person("ada")),))
     onlooker = world.process("onlooker")
     assert list(states(onlooker.services.board.ready(stage="ready"))) == [free]
-    assert dict(onlooker.tracker.requests) == {"find_threads": 1}
+    assert dict(onlooker.tracker.requests) == {"find_snapshots": 1}
 
 
 @pytest.mark.parametrize("kind", [World, CostlyWorld])
@@ -79,7 +79,7 @@ def test_a_check_reads_a_hundred_at_a_time(world):
     checker = world.process("checker")
     findings = list(checker.services.checking.check(repair=False))
     assert [finding.flaw.issue for finding in findings] == [stuck]
-    assert dict(checker.tracker.requests) == {"find_threads": 3}
+    assert dict(checker.tracker.requests) == {"find_snapshots": 3}
 
 
 def test_whether_a_stage_has_room_is_read_off_the_labels():

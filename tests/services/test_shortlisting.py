@@ -130,7 +130,7 @@ def test_a_candidate_comes_with_everything_that_is_known_of_it(world):
         "ready",
         world.clock.server_now(),
     )
-    assert found.thread == world.read(issue)
+    assert found.snapshot == world.read(issue)
 
 
 def test_a_page_that_is_all_taken_does_not_hide_what_is_behind_it(world):
@@ -364,9 +364,9 @@ def test_a_thread_too_long_for_a_look_at_many_is_read_when_its_turn_has_come():
     for number in range(5):
         world.tracker.comment(long, f"comment {number}")
     scan = Scan(world)
-    assert scan.next().thread == world.read(short)
+    assert scan.next().snapshot == world.read(short)
     assert scan.requests == {"find": 1, "read_many": 1}
-    assert scan.next().thread == world.read(long)
+    assert scan.next().snapshot == world.read(long)
     assert scan.requests == {"find": 1, "read_many": 1, "read": 1}
 
 
@@ -445,7 +445,7 @@ def test_every_issue_is_worked_once_and_few_requests_are_spent_on_finding_them(b
     assert all(busy.labels(issue) == {"stage:review"} for issue in issues)
     spent = process.tracker.requests
     assert spent["read_many"] == 1
-    assert spent["find"] + spent["find_threads"] <= 6
+    assert spent["find"] + spent["find_snapshots"] <= 6
     assert spent["comment"] == 40, "a comment each"
     assert spent["read"] <= 40, "one reading for each: the proof"
     assert spent["apply"] <= 120
@@ -573,7 +573,7 @@ def test_a_worker_that_is_limited_asks_for_nothing_until_its_time_has_come(busy)
         call
         for call, at_s in zip(process.tracker.calls, asked, strict=True)
         if since < at_s < since + 300
-        and call.name in ("find", "read_many", "find_threads")
+        and call.name in ("find", "read_many", "find_snapshots")
         and "claimed" not in str(call.args)  # sweeps go on
     ]
     assert scans == []

@@ -243,9 +243,9 @@ def test_every_way_of_reading_and_writing_is_signed(world):
         wrapped.read(issue),
         wrapped.apply(issue, (AddLabels(("y",)),)),
         wrapped.read_many([issue])[issue],
-        *wrapped.find_threads([IssueQuery()])[0].threads,
+        *wrapped.find_snapshots([IssueQuery()])[0].snapshots,
     ]
-    for thread in readings:
-        assert [one.id for one in thread.comments if not one.by_writer] == [bare.id]
+    for snapshot in readings:
+        assert [one.id for one in snapshot.comments if not one.by_writer] == [bare.id]
     assert (wrapped.login(), wrapped.missing_labels(("a", "b"))) == ("fleet-bot", ("a",))
     assert wrapped.standpoint().permission == "write"

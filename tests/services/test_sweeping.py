@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from dibs.core.events import Step
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.services.claiming import Claimed, Refused
 from dibs.services.sweeping import Sweep
 
@@ -209,7 +209,7 @@ def first_page_only(count):
     def change(call, answer):
         if call.name != "read":
             return answer
-        return Thread(answer.issue, answer.comments[:count], answer.now)
+        return Snapshot(answer.issue, answer.comments[:count], answer.now)
 
     return change
 

@@ -46,7 +46,7 @@ def test_twenty_in_flight_eighty_queued_and_three_expired_are_four_requests(worl
         world.add()
     sweeper = world.process("sweeper")
     report = sweeper.sweep()
-    assert dict(sweeper.tracker.requests) == {"find_threads": 1, "apply": 3}
+    assert dict(sweeper.tracker.requests) == {"find_snapshots": 1, "apply": 3}
     assert [entry.issue for entry in report.changed] == dead
     assert report.looked_at == 23
     assert all(world.labels(issue) == {"stage:ready"} for issue in dead)
@@ -59,7 +59,7 @@ def test_working_labels_that_strayed_are_in_the_same_request(world):
     world.clock.advance(TTL_S)
     sweeper = world.process("sweeper")
     assert {entry.issue for entry in sweeper.sweep().changed} == {*dead, stray}
-    assert dict(sweeper.tracker.requests) == {"find_threads": 1, "apply": 2}
+    assert dict(sweeper.tracker.requests) == {"find_snapshots": 1, "apply": 2}
     assert world.labels(stray) == {"stage:ready"}
 
 
@@ -69,7 +69,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(world):
     onlooker = world.process("onlooker")
     told = onlooker.sweep(dry_run=True)
     assert onlooker.tracker.written == []
-    assert dict(onlooker.tracker.requests) == {"find_threads": 1}
+    assert dict(onlooker.tracker.requests) == {"find_snapshots": 1}
     assert actions(told) == actions(world.process("sweeper").sweep())
 
 
@@ -82,7 +82,7 @@ def test_a_sweep_is_bounded_and_goes_on_where_it_ended(world):
     rest = sweeper.sweep(limit=150, after=first.resume_after)
     assert [entry.issue for entry in rest.changed] == dead[150:]
     assert rest.resume_after is None
-    assert sweeper.tracker.requests["find_threads"] == 3
+    assert sweeper.tracker.requests["find_snapshots"] == 3
 
 
 def test_an_issue_that_was_taken_after_it_was_read_shows_its_lease_again(world):

@@ -24,7 +24,7 @@ from dibs.core.durations import terms_for
 from dibs.core.errors import Unavailable
 from dibs.core.events import Step, unwatched
 from dibs.core.ids import HolderId, IssueRef, RunId
-from dibs.core.issue import Draft, Thread
+from dibs.core.issue import Draft, Snapshot
 from dibs.core.pipeline import Backoff, Pipeline
 from dibs.core.presets import STAGES
 from dibs.ports.tracker import Applies, OneAtATime
@@ -95,10 +95,10 @@ class Wire:
             return OneAtATime.read_many(self, issues)
         return self.__getattr__("read_many")(issues)
 
-    def find_threads(self, queries: Any) -> Any:
+    def find_snapshots(self, queries: Any) -> Any:
         if not self.adapter.traits.shortlists:
-            return OneAtATime.find_threads(self, queries)
-        return self.__getattr__("find_threads")(queries)
+            return OneAtATime.find_snapshots(self, queries)
+        return self.__getattr__("find_snapshots")(queries)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.adapter, name)
@@ -220,7 +220,7 @@ class World:
     def process(self, name: str = "w1", **options: Any) -> "Process":
         return Process(self, name, **options)
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         return self.tracker.read(issue)
 
     def labels(self, issue: IssueRef) -> frozenset[str]:

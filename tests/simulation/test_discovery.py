@@ -15,7 +15,7 @@ from dibs_lab.sim.history import Called
 from dibs_lab.sim.runs import play
 from dibs_lab.sim.world import Scenario
 
-FINDING = ("find", "find_threads", "threads")
+FINDING = ("find", "find_snapshots", "snapshots")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def spent(workers: int, issues: int) -> Spent:
     for seed in range(20):
         run = play(calm(workers, issues), seed)
         calls = Counter(note.what.op for note in run.notes if isinstance(note.what, Called))
-        if calls["threads"]:
+        if calls["snapshots"]:
             break
     else:
         raise AssertionError("no seed made it costly")

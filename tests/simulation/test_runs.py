@@ -71,7 +71,7 @@ def test_every_hand_that_is_asked_for_acts(faults):
 
 def test_timestamps_have_the_grain_that_is_asked_for():
     run = play(Scenario(faults=Faults(grain_s=1.0)), 1)
-    stamps = [one.created_at for thread in run.threads.values() for one in thread.comments]
+    stamps = [one.created_at for snapshot in run.snapshots.values() for one in snapshot.comments]
     assert stamps
     assert all(stamp.microsecond == 0 for stamp in stamps)
 

@@ -132,8 +132,8 @@ def torn_reading(world, tear, meanwhile):
     def look():
         return (world.seen(),)
 
-    (thread,) = tear.read(look, lambda _: meanwhile())
-    return thread
+    (snapshot,) = tear.read(look, lambda _: meanwhile())
+    return snapshot
 
 
 @pytest.mark.parametrize("comments_first", [False, True])
@@ -159,6 +159,6 @@ def test_where_readers_lag_each_half_of_a_torn_reading_does_so_by_itself():
     world.wait(2.5)
     seen = set()
     for _ in range(100):
-        thread = torn_reading(world, Tear(), lambda: None)
-        seen.add((bool(thread.comments), "b" in thread.issue.labels))
+        snapshot = torn_reading(world, Tear(), lambda: None)
+        seen.add((bool(snapshot.comments), "b" in snapshot.issue.labels))
     assert seen == {(False, False), (False, True), (True, False), (True, True)}

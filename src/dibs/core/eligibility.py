@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, StageName, later
-from dibs.core.issue import Issue, Thread
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Outcome, Standing, Try
 from dibs.core.marker import VERSION, plain, read_line, shortened, starts_as, write_line
 from dibs.core.pipeline import ApprovalGate, NoGate, People, Pipeline, Stage
@@ -95,13 +95,13 @@ def render_approval(issue: Issue, stage: str, by: str) -> str:
     return f"{line}\nApproved by {plain(by) or 'somebody'}, out of {plain(stage)}."
 
 
-def changed_since(thread: Thread, stage: str) -> bool:
+def changed_since(snapshot: Snapshot, stage: str) -> bool:
     """Whether the newest approval out of this stage names another text than the issue has now.
 
     Only approvals by writers count. False if no approval names a text.
     """
     newest = ""
-    for comment in sorted(thread.comments, key=lambda comment: (comment.created_at, comment.id)):
+    for comment in sorted(snapshot.comments, key=lambda comment: (comment.created_at, comment.id)):
         if not comment.by_writer or not starts_as(comment.body, (_KIND,)):
             continue
         try:
@@ -110,7 +110,7 @@ def changed_since(thread: Thread, stage: str) -> bool:
                 newest = fields.take("text") or newest
         except ValueError:
             continue
-    return bool(newest) and newest != text_of(thread.issue)
+    return bool(newest) and newest != text_of(snapshot.issue)
 
 
 _MOST_NAMED = 3
@@ -383,10 +383,12 @@ def judge_picture(issue: Issue, pipeline: Pipeline, worked: StageName | None = N
     return Verdict(stage, (*reasons, *_people_reasons(issue, pipeline)))
 
 
-def judge(thread: Thread, standing: Standing, pipeline: Pipeline, around: Surroundings) -> Verdict:
+def judge(
+    snapshot: Snapshot, standing: Standing, pipeline: Pipeline, around: Surroundings
+) -> Verdict:
     """All reasons against a claim: the issue's lease first, then those of `judge_claimable`."""
-    issue, now, record = thread.issue, thread.now, standing.record
-    claimable = judge_claimable(thread, standing.tries, pipeline, around)
+    issue, now, record = snapshot.issue, snapshot.now, standing.record
+    claimable = judge_claimable(snapshot, standing.tries, pipeline, around)
     reason: Reason | None = None
     if standing.live is not None:
         lease, left = standing.live.lease, describe_span(standing.live.remaining)
@@ -434,24 +436,24 @@ def judge(thread: Thread, standing: Standing, pipeline: Pipeline, around: Surrou
 
 
 def judge_claimable(
-    thread: Thread, tries: Sequence[Try], pipeline: Pipeline, around: Surroundings
+    snapshot: Snapshot, tries: Sequence[Try], pipeline: Pipeline, around: Surroundings
 ) -> Verdict:
     """The reasons of `judge` apart from the lease: for a bidder which was just granted the lease.
 
     Reasons which depend on the stage are left out if the stage is in doubt.
     """
-    issue, now = thread.issue, thread.now
+    issue, now = snapshot.issue, snapshot.now
     last = tries[-1] if tries else None
     worked = last.stage if last is not None and last.outcome is None else None
     picture = judge_picture(issue, pipeline, worked)
     reasons = [*around.objections, *_pause_reasons(issue, around.pauses), *picture.reasons]
-    reasons += _foreign_reasons(thread, pipeline.people)
-    if not thread.complete:
+    reasons += _foreign_reasons(snapshot, pipeline.people)
+    if not snapshot.complete:
         reasons.append(
             Reason(
                 ReasonCode.UNREADABLE,
-                f"only {len(thread.comments)} of {issue.comment_count} comments could be read"
-                if len(thread.comments) < issue.comment_count
+                f"only {len(snapshot.comments)} of {issue.comment_count} comments could be read"
+                if len(snapshot.comments) < issue.comment_count
                 else "not every page of its comments could be read",
                 "read it again: an incomplete list decides nothing",
             )
@@ -466,7 +468,7 @@ def judge_claimable(
         remedy = "keep leases in an atomic store (see: dibs stores), or say irreversible = false"
         reasons.append(Reason(ReasonCode.UNPROTECTED, text, remedy))
     approved = isinstance(stage.gate, ApprovalGate) and stage.gate.label in issue.labels
-    if approved and changed_since(thread, stage.name):
+    if approved and changed_since(snapshot, stage.name):
         text = f"its text was changed after somebody approved it out of stage {stage.name!r}"
         remedy = "a person reads it again and approves it: dibs approve"
         reasons.append(Reason(ReasonCode.GATE_SHUT, text, remedy))
@@ -563,10 +565,10 @@ def _pause_reasons(issue: Issue, pauses: tuple[Pause, ...]) -> Iterable[Reason]:
                 assert_never(pause.scope)
 
 
-def _foreign_reasons(thread: Thread, people: People) -> Iterable[Reason]:
+def _foreign_reasons(snapshot: Snapshot, people: People) -> Iterable[Reason]:
     if not people.markers:
         return
-    found = foreign_claims(thread.comments, now=thread.now, ttl=people.marker_ttl)
+    found = foreign_claims(snapshot.comments, now=snapshot.now, ttl=people.marker_ttl)
     for claim in found[:_MOST_NAMED]:
         since = format_instant(claim.since)
         yield Reason(

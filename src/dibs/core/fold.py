@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from dibs.core.agent_dialect import key_of, others_release
 from dibs.core.card import Card, CardState, RevokeMark, ShownMark, parse_mark
 from dibs.core.ids import ZERO, Fence, IssueRef, RunId, ServerTime, later
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation, Standing, Try
 
 
@@ -324,28 +324,28 @@ def lease_of(issue: IssueRef, posted: PostedCard, expires_at: ServerTime) -> Lea
 
 
 def standing_on_comments(
-    thread: Thread, rules: FoldRules, *, apart_from: RunId | None = None
+    snapshot: Snapshot, rules: FoldRules, *, apart_from: RunId | None = None
 ) -> Standing:
     """The standing of an issue where the cards themselves are the lease.
 
     `apart_from` leaves out a run: a bidder looks at the standing before its own card. If the
     current card is unconfirmed, the record is of the last confirmed lease before.
     """
-    marks = without_run(read_marks(thread.comments, rules), apart_from)
+    marks = without_run(read_marks(snapshot.comments, rules), apart_from)
     folded = fold(marks, rules)
-    tries = tries_on_comments(marks, rules, thread.now)
+    tries = tries_on_comments(marks, rules, snapshot.now)
     if folded.current is None or folded.expires_at is None:
         return Standing(record=None, tries=tries)
     current = folded.current
     if confirmed(current.card):
-        record = _record(thread, current, marks, folded.expires_at, rules)
+        record = _record(snapshot, current, marks, folded.expires_at, rules)
         return Standing(record=record, tries=tries)
-    waiting = current.card.state is CardState.BID and folded.live(thread.now)
+    waiting = current.card.state is CardState.BID and folded.live(snapshot.now)
     before = next((posted for posted in reversed(marks.cards) if confirmed(posted.card)), None)
     record_before = None
     if before is not None:
         ended_at = expiry(before, marks.revokes.get(before.card.run, ()), rules)
-        record_before = _record(thread, before, marks, ended_at, rules)
+        record_before = _record(snapshot, before, marks, ended_at, rules)
     return Standing(
         record=record_before,
         tries=tries,
@@ -363,7 +363,7 @@ def _is_shown(posted: PostedCard, marks: Marks) -> bool:
 
 
 def _record(
-    thread: Thread,
+    snapshot: Snapshot,
     posted: PostedCard,
     marks: Marks,
     expires_at: ServerTime,
@@ -372,8 +372,8 @@ def _record(
     revokes = marks.revokes.get(posted.card.run, ())
     ending = ending_of(posted, revokes, rules)
     return Record(
-        lease=lease_of(thread.issue.ref, posted, expires_at),
-        as_of=thread.now,
+        lease=lease_of(snapshot.issue.ref, posted, expires_at),
+        as_of=snapshot.now,
         ending=ending,
         # Only the marks count here, not the label `claimed`: a late sweep may have taken it off.
         painted=ending is None or _is_shown(posted, marks),
@@ -400,29 +400,29 @@ class NoProof(Struct, frozen=True):
 Proof = Won | LostTo | NoProof
 
 
-def prove(thread: Thread, run: RunId, rules: FoldRules) -> Proof:
+def prove(snapshot: Snapshot, run: RunId, rules: FoldRules) -> Proof:
     """Whether our bid has won.
 
     A win needs the complete list of comments, our card in the list, and a fold in which our card is
     current and live.
     """
-    if not thread.complete:
+    if not snapshot.complete:
         return NoProof(
-            f"{len(thread.comments)} of {thread.issue.comment_count} comments were readable"
+            f"{len(snapshot.comments)} of {snapshot.issue.comment_count} comments were readable"
         )
-    marks = read_marks(thread.comments, rules)
+    marks = read_marks(snapshot.comments, rules)
     if all(posted.card.run != run for posted in marks.cards):
         return NoProof("our own card is not in the list yet")
     folded = fold(marks, rules)
     assert folded.current is not None, "a list with a card in it has a current one"
     assert folded.expires_at is not None, "a current card has an expiry"
     if folded.current.card.run == run:
-        if not folded.live(thread.now):
+        if not folded.live(snapshot.now):
             return NoProof("our own bid has expired before it could be confirmed")
-        return Won(lease_of(thread.issue.ref, folded.current, folded.expires_at))
+        return Won(lease_of(snapshot.issue.ref, folded.current, folded.expires_at))
     if not confirmed(folded.current.card):
-        rival = lease_of(thread.issue.ref, folded.current, folded.expires_at)
-        return LostTo(Record(lease=rival, as_of=thread.now))
-    record = standing_on_comments(thread, rules, apart_from=run).record
+        rival = lease_of(snapshot.issue.ref, folded.current, folded.expires_at)
+        return LostTo(Record(lease=rival, as_of=snapshot.now))
+    record = standing_on_comments(snapshot, rules, apart_from=run).record
     assert record is not None, "a confirmed current card is the record"
     return LostTo(record)

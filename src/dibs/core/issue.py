@@ -48,7 +48,7 @@ class Comment(Struct, frozen=True):
     """Whether the author may write to the repository. A stranger's card is not a card."""
 
 
-class Thread(Struct, frozen=True):
+class Snapshot(Struct, frozen=True):
     """A snapshot of an issue: fields, comments, and the server's time of the read."""
 
     issue: Issue

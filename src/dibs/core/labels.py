@@ -48,7 +48,7 @@ from dibs.core.fold import (
 )
 from dibs.core.granter import CONTROL_LABEL
 from dibs.core.ids import IssueRef, StageName, later
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.lease import Outcome, Record, Standing, Try
 from dibs.core.marker import VERSION, plain, write_line
 from dibs.core.pipeline import ApprovalGate, Dialect, FollowsPull, Pipeline, Stage
@@ -186,7 +186,7 @@ _MOST_LISTED = 10
 _LINK = r"https?://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,300}"
 
 
-def parking_comment(pipeline: Pipeline, record: Record, thread: Thread) -> str | None:
+def parking_comment(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> str | None:
     """The comment with the failed attempts of a parked issue.
 
     None if the ending is no parking, or if a writer has posted the comment already.
@@ -195,17 +195,17 @@ def parking_comment(pipeline: Pipeline, record: Record, thread: Thread) -> str |
     if ending is None or ending.outcome is not Outcome.PARKED:
         return None
     line = write_line("parked", [("run", run), ("v", str(VERSION))])
-    if any(comment.by_writer and comment.body.startswith(line) for comment in thread.comments):
+    if any(comment.by_writer and comment.body.startswith(line) for comment in snapshot.comments):
         return None
     try:
         stage = pipeline.stage(record.lease.stage)
     except NoSuchStage:  # the stage was renamed or dropped from the configuration since
         return None
-    marks = read_marks(thread.comments, FoldRules(max_ttl=timedelta.max))
+    marks = read_marks(snapshot.comments, FoldRules(max_ttl=timedelta.max))
     cards = {posted.card.run: posted.card for posted in marks.cards}
     if run in cards:  # a store decides before the card shows the ending
         cards[run] = replace(cards[run], ending=ending)
-    failed = _counted_failures(marks, record, thread, stage)
+    failed = _counted_failures(marks, record, snapshot, stage)
     left_out = len(failed) - _MOST_LISTED
     listed = [
         f"{number}. {_attempt_line(attempt, cards.get(attempt.run))}"
@@ -230,7 +230,7 @@ def parking_comment(pipeline: Pipeline, record: Record, thread: Thread) -> str |
 
 
 def _counted_failures(
-    marks: Marks, record: Record, thread: Thread, stage: Stage
+    marks: Marks, record: Record, snapshot: Snapshot, stage: Stage
 ) -> tuple[Try, ...]:
     """The failed attempts which led to the parking.
 
@@ -240,7 +240,7 @@ def _counted_failures(
     shown = any(posted.card.fence for posted in marks.cards)
     rules = FoldRules(max_ttl=timedelta.max)
     tries = (
-        tries_on_picture(marks, record) if shown else tries_on_comments(marks, rules, thread.now)
+        tries_on_picture(marks, record) if shown else tries_on_comments(marks, rules, snapshot.now)
     )
     run = record.lease.run
     before = [attempt for attempt in tries if attempt.run != run]
@@ -282,7 +282,7 @@ class Painting(Struct, frozen=True):
         return any(isinstance(effect, AddLabels | RemoveLabels) for effect in self.showing)
 
 
-def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting:
+def ending_paint(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> Painting:
     """The effects that show this ending: labels, closing the issue, and the comment on a parking.
 
     If the ending is already marked as shown: only take `claimed` off, and restore a stage label if
@@ -290,20 +290,20 @@ def ending_paint(pipeline: Pipeline, record: Record, thread: Thread) -> Painting
     issue without a stage: a late painter has taken off a label which another worker had put back.
     The restored label is of the stage where the cards show the issue.
     """
-    claimed, labels = pipeline.labels.claimed, thread.issue.labels
+    claimed, labels = pipeline.labels.claimed, snapshot.issue.labels
     last = RemoveLabels((claimed,))
-    right = partial(put_right, pipeline, thread)
-    if shows_ending(thread.comments, record.lease.run):
-        homes = stands_in(pipeline, thread)
+    right = partial(put_right, pipeline, snapshot)
+    if shows_ending(snapshot.comments, record.lease.run):
+        homes = stands_in(pipeline, snapshot)
         lost = homes and labels.isdisjoint(homes) and not pipeline.stages_of(labels)
         restoring = (AddLabels(homes[:1]),) if lost else ()
         letting_go = (last,) if claimed in labels else ()
         return Painting(restoring, letting_go, shown=True, putting_right=right)
-    left_behind = _left_behind(pipeline, record, thread)
+    left_behind = _left_behind(pipeline, record, snapshot)
     effects = ending_effects(pipeline, record, labels - set(left_behind))
     tidying = (RemoveLabels(left_behind),) if left_behind else ()
-    done = (last,) if thread.issue.open else (last, CloseIssue())
-    parking = parking_comment(pipeline, record, thread)
+    done = (last,) if snapshot.issue.open else (last, CloseIssue())
+    parking = parking_comment(pipeline, record, snapshot)
     posting = (PostComment(parking),) if parking is not None else ()
     showing = (*(effect for effect in effects if effect not in done), *tidying, *posting)
     return Painting(showing, (last,), putting_right=right)
@@ -327,7 +327,7 @@ def just_ended(record: Record, patience: timedelta) -> bool:
     return record.ending is not None and record.as_of < later(record.lease.expires_at, young)
 
 
-def just_led_on(record: Record, stage: StageName, thread: Thread, unseen: timedelta) -> bool:
+def just_led_on(record: Record, stage: StageName, snapshot: Snapshot, unseen: timedelta) -> bool:
     """Whether the lease advanced the issue out of this stage, and the ending was marked as shown
     less than `unseen` ago: the labels of this snapshot may still show the stage.
 
@@ -337,44 +337,44 @@ def just_led_on(record: Record, stage: StageName, thread: Thread, unseen: timede
     ending = record.ending
     if ending is None or ending.outcome is not Outcome.ADVANCED:
         return False
-    shown_at = said_shown_at(thread.comments, record.lease.run)
+    shown_at = said_shown_at(snapshot.comments, record.lease.run)
     left = record.lease.stage == stage and ending.next != stage
-    return left and shown_at is not None and thread.now < later(shown_at, unseen)
+    return left and shown_at is not None and snapshot.now < later(shown_at, unseen)
 
 
-def leftovers(pipeline: Pipeline, thread: Thread) -> Effects:
+def leftovers(pipeline: Pipeline, snapshot: Snapshot) -> Effects:
     """Take off stage labels which a late painter left, if the label of the issue's stage is on too.
 
     Only if the issue has not changed for a ttl: a person who moves an issue adds a label and takes
     another off, and gets time between the two.
     """
-    homes = stands_in(pipeline, thread)
-    if thread.issue.labels.isdisjoint(homes):
+    homes = stands_in(pipeline, snapshot)
+    if snapshot.issue.labels.isdisjoint(homes):
         return ()
-    stray = _late_labels(pipeline, thread) - set(homes)
-    if not stray or thread.now < abandoned_at(thread.issue, pipeline):
+    stray = _late_labels(pipeline, snapshot) - set(homes)
+    if not stray or snapshot.now < abandoned_at(snapshot.issue, pipeline):
         return ()
     return (RemoveLabels(tuple(sorted(stray))),)
 
 
-def put_right(pipeline: Pipeline, thread: Thread, added: frozenset[str]) -> Effects:
+def put_right(pipeline: Pipeline, snapshot: Snapshot, added: frozenset[str]) -> Effects:
     """Take back the stage labels which a late painter added, once the painter notices it was late.
 
     If no stage label is left, add the label of the stage where the last lease left the issue. Any
     further stage label on the issue was put on since, by another worker or a person, and stays.
     If no card shows where the issue stands, change no label.
     """
-    homes = stands_in(pipeline, thread)
+    homes = stands_in(pipeline, snapshot)
     if not homes:
         return ()
     stages = {stage.label for stage in pipeline.stages}
     stray = tuple(sorted((added & stages) - set(homes)))
-    left = (thread.issue.labels & (stages | set(homes))) - set(stray)
+    left = (snapshot.issue.labels & (stages | set(homes))) - set(stray)
     missing = () if left else (AddLabels(homes[:1]),)
     return (*missing, *((RemoveLabels(stray),) if stray else ()))
 
 
-def _left_behind(pipeline: Pipeline, record: Record, thread: Thread) -> tuple[str, ...]:
+def _left_behind(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> tuple[str, ...]:
     """Stage labels which a late painter put beside the stage of the lease which is now ending."""
     target = record.ending.next if record.ending is not None else None
     own = {stage.label for stage in pipeline.stages if stage.name in (record.lease.stage, target)}
@@ -383,18 +383,18 @@ def _left_behind(pipeline: Pipeline, record: Record, thread: Thread) -> tuple[st
         for stage in pipeline.stages
         if stage.name == record.lease.stage
     }
-    if not worked & thread.issue.labels:
+    if not worked & snapshot.issue.labels:
         return ()  # a person took our stage's label off: the labels on the issue are a person's
-    return tuple(sorted(_late_labels(pipeline, thread) - own))
+    return tuple(sorted(_late_labels(pipeline, snapshot) - own))
 
 
-def _late_labels(pipeline: Pipeline, thread: Thread) -> set[str]:
+def _late_labels(pipeline: Pipeline, snapshot: Snapshot) -> set[str]:
     """Stage labels on the issue which a late painter or a late sweeper may have added.
 
     A painter adds the label of a stage to which a run led. A sweeper puts back the label of a stage
     in which a run worked, if the label gives way.
     """
-    cards = cards_that_counted(thread.comments)
+    cards = cards_that_counted(snapshot.comments)
     endings = [card.ending for card in cards if card.ending is not None]
     reached = {ending.next for ending in endings if ending.next is not None}
     worked = {card.stage for card in cards}
@@ -402,17 +402,17 @@ def _late_labels(pipeline: Pipeline, thread: Thread) -> set[str]:
         stage.label
         for stage in pipeline.stages
         if (stage.name in reached or (stage.gives_way and stage.name in worked))
-        and stage.label in thread.issue.labels
+        and stage.label in snapshot.issue.labels
     }
 
 
-def stands_in(pipeline: Pipeline, thread: Thread) -> tuple[str, ...]:
+def stands_in(pipeline: Pipeline, snapshot: Snapshot) -> tuple[str, ...]:
     """The label of the stage of the last lease, or to which the last lease led; by the cards.
 
     For a lease without an ending in a stage that gives way: `claimed` first, then the label. Empty
     without a card, or if the pipeline does not have the stage.
     """
-    cards = cards_that_counted(thread.comments)
+    cards = cards_that_counted(snapshot.comments)
     if not cards:
         return ()
     last = cards[-1]
@@ -480,33 +480,33 @@ class Flaw(Struct, frozen=True):
     """Empty where only a person can decide."""
 
 
-def diagnose(thread: Thread, standing: Standing, pipeline: Pipeline) -> tuple[Flaw, ...]:
+def diagnose(snapshot: Snapshot, standing: Standing, pipeline: Pipeline) -> tuple[Flaw, ...]:
     """Name each contradiction between labels and leases, with its repair.
 
     An unpainted ending explains all flaws of the labels, and is then the only flaw named.
     """
-    if not thread.complete:
+    if not snapshot.complete:
         return ()  # an incomplete list decides nothing
-    ref, labels = thread.issue.ref, thread.issue.labels
+    ref, labels = snapshot.issue.ref, snapshot.issue.labels
     if standing.unpainted is not None:
         paint = ending_effects(pipeline, standing.unpainted, labels)
         text = "an ending was decided but its labels do not show it"
         return (Flaw(ref, FlawCode.UNPAINTED_ENDING, text, paint),)
-    flaws = list(_lease_flaws(thread, standing, pipeline))
+    flaws = list(_lease_flaws(snapshot, standing, pipeline))
     stages = pipeline.stages_of(labels)
     if len(stages) > 1:
         names = ", ".join(stage.label for stage in stages)
         text = f"it carries {len(stages)} stage labels: {names}"
-        flaws.append(Flaw(ref, FlawCode.SEVERAL_STAGES, text, leftovers(pipeline, thread)))
-    elif not stages and thread.issue.open:
-        homes = stands_in(pipeline, thread)
+        flaws.append(Flaw(ref, FlawCode.SEVERAL_STAGES, text, leftovers(pipeline, snapshot)))
+    elif not stages and snapshot.issue.open:
+        homes = stands_in(pipeline, snapshot)
         if homes and labels.isdisjoint(homes):
             text = f"it carries no stage label; by its cards it stands in {homes[0]!r}"
             flaws.append(Flaw(ref, FlawCode.NO_STAGE, text))
-    elif stages and stages[0].closes and thread.issue.open:
+    elif stages and stages[0].closes and snapshot.issue.open:
         text = f"it is in {stages[0].label!r} but still open"
         flaws.append(Flaw(ref, FlawCode.OPEN_AT_THE_END, text, (CloseIssue(),)))
-    for comment in thread.comments:
+    for comment in snapshot.comments:
         mark = parse_mark(comment.body) if comment.by_writer else None  # strangers may write junk
         if isinstance(mark, UnknownMark):
             text = f"comment {comment.id} looks like a card but is left alone: {mark.why}"
@@ -514,8 +514,8 @@ def diagnose(thread: Thread, standing: Standing, pipeline: Pipeline) -> tuple[Fl
     return tuple(flaws)
 
 
-def _lease_flaws(thread: Thread, standing: Standing, pipeline: Pipeline) -> Iterator[Flaw]:
-    ref, labels = thread.issue.ref, thread.issue.labels
+def _lease_flaws(snapshot: Snapshot, standing: Standing, pipeline: Pipeline) -> Iterator[Flaw]:
+    ref, labels = snapshot.issue.ref, snapshot.issue.labels
     working = {stage.working_label for stage in pipeline.stages} & labels
     shown = pipeline.labels.claimed in labels or bool(working)
     if standing.live is not None:
@@ -526,7 +526,7 @@ def _lease_flaws(thread: Thread, standing: Standing, pipeline: Pipeline) -> Iter
             text = f"{standing.live.lease.holder} holds it but its labels do not say so"
             yield Flaw(ref, FlawCode.LEASE_WITHOUT_LABEL, text, missing)
     elif shown and standing.bidding_until is None:
-        if standing.record is None and thread.now < abandoned_at(thread.issue, pipeline):
+        if standing.record is None and snapshot.now < abandoned_at(snapshot.issue, pipeline):
             return  # no card explains the label yet: a claim may just be under way
         text = "its labels say claimed but no lease is live"
         worked = standing.record.lease.stage if standing.record is not None else None

@@ -12,7 +12,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from dibs.core.ids import Fence, HolderId, IssueRef, LocalTime, RunId, ServerTime, StageName
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 
 
 class Outcome(StrEnum):
@@ -143,7 +143,7 @@ class Standing(Struct, frozen=True):
 
 class Granted(Struct, frozen=True):
     lease: Lease
-    thread: Thread | None = None
+    snapshot: Snapshot | None = None
     """The snapshot that proved the win, if the store had to read one."""
     asked_at: LocalTime | None = None
     """When that snapshot was requested: our bid was visible to all by then."""
@@ -169,7 +169,7 @@ class Unproven(Struct, frozen=True):
 
 class Renewed(Struct, frozen=True):
     lease: Lease
-    thread: Thread | None = None
+    snapshot: Snapshot | None = None
     """A snapshot of the issue right after the renewal; None if the tracker could not be read."""
 
 

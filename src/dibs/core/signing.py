@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dibs.core.agent_dialect import OPENINGS as AGENT_OPENINGS
 from dibs.core.agent_dialect import as_native, key_in, others_release
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.marker import LONGEST_LINE, starts_as
 
 KINDS = ("claim", "revoke", "shown", "granter", "pause", "resume")
@@ -155,10 +155,10 @@ def _digest(key: Key, issue: IssueRef, kind: str, pairs: Iterable[str]) -> str:
     return hmac.new(key.secret, message, sha256).hexdigest()
 
 
-def believing(thread: Thread, keyring: Keyring) -> Thread:
+def believing(snapshot: Snapshot, keyring: Keyring) -> Snapshot:
     """The snapshot, with all unbelievable comments marked as not by a writer (see `believed`)."""
-    comments = believed(thread.comments, thread.issue.ref, keyring)
-    return thread if comments is thread.comments else replace(thread, comments=comments)
+    comments = believed(snapshot.comments, snapshot.issue.ref, keyring)
+    return snapshot if comments is snapshot.comments else replace(snapshot, comments=comments)
 
 
 def believed(

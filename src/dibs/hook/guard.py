@@ -98,29 +98,29 @@ class Guarding:
         if not issues:
             return Guarded(unchecked=tuple(unchecked))
 
-        threads = {thread.issue.ref: thread for thread in read_each(self._tracker, issues)}
+        snapshots = {snapshot.issue.ref: snapshot for snapshot in read_each(self._tracker, issues)}
         if elsewhere := self._granting.objections():  # on GitHub, read together with the issues
             return Guarded(issues, unchecked=(*unchecked, elsewhere[0].text))
 
         # May this pusher close them?
-        linked = None if pulls is None else pulls.pulls_of(tuple(threads))
+        linked = None if pulls is None else pulls.pulls_of(tuple(snapshots))
         objections: list[Objection] = []
         remarks: list[str] = []
-        for ref, thread in threads.items():
-            if not thread.complete:
+        for ref, snapshot in snapshots.items():
+            if not snapshot.complete:
                 unchecked.append(f"{ref}: not all its comments could be read")
                 continue
             if linked is not None and ref not in linked:
                 unchecked.append(f"{ref}: its pull requests cannot be read")
             # The issue itself names its open pull requests, but not their branches.
-            opened_at = thread.issue.created_at
+            opened_at = snapshot.issue.created_at
             named_by_issue = tuple(
                 LinkedPull(pull.ref, pull.author, PullFate.OPEN, opened_at)
-                for pull in thread.issue.pulls
+                for pull in snapshot.issue.pulls
             )
             of_issue = (linked or {}).get(ref, named_by_issue)
-            standing = self._leases.standing(thread)
-            judged = judge_push(thread, standing, of_issue, self._pipeline, self._grace, pusher)
+            standing = self._leases.standing(snapshot)
+            judged = judge_push(snapshot, standing, of_issue, self._pipeline, self._grace, pusher)
             objections += judged.objections
             remarks += judged.remarks
         return Guarded(issues, tuple(objections), tuple(remarks), tuple(unchecked))

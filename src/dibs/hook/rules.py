@@ -32,7 +32,7 @@ from dibs.core.errors import LeaseLost
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, IssueRef, RunId
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.lease import Standing
 from dibs.core.pipeline import Pipeline
 
@@ -304,15 +304,15 @@ class Judged(Struct, frozen=True):
 
 
 def judge_push(
-    thread: Thread,
+    snapshot: Snapshot,
     standing: Standing,
     pulls: Sequence[LinkedPull],
     pipeline: Pipeline,
     grace: timedelta,
     pusher: Pusher,
 ) -> Judged:
-    """Judge a push which would close the thread's issue. The thread must be complete."""
-    ref, held = thread.issue.ref, standing.live
+    """Judge a push which would close the snapshot's issue. The snapshot must be complete."""
+    ref, held = snapshot.issue.ref, standing.live
     others: list[Objection] = []
     if pipeline.people.pulls:
         # Open pull requests from branches to which the push does not go, here or in a fork. The
@@ -347,14 +347,14 @@ def judge_push(
             reason = held.revocation.reason
             remarks.insert(0, f"{issue}: {by} asked for your lease back: {reason}")
         return Judged(remarks=tuple(remarks))
-    return Judged((*_objections(thread, standing, pipeline, grace, pusher), *others))
+    return Judged((*_objections(snapshot, standing, pipeline, grace, pusher), *others))
 
 
 def _objections(
-    thread: Thread, standing: Standing, pipeline: Pipeline, grace: timedelta, pusher: Pusher
+    snapshot: Snapshot, standing: Standing, pipeline: Pipeline, grace: timedelta, pusher: Pusher
 ) -> Iterator[Objection]:
     """Objections to a push by a pusher without the issue's lease, except open pull requests."""
-    ref = thread.issue.ref
+    ref = snapshot.issue.ref
     tries = {attempt.run: attempt for attempt in standing.tries}
     for run in sorted(pusher.runs):
         attempt = tries.get(run)
@@ -369,23 +369,23 @@ def _objections(
         look = f"another may have it by now: dibs show {ref.typed} tells; claim it again first"
         yield Objection(ref, LeaseLost.code, text, look)
 
-    reasons = judge(thread, standing, pipeline, Surroundings(grace=grace)).reasons
+    reasons = judge(snapshot, standing, pipeline, Surroundings(grace=grace)).reasons
     look = f"dibs show {ref.typed} tells who has it and until when"
     in_flight = [reason for reason in reasons if reason.code in _IN_FLIGHT]
     for reason in in_flight:
         yield Objection(ref, reason.code.value, reason.text, look)
     # A stage's working label without a card counts as long as the label `claimed` does.
-    labels = sorted(thread.issue.labels.intersection(pipeline.working_labels))
+    labels = sorted(snapshot.issue.labels.intersection(pipeline.working_labels))
     unexplained = labels and not in_flight and standing.record is None
-    if unexplained and thread.now < abandoned_at(thread.issue, pipeline):
+    if unexplained and snapshot.now < abandoned_at(snapshot.issue, pipeline):
         text = f"it carries {labels[0]!r}, but no card says whose it is"
         look = "ask whoever put the label on; without a card it stops counting one ttl later"
         yield Objection(ref, ReasonCode.CLAIM_LABEL_ONLY.value, text, look)
 
     if not pipeline.people.markers:
         return
-    bodies = {comment.id: comment.body for comment in thread.comments}
-    claims = foreign_claims(thread.comments, now=thread.now, ttl=pipeline.people.marker_ttl)
+    bodies = {comment.id: comment.body for comment in snapshot.comments}
+    claims = foreign_claims(snapshot.comments, now=snapshot.now, ttl=pipeline.people.marker_ttl)
     for claim in claims[:_MOST_NAMED]:
         fields = fields_of(bodies[claim.comment])
         firing = (fields.get("codename", ""), fields.get("firing_id", ""))

@@ -26,7 +26,7 @@ from dibs.core.eligibility import PauseScope, Reason, ReasonCode, abandoned_at
 from dibs.core.errors import DibsError, Misuse
 from dibs.core.fold import confirmed
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effects, RemoveLabels
 from dibs.core.lease import Record
 from dibs.core.pipeline import Dialect
@@ -37,7 +37,7 @@ from dibs.label_state.pauses import paused_by_file, paused_by_log
 from dibs.label_state.stale import StaleClaim, free, stale_on
 from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import apply_to
-from dibs.services.reading import walk_threads
+from dibs.services.reading import walk_snapshots
 from dibs.settings import load as config
 from dibs.wiring.services import Services
 
@@ -54,7 +54,7 @@ class Examined:
 
     slug: str
     number: int
-    thread: Thread | None
+    snapshot: Snapshot | None
     """None if the issue could not be read."""
     reasons: tuple[str, ...]
     """Why the issue is not claimable, in the words of `dedup-check`."""
@@ -63,13 +63,13 @@ class Examined:
 
     @property
     def label_names(self) -> frozenset[str]:
-        return self.thread.issue.labels if self.thread is not None else frozenset()
+        return self.snapshot.issue.labels if self.snapshot is not None else frozenset()
 
     @property
     def state(self) -> str:
-        if self.thread is None:
+        if self.snapshot is None:
             return "UNKNOWN"
-        return "OPEN" if self.thread.issue.open else "CLOSED"
+        return "OPEN" if self.snapshot.issue.open else "CLOSED"
 
     @property
     def claimable(self) -> bool:
@@ -89,7 +89,7 @@ class Examined:
             "do_not_pickup": labels.DO_NOT_PICKUP in names,
             "needs_human_scope": labels.NEEDS_HUMAN_SCOPE in names,
             "claimable": self.claimable,
-            "latest_claim": None if self.thread is None else latest_claim(self.thread),
+            "latest_claim": None if self.snapshot is None else latest_claim(self.snapshot),
             "repo_paused": self.paused,
         }
 
@@ -108,23 +108,23 @@ def examine(repo_slug: str, num: int) -> Examined:
     paused_here = paused_by_file(repo_slug)
     try:
         backlog = backlog_of(repo_slug)
-        thread = backlog.read(number)
+        snapshot = backlog.read(number)
         paused = paused_here or paused_by_log(backlog)
-        verdict = backlog.services.claiming.judge(thread)
-        holder = backlog.services.leases.standing(thread).live
+        verdict = backlog.services.claiming.judge(snapshot)
+        holder = backlog.services.leases.standing(snapshot).live
     except NoOrganisation:
         raise
     except DibsError as failure:
         unreadable = (f"unreadable ({failure.code}: {failure})",)
         return Examined(repo_slug, number, None, unreadable, None, paused_here)
-    reasons = [*_reason_texts(verdict.reasons, thread), *(["repo paused"] if paused else [])]
-    return Examined(backlog.slug, number, thread, tuple(dict.fromkeys(reasons)), holder, paused)
+    reasons = [*_reason_texts(verdict.reasons, snapshot), *(["repo paused"] if paused else [])]
+    return Examined(backlog.slug, number, snapshot, tuple(dict.fromkeys(reasons)), holder, paused)
 
 
-def _reason_texts(reasons: Iterable[Reason], thread: Thread) -> Iterator[str]:
+def _reason_texts(reasons: Iterable[Reason], snapshot: Snapshot) -> Iterator[str]:
     """Reasons and blocking labels in the words of `dedup-check`, possibly with duplicates."""
     in_flight = "in-flight"
-    if (claim := latest_claim(thread)) is not None:
+    if (claim := latest_claim(snapshot)) is not None:
         in_flight += f" ({claim.get('codename', '?')}:{claim.get('firing_id', '?')})"
     for reason in reasons:
         match reason.code:
@@ -141,16 +141,16 @@ def _reason_texts(reasons: Iterable[Reason], thread: Thread) -> Iterator[str]:
             case _:
                 yield reason.text
     shown_as = {labels.IN_FLIGHT: in_flight, labels.PR_OPEN: "PR open"}
-    for label in labels.claim_blocking_labels(thread.issue.labels):
+    for label in labels.claim_blocking_labels(snapshot.issue.labels):
         yield shown_as.get(label, label)
 
 
-def latest_claim(thread: Thread) -> dict[str, str] | None:
+def latest_claim(snapshot: Snapshot) -> dict[str, str] | None:
     """The fields of the newest claim comment, released or not.
 
     Skips comments of people without write access, and cards of bidders that never proved a win.
     """
-    for comment in reversed(thread.comments):
+    for comment in reversed(snapshot.comments):
         if not comment.by_writer:
             continue
         mark = parse_mark(comment.body)
@@ -223,10 +223,10 @@ class Adopting:
             IssueQuery((labels.IN_FLIGHT,), limit=sys.maxsize, closed_too=True),
         )
         for query in queries:
-            for thread in walk_threads(tracker, query):
-                if thread.issue.ref not in seen:
-                    seen.add(thread.issue.ref)
-                    yield from self._adopt_issue(thread)
+            for snapshot in walk_snapshots(tracker, query):
+                if snapshot.issue.ref not in seen:
+                    seen.add(snapshot.issue.ref)
+                    yield from self._adopt_issue(snapshot)
 
     def _adopt_repository(self, backlog: Backlog) -> Iterator[AdoptionFinding]:
         """Make missing labels, and publish a pause found only in the local file."""
@@ -253,21 +253,21 @@ class Adopting:
                 name, FindingCode.PAUSED_HERE, text, changes=True, done=self._apply
             )
 
-    def _adopt_issue(self, thread: Thread) -> Iterator[AdoptionFinding]:
+    def _adopt_issue(self, snapshot: Snapshot) -> Iterator[AdoptionFinding]:
         """Release stale claims. Without any, leave running work alone, or reduce the states to one.
 
         Also reports labels with which the state machine counted attempts: dibs does not read them.
         """
-        issue, ref = thread.issue, str(thread.issue.ref)
+        issue, ref = snapshot.issue, str(snapshot.issue.ref)
         backlog = Backlog(issue.ref.repo, issue.ref.repo, self._services)
-        if not thread.complete:
+        if not snapshot.complete:
             text = "not all its comments could be read: left alone"
             yield AdoptionFinding(ref, FindingCode.UNREADABLE, text)
             return
-        stale = list(stale_on(backlog, thread, self._window))
+        stale = list(stale_on(backlog, snapshot, self._window))
         if stale:
             yield from (self._release_stale(backlog, claim) for claim in stale)
-        elif (in_progress := self._in_progress(thread)) is not None:
+        elif (in_progress := self._in_progress(snapshot)) is not None:
             yield in_progress
         elif issue.open and (effects := tidying(issue.labels)):
             done = self._apply and apply_to(self._services.tracker, issue, effects) is not None
@@ -286,8 +286,8 @@ class Adopting:
 
         Then the claim is only reported: a person has to decide whether the issue is still wanted.
         """
-        thread, ref = stale.thread, str(stale.thread.issue.ref)
-        in_no_state = thread.issue.labels.isdisjoint(_STATES)
+        snapshot, ref = stale.snapshot, str(stale.snapshot.issue.ref)
+        in_no_state = snapshot.issue.labels.isdisjoint(_STATES)
         if stale.identified and stale.label_drift and in_no_state:
             text = f"{stale.codename} claimed it and never released it, and it is in no state"
             text += ": queue it if it is still wanted"
@@ -301,23 +301,23 @@ class Adopting:
             text = f"{labels.IN_FLIGHT} is on it, and no claim says whose it is: taken off"
         done = False
         if self._apply:
-            sweep_id = thread.now.strftime("%Y%m%d-%H%M%S-migrate")
+            sweep_id = snapshot.now.strftime("%Y%m%d-%H%M%S-migrate")
             done = bool(free(backlog, stale, sweep_id=sweep_id, max_age=self._window))
         return AdoptionFinding(ref, code, text, changes=True, done=done)
 
-    def _in_progress(self, thread: Thread) -> AdoptionFinding | None:
+    def _in_progress(self, snapshot: Snapshot) -> AdoptionFinding | None:
         """Who works the issue: one of our leases, a claim of theirs, or a fresh in-flight label."""
-        ref, live = str(thread.issue.ref), self._services.leases.standing(thread).live
+        ref, live = str(snapshot.issue.ref), self._services.leases.standing(snapshot).live
         if live is not None:
             text = f"{live.lease.holder} holds it, with a lease of ours"
             return AdoptionFinding(ref, FindingCode.HELD, text)
-        theirs = their_claims(thread)
+        theirs = their_claims(snapshot)
         if theirs:
             since = format_instant(theirs[0].since)
             text = f"{theirs[0].codename} has it since {since}: left to finish"
             return AdoptionFinding(ref, FindingCode.HELD, text)
-        if labels.IN_FLIGHT in thread.issue.labels:
-            due = format_instant(abandoned_at(thread.issue, self._services.pipeline))
+        if labels.IN_FLIGHT in snapshot.issue.labels:
+            due = format_instant(abandoned_at(snapshot.issue, self._services.pipeline))
             text = f"{labels.IN_FLIGHT} is on it without a claim; taken off after {due}"
             return AdoptionFinding(ref, FindingCode.YOUNG, text)
         return None

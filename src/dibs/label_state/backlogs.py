@@ -23,7 +23,7 @@ from dibs.core.durations import format_duration
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import BadConfiguration, DibsError
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.pipeline import Dialect
 from dibs.core.presets import EVERY
 from dibs.label_state.labels import STANDARD_LABELS
@@ -132,7 +132,7 @@ class Backlog:
     def ref(self, number: int) -> IssueRef:
         return IssueRef(self.repo, str(int(number)))
 
-    def read(self, number: int) -> Thread:
+    def read(self, number: int) -> Snapshot:
         return self.services.tracker.read(self.ref(number))
 
 

@@ -15,7 +15,7 @@ from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import IllegalMove
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import ServerTime, StageName
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effect, PostComment, RemoveLabels
 from dibs.core.lease import Ending, Outcome
 from dibs.core.pipeline import UNQUEUED, Pipeline
@@ -44,14 +44,14 @@ class TheirClaim:
         return now - self.since >= age
 
 
-def their_claims(thread: Thread) -> tuple[TheirClaim, ...]:
+def their_claims(snapshot: Snapshot) -> tuple[TheirClaim, ...]:
     """Their claims without a release, the oldest first, from comments of people with write access.
 
     Reads all comments: no claim is left out because of its age.
     """
-    bodies = {comment.id: comment.body for comment in thread.comments}
+    bodies = {comment.id: comment.body for comment in snapshot.comments}
     claims = []
-    for foreign in foreign_claims(thread.comments, now=thread.now, ttl=_FOR_EVER):
+    for foreign in foreign_claims(snapshot.comments, now=snapshot.now, ttl=_FOR_EVER):
         body = bodies[foreign.comment]
         if body.lstrip().startswith(CLAIM_PREFIX):
             fields = fields_of(body)
@@ -69,33 +69,35 @@ class Release:
     pr_url: str | None
 
 
-def release_theirs(backlog: Backlog, thread: Thread, release: Release) -> Answer:
+def release_theirs(backlog: Backlog, snapshot: Snapshot, release: Release) -> Answer:
     """Release a claim that a firing made before its fleet switched to dibs.
 
     Writes only if the firing's own claim comment is in force and no lease of ours holds the issue.
     """
-    if not thread.complete:
+    if not snapshot.complete:
         return Answer(False, "UNREADABLE", "not all its comments could be read")
-    live = backlog.services.leases.standing(thread).live
+    live = backlog.services.leases.standing(snapshot).live
     if live is not None:
         return Answer(False, "LEASE_LOST", f"{live.lease.holder} holds it")
     key = release.codename, release.firing_id
-    if key not in [(claim.codename, claim.firing_id) for claim in their_claims(thread)]:
+    if key not in [(claim.codename, claim.firing_id) for claim in their_claims(snapshot)]:
         return Answer(False, "LEASE_LOST", "nobody holds it: the claim has expired, or never was")
     target = labels.IMPLEMENT if release.transition_to is None else release.transition_to
     if target not in ENDS:
         return Answer(False, IllegalMove.code, f"a claim may not end in {target!r}")
-    names = thread.issue.labels
+    names = snapshot.issue.labels
     effects: list[Effect] = []
     if target not in names:
         effects.append(AddLabels((target,)))
     if target != labels.IMPLEMENT and labels.IMPLEMENT in names:
         effects.append(RemoveLabels((labels.IMPLEMENT,)))
-    line = their_release(*key, release.outcome, format_instant(thread.now), pr=release.pr_url or "")
+    line = their_release(
+        *key, release.outcome, format_instant(snapshot.now), pr=release.pr_url or ""
+    )
     effects.append(PostComment(line))
     if labels.IN_FLIGHT in names:
         effects.append(RemoveLabels((labels.IN_FLIGHT,)))
-    if apply_to(backlog.services.tracker, thread.issue, tuple(effects)) is None:
+    if apply_to(backlog.services.tracker, snapshot.issue, tuple(effects)) is None:
         return Answer(False, "UNPROVEN", "the issue changed while it was looked at")
     return Answer(True)
 
@@ -126,14 +128,14 @@ def claim_issue(
         text = f"{repo_slug} is paused on this machine; see: label-state repo list"
         return Answer(False, ReasonCode.REPOSITORY_PAUSED.value, text)
     key = FiringKey(codename, firing_id)
-    thread = backlog.read(num)
-    if (blocked := _blocked(thread.issue.labels, role)) is not None:
+    snapshot = backlog.read(num)
+    if (blocked := _blocked(snapshot.issue.labels, role)) is not None:
         return blocked
     pipeline = backlog.services.pipeline
     options = ClaimOptions(
-        key.holder(turns_taken(thread, key) + 1),
+        key.holder(turns_taken(snapshot, key) + 1),
         overlook=_OVERLOOKED,
-        seen=thread,
+        seen=snapshot,
         unqueued=pipeline.stage(UNQUEUED.name),
     )
     match backlog.services.claiming.claim(backlog.ref(num), None, options):
@@ -141,7 +143,7 @@ def claim_issue(
             firing = held.keep(backlog, num, key, claimed)
             # Labels may have been added since the first look; the claim took the stage's label off.
             given_way = {claimed.stage.label} if claimed.stage.gives_way else set()
-            blocked = _blocked(claimed.thread.issue.labels | given_way, role)
+            blocked = _blocked(claimed.snapshot.issue.labels | given_way, role)
             if blocked is None:
                 return Answer(True, lease=firing)
             _end(backlog, num, key, firing, Ending(Outcome.RETURNED))
@@ -200,13 +202,13 @@ def release_issue(
     firing = held.find(backlog, num, key)
     if firing is None:  # claimed by another process, or by this one before a restart
         asked_at = services.adapters.clock.now()
-        thread = backlog.read(num)
-        live, resumed = services.leases.standing(thread).live, None
+        snapshot = backlog.read(num)
+        live, resumed = services.leases.standing(snapshot).live, None
         if live is not None and key.is_holder(live.lease.holder):
-            resumed = services.resuming.resume_on(thread, live.lease.run, asked_at)
+            resumed = services.resuming.resume_on(snapshot, live.lease.run, asked_at)
         if not isinstance(resumed, Claimed):
             release = Release(key.codename, key.firing_id, outcome, transition_to, pr_url)
-            return release_theirs(backlog, thread, release)
+            return release_theirs(backlog, snapshot, release)
         firing = Firing(services, resumed, renewed=False)
     note = ending_note(outcome, pr_url)
     ending = _choose_ending(services.pipeline, firing.stage, outcome, transition_to, note)

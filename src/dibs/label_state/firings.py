@@ -19,7 +19,7 @@ from dibs.core.agent_dialect import (
 )
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, HolderId, RunId
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.lease import Ending, Lease, Lost, Outcome, RenewResult
 from dibs.label_state.backlogs import Backlog
 from dibs.ports.leases import Guarantee
@@ -77,12 +77,12 @@ class LookingFirst:
         return self._services.leases.renew(lease)
 
     def _released(self, lease: Lease) -> bool:
-        thread = self._services.tracker.read(lease.issue)
-        if not thread.complete:
+        snapshot = self._services.tracker.read(lease.issue)
+        if not snapshot.complete:
             return False  # the renewal reads the comments too, and reports the failure
-        return self._services.leases.mine(thread, lease.run) is None or any(
+        return self._services.leases.mine(snapshot, lease.run) is None or any(
             fields_of(comment.body).get("run") == lease.run
-            for comment in thread.comments
+            for comment in snapshot.comments
             if comment.by_writer and comment.body.startswith(RELEASE_PREFIX)
         )
 
@@ -226,11 +226,11 @@ def _entry(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, Fir
     return (backlog.services.tracker.traits.name + backlog.repo.casefold(), int(number), key)
 
 
-def turns_taken(thread: Thread, key: FiringKey) -> int:
+def turns_taken(snapshot: Snapshot, key: FiringKey) -> int:
     """How many claim comments of this firing the issue already has."""
     claims = [
         fields_of(comment.body)
-        for comment in thread.comments
+        for comment in snapshot.comments
         if comment.by_writer and comment.body.lstrip().startswith(CLAIM_PREFIX)
     ]
     mine = firing_of(key.holder())

@@ -144,7 +144,7 @@ def status_issue(issue: tuple[str, int], as_json: bool) -> int:  # noqa: FBT001
 def _readable(slug: str, number: int) -> Examined:
     """Examine an issue. Raises a ClickException if the issue cannot be read."""
     examined = examine(slug, number)
-    if examined.thread is None:
+    if examined.snapshot is None:
         raise click.ClickException(f"{slug}#{number}: {', '.join(examined.reasons)}")
     return examined
 
@@ -271,12 +271,12 @@ def _sweep_repository(
     for claim in claims:
         released = ""
         if not dry_run:
-            sweep_id = claim.thread.now.strftime("%Y%m%d-%H%M%S-manual")
+            sweep_id = claim.snapshot.now.strftime("%Y%m%d-%H%M%S-manual")
             try:
                 answer = free(backlog, claim, sweep_id=sweep_id, max_age=max_age)
                 released = "yes" if answer else answer.reason
             except DibsError as failure:
-                click.echo(f"{claim.thread.issue.ref}: not released: {failure}", err=True)
+                click.echo(f"{claim.snapshot.issue.ref}: not released: {failure}", err=True)
                 released = failure.code
         rows.append({**claim.row(slug, max_age_hours), "released": released})
     return rows

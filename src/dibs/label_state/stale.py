@@ -15,7 +15,7 @@ from dibs.core.durations import format_instant
 from dibs.core.eligibility import abandoned_at
 from dibs.core.errors import Misuse
 from dibs.core.ids import IssueRef, StageName
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effect, PostComment
 from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
@@ -23,7 +23,7 @@ from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, cl
 from dibs.label_state.claims import dry_run, their_claims
 from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import Freeing, apply_to
-from dibs.services.reading import walk_threads
+from dibs.services.reading import walk_snapshots
 
 UNKNOWN = "?"
 _EVERY = 100_000
@@ -44,7 +44,7 @@ def age_of(hours: float) -> timedelta:
 class StaleClaim:
     """A claim that is over, with the reading of the issue."""
 
-    thread: Thread
+    snapshot: Snapshot
     codename: str
     firing_id: str
     age: timedelta | None
@@ -56,7 +56,7 @@ class StaleClaim:
     @property
     def label_drift(self) -> bool:
         """Whether the in-flight label is gone: the issue was moved after the claim."""
-        return labels.IN_FLIGHT not in self.thread.issue.labels
+        return labels.IN_FLIGHT not in self.snapshot.issue.labels
 
     @property
     def key(self) -> tuple[str, str]:
@@ -69,7 +69,7 @@ class StaleClaim:
 
     def row(self, slug: str, max_age_hours: float) -> dict[str, object]:
         """An entry of the published `find_stale_claims`."""
-        issue = self.thread.issue
+        issue = self.snapshot.issue
         row: dict[str, object] = {
             "repo": slug,
             "number": int(issue.ref.key),
@@ -106,39 +106,41 @@ def stale_claims(backlog: Backlog, max_age: timedelta) -> Iterator[StaleClaim]:
         IssueQuery((labels.IMPLEMENT,), limit=_EVERY),
     )
     seen: set[IssueRef] = set()
-    for thread in walk_threads(backlog.services.tracker, *queries):
-        if backlog.repo and thread.issue.ref.repo != backlog.repo:
+    for snapshot in walk_snapshots(backlog.services.tracker, *queries):
+        if backlog.repo and snapshot.issue.ref.repo != backlog.repo:
             continue  # the tracker may have several repositories
-        if thread.issue.ref not in seen:
-            seen.add(thread.issue.ref)
-            yield from stale_on(backlog, thread, max_age)
+        if snapshot.issue.ref not in seen:
+            seen.add(snapshot.issue.ref)
+            yield from stale_on(backlog, snapshot, max_age)
 
 
-def stale_on(backlog: Backlog, thread: Thread, max_age: timedelta) -> Iterator[StaleClaim]:
+def stale_on(backlog: Backlog, snapshot: Snapshot, max_age: timedelta) -> Iterator[StaleClaim]:
     """Stale claims on an issue; none if not all comments were read.
 
     Also none while the issue is held or bid for, or while the labels do not show an ending yet.
     """
-    if not thread.complete:
+    if not snapshot.complete:
         return
-    now, in_flight = thread.now, labels.IN_FLIGHT in thread.issue.labels
-    standing = backlog.services.leases.standing(thread)
+    now, in_flight = snapshot.now, labels.IN_FLIGHT in snapshot.issue.labels
+    standing = backlog.services.leases.standing(snapshot)
     bidding = standing.bidding_until is not None and now < standing.bidding_until
     if standing.live is not None or standing.unpainted is not None or bidding:
         return
-    theirs = their_claims(thread)
+    theirs = their_claims(snapshot)
     for claim in theirs:
         if claim.older_than(max_age, now):
-            yield StaleClaim(thread, claim.codename, claim.firing_id, now - claim.since)
+            yield StaleClaim(snapshot, claim.codename, claim.firing_id, now - claim.since)
     record = standing.record
     # Our last lease, if its holder vanished. A revoked lease is dealt with once the label is off.
     if record is not None and record.ending is None and (record.revocation is None or in_flight):
         lease = record.lease
         codename, firing_id = firing_of(lease.holder) or (lease.holder, lease.run)
         silent = now - (lease.expires_at - lease.ttl)
-        yield StaleClaim(thread, codename, firing_id, silent, lease.stage)
-    elif not theirs and in_flight and now >= abandoned_at(thread.issue, backlog.services.pipeline):
-        yield StaleClaim(thread, UNKNOWN, UNKNOWN, None)
+        yield StaleClaim(snapshot, codename, firing_id, silent, lease.stage)
+    elif (
+        not theirs and in_flight and now >= abandoned_at(snapshot.issue, backlog.services.pipeline)
+    ):
+        yield StaleClaim(snapshot, UNKNOWN, UNKNOWN, None)
 
 
 # Releasing
@@ -164,10 +166,10 @@ def force_release_stale_claim(
         return Answer(True, "DRY_RUN", "nothing was asked and nothing was written")
     window = claim_window() if max_age_hours is None else age_of(max_age_hours)
     backlog = backlog_of(repo_slug)
-    thread = backlog.read(num)
+    snapshot = backlog.read(num)
     wanted = [
         claim
-        for claim in stale_on(backlog, thread, window)
+        for claim in stale_on(backlog, snapshot, window)
         if released_codename in (None, UNKNOWN, claim.codename)
         and released_firing_id in (None, UNKNOWN, claim.firing_id)
     ]
@@ -177,12 +179,12 @@ def force_release_stale_claim(
             for claim in wanted
         ]
         return next((answer for answer in answers if not answer), answers[-1])
-    if not thread.complete:
+    if not snapshot.complete:
         return Answer(False, "UNREADABLE", "not all its comments could be read")
-    live = backlog.services.leases.standing(thread).live
+    live = backlog.services.leases.standing(snapshot).live
     if live is not None:
         return Answer(False, "HELD", f"{live.lease.holder} holds it, and renews it")
-    theirs = their_claims(thread)
+    theirs = their_claims(snapshot)
     if theirs:
         since = format_instant(theirs[0].since)
         return Answer(False, "HELD", f"{theirs[0].codename} has it since {since}")
@@ -204,8 +206,8 @@ def free(
     """
     answer = _try_to_free(backlog, stale, sweep_id, max_age, keep_labels=keep_labels)
     if answer is None:
-        thread = backlog.read(int(stale.thread.issue.ref.key))
-        same = [claim for claim in stale_on(backlog, thread, max_age) if claim.key == stale.key]
+        snapshot = backlog.read(int(stale.snapshot.issue.ref.key))
+        same = [claim for claim in stale_on(backlog, snapshot, max_age) if claim.key == stale.key]
         if same:
             answer = _try_to_free(backlog, same[0], sweep_id, max_age, keep_labels=keep_labels)
     if answer is None:
@@ -222,21 +224,23 @@ def _try_to_free(
     the caller wants to keep them, except that an issue without any label of the lifecycle is put
     back into the queue, unless it came from outside the queue.
     """
-    thread, services = stale.thread, backlog.services
+    snapshot, services = stale.snapshot, backlog.services
     release: tuple[Effect, ...] = ()
     if stale.identified:
-        ts = format_instant(thread.now)
+        ts = format_instant(snapshot.now)
         line = their_release(stale.codename, stale.firing_id, "stale-swept", ts, swept_by=sweep_id)
         release = (PostComment(line),)
-    newer = [claim for claim in their_claims(thread) if not claim.older_than(max_age, thread.now)]
+    newer = [
+        claim for claim in their_claims(snapshot) if not claim.older_than(max_age, snapshot.now)
+    ]
     if not newer and not keep_labels and not stale.label_drift:
         freeing = Freeing(services.tracker, services.leases, services.pipeline)
-        freed = freeing.free(thread, services.leases.standing(thread), first=release)
+        freed = freeing.free(snapshot, services.leases.standing(snapshot), first=release)
     else:
-        lost = stale.label_drift and not services.pipeline.stages_of(thread.issue.labels)
+        lost = stale.label_drift and not services.pipeline.stages_of(snapshot.issue.labels)
         requeue = lost and not newer and stale.worked != UNQUEUED.name
         queue = (AddLabels((labels.IMPLEMENT,)),) if requeue else ()
-        freed = apply_to(services.tracker, thread.issue, (*release, *queue))
+        freed = apply_to(services.tracker, snapshot.issue, (*release, *queue))
     if freed is None:
         return None
     if newer:

@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 from dibs.core.eligibility import Pause, PauseScope
 from dibs.core.granter import Granter
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import Effect, Painting
 from dibs.core.lease import (
     AcquireResult,
@@ -59,7 +59,7 @@ PROTECTIVE = Guarantee.ATOMIC | Guarantee.FENCED
 """What an irreversible stage asks of the store: one holder, and a fence to check."""
 
 
-Painter = Callable[[Record, Thread], Painting]
+Painter = Callable[[Record, Snapshot], Painting]
 """Returns the label changes that show the ending of a record, given a snapshot of the issue."""
 
 
@@ -159,14 +159,14 @@ class ShownLeases(Protocol):
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None: ...
 
-    def standing(self, thread: Thread, *, apart_from: RunId | None = None) -> Standing:
+    def standing(self, snapshot: Snapshot, *, apart_from: RunId | None = None) -> Standing:
         """The last lease on the issue, and the attempts before by the cards of the snapshot.
 
         `apart_from` leaves out a run, for a bidder who looks at the time before its own bid.
         """
         ...
 
-    def mine(self, thread: Thread, run: RunId) -> Lease | None:
+    def mine(self, snapshot: Snapshot, run: RunId) -> Lease | None:
         """The live lease of the run, if any: for a process which has only the id of its run."""
         ...
 

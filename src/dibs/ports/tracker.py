@@ -21,7 +21,7 @@ from dibs.core.errors import NoSuchIssue, Outage
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 
 
@@ -107,10 +107,10 @@ class Found(Struct, frozen=True):
     more: bool = False
 
 
-class FoundThreads(Struct, frozen=True):
+class FoundSnapshots(Struct, frozen=True):
     """The answer to a query, with comments. A snapshot with too many comments is not complete."""
 
-    threads: tuple[Thread, ...]
+    snapshots: tuple[Snapshot, ...]
     now: ServerTime
     more: bool = False
 
@@ -123,15 +123,15 @@ class Tracker(Protocol):
 
     def find(self, query: IssueQuery) -> Found: ...
 
-    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
+    def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
         """Answer each query with snapshots, in the order of the queries."""
         ...
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         """The issue with all its comments, in the server's order."""
         ...
 
-    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
         """Snapshots of the issues; issues which are gone are left out."""
         ...
 
@@ -161,7 +161,7 @@ class Tracker(Protocol):
         *,
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
-    ) -> Thread | None:
+    ) -> Snapshot | None:
         """Apply the effects in their order, and return a snapshot of the issue afterwards.
 
         `if_unchanged`: change no issue and return None if the issue is not as given. Only a tracker
@@ -213,8 +213,8 @@ class OneAtATime:
     the better ways.
     """
 
-    def read_many(self: Tracker, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
-        found: dict[IssueRef, Thread] = {}
+    def read_many(self: Tracker, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
+        found: dict[IssueRef, Snapshot] = {}
         for issue in issues:
             try:
                 found[issue] = self.read(issue)
@@ -222,13 +222,13 @@ class OneAtATime:
                 continue
         return found
 
-    def find_threads(self: Tracker, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
+    def find_snapshots(self: Tracker, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
         answers = []
         for query in queries:
             found = self.find(query)
             read = self.read_many([issue.ref for issue in found.issues])
-            threads = tuple(read[issue.ref] for issue in found.issues if issue.ref in read)
-            answers.append(FoundThreads(threads, found.now, found.more))
+            snapshots = tuple(read[issue.ref] for issue in found.issues if issue.ref in read)
+            answers.append(FoundSnapshots(snapshots, found.now, found.more))
         return tuple(answers)
 
     def apply(
@@ -238,7 +238,7 @@ class OneAtATime:
         *,
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
-    ) -> Thread | None:
+    ) -> Snapshot | None:
         if if_unchanged is not None and self.read(issue).issue != if_unchanged:
             return None
         for effect in effects:

@@ -26,13 +26,13 @@ from dibs.core.eligibility import (
 )
 from dibs.core.fold import FoldRules, read_marks
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
-from dibs.core.issue import Issue, Thread
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Record, Standing
 from dibs.core.named import is_named
 from dibs.core.pipeline import NoHandler, Stage
 from dibs.ports.leases import Guarantee
 from dibs.ports.tracker import IssueQuery
-from dibs.services.reading import walk, walk_threads, with_ourselves
+from dibs.services.reading import walk, walk_snapshots, with_ourselves
 from dibs.services.scanning import urgency
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ class Board:
         if self._tracker.traits.shortlists and Guarantee.ATOMIC not in self._leases.guarantees:
             # The issues come with their cards, which name the holders: no further request.
             return tuple(
-                self._row(thread.issue, self._leases.standing(thread).live)
-                for thread in walk_threads(self._tracker, query)
+                self._row(snapshot.issue, self._leases.standing(snapshot).live)
+                for snapshot in walk_snapshots(self._tracker, query)
             )
         held = {record.lease.issue: record for record in self._held()}
         return tuple(self._row(issue, held.get(issue.ref)) for issue in self._issues(query))
@@ -149,7 +149,7 @@ class Board:
         if not self._tracker.traits.shortlists:
             yield from walk(self._tracker, query)
         else:
-            yield from (thread.issue for thread in walk_threads(self._tracker, query))
+            yield from (snapshot.issue for snapshot in walk_snapshots(self._tracker, query))
 
     def ready(self, *, stage: StageName | None = None, limit: int = 100) -> tuple[Row, ...]:
         """Issues free to claim now, judged by the picture; the most urgent first."""
@@ -196,9 +196,9 @@ class Board:
 
     def history(self, ref: IssueRef) -> tuple[RunRow, ...]:
         """All leases and bids on the issue's cards, the oldest first."""
-        thread = self._tracker.read(ref)
-        tries = {entry.run: entry for entry in self._leases.standing(thread).tries}
-        marks = read_marks(thread.comments, FoldRules(max_ttl=timedelta.max))
+        snapshot = self._tracker.read(ref)
+        tries = {entry.run: entry for entry in self._leases.standing(snapshot).tries}
+        marks = read_marks(snapshot.comments, FoldRules(max_ttl=timedelta.max))
         rows: list[RunRow] = []
         for posted in marks.cards:
             card, attempt = posted.card, tries.get(posted.card.run)
@@ -221,11 +221,11 @@ class Board:
             rows.append(row)
         return tuple(rows)
 
-    def show(self, ref: IssueRef) -> tuple[Thread, Row, Standing]:
+    def show(self, ref: IssueRef) -> tuple[Snapshot, Row, Standing]:
         """An issue with the comments, the row on the board and the standing."""
-        thread = self._tracker.read(ref)
-        standing = self._leases.standing(thread)
-        return thread, self._row(thread.issue, standing.live), standing
+        snapshot = self._tracker.read(ref)
+        standing = self._leases.standing(snapshot)
+        return snapshot, self._row(snapshot.issue, standing.live), standing
 
 
 _STATES = tuple(
@@ -240,7 +240,7 @@ _PERSONS_WORK = reasons_with(lambda meaning: meaning.state == RowState.THEIRS)
 
 
 class Explanation(Struct, frozen=True):
-    thread: Thread
+    snapshot: Snapshot
     stage: Stage | None
     standing: Standing
     reasons: tuple[Reason, ...]
@@ -261,18 +261,18 @@ class Explaining:
 
     def explain(self, issue: IssueRef) -> Explanation:
         """Every reason why no worker would claim the issue now."""
-        thread = self._tracker.read(issue)
-        standing = self._leases.standing(thread)
-        stages = self._pipeline.stages_of(thread.issue.labels)
+        snapshot = self._tracker.read(issue)
+        standing = self._leases.standing(snapshot)
+        stages = self._pipeline.stages_of(snapshot.issue.labels)
         in_flight: int | None = None
         if len(stages) == 1 and (wip := stages[0].wip) is not None:
             in_flight = len(self._leases.live(stages[0].name, limit=wip + 1))
-        verdict = self._claiming.judge(thread, in_flight=in_flight)
+        verdict = self._claiming.judge(snapshot, in_flight=in_flight)
         stage, reasons, attempts = verdict.stage, list(verdict.reasons), Attempts()
         if stage is not None:
             attempts = count_attempts(standing.tries, stage)
             if verdict.eligible:
-                reasons += self._bundling.explain(thread, stage)
+                reasons += self._bundling.explain(snapshot, stage)
             if not stage.final and not stage.served:
                 reason = Reason(
                     ReasonCode.NOT_SERVED,
@@ -280,4 +280,4 @@ class Explaining:
                     "give the stage a handler in dibs.toml, or work it by hand with dibs claim",
                 )
                 reasons.append(reason)
-        return Explanation(thread, stage, standing, tuple(reasons), attempts)
+        return Explanation(snapshot, stage, standing, tuple(reasons), attempts)

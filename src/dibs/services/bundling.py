@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dibs.core.eligibility import Reason, ReasonCode, Verdict, over_limit
 from dibs.core.errors import Misuse, Outage
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Issue, Thread
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.pipeline import BundleWorktree, Stage
 from dibs.ports.tracker import IssueQuery
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
@@ -55,7 +55,7 @@ MOST = 50
 class Waits(Struct, frozen=True):
     """`member` may not be claimed now: no issue of the bundle is claimed."""
 
-    member: Thread
+    member: Snapshot
     reasons: tuple[Reason, ...]
     after_grant: bool = False
     others: tuple[Issue, ...] = ()
@@ -78,7 +78,7 @@ class Waits(Struct, frozen=True):
 
 
 BundleResult = tuple[Claimed, ...] | Waits | Beaten | Doubtful
-Judge = Callable[[Thread], tuple[Thread, Verdict]]
+Judge = Callable[[Snapshot], tuple[Snapshot, Verdict]]
 
 
 class Bundling:
@@ -99,20 +99,20 @@ class Bundling:
     def concerns(issue: Issue, stage: Stage) -> bool:
         return isinstance(stage.worktree, BundleWorktree) and bundle_of(issue.labels) is not None
 
-    def explain(self, thread: Thread, stage: Stage) -> tuple[Reason, ...]:
+    def explain(self, snapshot: Snapshot, stage: Stage) -> tuple[Reason, ...]:
         """Why an issue waits for its bundle, if it alone could be claimed. Writes nothing."""
-        if not self.concerns(thread.issue, stage):
+        if not self.concerns(snapshot.issue, stage):
             return ()
-        looked = self._look(thread, stage, lambda seen: (seen, self._claiming.judge(seen)))
+        looked = self._look(snapshot, stage, lambda seen: (seen, self._claiming.judge(seen)))
         if not isinstance(looked, Waits):
             return ()
         ours = (ReasonCode.BUNDLE_WAITS, ReasonCode.WIP_LIMIT)
-        reasons = looked.reasons_for(thread.issue.ref)
+        reasons = looked.reasons_for(snapshot.issue.ref)
         return tuple(reason for reason in reasons if reason.code in ours)
 
     def claim(
         self,
-        picked: Thread,
+        picked: Snapshot,
         stage: Stage,
         options: ClaimOptions,
         *,
@@ -127,14 +127,14 @@ class Bundling:
             return looked
         won: list[Claimed] = []
         try:
-            for thread in looked:
-                wanted = replace(options, look_first=True, seen=thread)
-                match self._claiming.claim(thread.issue.ref, stage, wanted):
+            for snapshot in looked:
+                wanted = replace(options, look_first=True, seen=snapshot)
+                match self._claiming.claim(snapshot.issue.ref, stage, wanted):
                     case Claimed() as claimed:
                         won.append(claimed)
                         if leaving() and len(won) < len(looked):
                             self._give_back(won, None)
-                            return Doubtful(thread.issue.ref, "the worker is leaving")
+                            return Doubtful(snapshot.issue.ref, "the worker is leaving")
                         # Renew the leases that are due: the last of many claims must not cost
                         # the first lease.
                         for place, member in enumerate(won):
@@ -147,11 +147,11 @@ class Bundling:
                                 member, lease=keeper.lease, asked_at=keeper.asked_at
                             )
                     case Refused(_, reasons, after_grant):
-                        self._give_back(won, thread)
-                        others = tuple(other.issue for other in looked if other is not thread)
-                        return Waits(thread, reasons, after_grant or bool(won), others)
+                        self._give_back(won, snapshot)
+                        others = tuple(other.issue for other in looked if other is not snapshot)
+                        return Waits(snapshot, reasons, after_grant or bool(won), others)
                     case Beaten() | Doubtful() as lost:
-                        self._give_back(won, thread)
+                        self._give_back(won, snapshot)
                         return lost
                     case never:
                         assert_never(never)
@@ -160,7 +160,7 @@ class Bundling:
             raise
         return tuple(won)
 
-    def _give_back(self, won: Sequence[Claimed], missing: Thread | None) -> None:
+    def _give_back(self, won: Sequence[Claimed], missing: Snapshot | None) -> None:
         """Give back the issues won, the last first; `missing` could not be claimed."""
         why = "its bundle could not be claimed as a whole"
         note = why if missing is None else f"{why}: {missing.issue.ref} was not to be had"
@@ -169,11 +169,11 @@ class Bundling:
             with suppress(Outage, Misuse):
                 self._advancing.give_back(self._keep(claimed), note)
 
-    def _look(self, picked: Thread, stage: Stage, judge: Judge) -> tuple[Thread, ...] | Waits:
+    def _look(self, picked: Snapshot, stage: Stage, judge: Judge) -> tuple[Snapshot, ...] | Waits:
         """Read and judge the bundle: the issues in the order of claiming, or the first obstacle."""
         members = self._members(picked.issue, stage)
 
-        def waits(member: Thread, *reasons: Reason) -> Waits:
+        def waits(member: Snapshot, *reasons: Reason) -> Waits:
             rest = (issue for ref, issue in members.items() if ref != member.issue.ref)
             return Waits(member, reasons, others=tuple(rest))
 
@@ -187,21 +187,21 @@ class Bundling:
             )
             return waits(picked, reason)
         others = (ref for ref in members if ref != picked.issue.ref)
-        threads = {thread.issue.ref: thread for thread in read_each(self._tracker, others)}
-        threads[picked.issue.ref] = picked
-        found: list[Thread] = []
+        snapshots = {snapshot.issue.ref: snapshot for snapshot in read_each(self._tracker, others)}
+        snapshots[picked.issue.ref] = picked
+        found: list[Snapshot] = []
         # An issue that was deleted since the list was read is in no bundle.
-        for read in (threads[ref] for ref in members if ref in threads):
-            thread, verdict = judge(read)
+        for read in (snapshots[ref] for ref in members if ref in snapshots):
+            snapshot, verdict = judge(read)
             if verdict.stage is not None and verdict.stage.name != stage.name:
-                if thread.issue.ref == picked.issue.ref:
+                if snapshot.issue.ref == picked.issue.ref:
                     text = f"it is in stage {verdict.stage.name!r} by now"
                     remedy = "look again: another stage's worker may want it"
-                    return waits(thread, Reason(ReasonCode.NOT_SERVED, text, remedy))
+                    return waits(snapshot, Reason(ReasonCode.NOT_SERVED, text, remedy))
                 continue  # `claimed` hid its stage label, and its stage is another
             if verdict.reasons:
-                return waits(thread, *verdict.reasons)
-            found.append(thread)
+                return waits(snapshot, *verdict.reasons)
+            found.append(snapshot)
         in_flight = self._claiming.in_flight(stage) if len(found) > 1 else 0
         if stage.wip is not None and in_flight + len(found) > stage.wip:
             # Some could be claimed, and would be given back in every try.

@@ -30,7 +30,7 @@ from dibs.core.eligibility import (
 from dibs.core.errors import BadTtl, Outage
 from dibs.core.events import EventKind, Step, about
 from dibs.core.ids import ZERO, HolderId, IssueRef, LocalTime
-from dibs.core.issue import Issue, Thread
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.labels import (
     Painting,
     being_painted,
@@ -72,7 +72,7 @@ class Claimed(Struct, frozen=True):
     stage: Stage
     terms: LeaseTerms
     asked_at: LocalTime
-    thread: Thread
+    snapshot: Snapshot
     failed_attempts: int = 0
 
 
@@ -110,7 +110,7 @@ class ClaimOptions(Struct, frozen=True):
     """What a person may set aside: resting issues, shut gates, spent attempts."""
     look_first: bool = True
     """Read before bidding. A scan that knows the issue is untouched saves the reading."""
-    seen: Thread | None = None
+    seen: Snapshot | None = None
     """A reading that a scan made: looked at in the place of one of our own."""
     unqueued: Stage | None = None
     """What to claim it as if it carries no stage label at all; None: not at all."""
@@ -160,7 +160,7 @@ class Claiming:
         if isinstance(result, Claimed):
             attempt = str(result.failed_attempts + 1)
             took = {"took": self._clock.now() - asked_at}
-            at = result.thread.now
+            at = result.snapshot.now
             event = about(EventKind.CLAIMED, result.lease, at=at, spans=took, attempt=attempt)
             self._observer.observe(event)
         return result
@@ -211,40 +211,40 @@ class Claiming:
         shown = IssueQuery(self._pipeline.held_labels(stage), limit=stage.wip)
         return len(self._tracker.find(shown).issues)
 
-    def judge(self, thread: Thread, *, in_flight: int | None = None) -> Verdict:
+    def judge(self, snapshot: Snapshot, *, in_flight: int | None = None) -> Verdict:
         """What `dibs why` says, and what a claim would be told."""
         around = self._around(in_flight)
-        return self._judge(thread, self._leases.standing(thread), around)
+        return self._judge(snapshot, self._leases.standing(snapshot), around)
 
-    def _judge(self, thread: Thread, standing: Standing, around: Surroundings) -> Verdict:
-        return judge(thread, standing, self._judging(thread.issue), around)
+    def _judge(self, snapshot: Snapshot, standing: Standing, around: Surroundings) -> Verdict:
+        return judge(snapshot, standing, self._judging(snapshot.issue), around)
 
     def _judging(self, issue: Issue) -> Pipeline:
         return with_ourselves(self._pipeline, self._tracker, issue)
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         """As a claim reads it before it bids."""
         return self._tracker.read(issue)
 
     def look_at(
-        self, thread: Thread, objections: tuple[Reason, ...] | None = None
-    ) -> tuple[Thread, Verdict]:
+        self, snapshot: Snapshot, objections: tuple[Reason, ...] | None = None
+    ) -> tuple[Snapshot, Verdict]:
         """Judge a reading, as a claim does before it bids.
 
         If a vanished holder left an ending half painted, finish the painting and read again.
         `objections`: the objections of the granter, if the caller has just read them.
         """
-        issue, standing = thread.issue.ref, self._leases.standing(thread)
-        if standing.unpainted is not None and thread.complete:
+        issue, standing = snapshot.issue.ref, self._leases.standing(snapshot)
+        if standing.unpainted is not None and snapshot.complete:
             if self._being_painted(standing.unpainted):
-                return thread, self._judge(thread, standing, self._around(None, objections))
+                return snapshot, self._judge(snapshot, standing, self._around(None, objections))
             self.roll_forward(standing.unpainted)
-            thread = self._tracker.read(issue)
-            standing = self._leases.standing(thread)
-        elif stray := leftovers(self._pipeline, thread) if thread.complete else ():
-            thread = apply(self._tracker, issue, stray)
-            standing = self._leases.standing(thread)
-        return thread, self._judge(thread, standing, self._around(None, objections))
+            snapshot = self._tracker.read(issue)
+            standing = self._leases.standing(snapshot)
+        elif stray := leftovers(self._pipeline, snapshot) if snapshot.complete else ():
+            snapshot = apply(self._tracker, issue, stray)
+            standing = self._leases.standing(snapshot)
+        return snapshot, self._judge(snapshot, standing, self._around(None, objections))
 
     def _left_to_others(self, ending: Record) -> bool:
         """An atomic store grants nothing over it, and need not know how old it is: there, whoever
@@ -255,10 +255,10 @@ class Claiming:
     def _being_painted(self, ending: Record) -> bool:
         return being_painted(ending, self._tracker.traits.patience)
 
-    def _may_have_left(self, record: Record, stage: Stage, thread: Thread) -> bool:
+    def _may_have_left(self, record: Record, stage: Stage, snapshot: Snapshot) -> bool:
         """Where nothing is seen late, the confirming reply tells."""
         unseen = self._settle + self._tracker.traits.grain if self._settle else ZERO
-        return just_led_on(record, stage.name, thread, unseen)
+        return just_led_on(record, stage.name, snapshot, unseen)
 
     def roll_forward(self, record: Record) -> None:
         """Paint the ending that a vanished holder decided."""
@@ -276,8 +276,8 @@ class Claiming:
         """Holding the grant, look again whether there is still anything to do; then show it."""
         lease = granted.lease
         try:
-            thread = granted.thread or self._tracker.read(lease.issue)
-            refusal, failed = self._judge_again(granted, thread, stage, options)
+            snapshot = granted.snapshot or self._tracker.read(lease.issue)
+            refusal, failed = self._judge_again(granted, snapshot, stage, options)
             self._reached(Step.CLAIM_JUDGED)
             if refusal is not None:
                 self._leases.concede(lease)
@@ -287,14 +287,14 @@ class Claiming:
             raise
         if self._clock.now() >= terms.trusted_until(asked_at):
             return Doubtful(lease.issue, "the lease ran out before it could be shown")
-        won = Claimed(lease, stage, terms, asked_at, thread, failed)
+        won = Claimed(lease, stage, terms, asked_at, snapshot, failed)
         return self._show(won, options)
 
     def _show(self, won: Claimed, options: ClaimOptions) -> ClaimResult:
         """Make the grant visible, and read the reply like any other."""
-        lease, stage, thread = won.lease, won.stage, won.thread
+        lease, stage, snapshot = won.lease, won.stage, won.snapshot
         try:
-            paint = claim_effects(self._pipeline, stage, thread.issue.labels)
+            paint = claim_effects(self._pipeline, stage, snapshot.issue.labels)
             shown = self._leases.show(lease, paint)
         except Outage:
             self._give_back(lease)
@@ -305,11 +305,11 @@ class Claiming:
                 self._reached(Step.CLAIM_PAINTED)
                 if seen is not None and fallen_out(self._pipeline, stage, seen.issue.labels):
                     self._put_back(held, stage)
-                refusal = self._look_once_more(held, seen or thread, stage, options)
+                refusal = self._look_once_more(held, seen or snapshot, stage, options)
                 if refusal is not None:
                     self._give_back(held)
                     return refusal
-                return replace(won, lease=held, thread=seen or thread)
+                return replace(won, lease=held, snapshot=seen or snapshot)
             case StopAsked(why):
                 self._give_back(lease)
                 return Doubtful(lease.issue, why)
@@ -328,13 +328,13 @@ class Claiming:
             self._leases.finish(lease, Ending(Outcome.RETURNED), self._paint)
 
     def _judge_again(
-        self, granted: Granted, thread: Thread, stage: Stage, options: ClaimOptions
+        self, granted: Granted, snapshot: Snapshot, stage: Stage, options: ClaimOptions
     ) -> tuple[Refused | None, int]:
         lease = granted.lease
         elsewhere = self._granting.refusal_of(lease.fence, since=granted.asked_at)
         if elsewhere is not None:
             return Refused(lease.issue, (elsewhere,), after_grant=True), 0
-        before = self._leases.standing(thread, apart_from=lease.run)
+        before = self._leases.standing(snapshot, apart_from=lease.run)
         if lease.fence <= before.highest and before.record is None:
             # The store says that it is ours, and somebody has had a higher fence: it has forgotten.
             seen = str(before.highest)
@@ -346,12 +346,12 @@ class Claiming:
             if not self._being_painted(before.unpainted):
                 self.roll_forward(before.unpainted)
             return Refused(lease.issue, (_moved(stage),), after_grant=True), 0
-        if before.record is not None and self._may_have_left(before.record, stage, thread):
+        if before.record is not None and self._may_have_left(before.record, stage, snapshot):
             return Refused(lease.issue, (_moved(stage),), after_grant=True), 0
         rivals = self._ahead_of(lease, stage)
         verdict = _overlooking(
             judge_claimable(
-                thread, before.tries, self._judging(thread.issue), self._around(rivals, ())
+                snapshot, before.tries, self._judging(snapshot.issue), self._around(rivals, ())
             ),
             options,
         )
@@ -363,7 +363,7 @@ class Claiming:
         return None, verdict.failed_attempts
 
     def _look_once_more(
-        self, lease: Lease, thread: Thread, stage: Stage, options: ClaimOptions
+        self, lease: Lease, snapshot: Snapshot, stage: Stage, options: ClaimOptions
     ) -> Refused | None:
         """The confirming reply is read too: a person's veto, or a limit that others filled.
 
@@ -371,9 +371,9 @@ class Claiming:
         one that was judged may be older than the card in it that says that they were changed. They
         were changed before that was said, and these are read after it was heard.
         """
-        verdict = judge_picture(thread.issue, self._pipeline)
-        reasons = verdict.reasons if vetoed(thread.issue, self._pipeline) else ()
-        if self._pipeline.has_left(stage, thread.issue.labels):
+        verdict = judge_picture(snapshot.issue, self._pipeline)
+        reasons = verdict.reasons if vetoed(snapshot.issue, self._pipeline) else ()
+        if self._pipeline.has_left(stage, snapshot.issue.labels):
             reasons = (*reasons, _moved(stage))
         ahead = self._ahead_of(lease, stage)
         if stage.wip is not None and ahead is not None and ahead >= stage.wip:
@@ -395,8 +395,8 @@ class Claiming:
             return len(others)
         return sum(held.granted_at <= lease.granted_at for held in others)
 
-    def _paint(self, record: Record, thread: Thread) -> Painting:
-        return ending_paint(self._pipeline, record, thread)
+    def _paint(self, record: Record, snapshot: Snapshot) -> Painting:
+        return ending_paint(self._pipeline, record, snapshot)
 
     def _around(
         self, in_flight: int | None, objections: tuple[Reason, ...] | None = None

@@ -45,7 +45,7 @@ from dibs.core.fold import (
     standing_on_comments,
 )
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId, ServerTime, later, local_after
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.labels import EditComment, Effect, PostComment
 from dibs.core.lease import (
     AcquireResult,
@@ -70,7 +70,7 @@ from dibs.ports.leases import Guarantee, Painter
 from dibs.ports.system import Clock
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.effects import apply, in_one_request, paint_ending, repair_labels
-from dibs.services.reading import walk_threads
+from dibs.services.reading import walk_snapshots
 
 _log = logging.getLogger("dibs.leases.comments")
 _MOST_RUNS_REMEMBERED = 1024
@@ -96,7 +96,7 @@ class Written(Struct, frozen=True):
     """An edit that took effect."""
 
     at: ServerTime
-    seen: Thread | None = None
+    seen: Snapshot | None = None
     """The issue right after the edit, if the reply shows it."""
 
 
@@ -221,13 +221,13 @@ class OwnCards:
         number, body = own_card(lease), render_card(wanted)
         if not self.in_one_request:
             return Written(self._tracker.edit_comment(lease.issue, number, body).updated_at)
-        thread = apply(self._tracker, lease.issue, (EditComment(number, body), *paint))
-        shown = next((comment for comment in thread.comments if comment.id == number), None)
-        if shown is None and thread.complete:
+        snapshot = apply(self._tracker, lease.issue, (EditComment(number, body), *paint))
+        shown = next((comment for comment in snapshot.comments if comment.id == number), None)
+        if shown is None and snapshot.complete:
             raise NoSuchComment(lease.issue, number)
         if shown is None or not same_mark(shown.body, body):
             raise Unavailable(f"{lease.issue}: the reply does not show what was written")
-        return Written(shown.updated_at, thread)
+        return Written(shown.updated_at, snapshot)
 
     def _memory_of(self, run: RunId) -> _RunMemory:
         with self._lock:
@@ -257,7 +257,7 @@ class _Decided(Struct, frozen=True):
     """Our ending counts."""
 
     record: Record
-    seen: Thread | None = None
+    seen: Snapshot | None = None
     """The snapshot which shows the ending, if it was read in one request with the edit."""
     asked_at: LocalTime = LocalTime(0.0)
 
@@ -357,19 +357,21 @@ class CardEndings:
             return None
         return self._judge(lease, written.seen, asked_at)
 
-    def _judge(self, lease: Lease, thread: Thread, asked_at: LocalTime) -> _Decided | Lost | None:
+    def _judge(
+        self, lease: Lease, snapshot: Snapshot, asked_at: LocalTime
+    ) -> _Decided | Lost | None:
         """Whether our lease has ended or is lost. None: the lease is still ours and not ended."""
-        record = standing_on_comments(thread, self._rules).record
+        record = standing_on_comments(snapshot, self._rules).record
         if record is not None and record.lease.run == lease.run and record.ending is not None:
             self._cards.mark_ended(lease.run)
-            seen = thread if self._cards.in_one_request and thread.complete else None
+            seen = snapshot if self._cards.in_one_request and snapshot.complete else None
             return _Decided(record, seen, asked_at)
-        if not thread.complete:
+        if not snapshot.complete:
             raise Unavailable(f"{lease.issue}: not all comments could be read")
-        folded = fold(read_marks(thread.comments, self._rules), self._rules)
+        folded = fold(read_marks(snapshot.comments, self._rules), self._rules)
         if folded.current is None or folded.current.card.run != lease.run:
             return self._lost(lease, "another run's card is in force")
-        if not folded.live(thread.now):
+        if not folded.live(snapshot.now):
             return self._lost(lease, "the lease has expired")
         return None
 
@@ -382,7 +384,7 @@ class CardEndings:
     # Painting
 
     def _paint(
-        self, record: Record, painter: Painter, mark: Effect, seen: Thread | None = None
+        self, record: Record, painter: Painter, mark: Effect, seen: Snapshot | None = None
     ) -> bool:
         """Paint the ending, while the ended card is still the current card of the issue.
 
@@ -390,29 +392,29 @@ class CardEndings:
         because an operator had ended the lease before.
         """
         plan = partial(painter, record)
-        tried_on: Thread | None = None
+        tried_on: Snapshot | None = None
         failed = 0
         for _ in range(_PAINTINGS):
-            thread: Thread | None = None
+            snapshot: Snapshot | None = None
             try:
-                thread, seen = seen or self._tracker.read(record.lease.issue), None
+                snapshot, seen = seen or self._tracker.read(record.lease.issue), None
                 # A snapshot older than the ending does not show the labels of today.
                 outdated = any(
                     posted.id == record.lease.card and posted.card.state is not CardState.RELEASED
-                    for posted in read_marks(thread.comments, self._rules).cards
+                    for posted in read_marks(snapshot.comments, self._rules).cards
                 )
-                if outdated or not thread.complete:
+                if outdated or not snapshot.complete:
                     self._clock.sleep(_PAUSE_S)
                     continue
-                current = standing_on_comments(thread, self._rules).record
+                current = standing_on_comments(snapshot, self._rules).record
                 if current is None or current.lease.run != record.lease.run:
                     if tried_on is not None:
-                        repair_labels(self._tracker, thread, plan, tried_on)
+                        repair_labels(self._tracker, snapshot, plan, tried_on)
                     return True
                 if current.ending is None or (current.painted and tried_on is None):
                     return current.ending is not None
                 painted = paint_ending(
-                    self._tracker, thread, plan, (mark,), self._reached, tried_on=tried_on
+                    self._tracker, snapshot, plan, (mark,), self._reached, tried_on=tried_on
                 )
                 if painted is not None:
                     self._reached(Step.FINISH_PAINTED)
@@ -422,7 +424,7 @@ class CardEndings:
                 return True  # our card was deleted, and the ending with it
             except Unavailable:
                 # Any part of the request may have happened, so the painting is not left like that.
-                tried_on, failed = tried_on or thread, failed + 1
+                tried_on, failed = tried_on or snapshot, failed + 1
                 may_retry = in_one_request(self._tracker) and tried_on is not None
                 if not may_retry or failed == _MOST_FAILED_PAINTINGS:
                     raise
@@ -478,7 +480,7 @@ class CommentLeases:
                 self._clock.sleep(_READING_PAUSE_S)
             asked_at = self._clock.now()
             try:
-                thread = self._tracker.read(bid.issue)
+                snapshot = self._tracker.read(bid.issue)
             except Unavailable as failure:
                 doubt = str(failure)
                 continue
@@ -486,9 +488,9 @@ class CommentLeases:
                 self.concede(_lease_of_bid(bid, posted))
                 raise
             self._reached(Step.CLAIM_SETTLED)
-            match prove(thread, bid.run, self._rules):
+            match prove(snapshot, bid.run, self._rules):
                 case Won(lease):
-                    return Granted(lease, thread, asked_at)
+                    return Granted(lease, snapshot, asked_at)
                 case LostTo(record):
                     self.concede(_lease_of_bid(bid, posted))
                     return Busy(record)
@@ -507,10 +509,10 @@ class CommentLeases:
                 if sending == _SENDINGS - 1:
                     raise
             self._clock.sleep(self._rules.settle.total_seconds() + _READING_PAUSE_S)
-            thread = self._tracker.read(bid.issue)
-            cards = read_marks(thread.comments, self._rules).cards
+            snapshot = self._tracker.read(bid.issue)
+            cards = read_marks(snapshot.comments, self._rules).cards
             ours = {posted.id for posted in cards if posted.card.run == bid.run}
-            for comment in thread.comments:
+            for comment in snapshot.comments:
                 if comment.id in ours:
                     return comment
         raise AssertionError("the last sending returns or raises")
@@ -555,28 +557,28 @@ class CommentLeases:
         if written.at >= lease.expires_at:
             return Lost("the renewal landed after the lease had expired")
         held = replace(lease, expires_at=later(written.at, lease.ttl))
-        thread = written.seen or apply(self._tracker, lease.issue, paint)
-        result = self._check_held(held, thread)
+        snapshot = written.seen or apply(self._tracker, lease.issue, paint)
+        result = self._check_held(held, snapshot)
         if isinstance(result, Lost):
             self._cards.mark_ended(lease.run)  # from now on the issue is read before an ending
         return result
 
-    def _check_held(self, lease: Lease, thread: Thread) -> RenewResult:
+    def _check_held(self, lease: Lease, snapshot: Snapshot) -> RenewResult:
         """Whether our card is in force, live and not revoked. Without the check, a renewal does not
         count as a renewal.
         """
-        if not thread.complete:
+        if not snapshot.complete:
             raise Unavailable(f"{lease.issue}: not all comments could be read")
-        marks = read_marks(thread.comments, self._rules)
+        marks = read_marks(snapshot.comments, self._rules)
         folded = fold(marks, self._rules)
         if folded.current is None or folded.current.card.run != lease.run:
             return Lost("another run's card is in force")
-        if not folded.live(thread.now):
+        if not folded.live(snapshot.now):
             return Lost("the lease has expired or was ended by an operator")
         if revokes := marks.revokes.get(lease.run):
             last = revokes[-1].mark.revocation
             return StopAsked(f"revoked by {last.by or 'an operator'}: {last.reason}")
-        return Renewed(lease, thread)
+        return Renewed(lease, snapshot)
 
     # Ending
 
@@ -605,17 +607,19 @@ class CommentLeases:
     def read(self, issue: IssueRef) -> Record | None:
         return self.standing(self._tracker.read(issue)).record
 
-    def standing(self, thread: Thread, *, apart_from: RunId | None = None) -> Standing:
-        return standing_on_comments(thread, self._rules, apart_from=apart_from)
+    def standing(self, snapshot: Snapshot, *, apart_from: RunId | None = None) -> Standing:
+        return standing_on_comments(snapshot, self._rules, apart_from=apart_from)
 
-    def mine(self, thread: Thread, run: RunId) -> Lease | None:
-        record = self.standing(thread).record
+    def mine(self, snapshot: Snapshot, run: RunId) -> Lease | None:
+        record = self.standing(snapshot).record
         return record.lease if record and record.live and record.lease.run == run else None
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         """Reads every claimed issue, because the store has no index."""
         query = IssueQuery(labels=(self._claimed,), limit=_MOST_CLAIMED)
-        records = [self.standing(thread).record for thread in walk_threads(self._tracker, query)]
+        records = [
+            self.standing(snapshot).record for snapshot in walk_snapshots(self._tracker, query)
+        ]
         live = [
             record
             for record in records
@@ -630,12 +634,14 @@ class CommentLeases:
         Every comment counts, by any author: ids only rise, so a deleted card had a lower id.
         """
         highest = 0
-        for thread in walk_threads(self._tracker, IssueQuery(limit=sys.maxsize, closed_too=True)):
-            if not thread.complete:
-                raise Unavailable(f"{thread.issue.ref}: not all comments could be read")
-            cards = read_marks(thread.comments, self._rules).cards
+        for snapshot in walk_snapshots(
+            self._tracker, IssueQuery(limit=sys.maxsize, closed_too=True)
+        ):
+            if not snapshot.complete:
+                raise Unavailable(f"{snapshot.issue.ref}: not all comments could be read")
+            cards = read_marks(snapshot.comments, self._rules).cards
             floor = max((max(posted.card.floor, posted.card.fence) for posted in cards), default=0)
-            last = max((comment.id for comment in thread.comments), default=0)
+            last = max((comment.id for comment in snapshot.comments), default=0)
             highest = max(highest, floor + last)
         return Fence(highest)
 

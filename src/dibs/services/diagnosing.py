@@ -21,7 +21,7 @@ from dibs.ports.leases import PROTECTIVE, LeaseStore, Pauses, ShownLeases, Worry
 from dibs.ports.system import Runner, Workplaces
 from dibs.ports.tracker import BudgetReport, IssueQuery, Tracker, TrackerTraits
 from dibs.services.backlog import Granting
-from dibs.services.reading import walk_threads
+from dibs.services.reading import walk_snapshots
 
 _MOST_LOOKED_AT = 200
 _SCARCE = 0.1
@@ -202,11 +202,11 @@ def _signing(of: Subject) -> Iterator[Finding]:
         return
     held: list[str] = []
     claimed = IssueQuery((of.pipeline.labels.claimed,), limit=_MOST_LOOKED_AT)
-    for thread in walk_threads(of.tracker, claimed):
-        live = of.leases.standing(thread).live
+    for snapshot in walk_snapshots(of.tracker, claimed):
+        live = of.leases.standing(snapshot).live
         card = live.lease.card if live is not None else None
-        bodies = [comment.body for comment in thread.comments if comment.id == card]
-        ref = thread.issue.ref
+        bodies = [comment.body for comment in snapshot.comments if comment.id == card]
+        ref = snapshot.issue.ref
         if any(verify(body, ref, keyring) is Signed.UNSIGNED for body in bodies):
             held.append(str(ref))
     if held:

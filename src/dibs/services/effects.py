@@ -22,7 +22,7 @@ from dibs.core.card import same_mark
 from dibs.core.errors import Outage, Unavailable
 from dibs.core.events import Reached, unwatched
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Issue, Thread
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.labels import (
     AddLabels,
     CloseIssue,
@@ -54,18 +54,18 @@ def apply(
     issue: IssueRef,
     effects: Sequence[Effect],
     reached: Reached = unwatched,
-) -> Thread:
+) -> Snapshot:
     """Apply the effects to the issue in any state. Returns the issue afterwards."""
     if not effects:
         return tracker.read(issue)
-    thread = tracker.apply(issue, effects, reached=reached)
-    assert thread is not None, "without a condition the effects are always applied"
-    return thread
+    snapshot = tracker.apply(issue, effects, reached=reached)
+    assert snapshot is not None, "without a condition the effects are always applied"
+    return snapshot
 
 
 def apply_to(
     tracker: Tracker, seen: Issue, effects: Sequence[Effect], reached: Reached = unwatched
-) -> Thread | None:
+) -> Snapshot | None:
     """Apply the effects only if the issue is still as `seen`; None if the issue has changed.
 
     Only a tracker which applies in one step keeps the condition strictly. With any different
@@ -80,13 +80,13 @@ def apply_to(
 
 def paint_ending(
     tracker: Tracker,
-    seen: Thread,
-    plan: Callable[[Thread], Painting],
+    seen: Snapshot,
+    plan: Callable[[Snapshot], Painting],
     mark: Sequence[Effect],
     reached: Reached = unwatched,
     *,
-    tried_on: Thread | None = None,
-) -> Thread | None:
+    tried_on: Snapshot | None = None,
+) -> Snapshot | None:
     """Paint the labels of an ending, then mark the ending as shown, then take `claimed` off.
 
     Label changes undone by another worker are made once more. If the reply reveals a shown mark by
@@ -124,11 +124,11 @@ def paint_ending(
 
 def _paint_one_by_one(
     tracker: Tracker,
-    seen: Thread,
-    plan: Callable[[Thread], Painting],
+    seen: Snapshot,
+    plan: Callable[[Snapshot], Painting],
     mark: Sequence[Effect],
     reached: Reached,
-) -> Thread | None:
+) -> Snapshot | None:
     """Paint the labels, look at the reply, and only then mark the ending as shown."""
     ref = seen.issue.ref
     paint = plan(seen)
@@ -147,8 +147,8 @@ def _paint_one_by_one(
 
 
 def repair_labels(
-    tracker: Tracker, seen: Thread, plan: Callable[[Thread], Painting], tried_on: Thread
-) -> Thread:
+    tracker: Tracker, seen: Snapshot, plan: Callable[[Snapshot], Painting], tried_on: Snapshot
+) -> Snapshot:
     """Take back the labels which a late request of ours may have added since `tried_on`.
 
     For a painter which learns of a later lease on the issue, or of a shown mark by another worker.
@@ -157,7 +157,7 @@ def repair_labels(
     return _take_back(write, seen, plan, _labels_in(plan(tried_on).showing, AddLabels))
 
 
-def _without_our_mark(painted: Thread, seen: Thread, mark: Sequence[Effect]) -> Thread:
+def _without_our_mark(painted: Snapshot, seen: Snapshot, mark: Sequence[Effect]) -> Snapshot:
     """The reply as if we had not marked the ending as shown: a mark by another worker stays."""
     before = {comment.id: comment for comment in seen.comments}
     comments = list(painted.comments)
@@ -188,11 +188,11 @@ def _without_closing(effects: Sequence[Effect]) -> tuple[Effect, ...]:
 
 
 def _take_back(
-    write: Callable[[Sequence[Effect]], Thread],
-    painted: Thread,
-    plan: Callable[[Thread], Painting],
+    write: Callable[[Sequence[Effect]], Snapshot],
+    painted: Snapshot,
+    plan: Callable[[Snapshot], Painting],
     added: frozenset[str],
-) -> Thread:
+) -> Snapshot:
     """Take back the labels which we `added` late, again and again until no change is left to make.
 
     Again and again, because a painter which slept once may sleep again during the repair. The last
@@ -244,16 +244,16 @@ class Freeing:
         self._pipeline = pipeline
 
     def free(
-        self, thread: Thread, standing: Standing, *, first: Sequence[Effect] = ()
-    ) -> Thread | None:
+        self, snapshot: Snapshot, standing: Standing, *, first: Sequence[Effect] = ()
+    ) -> Snapshot | None:
         """Apply `first`, then take the labels off. Returns the issue afterwards.
 
         None if the issue had changed since the snapshot. If the reply shows an advance by another
         worker, a stage label which we put back came too late: the label is taken back.
         """
         worked = standing.record.lease.stage if standing.record is not None else None
-        paint = freeing_effects(self._pipeline, thread.issue.labels, worked)
-        freed = apply_to(self._tracker, thread.issue, (*first, *paint))
+        paint = freeing_effects(self._pipeline, snapshot.issue.labels, worked)
+        freed = apply_to(self._tracker, snapshot.issue, (*first, *paint))
         if freed is None:
             return None
         added = _labels_in(paint, AddLabels)

@@ -24,7 +24,7 @@ from dibs.core.following import (
     undecided,
 )
 from dibs.core.ids import HolderId, IssueRef
-from dibs.core.issue import Issue, Thread
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.pipeline import FollowsPull, Stage
 from dibs.ports.tracker import PULLS_AT_ONCE, IssueQuery
 from dibs.services.claiming import Claimed, Claiming, ClaimOptions
@@ -163,22 +163,22 @@ class Following:
         ]
         if decided_by(pulls, None, issue_open=issue.open) is None and not unlabelled:
             return  # nothing to do, and known without a request for the cards
-        thread = self._tracker.read(issue.ref)
+        snapshot = self._tracker.read(issue.ref)
         for pull in unlabelled:
-            yield from self._label(pull, thread, watch)
-        since = entered_at(stage.name, thread.comments)
-        left = undecided(pulls, stage.name, thread.comments)
-        ended = decided_by(left, since, issue_open=thread.issue.open)
+            yield from self._label(pull, snapshot, watch)
+        since = entered_at(stage.name, snapshot.comments)
+        left = undecided(pulls, stage.name, snapshot.comments)
+        ended = decided_by(left, since, issue_open=snapshot.issue.open)
         if ended is None:
             return
-        ref, merged = thread.issue.ref, ended.fate is PullFate.MERGED
+        ref, merged = snapshot.issue.ref, ended.fate is PullFate.MERGED
         target = stage.next[0] if merged else watch.follows.back
         action = Follow.MOVED_ON if merged else Follow.MOVED_BACK
         note = f"{ended.ref} was {'merged' if merged else 'closed and not merged'}"
         if watch.dry_run:
             yield Followed(ref, action, f"{note}; it goes to {target}")
             return
-        options = ClaimOptions(watch.holder, overlook=BOOKKEEPING_OVERLOOKS, seen=thread)
+        options = ClaimOptions(watch.holder, overlook=BOOKKEEPING_OVERLOOKS, seen=snapshot)
         claimed = self._claiming.claim(ref, stage, options)
         if not isinstance(claimed, Claimed):
             _log.info("%s: %s, and it is not free: %s", ref, note, claimed)
@@ -190,7 +190,7 @@ class Following:
         else:
             yield Followed(ref, Follow.LEFT, f"{note}, but the lease was lost: {done.why}")
 
-    def _label(self, pull: LinkedPull, thread: Thread, watch: _Watch) -> Iterator[Followed]:
+    def _label(self, pull: LinkedPull, snapshot: Snapshot, watch: _Watch) -> Iterator[Followed]:
         """Label a pull request that a run of the fleet opened.
 
         The author's account alone proves little, since a person may share the account: a run must
@@ -201,7 +201,7 @@ class Following:
         if not ours:
             account = self._tracker.login()
             ours = account is not None and account.casefold() == login
-        if not (ours and opened_by_a_run(pull, thread.comments)):
+        if not (ours and opened_by_a_run(pull, snapshot.comments)):
             self._remember_not_ours(pull)
             return
         try:
@@ -212,7 +212,7 @@ class Following:
             self._remember_not_ours(pull)
             return
         text = f"{pull.ref} is the fleet's own: it carries {label!r}"
-        yield Followed(thread.issue.ref, Follow.LABELLED, text)
+        yield Followed(snapshot.issue.ref, Follow.LABELLED, text)
 
     def _remember_not_ours(self, pull: LinkedPull) -> None:
         if len(self._not_ours) >= _MOST_REMEMBERED:

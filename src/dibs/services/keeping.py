@@ -23,7 +23,7 @@ from dibs.core.eligibility import vetoed
 from dibs.core.errors import LeaseLost, NoSuchIssue, Outage
 from dibs.core.events import EventKind, Reached, Step, about, unwatched
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId, StageName, local_after
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import RemoveLabels, claim_effects
 from dibs.core.lease import Lease, Lost, Renewed, RenewResult, StopAsked
 from dibs.core.pipeline import Pipeline, Stage
@@ -224,7 +224,7 @@ class Keeper:
         if not isinstance(self.condition, Holding):
             return
         match result:
-            case Renewed(lease, thread):
+            case Renewed(lease, snapshot):
                 now = self._clock.now()
                 spans = {"took": now - asked_at, "margin": self._trusted_until - now}
                 with self._lock:
@@ -233,26 +233,26 @@ class Keeper:
                     self._renew_at = local_after(asked_at, self.terms.renew_every)
                 beats = str(lease.beats)
                 self._observer.observe(about(EventKind.RENEWED, lease, spans=spans, beats=beats))
-                if thread is not None:
-                    self._heed_picture(thread)
+                if snapshot is not None:
+                    self._heed_picture(snapshot)
             case StopAsked() | Lost():
                 self._end(result)
             case never:
                 assert_never(never)
 
-    def _heed_picture(self, thread: Thread) -> None:
+    def _heed_picture(self, snapshot: Snapshot) -> None:
         """Stop the work if a person vetoed the issue; else repaint the labels of our lease."""
-        if (why := vetoed(thread.issue, self._pipeline)) is not None:
+        if (why := vetoed(snapshot.issue, self._pipeline)) is not None:
             self._end(StopAsked(why))
             return
-        repaint = claim_effects(self._pipeline, self.stage, thread.issue.labels)
+        repaint = claim_effects(self._pipeline, self.stage, snapshot.issue.labels)
         if repaint:
             try:
-                apply(self._tracker, thread.issue.ref, repaint)
+                apply(self._tracker, snapshot.issue.ref, repaint)
                 if any(isinstance(effect, RemoveLabels) for effect in repaint):
                     put_back(self._tracker, self._clock, self._pipeline, self.stage, self.issue)
             except (Outage, NoSuchIssue) as failure:
-                _log().info("%s: labels not repainted: %s", thread.issue.ref, failure)
+                _log().info("%s: labels not repainted: %s", snapshot.issue.ref, failure)
 
     @property
     def _retry_s(self) -> float:

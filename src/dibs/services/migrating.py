@@ -105,13 +105,15 @@ class Migrating:
         left: list[IssueRef] = []
         for ref in dict.fromkeys(refs):
             with suppress(NoSuchIssue):
-                thread = self._tracker.read(ref)
-                standing = self._origin.standing(thread)
+                snapshot = self._tracker.read(ref)
+                standing = self._origin.standing(snapshot)
                 self._shown = max(self._shown, standing.highest)
-                bidding = standing.bidding_until is not None and thread.now < standing.bidding_until
-                if standing.unpainted is not None and thread.complete:
+                bidding = (
+                    standing.bidding_until is not None and snapshot.now < standing.bidding_until
+                )
+                if standing.unpainted is not None and snapshot.complete:
                     self._claiming.roll_forward(standing.unpainted)
                     left.append(ref)
-                elif standing.live is not None or bidding or not thread.complete:
+                elif standing.live is not None or bidding or not snapshot.complete:
                     left.append(ref)
         return left

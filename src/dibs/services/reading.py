@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dibs.core.errors import NoSuchIssue
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Issue, Thread
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.pipeline import Pipeline
 from dibs.ports.tracker import IssueQuery, Tracker
 
@@ -32,7 +32,7 @@ def walk(tracker: Tracker, query: IssueQuery) -> Iterator[Issue]:
         query = replace(query, limit=query.limit - len(found.issues), after=last, skip=0)
 
 
-def read_each(tracker: Tracker, refs: Iterable[IssueRef]) -> Iterator[Thread]:
+def read_each(tracker: Tracker, refs: Iterable[IssueRef]) -> Iterator[Snapshot]:
     """Yield a snapshot of each issue, in the given order. Pages are fetched as needed."""
     named = iter(refs)
     if not tracker.traits.shortlists:
@@ -46,7 +46,7 @@ def read_each(tracker: Tracker, refs: Iterable[IssueRef]) -> Iterator[Thread]:
                 yield from _completed_snapshot(tracker, found[ref])
 
 
-def walk_threads(tracker: Tracker, *queries: IssueQuery) -> Iterator[Thread]:
+def walk_snapshots(tracker: Tracker, *queries: IssueQuery) -> Iterator[Snapshot]:
     """Yield snapshots of the issues which the queries find, each query up to its limit.
 
     A tracker that shortlists answers the first pages of all queries in one request,
@@ -58,33 +58,33 @@ def walk_threads(tracker: Tracker, *queries: IssueQuery) -> Iterator[Thread]:
         return
     left = [query for query in queries if query.limit > 0]
     while left:
-        pages = tracker.find_threads(
+        pages = tracker.find_snapshots(
             [replace(query, limit=min(query.limit, AT_ONCE)) for query in left]
         )
         unfinished = []
         for query, page in zip(left, pages, strict=True):
-            for thread in page.threads:
-                yield from _completed_snapshot(tracker, thread)
-            limit = query.limit - len(page.threads)
-            if page.more and page.threads and limit > 0:
-                last = page.threads[-1].issue.ref
+            for snapshot in page.snapshots:
+                yield from _completed_snapshot(tracker, snapshot)
+            limit = query.limit - len(page.snapshots)
+            if page.more and page.snapshots and limit > 0:
+                last = page.snapshots[-1].issue.ref
                 unfinished.append(replace(query, limit=limit, after=last, skip=0))
         left = unfinished
 
 
-def _completed_snapshot(tracker: Tracker, thread: Thread) -> Iterator[Thread]:
-    if thread.complete:
-        yield thread
+def _completed_snapshot(tracker: Tracker, snapshot: Snapshot) -> Iterator[Snapshot]:
+    if snapshot.complete:
+        yield snapshot
     else:
-        yield from _read_unless_gone(tracker, thread.issue.ref)
+        yield from _read_unless_gone(tracker, snapshot.issue.ref)
 
 
-def _read_unless_gone(tracker: Tracker, ref: IssueRef) -> Iterator[Thread]:
+def _read_unless_gone(tracker: Tracker, ref: IssueRef) -> Iterator[Snapshot]:
     try:
-        thread = tracker.read(ref)
+        snapshot = tracker.read(ref)
     except NoSuchIssue:
         return
-    yield thread
+    yield snapshot
 
 
 def with_ourselves(pipeline: Pipeline, tracker: Tracker, issue: Issue) -> Pipeline:

@@ -17,7 +17,7 @@ from dibs.core.durations import terms_for
 from dibs.core.eligibility import count_attempts, reasons_with
 from dibs.core.errors import BadTtl, Outage
 from dibs.core.ids import IssueRef, LocalTime, RunId
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.lease import Record, Standing
 from dibs.ports.leases import LeaseStore, Waking
 from dibs.ports.system import Clock
@@ -55,28 +55,28 @@ class Resuming:
     def resume(self, issue: IssueRef, run: RunId) -> Claimed | NotHeld:
         """Take up the lease of `run` on the issue."""
         asked_at = self._clock.now()
-        thread = self._tracker.read(issue)
-        return self._resume(thread, self._leases.standing(thread), run, asked_at)
+        snapshot = self._tracker.read(issue)
+        return self._resume(snapshot, self._leases.standing(snapshot), run, asked_at)
 
-    def resume_on(self, thread: Thread, run: RunId, asked_at: LocalTime) -> Claimed | NotHeld:
+    def resume_on(self, snapshot: Snapshot, run: RunId, asked_at: LocalTime) -> Claimed | NotHeld:
         """Like `resume`, on a snapshot that was requested at `asked_at`."""
-        return self._resume(thread, self._leases.standing(thread), run, asked_at)
+        return self._resume(snapshot, self._leases.standing(snapshot), run, asked_at)
 
     def resume_as(self, issue: IssueRef, holder: str) -> Claimed | NotHeld:
         """Like `resume`, for a person, who remembers a name and not a run."""
         asked_at = self._clock.now()
-        thread = self._tracker.read(issue)
-        standing = self._leases.standing(thread)
+        snapshot = self._tracker.read(issue)
+        standing = self._leases.standing(snapshot)
         if standing.live is None or standing.live.lease.holder != holder:
             return NotHeld(issue, standing.record)
-        return self._resume(thread, standing, standing.live.lease.run, asked_at)
+        return self._resume(snapshot, standing, standing.live.lease.run, asked_at)
 
     def _resume(
-        self, thread: Thread, standing: Standing, run: RunId, asked_at: LocalTime
+        self, snapshot: Snapshot, standing: Standing, run: RunId, asked_at: LocalTime
     ) -> Claimed | NotHeld:
-        lease = self._leases.mine(thread, run)
+        lease = self._leases.mine(snapshot, run)
         if lease is None or standing.live is None:
-            return NotHeld(thread.issue.ref, standing.record)
+            return NotHeld(snapshot.issue.ref, standing.record)
         stage = self._pipeline.stage(lease.stage)
         spent: timedelta = lease.ttl - standing.live.remaining
         limits = stage.terms
@@ -89,7 +89,7 @@ class Resuming:
             stage=stage,
             terms=terms,
             asked_at=LocalTime(asked_at - spent.total_seconds()),
-            thread=thread,
+            snapshot=snapshot,
             failed_attempts=count_attempts(standing.tries, stage).failed,
         )
 

@@ -29,7 +29,7 @@ from dibs.core.errors import (
 )
 from dibs.core.events import EventKind, about
 from dibs.core.ids import LocalTime, later, local_after
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.pipeline import Command, InProcess, NoHandler, NoWorktree, PythonCallable
 from dibs.ports.system import (
     Assignment,
@@ -443,7 +443,7 @@ def _lead(job: _Job, keeper: Keeper) -> str:
 def _assignment(job: _Job, handler: Command | PythonCallable, limit: timedelta) -> Assignment:
     """The contract with a handler in a process: environment, standard input, folder and limits."""
     claimed, place = job.lead, job.place
-    lease, deadline = claimed.lease, later(claimed.thread.now, limit)
+    lease, deadline = claimed.lease, later(claimed.snapshot.now, limit)
     environment = {
         "DIBS_ISSUE": str(lease.issue),
         "DIBS_STAGE": lease.stage,
@@ -477,7 +477,7 @@ def _assignment(job: _Job, handler: Command | PythonCallable, limit: timedelta) 
 def _document(job: _Job) -> dict[str, Any]:
     """The issue for the handler to read; for a bundle, with all issues under `bundle`."""
     documents = [
-        issue_document(claimed.thread, claimed.lease.stage, claimed.failed_attempts + 1)
+        issue_document(claimed.snapshot, claimed.lease.stage, claimed.failed_attempts + 1)
         for claimed in job.claims
     ]
     if len(documents) == 1:
@@ -489,9 +489,9 @@ def _document(job: _Job) -> dict[str, Any]:
     return {**documents[0], "bundle": named}
 
 
-def issue_document(thread: Thread, stage: str, attempt: int) -> dict[str, Any]:
+def issue_document(snapshot: Snapshot, stage: str, attempt: int) -> dict[str, Any]:
     """The issue as a handler reads it. Marks are left out: dibs wrote them, not people."""
-    issue = thread.issue
+    issue = snapshot.issue
     return {
         "issue": str(issue.ref),
         "title": issue.title,
@@ -508,7 +508,7 @@ def issue_document(thread: Thread, stage: str, attempt: int) -> dict[str, Any]:
                 "body": comment.body,
                 "created_at": format_instant(comment.created_at),
             }
-            for comment in thread.comments
+            for comment in snapshot.comments
             if parse_mark(comment.body) is None
         ],
     }

@@ -35,7 +35,7 @@ from msgspec import Struct, field
 from dibs.core.eligibility import Lifts, Reason, reasons_with
 from dibs.core.errors import NoSuchIssue
 from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime, StageName
-from dibs.core.issue import Issue, Thread
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Found, IssueQuery
@@ -178,7 +178,7 @@ class Candidate(Struct, frozen=True):
     issue: Issue
     stage: Stage
     now: ServerTime
-    thread: Thread | None = None
+    snapshot: Snapshot | None = None
     """The snapshot by which the issue was chosen, if it was read."""
 
     @property
@@ -355,7 +355,7 @@ class Shortlisting:
         self._dice = dice
         self._round: _Round | None = None
         self._outdated = False
-        self._looks: dict[IssueRef, Thread] = {}
+        self._looks: dict[IssueRef, Snapshot] = {}
         """Snapshots that were read ahead, until they are used."""
         self._missed: Counter[IssueRef] = Counter()
         """How often no read showed the issue as new as the list did."""
@@ -511,7 +511,7 @@ class Shortlisting:
                 return None
         return Candidate(look.issue, chosen.stage, look.now, look)
 
-    def _snapshot_of(self, listed: Issue) -> Thread | None:
+    def _snapshot_of(self, listed: Issue) -> Snapshot | None:
         """The snapshot which was read ahead, if it is no older than the issue on the list."""
         look = self._looks.get(listed.ref)
         if look is None or look.issue.comment_count < listed.comment_count:

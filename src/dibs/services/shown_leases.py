@@ -28,7 +28,7 @@ from dibs.core.fold import (
     without_run,
 )
 from dibs.core.ids import Fence, IssueRef, RunId
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import EditComment, Effect, Painting, PostComment
 from dibs.core.lease import (
     AcquireResult,
@@ -105,9 +105,9 @@ class Showing:
 
     def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
         card = PostComment(_card(lease, CardState.HELD))
-        thread = apply(self._tracker, lease.issue, (*paint, card))
+        snapshot = apply(self._tracker, lease.issue, (*paint, card))
         self._reached(Step.CLAIM_CONFIRMED)
-        return Renewed(replace(lease, card=self._card_of(thread, lease.run)), thread)
+        return Renewed(replace(lease, card=self._card_of(snapshot, lease.run)), snapshot)
 
     def renew(self, lease: Lease) -> RenewResult:
         result = self._store.renew(lease)
@@ -116,7 +116,7 @@ class Showing:
             return result
         return Renewed(result.lease, self._show_beat(result.lease))
 
-    def _show_beat(self, lease: Lease) -> Thread | None:
+    def _show_beat(self, lease: Lease) -> Snapshot | None:
         """Show the renewal on the card and read the issue. None if that fails: it is renewed."""
         try:
             if lease.card is None:
@@ -160,33 +160,33 @@ class Showing:
 
     def _roll_forward(self, record: Record, painter: Painter) -> None:
         plan, tries, has_card = partial(painter, record), 0, True
-        tried_on: Thread | None = None
+        tried_on: Snapshot | None = None
         for _ in range(_PAINTINGS):
-            thread = self._tracker.read(record.lease.issue)
+            snapshot = self._tracker.read(record.lease.issue)
             if (since := self._done(record)) is not None:
                 if tried_on is not None:
                     self._put_right(since, plan, tried_on)
                 return
-            if not thread.complete:  # its card may be on the page that is missing
+            if not snapshot.complete:  # its card may be on the page that is missing
                 self._clock.sleep(_PAUSE_S)
                 continue
-            mark = self._card_edit(record, thread) if has_card else ()
+            mark = self._card_edit(record, snapshot) if has_card else ()
             try:
                 painted = paint_ending(
-                    self._tracker, thread, plan, mark, self._reached, tried_on=tried_on
+                    self._tracker, snapshot, plan, mark, self._reached, tried_on=tried_on
                 )
             except NoSuchComment:
                 has_card = False  # somebody deleted the card: it shows without one
                 continue
             except Unavailable:
-                tried_on, tries = tried_on or thread, tries + 1
+                tried_on, tries = tried_on or snapshot, tries + 1
                 if not in_one_request(self._tracker) or tries == _TRIES:
                     raise
                 continue  # any part of a trip may have happened, so it is not left like that
             if painted is not None:
                 if in_one_request(self._tracker) and (since := self._done(record)):
                     # In one trip nobody looks before the card is written, and all write the same.
-                    self._put_right(since, plan, thread)
+                    self._put_right(since, plan, snapshot)
                 self._reached(Step.FINISH_PAINTED)
                 self._acknowledge(record)
                 return
@@ -205,22 +205,24 @@ class Showing:
             return _Done.AND_GONE_ON
         return _Done.PAINTED if known.painted else None
 
-    def _put_right(self, since: _Done, plan: Callable[[Thread], Painting], before: Thread) -> None:
+    def _put_right(
+        self, since: _Done, plan: Callable[[Snapshot], Painting], before: Snapshot
+    ) -> None:
         """If a later lease exists, take back the labels that we painted late.
 
         Wait for the settle time first: a read may not show the newest cards yet.
         """
         if since is _Done.AND_GONE_ON:
             self._clock.sleep(self._settle_s)
-            thread = self._tracker.read(before.issue.ref)
-            repair_labels(self._tracker, thread, plan, before)
+            snapshot = self._tracker.read(before.issue.ref)
+            repair_labels(self._tracker, snapshot, plan, before)
 
-    def _card_edit(self, record: Record, thread: Thread) -> tuple[Effect, ...]:
+    def _card_edit(self, record: Record, snapshot: Snapshot) -> tuple[Effect, ...]:
         """The edit that shows the ending on the run's card; empty if the run has no card.
 
         A read that lags may not show the card: then the lease's own note of the card is used.
         """
-        card = self._card_of(thread, record.lease.run) or record.lease.card
+        card = self._card_of(snapshot, record.lease.run) or record.lease.card
         if card is None:
             return ()
         return (EditComment(card, _card(record.lease, CardState.RELEASED, record.ending)),)
@@ -231,22 +233,22 @@ class Showing:
             self._tracker.comment(issue, render_revoke(revocation))
         return record
 
-    def standing(self, thread: Thread, *, apart_from: RunId | None = None) -> Standing:
-        record = self._store.read(thread.issue.ref)
-        marks = without_run(self._marks(thread), apart_from)
+    def standing(self, snapshot: Snapshot, *, apart_from: RunId | None = None) -> Standing:
+        record = self._store.read(snapshot.issue.ref)
+        marks = without_run(self._marks(snapshot), apart_from)
         tries = tries_on_picture(marks, record)
         if record is not None and record.lease.run == apart_from:
             record = None
         if record is not None:
-            card = self._card_of(thread, record.lease.run)
+            card = self._card_of(snapshot, record.lease.run)
             record = replace(record, lease=replace(record.lease, card=card))
         return Standing(record, tries, highest=highest_fence(marks))
 
-    def mine(self, thread: Thread, run: RunId) -> Lease | None:
-        record = self._store.read(thread.issue.ref)
+    def mine(self, snapshot: Snapshot, run: RunId) -> Lease | None:
+        record = self._store.read(snapshot.issue.ref)
         if record is None or record.lease.run != run or not record.live:
             return None
-        return replace(record.lease, card=self._card_of(thread, run))
+        return replace(record.lease, card=self._card_of(snapshot, run))
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         return self._store.live(stage, limit)
@@ -254,11 +256,11 @@ class Showing:
     def highest(self) -> Fence:
         return self._store.highest()
 
-    def _marks(self, thread: Thread) -> Marks:
-        return read_marks(thread.comments, self._rules)
+    def _marks(self, snapshot: Snapshot) -> Marks:
+        return read_marks(snapshot.comments, self._rules)
 
-    def _card_of(self, thread: Thread, run: RunId) -> int | None:
-        mine = [posted.id for posted in self._marks(thread).cards if posted.card.run == run]
+    def _card_of(self, snapshot: Snapshot, run: RunId) -> int | None:
+        mine = [posted.id for posted in self._marks(snapshot).cards if posted.card.run == run]
         return mine[0] if mine else None
 
 

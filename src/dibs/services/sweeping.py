@@ -30,13 +30,13 @@ from dibs.core.errors import IssueLocked, NoSuchComment, NoSuchIssue
 from dibs.core.events import Event, EventKind
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import IssueRef, ServerTime, later
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.labels import Flaw, FlawCode, being_painted, claim_effects, diagnose, just_ended
 from dibs.core.lease import Standing
 from dibs.ports.tracker import IssueQuery
 from dibs.services.claiming import Claiming
 from dibs.services.effects import Freeing, apply, in_one_request
-from dibs.services.reading import AT_ONCE, read_each, walk, walk_threads
+from dibs.services.reading import AT_ONCE, read_each, walk, walk_snapshots
 
 if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
@@ -134,7 +134,7 @@ class Sweeping:
         for label in self._pipeline.working_labels:
             yield IssueQuery((label,), claimed, limit=limit, closed_too=True)
 
-    def _read_found(self, query: IssueQuery) -> Iterator[Thread]:
+    def _read_found(self, query: IssueQuery) -> Iterator[Snapshot]:
         return read_each(self._tracker, (issue.ref for issue in walk(self._tracker, query)))
 
     def _sweep_at_once(self, query: IssueQuery, *, dry_run: bool) -> SweepReport:
@@ -142,16 +142,16 @@ class Sweeping:
 
         The first request also reads which store grants, so the question costs no request after it.
         """
-        threads = walk_threads(self._tracker, query, *self._stray_queries(query.limit))
-        first = next(threads, None)
+        snapshots = walk_snapshots(self._tracker, query, *self._stray_queries(query.limit))
+        first = next(snapshots, None)
         if first is None or not self._granting.keeps_house():
             return SweepReport(0, ())
         claimed: list[IssueRef] = []
         swept: list[Swept] = []
-        for thread in chain((first,), threads):
-            if thread.issue.labels.issuperset(query.labels):
-                claimed.append(thread.issue.ref)
-            swept += self._sweep_each((thread,), dry_run=dry_run)
+        for snapshot in chain((first,), snapshots):
+            if snapshot.issue.labels.issuperset(query.labels):
+                claimed.append(snapshot.issue.ref)
+            swept += self._sweep_each((snapshot,), dry_run=dry_run)
         last = claimed[-1] if len(claimed) == query.limit else None
         return SweepReport(len(swept), tuple(swept), resume_after=last)
 
@@ -185,23 +185,23 @@ class Sweeping:
                 in_order = 0 if entry.changed else in_order + 1
         return swept, found.issues[-1].ref if found.more else None
 
-    def _sweep_each(self, threads: Iterable[Thread], *, dry_run: bool) -> Iterator[Swept]:
+    def _sweep_each(self, snapshots: Iterable[Snapshot], *, dry_run: bool) -> Iterator[Swept]:
         """Sweep issue by issue. An issue which is gone or locked does not stop the sweep."""
-        for thread in threads:
+        for snapshot in snapshots:
             try:
-                yield self._sweep_issue(thread, dry_run=dry_run)
+                yield self._sweep_issue(snapshot, dry_run=dry_run)
             except (NoSuchIssue, NoSuchComment, IssueLocked) as refusal:
-                _log.info("%s: not swept: %s", thread.issue.ref, refusal)
+                _log.info("%s: not swept: %s", snapshot.issue.ref, refusal)
 
-    def _sweep_issue(self, thread: Thread, *, dry_run: bool) -> Swept:
+    def _sweep_issue(self, snapshot: Snapshot, *, dry_run: bool) -> Swept:
         """Roll an unpainted ending forward, leave the issue alone, or free it.
 
         An issue which another worker took since the snapshot keeps its labels, or gets them back.
         """
-        ref = thread.issue.ref
-        standing = self._leases.standing(thread)
+        ref = snapshot.issue.ref
+        standing = self._leases.standing(snapshot)
         unpainted = standing.unpainted
-        if unpainted is not None and thread.complete:
+        if unpainted is not None and snapshot.complete:
             if being_painted(unpainted, self._tracker.traits.patience):
                 return Swept(ref, Sweep.YOUNG, "its ending is most likely being painted")
             if not dry_run:
@@ -210,12 +210,12 @@ class Sweeping:
             onward = f" to {unpainted.ending.next}" if unpainted.ending.next else ""
             ended = f"{unpainted.lease.holder} had {unpainted.ending.outcome.value} it"
             return Swept(ref, Sweep.ROLLED_FORWARD, f"{ended}{onward}; labels finished")
-        if (kept := self._reason_to_keep(thread, standing)) is not None:
+        if (kept := self._reason_to_keep(snapshot, standing)) is not None:
             return kept
         done = Swept(ref, Sweep.FREED, "no lease is live; its labels were taken off")
         if dry_run:
             return done
-        freed = Freeing(self._tracker, self._leases, self._pipeline).free(thread, standing)
+        freed = Freeing(self._tracker, self._leases, self._pipeline).free(snapshot, standing)
         if freed is None:
             return Swept(ref, Sweep.YOUNG, "it changed while it was looked at")
         # In one request nobody looks before the labels go: they may have shown a newer lease.
@@ -226,29 +226,29 @@ class Sweeping:
                     paint = claim_effects(self._pipeline, stage, freed.issue.labels)
                     apply(self._tracker, freed.issue.ref, paint)
             return Swept(ref, Sweep.YOUNG, "it changed while it was looked at")
-        self._observer.observe(Event(EventKind.FREED, issue=ref, at=thread.now))
+        self._observer.observe(Event(EventKind.FREED, issue=ref, at=snapshot.now))
         return done
 
-    def _reason_to_keep(self, thread: Thread, standing: Standing) -> Swept | None:
+    def _reason_to_keep(self, snapshot: Snapshot, standing: Standing) -> Swept | None:
         """Why the labels stay: a live lease, or a doubt about its end. None: free the issue."""
-        ref, record = thread.issue.ref, standing.record
+        ref, record = snapshot.issue.ref, standing.record
         if record is not None and record.live:
             # The store may have a clock of its own: only what remains can be carried over.
-            over_at = later(thread.now, record.remaining)
-            self._seen_live[ref] = (thread.issue.updated_at, over_at)
+            over_at = later(snapshot.now, record.remaining)
+            self._seen_live[ref] = (snapshot.issue.updated_at, over_at)
             return Swept(ref, Sweep.LIVE, f"{record.lease.holder} holds it")
-        if standing.bidding_until is not None and thread.now < standing.bidding_until:
+        if standing.bidding_until is not None and snapshot.now < standing.bidding_until:
             return Swept(ref, Sweep.YOUNG, "somebody is bidding for it")
-        if not thread.complete:
+        if not snapshot.complete:
             return Swept(ref, Sweep.YOUNG, "not all its comments could be read")
         people = self._pipeline.people
-        foreign = foreign_claims(thread.comments, now=thread.now, ttl=people.marker_ttl)
+        foreign = foreign_claims(snapshot.comments, now=snapshot.now, ttl=people.marker_ttl)
         if people.markers and foreign:
             return Swept(ref, Sweep.LIVE, f"another tool ({foreign[0].tool}) says that it has it")
         # Ended and without a stage: the label is not the last run's. Another tool may be claiming.
-        in_stage = bool(self._pipeline.stages_of(thread.issue.labels))
+        in_stage = bool(self._pipeline.stages_of(snapshot.issue.labels))
         if record is None or (record.ending is not None and not in_stage):
-            if thread.now < abandoned_at(thread.issue, self._pipeline):
+            if snapshot.now < abandoned_at(snapshot.issue, self._pipeline):
                 return Swept(ref, Sweep.YOUNG, "claimed without a card, less than a ttl ago")
         elif just_ended(record, self._tracker.traits.patience):
             return Swept(ref, Sweep.YOUNG, "its labels may be older than its cards")
@@ -284,16 +284,16 @@ class Checking:
         claimed = (self._pipeline.labels.claimed,)
         stuck = IssueQuery(labels=claimed, limit=sys.maxsize, closed_too=True)
         seen: set[IssueRef] = set()
-        for thread in chain(
-            walk_threads(self._tracker, IssueQuery(limit=sys.maxsize)),
-            walk_threads(self._tracker, stuck),
+        for snapshot in chain(
+            walk_snapshots(self._tracker, IssueQuery(limit=sys.maxsize)),
+            walk_snapshots(self._tracker, stuck),
         ):
-            ref = thread.issue.ref
+            ref = snapshot.issue.ref
             if ref in seen:
                 continue
             seen.add(ref)
-            standing = self._leases.standing(thread)
-            for flaw in diagnose(thread, standing, self._pipeline):
+            standing = self._leases.standing(snapshot)
+            for flaw in diagnose(snapshot, standing, self._pipeline):
                 mend = repair and (bool(flaw.repair) or flaw.code is FlawCode.UNPAINTED_ENDING)
                 if mend and standing.unpainted is not None:
                     self._claiming.roll_forward(standing.unpainted)

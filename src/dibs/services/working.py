@@ -416,7 +416,7 @@ class Worker:
         attempts, is made to park the issue. If a person has re-queued the issue in between, the
         second claim starts its job.
         """
-        issue, stage, seen = candidate.issue.ref, candidate.stage, candidate.thread
+        issue, stage, seen = candidate.issue.ref, candidate.stage, candidate.snapshot
         look = self._options.cheap_reads or not candidate.untouched or seen is not None
         options = ClaimOptions(self._options.holder, look_first=look, seen=seen)
         result: tuple[Claimed, ...] | Claimed | Waits | Beaten | Doubtful | Refused
@@ -456,7 +456,7 @@ class Worker:
         if ReasonCode.REPOSITORY_PAUSED in codes:
             self._paused_repos.add(candidate.issue.ref.repo)
         resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
-        if candidate.thread is not None and (paid or ReasonCode.BID_PENDING in codes):
+        if candidate.snapshot is not None and (paid or ReasonCode.BID_PENDING in codes):
             self._spread.met()
         if isinstance(refused, Waits):  # a claim that starts from another member would wait as well
             for other in refused.others:

@@ -42,7 +42,7 @@ _NO_ENV: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TreeSnapshot:
     """The content of a working tree at one moment; two are equal if no work has changed."""
 
     head: str | None
@@ -95,7 +95,7 @@ class Tree:
 
     # Taking a snapshot
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> TreeSnapshot:
         """The present content, read through a scratch index: git objects are written, no refs.
 
         If the user's index cannot be read, the files are compared with HEAD instead.
@@ -128,7 +128,7 @@ class Tree:
             with suppress(OSError):
                 # A torn file names no commit; saving it then fails, and the working tree stays.
                 aside.append((self.admin / name).read_text("ascii", errors="replace").strip())
-        return Snapshot(head, staged, files, tuple(aside), links)
+        return TreeSnapshot(head, staged, files, tuple(aside), links)
 
     def _empty_scratch(self) -> None:
         """Delete the scratch index, and its lock if git was killed: only dibs uses them."""
@@ -159,7 +159,7 @@ class Tree:
 
     # Saving the work
 
-    def keep(self, now: Snapshot, branch: str, start: str, epoch: int) -> tuple[Kept, ...]:
+    def keep(self, now: TreeSnapshot, branch: str, start: str, epoch: int) -> tuple[Kept, ...]:
         """Save uncommitted and unpushed work under refs; saving the same work twice adds nothing.
 
         Raises `Unsaveable` if a nested repository has work of its own: removing the working tree

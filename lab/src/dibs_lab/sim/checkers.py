@@ -16,7 +16,7 @@ from dibs.core.card import Card, CardState, RevokeMark, parse_mark
 from dibs.core.events import Event, EventKind, Step
 from dibs.core.fold import FoldRules, standing_on_comments
 from dibs.core.ids import Fence, IssueRef, RunId, ServerTime, StageName
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.lease import Outcome, Released
 from dibs_lab.sim.fibres import microseconds
 from dibs_lab.sim.hands import STRANGER
@@ -313,7 +313,7 @@ def comes_to_rest(evidence: Evidence) -> Iterator[Violation]:
     run = evidence.run
     for issue, rested in run.at_rest.items():
         if not rested:
-            labels = ", ".join(sorted(run.threads[issue].issue.labels))
+            labels = ", ".join(sorted(run.snapshots[issue].issue.labels))
             text = f"{issue} is neither done nor set aside after {run.passed_s:.0f} s: {labels}"
             yield Violation("comes to rest", microseconds(run.passed_s), issue, text)
 
@@ -322,14 +322,14 @@ def picture_is_true(evidence: Evidence) -> Iterator[Violation]:
     """Once quiet: exactly one stage, the one that the decisions lead to, and no claim label."""
     run, decided = evidence.run, evidence.decisions
     end_us = microseconds(run.passed_s)
-    for issue, thread in run.threads.items():
+    for issue, snapshot in run.snapshots.items():
         if not run.at_rest[issue]:
             continue
-        stages = run.pipeline.stages_of(thread.issue.labels)
+        stages = run.pipeline.stages_of(snapshot.issue.labels)
         if len(stages) > 1 and _put_back(run, issue):
             continue  # a person's second stage label is a person's to take off
         if len(stages) != 1:
-            text = f"{issue} carries {len(stages)} stages: {sorted(thread.issue.labels)}"
+            text = f"{issue} carries {len(stages)} stages: {sorted(snapshot.issue.labels)}"
             yield Violation("picture is true", end_us, issue, text)
             continue
         wanted = next(
@@ -340,7 +340,7 @@ def picture_is_true(evidence: Evidence) -> Iterator[Violation]:
         if not _meddled(run, issue) and stages[0] != wanted:
             text = f"{issue} shows {stages[0].label}, and its cards say {wanted.label}"
             yield Violation("picture is true", end_us, issue, text)
-        working = thread.issue.labels & set(run.pipeline.working_labels)
+        working = snapshot.issue.labels & set(run.pipeline.working_labels)
         if not _meddled(run, issue) and working:
             text = f"{issue} still carries {', '.join(working)}"
             yield Violation("picture is true", end_us, issue, text)
@@ -359,16 +359,18 @@ def forgeries_are_void(evidence: Evidence) -> Iterator[Violation]:
             if any(STRANGER in word or word == "forged" for word in said):
                 text = f"{note.process} acted on a forgery: {note.what.kind.value} {said}"
                 yield Violation("forgeries are void", note.at_us, note.what.issue, text)
-    for issue, thread in run.threads.items():
-        trusted = _without_strangers(thread)
-        if standing_on_comments(thread, FoldRules()) != standing_on_comments(trusted, FoldRules()):
+    for issue, snapshot in run.snapshots.items():
+        trusted = _without_strangers(snapshot)
+        if standing_on_comments(snapshot, FoldRules()) != standing_on_comments(
+            trusted, FoldRules()
+        ):
             text = f"{issue}: the cards say something else without the stranger's"
             yield Violation("forgeries are void", microseconds(run.passed_s), issue, text)
 
 
-def _without_strangers(thread: Thread) -> Thread:
-    kept = tuple(comment for comment in thread.comments if comment.author != STRANGER)
-    return replace(thread, comments=kept)
+def _without_strangers(snapshot: Snapshot) -> Snapshot:
+    kept = tuple(comment for comment in snapshot.comments if comment.author != STRANGER)
+    return replace(snapshot, comments=kept)
 
 
 Checker = Callable[[Evidence], Iterator[Violation]]

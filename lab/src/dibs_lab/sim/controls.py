@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from dibs.core.errors import DibsError
 from dibs.core.ids import Fence, IssueRef, RunId, ServerTime
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.pipeline import Pipeline
 from dibs.ports.tracker import IssueQuery, Tracker
 from dibs_lab.sim import hands
@@ -81,16 +81,16 @@ def seed_script(control: Control) -> None:
     control.moved_on(issue, run)
 
 
-def _seed_claims(thread: Thread) -> list[Comment]:
-    return [one for one in thread.comments if one.body.startswith("<!-- claim run=")]
+def _seed_claims(snapshot: Snapshot) -> list[Comment]:
+    return [one for one in snapshot.comments if one.body.startswith("<!-- claim run=")]
 
 
 def _sweep_by_age(control: Control) -> None:
     """Its sweep: the latest claim is older than its ttl, so the label comes off."""
     for issue in control.tracker.find(IssueQuery((_stage(control), "claimed"))).issues:
-        thread = control.tracker.read(issue.ref)
-        claims = _seed_claims(thread)
-        if claims and claims[-1].created_at + control.ttl < thread.now:
+        snapshot = control.tracker.read(issue.ref)
+        claims = _seed_claims(snapshot)
+        if claims and claims[-1].created_at + control.ttl < snapshot.now:
             control.tracker.edit_labels(issue.ref, remove=("claimed",))
 
 
@@ -142,14 +142,14 @@ def _unreleased(comments: Sequence[Comment]) -> list[tuple[str, str, ServerTime]
     ]
 
 
-def _yields(thread: Thread, run: str, window: timedelta) -> bool:
+def _yields(snapshot: Snapshot, run: str, window: timedelta) -> bool:
     """Only to a claim with a strictly smaller timestamp; an own claim that is not seen has won."""
-    claims = _unreleased(thread.comments)
+    claims = _unreleased(snapshot.comments)
     mine = next((at for _, firing, at in claims if firing == run), None)
     if mine is None:
         return False
     return any(
-        firing != run and at < mine and at + window >= thread.now for _, firing, at in claims
+        firing != run and at < mine and at + window >= snapshot.now for _, firing, at in claims
     )
 
 
@@ -157,9 +157,9 @@ def _sweep_stale(control: Control) -> None:
     """A label without a claim counts as stale at once; a claim, once it is older than the limit."""
     tracker = control.tracker
     for issue in tracker.find(IssueQuery((_IN_FLIGHT,))).issues:
-        thread = tracker.read(issue.ref)
-        claims = _unreleased(thread.comments)
-        stale = [one for one in claims if one[2] + control.ttl < thread.now]
+        snapshot = tracker.read(issue.ref)
+        claims = _unreleased(snapshot.comments)
+        stale = [one for one in claims if one[2] + control.ttl < snapshot.now]
         if not claims:
             tracker.edit_labels(issue.ref, add=(_stage(control),))
             tracker.edit_labels(issue.ref, remove=(_IN_FLIGHT,))

@@ -23,7 +23,7 @@ from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import DibsError
 from dibs.core.events import Event, EventKind, Reached, Step, unwatched
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import Effect
 from dibs.core.lease import Outcome
 from dibs.ports.tracker import Applies, Found, IssueQuery, OneAtATime, TrackerTraits, apply_one
@@ -179,7 +179,7 @@ class Actor(OneAtATime):
     def find(self, query: IssueQuery) -> Found:
         return self._call("find", lambda: self.table.tracker.find(query), query)
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         return self._call("read", lambda: self.table.tracker.read(issue))
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
@@ -230,7 +230,7 @@ class Traveller(Actor):
         *,
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
-    ) -> Thread:
+    ) -> Snapshot:
         failure: DibsError | None = None
         for effect in effects:
             try:
@@ -239,9 +239,9 @@ class Traveller(Actor):
                 failure = failure or refusal
         if failure is not None:
             raise failure
-        thread = self.table.tracker.read(issue)
-        self.trail = hash((self.trail, thread))
-        return thread
+        snapshot = self.table.tracker.read(issue)
+        self.trail = hash((self.trail, snapshot))
+        return snapshot
 
 
 class Table:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dibs.core.card import Card, CardState, parse_mark, render_card, render_revoke, render_shown
 from dibs.core.errors import DibsError
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.lease import Ending, Outcome, Revocation
 from dibs_lab.sim.fibres import Process
 from dibs_lab.sim.history import Fault, Meddled
@@ -127,8 +127,8 @@ def spoil_a_card(
     world: World, _: Process, wire: Wire, tracker: WiredTracker, issue: IssueRef
 ) -> None:
     """With write access: a card is deleted, or overwritten with something else."""
-    thread = tracker.read(issue)
-    cards = [one for one in thread.comments if isinstance(parse_mark(one.body), Card)]
+    snapshot = tracker.read(issue)
+    cards = [one for one in snapshot.comments if isinstance(parse_mark(one.body), Card)]
     if not cards:
         return
     spoilt = world.dice.choice(cards)
@@ -152,8 +152,8 @@ def _shortened_card(comment: Comment) -> str:
 
 def forge(world: World, _: Process, wire: Wire, tracker: WiredTracker, issue: IssueRef) -> None:
     """Without write access, anybody may comment: with a card of one's own, or in another's name."""
-    thread = tracker.read(issue)
-    body = world.dice.choice(_forgeries(world, thread))
+    snapshot = tracker.read(issue)
+    body = world.dice.choice(_forgeries(world, snapshot))
     wire.note(Fault("forged", body.partition("\n")[0]))
 
     def post() -> Comment:
@@ -162,7 +162,7 @@ def forge(world: World, _: Process, wire: Wire, tracker: WiredTracker, issue: Is
     wire.call("comment", issue, post, body, writes=True)
 
 
-def _forgeries(world: World, thread: Thread) -> list[str]:
+def _forgeries(world: World, snapshot: Snapshot) -> list[str]:
     ttl, stage = world.scenario.terms.ttl, world.pipeline.stages[0].name
     mine = Card(
         run=RunId("forged"), ttl=ttl, holder=HolderId(STRANGER), stage=stage, state=CardState.BID
@@ -170,10 +170,10 @@ def _forgeries(world: World, thread: Thread) -> list[str]:
     done = Ending(Outcome.ADVANCED, StageName(world.pipeline.stages[-1].name))
     made = [
         render_card(mine),
-        render_card(replace(mine, state=CardState.HELD, prev=thread.now)),
-        render_card(replace(mine, state=CardState.RELEASED, prev=thread.now, ending=done)),
+        render_card(replace(mine, state=CardState.HELD, prev=snapshot.now)),
+        render_card(replace(mine, state=CardState.RELEASED, prev=snapshot.now, ending=done)),
     ]
-    for comment in thread.comments:
+    for comment in snapshot.comments:
         card = parse_mark(comment.body)
         if isinstance(card, Card):
             made.append(render_card(replace(card, state=CardState.RELEASED, ending=done)))

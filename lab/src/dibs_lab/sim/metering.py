@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from dibs.core.errors import RateLimited
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.ports.tracker import Found
 
 MINUTE_US = 60_000_000
@@ -52,7 +52,7 @@ class Costs(Struct, frozen=True):
                 assert isinstance(answer, Found), "what the port promises"
                 return Price(max(1, ceil(len(answer.issues) / self.page)))
             case "read":
-                assert isinstance(answer, Thread), "what the port promises"
+                assert isinstance(answer, Snapshot), "what the port promises"
                 return Price(1 + ceil(len(answer.comments) / self.page))
             case "comment" | "create":
                 return Price(1, creating=1)

@@ -17,7 +17,7 @@ from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.adapters.wrappers.trackers import SpokenTracker
 from dibs.core.errors import Outage
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.pipeline import Dialect, People, Pipeline
 from dibs.core.presets import AGENT
 from dibs.wiring.services import Services
@@ -79,13 +79,13 @@ class FailsOpen:
         self._truth = truth
         self._inner = inner
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         try:
             return self._inner.read(issue)
         except Outage:
             known = self._truth.read(issue)
             blank = replace(known.issue, open=True, labels=frozenset(), comment_count=0)
-            return Thread(blank, (), known.now)
+            return Snapshot(blank, (), known.now)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)

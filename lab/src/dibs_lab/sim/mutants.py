@@ -19,7 +19,7 @@ from dibs.core import labels as painting
 from dibs.core.card import CardState, render_card
 from dibs.core.fold import Folded, FoldRules, Marks, NoProof, PostedCard, Proof, Won
 from dibs.core.ids import Fence, LocalTime, RunId
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.labels import EditComment
 from dibs.core.lease import (
     Ending,
@@ -83,17 +83,17 @@ def _fold_without_conceded(marks: Marks, rules: FoldRules) -> Folded:
     return _FOLD(replace(marks, cards=kept), rules)
 
 
-def _prove_by_time_only(thread: Thread, run: RunId, rules: FoldRules) -> Proof:
+def _prove_by_time_only(snapshot: Snapshot, run: RunId, rules: FoldRules) -> Proof:
     """Nobody with a smaller timestamp, so we have won: equal ones are no obstacle."""
-    result = _PROVE(thread, run, rules)
+    result = _PROVE(snapshot, run, rules)
     if isinstance(result, Won | NoProof):
         return result
     mine = next(
-        one for one in folding.read_marks(thread.comments, rules).cards if one.card.run == run
+        one for one in folding.read_marks(snapshot.comments, rules).cards if one.card.run == run
     )
     if result.record.lease.granted_at < mine.created_at:
         return result
-    return Won(folding.lease_of(thread.issue.ref, mine, folding.expiry(mine, (), rules)))
+    return Won(folding.lease_of(snapshot.issue.ref, mine, folding.expiry(mine, (), rules)))
 
 
 def _concede_and_unlabel(self: comments.CommentLeases, lease: Lease) -> None:
@@ -101,9 +101,9 @@ def _concede_and_unlabel(self: comments.CommentLeases, lease: Lease) -> None:
     self._tracker.edit_labels(lease.issue, remove=(self._claimed,))
 
 
-def _painted_when_not_claimed(thread: Thread, *rest: Any) -> Record:
-    record = _RECORD(thread, *rest)
-    claimed = STAGES.labels.claimed in thread.issue.labels
+def _painted_when_not_claimed(snapshot: Snapshot, *rest: Any) -> Record:
+    record = _RECORD(snapshot, *rest)
+    claimed = STAGES.labels.claimed in snapshot.issue.labels
     return replace(record, painted=record.ending is None or not claimed)
 
 
@@ -145,9 +145,11 @@ def _never(*_: object) -> bool:
     return False
 
 
-def _look_at_no_revokes(self: comments.CommentLeases, lease: Lease, thread: Thread) -> RenewResult:
-    result = _CHECK_HELD(self, lease, thread)
-    return result if isinstance(result, Lost) else Renewed(lease, thread)
+def _look_at_no_revokes(
+    self: comments.CommentLeases, lease: Lease, snapshot: Snapshot
+) -> RenewResult:
+    result = _CHECK_HELD(self, lease, snapshot)
+    return result if isinstance(result, Lost) else Renewed(lease, snapshot)
 
 
 def _believe_everybody(comments_read: Iterable[Comment], rules: FoldRules) -> Marks:
@@ -165,7 +167,7 @@ def _the_same_fence(*_: object) -> Fence:
 class _AlwaysComplete:
     """A list is believed whatever its length."""
 
-    def __get__(self, thread: Thread | None, owner: type) -> bool:
+    def __get__(self, snapshot: Snapshot | None, owner: type) -> bool:
         return True
 
 
@@ -188,7 +190,9 @@ MUTANTS: tuple[Mutant, ...] = (
         ((claiming.Claiming, "_judge_again", _accept_unjudged),),
     ),
     Mutant(
-        "no proof of completeness", "pages are missing", ((Thread, "complete", _AlwaysComplete()),)
+        "no proof of completeness",
+        "pages are missing",
+        ((Snapshot, "complete", _AlwaysComplete()),),
     ),
     Mutant(
         "trust is counted from the reply",

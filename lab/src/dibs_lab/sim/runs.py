@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from dibs import __version__
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 from dibs.core.pipeline import Pipeline
 from dibs_lab.sim import hands
 from dibs_lab.sim.history import Note
@@ -23,7 +23,7 @@ class Run(Struct, frozen=True):
     seed: int
     pipeline: Pipeline
     notes: tuple[Note, ...]
-    threads: Mapping[IssueRef, Thread]
+    snapshots: Mapping[IssueRef, Snapshot]
     """How the server had it at the end."""
     at_rest: Mapping[IssueRef, bool]
     passed_s: float
@@ -55,7 +55,7 @@ def finished(world: World) -> Run:
         seed=world.seed,
         pipeline=world.pipeline,
         notes=tuple(world.history.notes),
-        threads={issue: world.server.truth.read(issue) for issue in world.issues},
+        snapshots={issue: world.server.truth.read(issue) for issue in world.issues},
         at_rest={issue: world.at_rest(issue) for issue in world.issues},
         passed_s=world.simulation.passed_s,
         switches=world.simulation.switches,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from dibs.adapters.memory.tracker import MemoryTracker, matches
 from dibs.core.ids import IssueRef, ServerTime
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.ports.tracker import Found, IssueQuery
 from dibs_lab.sim.fibres import Simulation, microseconds
 
@@ -100,22 +100,22 @@ class Server:
 
     # Reading
 
-    def read(self, issue: IssueRef) -> Thread:
-        thread = self.truth.read(issue)
+    def read(self, issue: IssueRef) -> Snapshot:
+        snapshot = self.truth.read(issue)
         if not self._lags:
-            return thread
-        return self._shown(thread, self._as_of_us())
+            return snapshot
+        return self._shown(snapshot, self._as_of_us())
 
-    def read_after(self, issue: IssueRef, own: Own) -> Thread:
+    def read_after(self, issue: IssueRef, own: Own) -> Snapshot:
         """What the reply to a request shows that has made these changes.
 
         A replica that lags in order shows them with all that was before; writes that are seen each
         in their own time need not be in it.
         """
-        thread = self.truth.read(issue)
+        snapshot = self.truth.read(issue)
         if not self._lags:
-            return thread
-        return self._shown(thread, self._simulation.now_us, own)
+            return snapshot
+        return self._shown(snapshot, self._simulation.now_us, own)
 
     def find(self, query: IssueQuery) -> Found:
         if not self._lags or not self._unseen:
@@ -136,8 +136,8 @@ class Server:
             if all(isinstance(change.what, _Edited) for change in changes):
                 self._forget_what_all_see(ref, changes)  # an edit moves no issue
                 continue
-            thread = self.truth.read(ref)
-            bare = Thread(thread.issue, (), thread.now)
+            snapshot = self.truth.read(ref)
+            bare = Snapshot(snapshot.issue, (), snapshot.now)
             shown[ref] = self._shown(bare, as_of_us).issue
         return shown
 
@@ -145,18 +145,18 @@ class Server:
         behind_us = self._dice.randint(0, self._read_lag_us) if self._read_lag_us else 0
         return self._simulation.now_us - behind_us
 
-    def _shown(self, thread: Thread, as_of_us: int, own: Sequence[_Change] = ()) -> Thread:
+    def _shown(self, snapshot: Snapshot, as_of_us: int, own: Sequence[_Change] = ()) -> Snapshot:
         """The truth, with every change taken back that this reader cannot see yet."""
-        changes = self._unseen.get(thread.issue.ref)
+        changes = self._unseen.get(snapshot.issue.ref)
         if not changes:
-            return thread
-        view = _View(thread, updated_before=changes[0].updated_before)
+            return snapshot
+        view = _View(snapshot, updated_before=changes[0].updated_before)
         ours = {change.identity for change in own}
         for change in reversed(changes):
             seen = change.seen_from_us <= as_of_us or change.identity in ours
             view.take(change, seen=seen)
-        self._forget_what_all_see(thread.issue.ref, changes)
-        return view.thread()
+        self._forget_what_all_see(snapshot.issue.ref, changes)
+        return view.snapshot()
 
     def _forget_what_all_see(self, issue: IssueRef, changes: deque[_Change]) -> None:
         everybody_us = self._simulation.now_us - self._read_lag_us
@@ -190,17 +190,17 @@ class Server:
         return posted
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
-        thread = self.truth.read(issue)
+        snapshot = self.truth.read(issue)
         edited = self.truth.edit_comment(issue, comment, body)
-        known = next(one for one in thread.comments if one.id == comment)
-        self._note(thread.issue, _Edited(known))
+        known = next(one for one in snapshot.comments if one.id == comment)
+        self._note(snapshot.issue, _Edited(known))
         return edited
 
     def delete_comment(self, issue: IssueRef, comment: int) -> None:
-        thread = self.truth.read(issue)
+        snapshot = self.truth.read(issue)
         self.truth.delete_comment(issue, comment)
-        known = next(one for one in thread.comments if one.id == comment)
-        self._note(thread.issue, _Deleted(known), _Counted(-comment, -1))
+        known = next(one for one in snapshot.comments if one.id == comment)
+        self._note(snapshot.issue, _Deleted(known), _Counted(-comment, -1))
 
     def edit_labels(
         self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
@@ -233,13 +233,13 @@ class Server:
 class _View:
     """One reader's picture of an issue, made by going back from the newest change."""
 
-    def __init__(self, thread: Thread, *, updated_before: ServerTime) -> None:
-        self._thread = thread
+    def __init__(self, snapshot: Snapshot, *, updated_before: ServerTime) -> None:
+        self._thread = snapshot
         self._updated_before = updated_before
-        self._comments = {comment.id: comment for comment in thread.comments}
-        self._labels = set(thread.issue.labels)
-        self._count = thread.issue.comment_count
-        self._open = thread.issue.open
+        self._comments = {comment.id: comment for comment in snapshot.comments}
+        self._labels = set(snapshot.issue.labels)
+        self._count = snapshot.issue.comment_count
+        self._open = snapshot.issue.open
         self._decided: set[object] = set()
         self._updated: ServerTime | None = None
 
@@ -268,7 +268,7 @@ class _View:
             case never:
                 assert_never(never)
 
-    def thread(self) -> Thread:
+    def snapshot(self) -> Snapshot:
         issue = replace(
             self._thread.issue,
             labels=frozenset(self._labels),
@@ -277,4 +277,4 @@ class _View:
             updated_at=self._updated or self._updated_before,
         )
         comments = tuple(self._comments[number] for number in sorted(self._comments))
-        return Thread(issue, comments, self._thread.now)
+        return Snapshot(issue, comments, self._thread.now)

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.core.issue import Thread
+from dibs.core.issue import Snapshot
 
-Look = Callable[[], tuple[Thread, ...]]
+Look = Callable[[], tuple[Snapshot, ...]]
 """Some issues, all at one moment."""
 
 
@@ -29,11 +29,11 @@ class Tear(Struct, frozen=True):
     """How long after the first half the second is read."""
     comments_first: bool = False
 
-    def read(self, look: Look, pause: Callable[[int], None]) -> tuple[Thread, ...]:
+    def read(self, look: Look, pause: Callable[[int], None]) -> tuple[Snapshot, ...]:
         before = look()
         pause(self.gap_us)
         return tuple(map(self._joined, before, look()))
 
-    def _joined(self, before: Thread, after: Thread) -> Thread:
+    def _joined(self, before: Snapshot, after: Snapshot) -> Snapshot:
         fields, comments = (after, before) if self.comments_first else (before, after)
         return replace(after, issue=fields.issue, comments=comments.comments)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from dibs.core.card import Card, RevokeMark, ShownMark, UnknownMark, parse_mark
 from dibs.core.events import Event, Step
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.ports.tracker import Found
 from dibs_lab.sim.history import (
     Acts,
@@ -94,8 +94,8 @@ def _call(call: Called) -> str:
             return f"{verb} {comment.id} on {call.issue}: {_mark(body)} [{stamp}]"
         case "edit_labels", (add, remove), _:
             return f"labels {call.issue}: {_signed(_names(add), _names(remove))}"
-        case "read", _, Thread() as thread:
-            return f"reads {call.issue}: {_picture(thread)}"
+        case "read", _, Snapshot() as snapshot:
+            return f"reads {call.issue}: {_picture(snapshot)}"
         case "find", _, Found() as found:
             return f"finds {', '.join(str(issue.ref) for issue in found.issues) or 'nothing'}"
         case op, arguments, answer:
@@ -122,11 +122,11 @@ def _mark(body: str) -> str:
             return repr(body[:60])
 
 
-def _picture(thread: Thread) -> str:
-    cards = [_state(comment) for comment in thread.comments]
-    labels = ", ".join(sorted(thread.issue.labels))
-    short = "" if thread.complete else f" ({thread.issue.comment_count} counted)"
-    return f"{labels}{'' if thread.issue.open else ', closed'} | {' '.join(cards)}{short}"
+def _picture(snapshot: Snapshot) -> str:
+    cards = [_state(comment) for comment in snapshot.comments]
+    labels = ", ".join(sorted(snapshot.issue.labels))
+    short = "" if snapshot.complete else f" ({snapshot.issue.comment_count} counted)"
+    return f"{labels}{'' if snapshot.issue.open else ', closed'} | {' '.join(cards)}{short}"
 
 
 def _state(comment: Comment) -> str:

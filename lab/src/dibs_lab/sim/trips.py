@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from dibs.core.errors import DibsError, NoSuchComment, NoSuchIssue, Unavailable
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.labels import (
     AddLabels,
     CloseIssue,
@@ -72,7 +72,7 @@ class Trip(Struct):
     course: Course
     note: Note
     failure: DibsError | None = None
-    answer: Thread | None = None
+    answer: Snapshot | None = None
 
     def run(self, network: Network) -> None:
         network.pause(self.course.late_us)
@@ -91,8 +91,8 @@ class Trip(Struct):
                 self.failure = self.failure or refusal
         self.answer = self._reply(network, own)
 
-    def _reply(self, network: Network, own: Own) -> Thread:
-        def look() -> tuple[Thread, ...]:
+    def _reply(self, network: Network, own: Own) -> Snapshot:
+        def look() -> tuple[Snapshot, ...]:
             return (self.server.read_after(self.issue, own),)
 
         tear = self.course.tear

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.ids import Fence, IssueRef
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import Effect
 from dibs.core.lease import (
     AcquireResult,
@@ -27,7 +27,7 @@ from dibs.core.lease import (
     Revocation,
 )
 from dibs.ports.leases import Guarantee, LeaseStore
-from dibs.ports.tracker import Applies, Found, FoundThreads, IssueQuery, OneAtATime, TrackerTraits
+from dibs.ports.tracker import Applies, Found, FoundSnapshots, IssueQuery, OneAtATime, TrackerTraits
 from dibs.services.reading import AT_ONCE
 from dibs_lab.sim.faults import Trouble, Weather
 from dibs_lab.sim.fibres import Process
@@ -104,7 +104,7 @@ class Wire:
         self._network.carry(deliver)
         self._weather.lose_reply(self._process, op, Trouble.STRAGGLING)
 
-    def trip(self, server: Server, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
+    def trip(self, server: Server, issue: IssueRef, effects: Sequence[Effect]) -> Snapshot:
         """Several effects in one request."""
         process, weather = self._process, self._weather
         weather.travel(process, out=True)
@@ -130,10 +130,10 @@ class Wire:
         self.note(Called("trip", issue, (len(effects),), trip.answer, writes=False))
         return self._shortened(trip.answer) if trouble is Trouble.TRUNCATED else trip.answer
 
-    def look(self, server: Server, issues: Sequence[IssueRef]) -> tuple[Thread, ...]:
+    def look(self, server: Server, issues: Sequence[IssueRef]) -> tuple[Snapshot, ...]:
         """Some issues, as one reading shows them."""
 
-        def look() -> tuple[Thread, ...]:
+        def look() -> tuple[Snapshot, ...]:
             return tuple(server.read(issue) for issue in issues)
 
         tear = self._weather.tear()
@@ -150,7 +150,7 @@ class Wire:
 
     def _shortened(self, answer: Answer) -> Answer:
         """A page of comments is missing; sometimes the client knows that, sometimes not."""
-        if isinstance(answer, Thread) and answer.comments:
+        if isinstance(answer, Snapshot) and answer.comments:
             keep = self._weather.dice.randrange(len(answer.comments))
             newest = self._weather.dice.random() < 0.5
             kept = (
@@ -201,8 +201,8 @@ class WiredTracker(OneAtATime):
     def find(self, query: IssueQuery) -> Found:
         return self._wire.call("find", None, lambda: self._server.find(query), query)
 
-    def read(self, issue: IssueRef) -> Thread:
-        def read() -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
+        def read() -> Snapshot:
             return self._wire.look(self._server, (issue,))[0]
 
         return self._wire.call("read", issue, read)
@@ -262,26 +262,26 @@ class WiredTrips(WiredTracker):
         *,
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
-    ) -> Thread:
-        thread = self._wire.trip(self._server, issue, effects)
-        return self.read(issue) if self._wire.reads_again() else thread
+    ) -> Snapshot:
+        snapshot = self._wire.trip(self._server, issue, effects)
+        return self.read(issue) if self._wire.reads_again() else snapshot
 
-    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
-        def read() -> Mapping[IssueRef, Thread]:
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
+        def read() -> Mapping[IssueRef, Snapshot]:
             looked = self._wire.look(self._server, issues)
             return dict(zip(issues, looked, strict=True))
 
-        return self._wire.call("threads", None, read, len(issues))
+        return self._wire.call("snapshots", None, read, len(issues))
 
-    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
-        def find() -> tuple[FoundThreads, ...]:
+    def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
+        def find() -> tuple[FoundSnapshots, ...]:
             return tuple(self._with_comments(self._server.find(query)) for query in queries)
 
-        return self._wire.call("find_threads", None, find, len(queries))
+        return self._wire.call("find_snapshots", None, find, len(queries))
 
-    def _with_comments(self, found: Found) -> FoundThreads:
-        threads = self._wire.look(self._server, [issue.ref for issue in found.issues])
-        return FoundThreads(threads, found.now, found.more)
+    def _with_comments(self, found: Found) -> FoundSnapshots:
+        snapshots = self._wire.look(self._server, [issue.ref for issue in found.issues])
+        return FoundSnapshots(snapshots, found.now, found.more)
 
 
 class WiredStore:

@@ -21,13 +21,13 @@ from dibs.adapters.github.shapes import Node, Translator, convert
 from dibs.adapters.github.trust import Judging
 from dibs.core.errors import NoSuchComment, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 
 _NOT_FOUND = "NOT_FOUND"
 _REFUSALS = ("FORBIDDEN", "INSUFFICIENT_SCOPES", "UNPROCESSABLE", "UNAUTHORIZED")
 
-Look = Callable[[], Thread]
+Look = Callable[[], Snapshot]
 
 
 class Trips:
@@ -55,7 +55,7 @@ class Trips:
         look: Look,
         judging: Judging,
         insist_believed: Callable[[Comment, Purpose], None],
-    ) -> Thread:
+    ) -> Snapshot:
         """Apply the effects and return the issue after them.
 
         `look`: reads the issue by a separate request, if the trip's answer is not enough.
@@ -89,7 +89,7 @@ class Trips:
             whole = not repeated and not reply.errors and last is not None
             shape = self._graphql.saw(last, issue) if whole else None
             if shape is not None and not shape.comments.page_info.more:
-                return self._graphql.thread(shape, reply.now, judging)
+                return self._graphql.snapshot(shape, reply.now, judging)
             try:
                 return look()
             except NotPermitted as refusal:

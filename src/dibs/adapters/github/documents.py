@@ -100,7 +100,7 @@ CONTROL = f"""query Control($owner: String!, $name: String!) {{
 {_LOG}{_SAID}"""
 
 
-def threads(count: int) -> str:
+def snapshots(count: int) -> str:
     """Read `count` issues by number: `$n0`, `$n1`; each is `i0`, `i1` in the answer."""
     variables = ", ".join(f"$n{place}: Int!" for place in range(count))
     fields = "\n".join(
@@ -256,7 +256,7 @@ def every_document() -> dict[str, str]:
     return {
         "read": READ,
         "control": CONTROL,
-        **{f"threads of {count}": threads(count) for count in (1, 2, MOST_AT_ONCE)},
+        **{f"threads of {count}": snapshots(count) for count in (1, 2, MOST_AT_ONCE)},
         **{f"pulls of {count}": pulls(count) for count in (1, 2, MOST_AT_ONCE)},
         **{f"finding {count}": finding(count) for count in (1, 2, 8)},
         **{f"tally of {count}": tally(count) for count in (1, 12)},

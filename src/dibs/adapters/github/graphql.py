@@ -63,9 +63,9 @@ from dibs.core.errors import IssueMoved, NotPermitted, Outage, Unavailable
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.granter import Control, fold_control
 from dibs.core.ids import IssueRef, LocalTime, ServerTime, later
-from dibs.core.issue import Comment, Thread
+from dibs.core.issue import Comment, Snapshot
 from dibs.core.signing import Keyring, believed
-from dibs.ports.tracker import FoundThreads, IssueQuery
+from dibs.ports.tracker import FoundSnapshots, IssueQuery
 
 
 class ControlReading(Struct, frozen=True):
@@ -197,16 +197,16 @@ class OverGraphql:
 
     # Reading one
 
-    def read(self, issue: IssueRef, judging: Judging) -> Thread:
+    def read(self, issue: IssueRef, judging: Judging) -> Snapshot:
         number = self._rest.number(issue)
         if not self._ids.is_long(number):
             shape, now = self._read_issue(issue, number, judging.purpose)
             if not shape.comments.page_info.more:
-                return self.thread(shape, now, judging)
+                return self.snapshot(shape, now, judging)
         # A long issue: the comments over REST first, the issue with its newest count last.
         comments, now, all_pages = self._rest.comments(issue, judging)
         shape, _ = self._read_issue(issue, number, judging.purpose)
-        return Thread(self._translator.issue(shape), comments, now, all_pages=all_pages)
+        return Snapshot(self._translator.issue(shape), comments, now, all_pages=all_pages)
 
     def _read_issue(
         self, issue: IssueRef, number: int, purpose: Purpose
@@ -235,7 +235,7 @@ class OverGraphql:
         self._ids.saw_issue(shape)
         return shape
 
-    def thread(self, shape: WholeIssue, now: ServerTime, judging: Judging) -> Thread:
+    def snapshot(self, shape: WholeIssue, now: ServerTime, judging: Judging) -> Snapshot:
         """The issue with the first page of comments; `all_pages` if no more pages follow.
 
         Not `all_pages` either if a mark has no verdict.
@@ -244,19 +244,19 @@ class OverGraphql:
         found = in_order({comment.id: comment for comment in nodes})
         comments, judged = judging.comments(found, self._translator.ref(shape.number))
         whole = judged and not shape.comments.page_info.more
-        return Thread(self._translator.issue(shape), comments, now, all_pages=whole)
+        return Snapshot(self._translator.issue(shape), comments, now, all_pages=whole)
 
     # Reading many
 
-    def threads(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+    def snapshots(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
         """Read many issues, up to a hundred per request; without deleted and moved issues."""
-        found: dict[IssueRef, Thread] = {}
+        found: dict[IssueRef, Snapshot] = {}
         left = list(dict.fromkeys(issues))
         while left:
             most = self._at_once
             part, left = left[:most], left[most:]
             numbers = {f"n{place}": self._rest.number(issue) for place, issue in enumerate(part)}
-            reply = self.query_many(documents.threads(len(part)), numbers)
+            reply = self.query_many(documents.snapshots(len(part)), numbers)
             judging = self.judging_many()
             for place, issue in enumerate(part):
                 answer = reply.data["repository"].get(f"i{place}")
@@ -265,7 +265,7 @@ class OverGraphql:
                     continue
                 insist_whole(reply, "repository", f"i{place}")
                 with suppress(IssueMoved):
-                    found[issue] = self.thread(self.saw(answer, issue), reply.now, judging)
+                    found[issue] = self.snapshot(self.saw(answer, issue), reply.now, judging)
         return found
 
     def judging_many(self) -> Judging:
@@ -429,7 +429,7 @@ class _Search(Struct):
     """The next page begins behind this cursor; None: at the beginning of the list."""
     now: ServerTime | None = None
     """The server's time of the last page; None before the first."""
-    threads: list[Thread] = field(default_factory=list)
+    snapshots: list[Snapshot] = field(default_factory=list)
     more: bool = False
     over: bool = False
 
@@ -442,7 +442,7 @@ class _Search(Struct):
         """
         if self.now is not None or (self.after is not None and self.cursor is None):
             return documents.MOST_AT_ONCE
-        left = self.query.limit - len(self.threads)
+        left = self.query.limit - len(self.snapshots)
         return max(1, min(documents.MOST_AT_ONCE, left + self.skip))
 
     @property
@@ -454,12 +454,12 @@ class _Search(Struct):
     def key(self, number: int) -> _CursorKey:
         return folded(self.label), self.query.closed_too, number
 
-    def result(self) -> FoundThreads:
+    def result(self) -> FoundSnapshots:
         assert self.now is not None, "every query is asked at least once"
-        return FoundThreads(tuple(self.threads), self.now, self.more)
+        return FoundSnapshots(tuple(self.snapshots), self.now, self.more)
 
 
-class FindingThreads:
+class FindingSnapshots:
     """Reads lists of a repository's issues, with comments. Safe for many threads."""
 
     def __init__(self, graphql: OverGraphql) -> None:
@@ -468,9 +468,9 @@ class FindingThreads:
         """By issue that was returned: the cursor behind which the issue's page began."""
         self._lock = threading.Lock()
 
-    def find_threads(
+    def find_snapshots(
         self, queries: Sequence[IssueQuery], positions: Sequence[Position | None]
-    ) -> tuple[FoundThreads, ...]:
+    ) -> tuple[FoundSnapshots, ...]:
         """`positions`: for each query the position of `query.after`."""
         searches = [
             _Search(query, after, query.skip)
@@ -516,19 +516,19 @@ class FindingThreads:
                 continue
             if search.skip:
                 search.skip -= 1
-            elif len(search.threads) == search.query.limit:
+            elif len(search.snapshots) == search.query.limit:
                 search.more = search.over = True
                 return
             else:
-                thread = self._graphql.thread(self._graphql.saw(raw), now, judging)
-                search.threads.append(thread)
+                snapshot = self._graphql.snapshot(self._graphql.saw(raw), now, judging)
+                search.snapshots.append(snapshot)
                 with self._lock:
                     key = search.key(shape.number)
                     self._cursors[key] = search.cursor
         search.cursor = page.page_info.end
         # `more` if there are further pages, although no issue there may match: to find out would
         # cost a request, and a caller that continues the search finds out anyway.
-        search.more = page.page_info.more and len(search.threads) == search.query.limit
+        search.more = page.page_info.more and len(search.snapshots) == search.query.limit
         search.over = search.more or not page.page_info.more
 
 

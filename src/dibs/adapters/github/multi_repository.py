@@ -15,9 +15,9 @@ from dibs.core.errors import BadReference, NoSuchIssue
 from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef, ServerTime
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import Effect
-from dibs.ports.tracker import Found, FoundThreads, IssueQuery, Standpoint, TrackerTraits
+from dibs.ports.tracker import Found, FoundSnapshots, IssueQuery, Standpoint, TrackerTraits
 
 
 class SeveralRepositories:
@@ -62,9 +62,9 @@ class SeveralRepositories:
         assert now is not None, "there is at least one repository"
         return Found(tuple(taken[query.skip :]), now, more)
 
-    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
-        taken: list[list[Thread]] = [[] for _ in queries]
-        answers: list[FoundThreads | None] = [None for _ in queries]
+    def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
+        taken: list[list[Snapshot]] = [[] for _ in queries]
+        answers: list[FoundSnapshots | None] = [None for _ in queries]
         for tracker in self._trackers:
             asked = [
                 place
@@ -75,13 +75,13 @@ class SeveralRepositories:
                 self._part_for(queries[place], tracker, _still_wanted(queries[place], taken[place]))
                 for place in asked
             ]
-            for place, found in zip(asked, tracker.find_threads(parts), strict=True):
-                taken[place] += found.threads
+            for place, found in zip(asked, tracker.find_snapshots(parts), strict=True):
+                taken[place] += found.snapshots
                 # The repositories behind this one were not asked, and may have matching issues.
                 last = tracker is self._trackers[-1]
                 more = found.more or (not last and not _still_wanted(queries[place], taken[place]))
                 wanted = tuple(taken[place][queries[place].skip :])
-                answers[place] = FoundThreads(wanted, found.now, more)
+                answers[place] = FoundSnapshots(wanted, found.now, more)
         return tuple(answer for answer in answers if answer is not None)
 
     def _trackers_from(self, query: IssueQuery) -> tuple[GithubTracker, ...]:
@@ -101,8 +101,8 @@ class SeveralRepositories:
             counted.update(tracker.tally(labels, closed_too=closed_too))
         return dict(counted)
 
-    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
-        found: dict[IssueRef, Thread] = {}
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
+        found: dict[IssueRef, Snapshot] = {}
         for tracker in self._trackers:
             mine = [issue for issue in issues if self._tracker_of(issue) is tracker]
             if mine:
@@ -124,7 +124,7 @@ class SeveralRepositories:
 
     # One issue
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         return self._tracker_of(issue).read(issue)
 
     def create(self, draft: Draft) -> Issue:
@@ -151,7 +151,7 @@ class SeveralRepositories:
         *,
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
-    ) -> Thread:
+    ) -> Snapshot:
         return self._tracker_of(issue).apply(
             issue, effects, if_unchanged=if_unchanged, reached=reached
         )

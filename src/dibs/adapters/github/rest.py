@@ -52,7 +52,7 @@ from dibs.core.bounded import Bounded
 from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted
 from dibs.core.granter import CONTROL_LABEL
 from dibs.core.ids import IssueRef, ServerTime
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import LabelLook
 from dibs.ports.tracker import Found, IssueQuery
 
@@ -355,10 +355,10 @@ class OverRest:
         assert cached is not None, "what was just read is known"
         return cached.created_at, number
 
-    def read(self, issue: IssueRef, judging: Judging) -> Thread:
+    def read(self, issue: IssueRef, judging: Judging) -> Snapshot:
         comments, now, all_pages = self.comments(issue, judging)
         shape, _ = self.issue(issue, judging.purpose)
-        return Thread(self._translator.rest_issue(shape), comments, now, all_pages=all_pages)
+        return Snapshot(self._translator.rest_issue(shape), comments, now, all_pages=all_pages)
 
     def comments(
         self, issue: IssueRef, judging: Judging

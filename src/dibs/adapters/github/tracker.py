@@ -16,7 +16,7 @@ from dibs.adapters.github.batch import Trips, purpose_of, under_way
 from dibs.adapters.github.cache import IdCache
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.connections import REPLY_S
-from dibs.adapters.github.graphql import ControlReadings, FindingThreads, OverGraphql, Pulls
+from dibs.adapters.github.graphql import ControlReadings, FindingSnapshots, OverGraphql, Pulls
 from dibs.adapters.github.replies import NoGraphql
 from dibs.adapters.github.rest import OverRest
 from dibs.adapters.github.shapes import RestIssue, Translator, folded, rest_login
@@ -26,13 +26,13 @@ from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
 from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import Effect, LabelLook
 from dibs.core.signing import Keyring
 from dibs.ports.tracker import (
     Applies,
     Found,
-    FoundThreads,
+    FoundSnapshots,
     IssueQuery,
     Standpoint,
     TrackerTraits,
@@ -102,7 +102,7 @@ class GithubTracker:
             home=home or self.control_readings,
             labels=tuple(looks),
         )
-        self._finding = FindingThreads(self._graphql)
+        self._finding = FindingSnapshots(self._graphql)
         self._trips = Trips(transport, self._translator, self._ids, self.rest, self._graphql)
         self._pulls = Pulls(door, self._graphql, self._translator)
         self._viewer = Viewer(transport, door, self._translator, trust)
@@ -117,13 +117,13 @@ class GithubTracker:
     def find(self, query: IssueQuery) -> Found:
         return self.rest.find(query)
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         own_card = self._ids.own_card(self.rest.number(issue), self._transport.clock.now())
         # A reading of an issue that we bid for decides whether we hold it.
         purpose = Purpose.LOOK if own_card is None else Purpose.HOLD
         return self._read(issue, purpose, holding=own_card is CardState.HELD)
 
-    def _read(self, issue: IssueRef, purpose: Purpose, *, holding: bool) -> Thread:
+    def _read(self, issue: IssueRef, purpose: Purpose, *, holding: bool) -> Snapshot:
         judging = self._trust.judging(purpose, holding=holding)
         return self._either(
             lambda: self._graphql.read(issue, judging), lambda: self.rest.read(issue, judging)
@@ -137,9 +137,9 @@ class GithubTracker:
             lambda: self.rest.tally(labels, closed_too=closed_too),
         )
 
-    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
         return self._either(
-            lambda: self._graphql.threads(issues), lambda: self._each_thread(issues)
+            lambda: self._graphql.snapshots(issues), lambda: self._each_snapshot(issues)
         )
 
     def _has_graphql(self) -> bool:
@@ -151,8 +151,8 @@ class GithubTracker:
         offered = self._graphql.understood and not self._transport.graphql_gone
         return self._wants_graphql and offered
 
-    def _each_thread(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
-        found: dict[IssueRef, Thread] = {}
+    def _each_snapshot(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
+        found: dict[IssueRef, Snapshot] = {}
         for issue in dict.fromkeys(issues):
             try:
                 found[issue] = self.rest.read(issue, self._trust.judging(Purpose.DISCOVER))
@@ -160,10 +160,10 @@ class GithubTracker:
                 continue
         return found
 
-    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
+    def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
         if self._speaks_graphql:
             try:
-                return self._finding.find_threads(
+                return self._finding.find_snapshots(
                     queries, [self.rest.position(query.after) for query in queries]
                 )
             except NoGraphql:
@@ -173,9 +173,9 @@ class GithubTracker:
         answers = []
         for query in queries:
             found = self.rest.find(query)
-            read = self._each_thread([issue.ref for issue in found.issues])
-            threads = tuple(read[issue.ref] for issue in found.issues if issue.ref in read)
-            answers.append(FoundThreads(threads, found.now, found.more))
+            read = self._each_snapshot([issue.ref for issue in found.issues])
+            snapshots = tuple(read[issue.ref] for issue in found.issues if issue.ref in read)
+            answers.append(FoundSnapshots(snapshots, found.now, found.more))
         return tuple(answers)
 
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
@@ -289,12 +289,12 @@ class GithubTracker:
         *,
         if_unchanged: Issue | None = None,  # noqa: ARG002 - a look before costs as much again
         reached: Reached = unwatched,  # noqa: ARG002 - they are one request
-    ) -> Thread:
+    ) -> Snapshot:
         purpose = purpose_of(effects)
         if not effects:
             return self._read(issue, purpose, holding=False)
 
-        def one_by_one() -> Thread:
+        def one_by_one() -> Snapshot:
             first, *later = effects
             apply_one(self, issue, first)
             with under_way(issue):

@@ -17,7 +17,7 @@ from dibs.core.bounded import Bounded
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
-from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Thread
+from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Snapshot
 from dibs.ports.tracker import Found, IssueQuery, OneAtATime, TrackerTraits
 
 _MOST_LISTINGS = 32
@@ -85,9 +85,9 @@ class MemoryTracker(OneAtATime):
             listing = self._listings[kind] = _Listing(kind, self._issues.values())
         return listing
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         with self._lock:
-            return Thread(self._issue(issue), tuple(self._comments[issue]), self._now())
+            return Snapshot(self._issue(issue), tuple(self._comments[issue]), self._now())
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         with self._lock:
@@ -129,11 +129,11 @@ class MemoryTracker(OneAtATime):
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
         with self._lock:
             self._issue(issue)
-            thread = self._comments[issue]
-            for place, known in enumerate(thread):
+            snapshot = self._comments[issue]
+            for place, known in enumerate(snapshot):
                 if known.id == comment:
-                    thread[place] = replace(known, body=body, updated_at=self._now())
-                    return thread[place]
+                    snapshot[place] = replace(known, body=body, updated_at=self._now())
+                    return snapshot[place]
             raise NoSuchComment(issue, comment)
 
     def delete_comment(self, issue: IssueRef, comment: int) -> None:

@@ -15,7 +15,7 @@ from dibs.adapters.sqlite.database import Database, Transaction
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.events import Reached, unwatched
 from dibs.core.ids import ZERO, IssueRef, moment
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 from dibs.ports.tracker import Applies, Found, IssueQuery, OneAtATime, TrackerTraits
 
@@ -98,7 +98,7 @@ class SqliteTracker(OneAtATime):
             issues = _issues(tx, rows[: query.limit])
             return Found(issues, moment(tx.now_ms), more=len(rows) > query.limit)
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         with self._database.reading() as tx:
             return _thread(tx, issue)
 
@@ -153,7 +153,7 @@ class SqliteTracker(OneAtATime):
         *,
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,  # noqa: ARG002 - they are one step
-    ) -> Thread | None:
+    ) -> Snapshot | None:
         """Apply all effects in a single transaction, so that no reader sees a half-painted picture.
 
         Returns None, and changes nothing, if the issue differs from `seen`.
@@ -277,13 +277,13 @@ def _number(tx: Transaction, ref: IssueRef) -> int:
     return number
 
 
-def _thread(tx: Transaction, ref: IssueRef) -> Thread:
+def _thread(tx: Transaction, ref: IssueRef) -> Snapshot:
     issue = _issue(tx, ref)
     rows = tx.sql.execute(
         f"SELECT {_COMMENT} FROM comments WHERE number = ? ORDER BY id",
         (int(ref.key),),
     )
-    return Thread(issue, tuple(_comment_of(row) for row in rows), moment(tx.now_ms))
+    return Snapshot(issue, tuple(_comment_of(row) for row in rows), moment(tx.now_ms))
 
 
 def _comment_of(row: tuple[int, str, str, int, int]) -> Comment:

@@ -21,13 +21,13 @@ from dibs.core.durations import format_instant
 from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Comment, Draft, Issue, Thread
+from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import EditComment, Effect, PostComment
 from dibs.core.signing import Keyring, believing, sign
 from dibs.ports.tracker import (
     Applies,
     Found,
-    FoundThreads,
+    FoundSnapshots,
     IssueQuery,
     OneAtATime,
     Standpoint,
@@ -47,7 +47,7 @@ class WrappedTracker:
     def find(self, query: IssueQuery) -> Found:
         return self._inner.find(query)
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         return self._inner.read(issue)
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
@@ -80,14 +80,14 @@ class WrappedTracker:
         *,
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
-    ) -> Thread | None:
+    ) -> Snapshot | None:
         return self._inner.apply(issue, effects, if_unchanged=if_unchanged, reached=reached)
 
-    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
         return self._inner.read_many(issues)
 
-    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
-        return self._inner.find_threads(queries)
+    def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
+        return self._inner.find_snapshots(queries)
 
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         return self._inner.pulls_of(issues)
@@ -129,7 +129,7 @@ class SignedTracker(WrappedTracker):
         super().__init__(inner)
         self._keyring = keyring
 
-    def read(self, issue: IssueRef) -> Thread:
+    def read(self, issue: IssueRef) -> Snapshot:
         return self._verified(self._inner.read(issue))
 
     def comment(self, issue: IssueRef, body: str) -> Comment:
@@ -145,8 +145,8 @@ class SignedTracker(WrappedTracker):
         *,
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
-    ) -> Thread | None:
-        thread = self._inner.apply(
+    ) -> Snapshot | None:
+        snapshot = self._inner.apply(
             issue,
             tuple(
                 replace(effect, body=sign(effect.body, issue, self._keyring))
@@ -157,20 +157,22 @@ class SignedTracker(WrappedTracker):
             if_unchanged=if_unchanged,
             reached=reached,
         )
-        return None if thread is None else self._verified(thread)
+        return None if snapshot is None else self._verified(snapshot)
 
-    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Thread]:
+    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
         found = self._inner.read_many(issues)
-        return {issue: self._verified(thread) for issue, thread in found.items()}
+        return {issue: self._verified(snapshot) for issue, snapshot in found.items()}
 
-    def find_threads(self, queries: Sequence[IssueQuery]) -> tuple[FoundThreads, ...]:
+    def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
         return tuple(
-            replace(answer, threads=tuple(self._verified(thread) for thread in answer.threads))
-            for answer in self._inner.find_threads(queries)
+            replace(
+                answer, snapshots=tuple(self._verified(snapshot) for snapshot in answer.snapshots)
+            )
+            for answer in self._inner.find_snapshots(queries)
         )
 
-    def _verified(self, thread: Thread) -> Thread:
-        return believing(thread, self._keyring)
+    def _verified(self, snapshot: Snapshot) -> Snapshot:
+        return believing(snapshot, self._keyring)
 
 
 Now = Callable[[], datetime]
@@ -199,7 +201,7 @@ class SpokenTracker(WrappedTracker):
         *,
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
-    ) -> Thread | None:
+    ) -> Snapshot | None:
         ts = self._ts()
         spelt: list[Effect] = []
         for effect in effects:

@@ -130,13 +130,13 @@ def row_data(row: Row) -> dict[str, object]:
 @answering
 def show_command(context: Context, issue: str) -> Answer:
     """Show an issue: stage, lease, history and text."""
-    thread, row, standing = context.services.board.show(context.ref(issue))
-    history = context.services.board.history(thread.issue.ref)
+    snapshot, row, standing = context.services.board.show(context.ref(issue))
+    history = context.services.board.history(snapshot.issue.ref)
     lines = [
-        f"{thread.issue.ref} {thread.issue.title}",
+        f"{snapshot.issue.ref} {snapshot.issue.title}",
         f"  stage   {row.stage.name if row.stage else 'none'} ({row.state.value})",
-        f"  labels  {', '.join(sorted(thread.issue.labels)) or 'none'}",
-        f"  created {ago(thread.issue.created_at, thread.now)}",
+        f"  labels  {', '.join(sorted(snapshot.issue.labels)) or 'none'}",
+        f"  created {ago(snapshot.issue.created_at, snapshot.now)}",
     ]
     if standing.live is not None:
         lease = standing.live.lease
@@ -147,11 +147,11 @@ def show_command(context: Context, issue: str) -> Answer:
         lines.append(
             f"  run     {entry.run} {entry.stage} by {entry.holder}: {entry.outcome}{note}"
         )
-    if thread.issue.body:
-        lines += ["", thread.issue.body]
+    if snapshot.issue.body:
+        lines += ["", snapshot.issue.body]
     data = {
         **row_data(row),
-        "body": thread.issue.body,
+        "body": snapshot.issue.body,
         "lease": record_data(standing.live),
         "runs": [asdict(entry) for entry in history],
     }

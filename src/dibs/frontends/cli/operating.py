@@ -29,11 +29,11 @@ from dibs.services.board import Overview
 def why_command(context: Context, issue: str) -> Answer:
     """Say why an issue is not being picked: every reason, and what would have to change."""
     found = context.services.explaining.explain(context.ref(issue))
-    ref, stage = found.thread.issue.ref, found.stage
+    ref, stage = found.snapshot.issue.ref, found.stage
     where = f"stage {stage.name}" if stage else "no stage"
     data = {
         "issue": str(ref),
-        "title": found.thread.issue.title,
+        "title": found.snapshot.issue.title,
         "stage": stage.name if stage else None,
         "claimable": found.claimable,
         "failed_attempts": found.attempts.failed,

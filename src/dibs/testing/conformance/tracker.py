@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from dibs.core.card import UnknownMark, parse_mark
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.ids import IssueRef, ServerTime
-from dibs.core.issue import Draft, Issue, Thread
+from dibs.core.issue import Draft, Issue, Snapshot
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 from dibs.ports.leases import Guarantee
 from dibs.ports.tracker import Applies, IssueQuery, Tracker
@@ -78,7 +78,7 @@ def add(harness: TrackerHarness, title: str = "Prices are wrong", *labels: str) 
     return harness.tracker.create(Draft(title, "as the customer said", frozenset(labels)))
 
 
-def seen(harness: TrackerHarness, issue: IssueRef) -> Thread:
+def seen(harness: TrackerHarness, issue: IssueRef) -> Snapshot:
     """What a client that did not write reads, once it is sure to see."""
     harness.settle()
     return harness.another().read(issue)
@@ -135,10 +135,10 @@ def closing_twice_is_closing_once(harness: TrackerHarness) -> None:
     harness.tracker.comment(issue, "bye")
     harness.tracker.close(issue)
     harness.tracker.close(issue)
-    thread = seen(harness, issue)
-    assert not thread.issue.open
-    assert thread.issue.labels == {"a"}
-    assert len(thread.comments) == 1
+    snapshot = seen(harness, issue)
+    assert not snapshot.issue.open
+    assert snapshot.issue.labels == {"a"}
+    assert len(snapshot.comments) == 1
 
 
 def a_closed_issue_can_still_be_written_on(harness: TrackerHarness) -> None:
@@ -149,10 +149,10 @@ def a_closed_issue_can_still_be_written_on(harness: TrackerHarness) -> None:
     harness.tracker.edit_comment(issue, card.id, "released")
     harness.tracker.comment(issue, "bye")
     harness.tracker.edit_labels(issue, add=("shipped",), remove=("claimed",))
-    thread = seen(harness, issue)
-    assert not thread.issue.open, "writing on a closed issue opened it again"
-    assert thread.issue.labels == {"stage:done", "shipped"}
-    assert [comment.body for comment in thread.comments] == ["released", "bye"]
+    snapshot = seen(harness, issue)
+    assert not snapshot.issue.open, "writing on a closed issue opened it again"
+    assert snapshot.issue.labels == {"stage:done", "shipped"}
+    assert [comment.body for comment in snapshot.comments] == ["released", "bye"]
 
 
 # Labels
@@ -353,12 +353,12 @@ def comments_come_in_the_servers_order(harness: TrackerHarness) -> None:
     for number in range(5):
         posted.append(clients[number % 2].comment(issue, f"comment {number}"))
         harness.tick()
-    thread = seen(harness, issue)
-    assert thread.comments == tuple(posted), "the list differs from what the writers were told"
-    times = [comment.created_at for comment in thread.comments]
+    snapshot = seen(harness, issue)
+    assert snapshot.comments == tuple(posted), "the list differs from what the writers were told"
+    times = [comment.created_at for comment in snapshot.comments]
     assert times == sorted(times)
-    assert thread.comments[-1].created_at <= thread.now, "a comment comes from the future"
-    assert thread.issue.created_at <= times[0]
+    assert snapshot.comments[-1].created_at <= snapshot.now, "a comment comes from the future"
+    assert snapshot.issue.created_at <= times[0]
 
 
 def comment_ids_only_grow(harness: TrackerHarness) -> None:
@@ -380,9 +380,9 @@ def an_edit_changes_the_text_and_updated_at_only(harness: TrackerHarness) -> Non
     edited = harness.tracker.edit_comment(issue, posted.id, "second")
     assert (edited.id, edited.body, edited.created_at) == (posted.id, "second", posted.created_at)
     assert edited.updated_at > posted.updated_at, "an edit left updated_at as it was"
-    thread = seen(harness, issue)
-    assert thread.comments == (edited, other), "an edit moved or changed something else"
-    assert edited.updated_at <= thread.now
+    snapshot = seen(harness, issue)
+    assert snapshot.comments == (edited, other), "an edit moved or changed something else"
+    assert edited.updated_at <= snapshot.now
     harness.tick()
     again = harness.tracker.edit_comment(issue, posted.id, "second")
     assert again.created_at == posted.created_at
@@ -397,18 +397,18 @@ def the_comment_count_is_the_length_of_the_list(harness: TrackerHarness) -> None
     for count in range(1, 6):
         comment = harness.tracker.comment(issue, f"comment {count}")
         harness.tracker.edit_comment(issue, comment.id, "edited")
-        thread = seen(harness, issue)
-        assert thread.issue.comment_count == len(thread.comments) == count
-        assert thread.complete
+        snapshot = seen(harness, issue)
+        assert snapshot.issue.comment_count == len(snapshot.comments) == count
+        assert snapshot.complete
 
 
 def a_long_thread_is_read_to_its_end(harness: TrackerHarness) -> None:
     """The card that counts may stand anywhere among the comments, on any page."""
     issue = add(harness).ref
     posted = [harness.tracker.comment(issue, f"comment {number}") for number in range(harness.many)]
-    thread = seen(harness, issue)
-    assert [comment.id for comment in thread.comments] == [comment.id for comment in posted]
-    assert thread.complete, "the whole list is not said to be whole"
+    snapshot = seen(harness, issue)
+    assert [comment.id for comment in snapshot.comments] == [comment.id for comment in posted]
+    assert snapshot.complete, "the whole list is not said to be whole"
     for place in (0, harness.many // 2, harness.many - 1):
         harness.tracker.edit_comment(issue, posted[place].id, "edited")
         assert seen(harness, issue).comments[place].body == "edited"
@@ -448,10 +448,10 @@ def unknown_marks_are_left_alone(harness: TrackerHarness) -> None:
     )
     for body in bodies:
         harness.tracker.comment(issue, body)
-    thread = seen(harness, issue)
-    assert tuple(harness.as_given(comment.body) for comment in thread.comments) == bodies
-    assert isinstance(parse_mark(thread.comments[0].body), UnknownMark)
-    harness.tracker.edit_comment(issue, thread.comments[2].id, bodies[2] + " Held.")
+    snapshot = seen(harness, issue)
+    assert tuple(harness.as_given(comment.body) for comment in snapshot.comments) == bodies
+    assert isinstance(parse_mark(snapshot.comments[0].body), UnknownMark)
+    harness.tracker.edit_comment(issue, snapshot.comments[2].id, bodies[2] + " Held.")
     kept = [harness.as_given(comment.body) for comment in seen(harness, issue).comments]
     assert kept == [*bodies[:2], bodies[2] + " Held.", bodies[3]]
 
@@ -567,7 +567,7 @@ def a_batch_returns_the_state_after(harness: TrackerHarness) -> None:
     issue = add(harness, "batch", "old").ref
     card = harness.tracker.comment(issue, "bid")
     harness.tick()
-    thread = batching.apply(
+    snapshot = batching.apply(
         issue,
         (
             EditComment(card.id, "held"),
@@ -578,14 +578,14 @@ def a_batch_returns_the_state_after(harness: TrackerHarness) -> None:
             CloseIssue(),
         ),
     )
-    assert thread is not None, "without a condition it is always applied"
-    assert [comment.body for comment in thread.comments] == ["held", "hello"]
-    assert thread.issue.labels == {"new"}
-    assert not thread.issue.open
-    assert thread.complete
-    assert thread.comments[0].updated_at > card.updated_at
+    assert snapshot is not None, "without a condition it is always applied"
+    assert [comment.body for comment in snapshot.comments] == ["held", "hello"]
+    assert snapshot.issue.labels == {"new"}
+    assert not snapshot.issue.open
+    assert snapshot.complete
+    assert snapshot.comments[0].updated_at > card.updated_at
     after = seen(harness, issue)
-    assert (after.issue, after.comments) == (thread.issue, thread.comments)
+    assert (after.issue, after.comments) == (snapshot.issue, snapshot.comments)
 
 
 def a_batch_that_saw_an_older_issue_does_nothing(harness: TrackerHarness) -> None:
@@ -627,7 +627,7 @@ def a_trip_returns_the_state_after(harness: TrackerHarness) -> None:
     harness.another().comment(issue, "somebody else's")
     harness.settle()
     harness.tick()
-    thread = _applied(
+    snapshot = _applied(
         trips,
         issue,
         (
@@ -639,14 +639,14 @@ def a_trip_returns_the_state_after(harness: TrackerHarness) -> None:
             CloseIssue(),
         ),
     )
-    assert [comment.body for comment in thread.comments] == ["held", "somebody else's", "hello"]
-    assert thread.issue.labels == {"new", "made-by-the-trip"}
-    assert not thread.issue.open
-    assert thread.complete
-    assert thread.comments[0].updated_at > card.updated_at
-    assert thread.comments[-1].created_at <= thread.now
+    assert [comment.body for comment in snapshot.comments] == ["held", "somebody else's", "hello"]
+    assert snapshot.issue.labels == {"new", "made-by-the-trip"}
+    assert not snapshot.issue.open
+    assert snapshot.complete
+    assert snapshot.comments[0].updated_at > card.updated_at
+    assert snapshot.comments[-1].created_at <= snapshot.now
     after = seen(harness, issue)
-    assert (after.issue, after.comments) == (thread.issue, thread.comments)
+    assert (after.issue, after.comments) == (snapshot.issue, snapshot.comments)
     harness.tick()
     for number, effect in enumerate(_each_alone(card.id)):
         alone = _applied(trips, issue, (effect,))
@@ -682,7 +682,7 @@ def a_trip_tells_what_failed(harness: TrackerHarness) -> None:
     assert seen(harness, other).comments == (theirs,)
 
 
-def many_threads_are_read_as_each_alone(harness: TrackerHarness) -> None:
+def many_snapshots_are_read_as_each_alone(harness: TrackerHarness) -> None:
     """Those that are there, with all their comments; one that was cut short says so."""
     many = harness.tracker
     issues = [add(harness, f"issue {number}", "ready").ref for number in range(5)]
@@ -694,17 +694,19 @@ def many_threads_are_read_as_each_alone(harness: TrackerHarness) -> None:
     harness.tracker.close(issues[1])
     harness.settle()
     ghost = IssueRef(harness.tracker.traits.repo, "999999")
-    threads = many.read_many([issues[3], ghost, *issues, issues[2]])
-    assert set(threads) == set(issues), f"asked for {issues}, got {list(threads)}"
-    for issue, thread in threads.items():
+    snapshots = many.read_many([issues[3], ghost, *issues, issues[2]])
+    assert set(snapshots) == set(issues), f"asked for {issues}, got {list(snapshots)}"
+    for issue, snapshot in snapshots.items():
         alone = harness.another().read(issue)
-        assert thread.issue == alone.issue
-        assert thread.comments == alone.comments or not thread.complete, f"{issue} was cut short"
-    assert all(threads[issue].complete for issue in issues[1:])
+        assert snapshot.issue == alone.issue
+        assert snapshot.comments == alone.comments or not snapshot.complete, (
+            f"{issue} was cut short"
+        )
+    assert all(snapshots[issue].complete for issue in issues[1:])
     assert dict(many.read_many([])) == {}
 
 
-def threads_are_found_as_issues_are(harness: TrackerHarness) -> None:
+def snapshots_are_found_as_issues_are(harness: TrackerHarness) -> None:
     """Each query has its answer, in its place: the same issues as `find`, with their comments."""
     many = harness.tracker
     for number in range(7):
@@ -728,16 +730,16 @@ def threads_are_found_as_issues_are(harness: TrackerHarness) -> None:
         IssueQuery(("nobody",)),
         IssueQuery(),
     )
-    answers = many.find_threads(queries)
+    answers = many.find_snapshots(queries)
     assert len(answers) == len(queries)
     for query, answer in zip(queries, answers, strict=True):
         found = harness.tracker.find(query)
-        threads = {thread.issue.ref: thread for thread in answer.threads}
-        assert tuple(threads) == tuple(issue.ref for issue in found.issues), f"{query}"
+        snapshots = {snapshot.issue.ref: snapshot for snapshot in answer.snapshots}
+        assert tuple(snapshots) == tuple(issue.ref for issue in found.issues), f"{query}"
         assert answer.more or not found.more, f"{query}: issues were left out in silence"
-        assert all(thread.complete for thread in answer.threads)
-        for ref, thread in threads.items():
-            assert thread.comments == harness.another().read(ref).comments
+        assert all(snapshot.complete for snapshot in answer.snapshots)
+        for ref, snapshot in snapshots.items():
+            assert snapshot.comments == harness.another().read(ref).comments
     assert _walked(many, IssueQuery(("ready",), without=("held",), limit=2)) == [
         issue.ref
         for issue in harness.tracker.find(IssueQuery(("ready",), without=("held",))).issues
@@ -748,18 +750,18 @@ def _walked(many: Tracker, query: IssueQuery) -> list[IssueRef]:
     walked: list[IssueRef] = []
     for _ in range(100):
         after = walked[-1] if walked else None
-        (answer,) = many.find_threads((replace(query, after=after),))
-        assert len(answer.threads) <= query.limit, "a page is longer than its limit"
-        walked += [thread.issue.ref for thread in answer.threads]
-        if not answer.more or not answer.threads:
+        (answer,) = many.find_snapshots((replace(query, after=after),))
+        assert len(answer.snapshots) <= query.limit, "a page is longer than its limit"
+        walked += [snapshot.issue.ref for snapshot in answer.snapshots]
+        if not answer.more or not answer.snapshots:
             return walked
     raise AssertionError("walking never ends")
 
 
-def _applied(tracker: Tracker, issue: IssueRef, effects: Sequence[Effect]) -> Thread:
-    thread = tracker.apply(issue, effects)
-    assert thread is not None, "without a condition the effects are always applied"
-    return thread
+def _applied(tracker: Tracker, issue: IssueRef, effects: Sequence[Effect]) -> Snapshot:
+    snapshot = tracker.apply(issue, effects)
+    assert snapshot is not None, "without a condition the effects are always applied"
+    return snapshot
 
 
 def _in_one_request(harness: TrackerHarness) -> Tracker:
@@ -816,8 +818,8 @@ CHECKS: tuple[Check[TrackerHarness], ...] = (
     Check(a_batch_that_saw_an_older_issue_does_nothing, optional=True),
     Check(a_trip_returns_the_state_after, optional=True),
     Check(a_trip_tells_what_failed, optional=True),
-    Check(many_threads_are_read_as_each_alone),
-    Check(threads_are_found_as_issues_are),
+    Check(many_snapshots_are_read_as_each_alone),
+    Check(snapshots_are_found_as_issues_are),
 )
 
 
