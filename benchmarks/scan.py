@@ -28,7 +28,7 @@ from benchmarks.fleet import (
 from benchmarks.tables import Check, Column, Result, Say, Table, paired_ratio
 from dibs.adapters.sqlite.database import Database
 from dibs.adapters.sqlite.tracker import SqliteTracker
-from dibs.services.scanning import Scanning, Spread
+from dibs.services.scanning import CHEAP, Scanner, Spread
 from dibs.settings import load as config
 from dibs.wiring.services import connect
 
@@ -67,7 +67,7 @@ class Subject:
 
     size: int
     database: Database
-    scanning: Scanning
+    scanning: Scanner
     stages: tuple[config.Stage, ...]
     spread: Spread = field(default_factory=lambda: Spread(random.Random(0)))
     times_s: list[float] = field(default_factory=list)
@@ -150,7 +150,7 @@ def _subject(place: Path, size: int, stack: ExitStack) -> Subject:
     pipeline = services.pipeline
     served = tuple(stage for stage in reversed(pipeline.stages) if stage.served)
     tracker = SqliteTracker(database, shelf=SHELF)  # on the database that counts its steps
-    scanning = Scanning(replace(services.backlog, tracker=tracker))
+    scanning = Scanner(replace(services.backlog, tracker=tracker), CHEAP, dice=random.Random(0))
     return Subject(size, database, scanning, served)
 
 
@@ -173,5 +173,5 @@ def _table(rows: list[tuple[str, int, int, float, float, int, float]], rounds: i
         Column("steps ratio", ".2f"),
     )
     return Table(
-        f"Scanning.next_candidate, median of {rounds}; ratios to the smallest", columns, tuple(rows)
+        f"Scanner.next_candidate, median of {rounds}; ratios to the smallest", columns, tuple(rows)
     )

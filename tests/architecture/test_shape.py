@@ -21,7 +21,7 @@ MODULES_AND_LINES = {
     "core": (22, 4_660),
     "frontends": (20, 3_640),
     "ports": (5, 970),
-    "services": (20, 6_180),
+    "services": (20, 6_190),
     "wiring": (4, 1_380),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.

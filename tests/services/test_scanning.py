@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.ids import IssueRef, later
 from dibs.services.claiming import Beaten, Claimed, Doubtful, Refused
-from dibs.services.scanning import WIDEST_WINDOW, Scanning, Spread
+from dibs.services.scanning import CHEAP, Scanner, Spread
 
 from .world import TTL, World, pipeline_of
 
 
-def scanner(world):
-    return Scanning(world.process().services.backlog)
+def scanner(world, seed=2):
+    return Scanner(world.process().services.backlog, CHEAP, dice=random.Random(seed))
 
 
 def stages(world, *names):
@@ -222,26 +222,45 @@ def test_a_job_that_gives_back_while_the_worker_scans_disturbs_nothing():
 # Spreading
 
 
-def test_a_worker_alone_takes_the_first():
-    spread = alone()
-    assert spread.window == 1
-    assert {spread.skip() for _ in range(50)} == {0}
+def test_a_worker_alone_takes_the_first(world):
+    issues = [world.add() for _ in range(5)]
+    scanning = scanner(world)
+    assert {first(world, scanning) for _ in range(50)} == {issues[0]}
 
 
-def test_a_worker_that_lost_reaches_far_down_the_list_and_narrows_with_every_win():
-    spread = alone()
+def test_a_worker_that_lost_reaches_far_down_the_list_and_narrows_with_every_win(world):
+    issues = [world.add() for _ in range(CHEAP.widest + 5)]
+    spread, scanning = alone(), scanner(world)
     spread.lost()
-    assert spread.window == WIDEST_WINDOW
-    reached = Counter(spread.skip() for _ in range(100 * WIDEST_WINDOW))
-    assert set(reached) == set(range(WIDEST_WINDOW))
+    assert spread.window == CHEAP.widest
+    reached = Counter(
+        scanning.next_candidate(stages(world, "ready"), spread).issue.ref
+        for _ in range(20 * CHEAP.widest)
+    )
+    assert set(reached) == set(issues[: CHEAP.widest])
     windows = []
     while spread.window > 1:
         windows.append(spread.window)
         spread.won()
-        assert len(windows) <= WIDEST_WINDOW
+        assert len(windows) <= CHEAP.widest
     assert windows == sorted(set(windows), reverse=True)
     spread.won()
     assert spread.window == 1
+
+
+def test_in_a_crowd_the_urgent_issues_are_still_tried_first(kind):
+    world = World(kind, pipeline=replace(pipeline_of(), priorities=("urgent",)))
+    plain = [world.add() for _ in range(20)]
+    urgent = {world.add("stage:ready", "urgent") for _ in range(3)}
+    scanning, spread = scanner(world), Spread(random.Random(1))
+    spread.lost()
+    tried = set()
+    for _ in range(3):
+        issue = scanning.next_candidate(stages(world, "ready"), spread).issue.ref
+        scanning.resting.rest(issue, 3600)
+        tried.add(issue)
+    assert tried == urgent
+    assert scanning.next_candidate(stages(world, "ready"), spread).issue.ref in plain
 
 
 def test_a_wide_window_reaches_all_of_a_short_list_alike(world):
@@ -265,7 +284,7 @@ class Simulated:
     def __init__(self, world, number, dice):
         self.process = world.process(f"w{number}")
         self._world, self._dice = world, dice
-        self._scanning = scanner(world)
+        self._scanning = scanner(world, number)
         self._spread = Spread(random.Random(number))
         self.lost = self.won = self.refused = 0
 

@@ -12,7 +12,7 @@ from dibs.core.errors import IssueLocked, IssueMoved, NotPermitted, RateLimited
 from dibs.core.events import Step
 from dibs.core.ids import later
 from dibs.core.issue import Person, Pull
-from dibs.services.scanning import Shortlisting, Spread
+from dibs.services.scanning import COSTLY, Scanner, Spread
 from dibs.services.working import Until
 
 from .costly import CostlyWorld
@@ -41,12 +41,13 @@ class Scan:
         self.world = world
         process = world.process("scanner")
         self.wire = process.tracker
-        self.shortlisting = Shortlisting(
+        self.shortlisting = Scanner(
             process.services.backlog,
+            COSTLY,
             poll_s=POLL_S,
             dice=random.Random(seed),
         )
-        self.spread = self.shortlisting.new_spread(random.Random(seed))
+        self.spread = Spread(random.Random(seed), COSTLY)
 
     def next(self, *names):
         stages = [self.world.pipeline.stage(name) for name in names or ("ready",)]
@@ -424,7 +425,7 @@ def test_after_a_lost_race_any_of_the_list_is_tried(world):
 
 
 def test_a_few_wins_narrow_it_again():
-    spread = Shortlisting.new_spread(random.Random(1))
+    spread = Spread(random.Random(1), COSTLY)
     spread.lost()
     for _ in range(4):
         assert spread.in_a_crowd

@@ -22,7 +22,7 @@ from dibs.label_state import labels
 from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, claim_window
 from dibs.label_state.claims import dry_run, their_claims
 from dibs.ports.tracker import IssueQuery
-from dibs.services.effects import Freeing, apply_to
+from dibs.services.effects import apply_to, free_issue
 from dibs.services.reading import walk_snapshots
 
 UNKNOWN = "?"
@@ -234,8 +234,9 @@ def _try_to_free(
         claim for claim in their_claims(snapshot) if not claim.older_than(max_age, snapshot.now)
     ]
     if not newer and not keep_labels and not stale.label_drift:
-        freeing = Freeing(services.tracker, services.leases, services.pipeline)
-        freed = freeing.free(snapshot, services.leases.standing(snapshot), first=release)
+        tracker, leases = services.tracker, services.leases
+        standing = leases.standing(snapshot)
+        freed = free_issue(tracker, leases, services.pipeline, snapshot, standing, first=release)
     else:
         lost = stale.label_drift and not services.pipeline.stages_of(snapshot.issue.labels)
         requeue = lost and not newer and stale.worked != UNQUEUED.name

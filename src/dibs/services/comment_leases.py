@@ -21,7 +21,6 @@ import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
-from functools import partial
 from typing import assert_never
 
 from msgspec import Struct
@@ -69,17 +68,13 @@ from dibs.core.lease import (
 from dibs.ports.leases import Guarantee, Painter
 from dibs.ports.system import Clock
 from dibs.ports.tracker import IssueQuery, Tracker
-from dibs.services.effects import apply, in_one_request, paint_ending, repair_labels
+from dibs.services.effects import EndingState, apply, in_one_request, roll_forward
 from dibs.services.reading import walk_snapshots
 
 _log = logging.getLogger("dibs.leases.comments")
 _MOST_RUNS_REMEMBERED = 1024
 _PAUSE_S = 0.5
 _TRIES = 3
-_PAINTINGS = 20
-_MOST_FAILED_PAINTINGS = 6
-"""How often a painter gets no answer before it gives up; any part of its request may have happened.
-"""
 _FRESH_S = 5.0
 """A snapshot of this age is read again before anything is painted on it."""
 
@@ -248,6 +243,18 @@ def card(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
     return replace(card_of(lease, state, ending), floor=lease.fence - own_card(lease))
 
 
+def why_lost(snapshot: Snapshot, lease: Lease, rules: FoldRules) -> str | None:
+    """Why the lease is no longer ours, by its cards; None if it is."""
+    if not snapshot.complete:
+        raise Unavailable(f"{lease.issue}: not all comments could be read")
+    folded = fold(read_marks(snapshot.comments, rules), rules)
+    if folded.current is None or folded.current.card.run != lease.run:
+        return "another run's card is in force"
+    return (
+        None if folded.live(snapshot.now) else "the lease has expired or was ended by an operator"
+    )
+
+
 def shown_by_another(record: Record) -> str:
     """The text of a shown mark. Readers of another dialect need the holder and the ending too."""
     return render_shown(record.lease.run, record.lease.holder, record.ending)
@@ -260,6 +267,39 @@ class _Decided(Struct, frozen=True):
     seen: Snapshot | None = None
     """The snapshot which shows the ending, if it was read in one request with the edit."""
     asked_at: LocalTime = LocalTime(0.0)
+
+
+class _CardEnding:
+    """An ending which a card decided. `effect` marks it as shown: on our own card, or by a post."""
+
+    def __init__(self, record: Record, effect: Effect, rules: FoldRules) -> None:
+        self.record = record
+        self._effect = effect
+        self._rules = rules
+
+    def state(self, snapshot: Snapshot, *, tried: bool) -> EndingState:
+        # A snapshot older than the ending does not show the labels of today.
+        outdated = any(
+            posted.id == self.record.lease.card and posted.card.state is not CardState.RELEASED
+            for posted in read_marks(snapshot.comments, self._rules).cards
+        )
+        if outdated or not snapshot.complete:
+            return EndingState.UNCLEAR
+        current = standing_on_comments(snapshot, self._rules).record
+        if current is None or current.lease.run != self.record.lease.run:
+            return EndingState.SUPERSEDED
+        if current.ending is None:
+            return EndingState.VOID
+        return EndingState.PAINTED if current.painted and not tried else EndingState.UNPAINTED
+
+    def mark(self, _snapshot: Snapshot) -> tuple[Effect, ...]:
+        return (self._effect,)
+
+    def card_is_gone(self) -> None:
+        """Nothing to do: the next read shows that the ending went with its card."""
+
+    def acknowledge(self) -> None:
+        """Nothing to do: the mark on the issue is the acknowledgement."""
 
 
 class CardEndings:
@@ -291,7 +331,7 @@ class CardEndings:
         shown = replace(card(record.lease, CardState.RELEASED, record.ending), shown=True)
         mark = EditComment(own_card(lease), render_card(shown))
         try:
-            if not self._paint(record, painter, mark, seen):
+            if not self._paint(_CardEnding(record, mark, self._rules), painter, seen):
                 return Lost("the lease had been ended by an operator before")
         except Outage as failure:
             _log.warning("%s: decided, but its labels wait for a sweep: %s", lease.issue, failure)
@@ -300,7 +340,19 @@ class CardEndings:
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
         """Paint the ending of another run, and post a shown mark: its card is not ours to edit."""
-        self._paint(record, painter, PostComment(shown_by_another(record)))
+        mark = PostComment(shown_by_another(record))
+        self._paint(_CardEnding(record, mark, self._rules), painter)
+
+    def _paint(self, ending: "_CardEnding", painter: Painter, seen: Snapshot | None = None) -> bool:
+        return roll_forward(
+            self._tracker,
+            self._clock,
+            ending,
+            painter,
+            settle_s=self._rules.settle.total_seconds(),
+            reached=self._reached,
+            seen=seen,
+        )
 
     # Deciding
 
@@ -332,7 +384,7 @@ class CardEndings:
                 verdict = self._judge_written(lease, ending, written, asked_at)
                 if verdict is not None:
                     return verdict
-            self._sleep_past_settle(_PAUSE_S)
+            self._clock.sleep(self._rules.settle.total_seconds() + _PAUSE_S)
         raise Unavailable(f"{lease.issue}: it is not known whether its ending landed")
 
     def _look_up(self, lease: Lease) -> _Decided | Lost | None:
@@ -366,73 +418,14 @@ class CardEndings:
             self._cards.mark_ended(lease.run)
             seen = snapshot if self._cards.in_one_request and snapshot.complete else None
             return _Decided(record, seen, asked_at)
-        if not snapshot.complete:
-            raise Unavailable(f"{lease.issue}: not all comments could be read")
-        folded = fold(read_marks(snapshot.comments, self._rules), self._rules)
-        if folded.current is None or folded.current.card.run != lease.run:
-            return self._lost(lease, "another run's card is in force")
-        if not folded.live(snapshot.now):
-            return self._lost(lease, "the lease has expired")
-        return None
+        why = why_lost(snapshot, lease, self._rules)
+        return None if why is None else self._lost(lease, why)
 
     def _lost(self, lease: Lease, why: str) -> Lost:
         """The lease is lost. An ending in doubt is in doubt no longer."""
         if self._cards.fate(lease.run) is Fate.IN_DOUBT:
             self._cards.mark_ended(lease.run)
         return Lost(why)
-
-    # Painting
-
-    def _paint(
-        self, record: Record, painter: Painter, mark: Effect, seen: Snapshot | None = None
-    ) -> bool:
-        """Paint the ending, while the ended card is still the current card of the issue.
-
-        `seen` is a fresh snapshot, if the caller has one. False if the ending does not count,
-        because an operator had ended the lease before.
-        """
-        plan = partial(painter, record)
-        tried_on: Snapshot | None = None
-        failed = 0
-        for _ in range(_PAINTINGS):
-            snapshot: Snapshot | None = None
-            try:
-                snapshot, seen = seen or self._tracker.read(record.lease.issue), None
-                # A snapshot older than the ending does not show the labels of today.
-                outdated = any(
-                    posted.id == record.lease.card and posted.card.state is not CardState.RELEASED
-                    for posted in read_marks(snapshot.comments, self._rules).cards
-                )
-                if outdated or not snapshot.complete:
-                    self._clock.sleep(_PAUSE_S)
-                    continue
-                current = standing_on_comments(snapshot, self._rules).record
-                if current is None or current.lease.run != record.lease.run:
-                    if tried_on is not None:
-                        repair_labels(self._tracker, snapshot, plan, tried_on)
-                    return True
-                if current.ending is None or (current.painted and tried_on is None):
-                    return current.ending is not None
-                painted = paint_ending(
-                    self._tracker, snapshot, plan, (mark,), self._reached, tried_on=tried_on
-                )
-                if painted is not None:
-                    self._reached(Step.FINISH_PAINTED)
-                    self._reached(Step.FINISH_ACKNOWLEDGED)
-                    return True
-            except NoSuchComment:
-                return True  # our card was deleted, and the ending with it
-            except Unavailable:
-                # Any part of the request may have happened, so the painting is not left like that.
-                tried_on, failed = tried_on or snapshot, failed + 1
-                may_retry = in_one_request(self._tracker) and tried_on is not None
-                if not may_retry or failed == _MOST_FAILED_PAINTINGS:
-                    raise
-                self._sleep_past_settle(_PAUSE_S * 2**failed)
-        raise Unavailable(f"{record.lease.issue}: its ending could not be painted")
-
-    def _sleep_past_settle(self, extra_s: float) -> None:
-        self._clock.sleep(self._rules.settle.total_seconds() + extra_s)
 
 
 _READINGS = 4
@@ -567,15 +560,9 @@ class CommentLeases:
         """Whether our card is in force, live and not revoked. Without the check, a renewal does not
         count as a renewal.
         """
-        if not snapshot.complete:
-            raise Unavailable(f"{lease.issue}: not all comments could be read")
-        marks = read_marks(snapshot.comments, self._rules)
-        folded = fold(marks, self._rules)
-        if folded.current is None or folded.current.card.run != lease.run:
-            return Lost("another run's card is in force")
-        if not folded.live(snapshot.now):
-            return Lost("the lease has expired or was ended by an operator")
-        if revokes := marks.revokes.get(lease.run):
+        if (why := why_lost(snapshot, lease, self._rules)) is not None:
+            return Lost(why)
+        if revokes := read_marks(snapshot.comments, self._rules).revokes.get(lease.run):
             last = revokes[-1].mark.revocation
             return StopAsked(f"revoked by {last.by or 'an operator'}: {last.reason}")
         return Renewed(lease, snapshot)

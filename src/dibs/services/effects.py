@@ -4,23 +4,24 @@
 them in one call. Any other gets one call per effect, in the order of the plan, and then a read:
 every write is looked at afterwards.
 
-`paint_ending` and `Freeing` look at the reply for signs that the change came too late. For example,
-`Freeing` takes off the labels of a vanished holder and puts the stage label back. A sweeper that
-slept since its read would put the stage label onto an issue which others have moved on. So
-`Freeing` reads the reply, and takes its labels back if the issue has advanced. The holder of that
+`roll_forward` and `free_issue` look at the reply for signs that the change came too late. For
+example, `free_issue` takes off the labels of a vanished holder and puts the stage label back. A
+sweeper that slept since its read would put the stage label onto an issue which others have moved
+on. So it reads the reply, and takes its labels back if the issue has advanced. The holder of that
 time repaints the labels of its own lease.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from msgspec.structs import replace
 
 from dibs.core.card import same_mark
-from dibs.core.errors import Outage, Unavailable
-from dibs.core.events import Reached, unwatched
+from dibs.core.errors import NoSuchComment, Outage, Unavailable
+from dibs.core.events import Reached, Step, unwatched
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.labels import (
@@ -35,13 +36,17 @@ from dibs.core.labels import (
     freeing_effects,
     put_right,
 )
-from dibs.core.lease import Outcome, Standing
+from dibs.core.lease import Outcome, Record, Standing
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.ports.leases import ShownLeases
+from dibs.ports.leases import Painter, ShownLeases
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Applies, Tracker
 
 _REPAIRS = 5
+_PAINTINGS = 20
+_PAUSE_S = 0.5
+_MOST_FAILED_PAINTINGS = 6
+"""How often a painter gets no answer before it gives up; the pauses between double."""
 
 
 def in_one_request(tracker: Tracker) -> bool:
@@ -106,7 +111,8 @@ def paint_ending(
         case Applies.IN_ONE_REQUEST if tried_on is not None:
             paint, left = plan(seen), plan(_without_our_mark(seen, tried_on, mark))
             if left.shown:
-                return repair_labels(tracker, seen, plan, tried_on)
+                added = _labels_in(plan(tried_on).showing, AddLabels)
+                return _take_back(write, seen, plan, added)
             effects = (*left.showing, *(() if paint.shown else mark), *paint.letting_go)
             return write(effects) if effects else seen
         case Applies.IN_ONE_REQUEST:
@@ -146,15 +152,111 @@ def _paint_one_by_one(
     return apply(tracker, ref, (*mark, *paint.letting_go), reached)
 
 
-def repair_labels(
-    tracker: Tracker, seen: Snapshot, plan: Callable[[Snapshot], Painting], tried_on: Snapshot
-) -> Snapshot:
-    """Take back the labels which a late request of ours may have added since `tried_on`.
+class EndingState(Enum):
+    """What a snapshot, and the store that decided an ending, say about painting the ending."""
 
-    For a painter which learns of a later lease on the issue, or of a shown mark by another worker.
+    UNCLEAR = auto()
+    """The snapshot is incomplete, or older than the ending: read again."""
+    UNPAINTED = auto()
+    PAINTED = auto()
+    SUPERSEDED = auto()
+    """The issue has a later lease: the labels of this ending would be wrong now."""
+    VOID = auto()
+    """The ending does not count: an operator had ended the lease before."""
+
+
+class EndingToPaint(Protocol):
+    """One ending, as its cards or its store know it."""
+
+    @property
+    def record(self) -> Record: ...
+
+    def state(self, snapshot: Snapshot, *, tried: bool) -> EndingState:
+        """`tried`: an earlier request of ours may have painted a part of the ending."""
+
+    def mark(self, snapshot: Snapshot) -> Sequence[Effect]:
+        """The effects that mark the ending as shown."""
+
+    def card_is_gone(self) -> None:
+        """Somebody deleted the card that `mark` would edit."""
+
+    def acknowledge(self) -> None:
+        """Record that the labels show the ending: from now on the issue can be granted again."""
+
+
+def roll_forward(
+    tracker: Tracker,
+    clock: Clock,
+    ending: EndingToPaint,
+    painter: Painter,
+    *,
+    settle_s: float,
+    reached: Reached = unwatched,
+    seen: Snapshot | None = None,
+) -> bool:
+    """Paint the ending: stage labels, then the card, then take `claimed` off; acknowledge last.
+
+    Paint only while the ending is unpainted and the issue is unchanged: a process that slept here
+    must not undo later changes. A request that got no answer may have painted any part, so it is
+    repeated and not left like that. `seen` is a fresh snapshot, if the caller has one. False if the
+    ending does not count.
     """
-    write = partial(apply, tracker, seen.issue.ref)
-    return _take_back(write, seen, plan, _labels_in(plan(tried_on).showing, AddLabels))
+    issue, plan = ending.record.lease.issue, partial(painter, ending.record)
+    tried_on: Snapshot | None = None
+    failed = 0
+    for _ in range(_PAINTINGS):
+        sent_on: Snapshot | None = None
+        try:
+            snapshot, seen = seen or tracker.read(issue), None
+            state = ending.state(snapshot, tried=tried_on is not None)
+            if state is EndingState.UNCLEAR:
+                clock.sleep(_PAUSE_S)
+                continue
+            if state is not EndingState.UNPAINTED:
+                if state is EndingState.SUPERSEDED and tried_on is not None:
+                    _repair_labels(tracker, clock, plan, tried_on, settle_s)
+                return state is not EndingState.VOID
+            mark, sent_on = ending.mark(snapshot), snapshot
+            painted = paint_ending(tracker, snapshot, plan, mark, reached, tried_on=tried_on)
+        except NoSuchComment:
+            ending.card_is_gone()
+            clock.sleep(_PAUSE_S)
+            continue
+        except Unavailable:
+            tried_on, failed = tried_on or sent_on, failed + 1
+            may_retry = in_one_request(tracker) and tried_on is not None
+            if not may_retry or failed == _MOST_FAILED_PAINTINGS:
+                raise
+            clock.sleep(settle_s + _PAUSE_S * 2**failed)
+            continue
+        if painted is None:
+            continue
+        # In one request nobody looks between the labels and the card.
+        late = in_one_request(tracker) and ending.state(painted, tried=True)
+        if late is EndingState.SUPERSEDED:
+            _repair_labels(tracker, clock, plan, snapshot, settle_s)
+        reached(Step.FINISH_PAINTED)
+        ending.acknowledge()
+        reached(Step.FINISH_ACKNOWLEDGED)
+        return True
+    raise Unavailable(f"{issue} changes faster than its ending can be painted")
+
+
+def _repair_labels(
+    tracker: Tracker,
+    clock: Clock,
+    plan: Callable[[Snapshot], Painting],
+    tried_on: Snapshot,
+    settle_s: float,
+) -> None:
+    """The issue has a later lease: take back the labels that we may have added since `tried_on`.
+
+    Wait for the settle time first: a read may not show the newest cards yet.
+    """
+    clock.sleep(settle_s)
+    write = partial(apply, tracker, tried_on.issue.ref)
+    added = _labels_in(plan(tried_on).showing, AddLabels)
+    _take_back(write, tracker.read(tried_on.issue.ref), plan, added)
 
 
 def _without_our_mark(painted: Snapshot, seen: Snapshot, mark: Sequence[Effect]) -> Snapshot:
@@ -235,39 +337,35 @@ def put_back(
             apply(tracker, issue, missing)
 
 
-class Freeing:
-    """Takes off the labels of a vanished holder."""
+def free_issue(
+    tracker: Tracker,
+    leases: ShownLeases,
+    pipeline: Pipeline,
+    snapshot: Snapshot,
+    standing: Standing,
+    *,
+    first: Sequence[Effect] = (),
+) -> Snapshot | None:
+    """Apply `first`, then take off the labels of a vanished holder. Returns the issue afterwards.
 
-    def __init__(self, tracker: Tracker, leases: ShownLeases, pipeline: Pipeline) -> None:
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
-
-    def free(
-        self, snapshot: Snapshot, standing: Standing, *, first: Sequence[Effect] = ()
-    ) -> Snapshot | None:
-        """Apply `first`, then take the labels off. Returns the issue afterwards.
-
-        None if the issue had changed since the snapshot. If the reply shows an advance by another
-        worker, a stage label which we put back came too late: the label is taken back.
-        """
-        worked = standing.record.lease.stage if standing.record is not None else None
-        paint = freeing_effects(self._pipeline, snapshot.issue.labels, worked)
-        freed = apply_to(self._tracker, snapshot.issue, (*first, *paint))
-        if freed is None:
-            return None
-        added = _labels_in(paint, AddLabels)
-        if not added or not freed.complete:  # an incomplete list decides nothing
-            return freed
-        record = self._leases.standing(freed).record
-        ending = record.ending if record is not None else None
-        if ending is None or ending.outcome is not Outcome.ADVANCED:
-            return freed
-        # Again and again until no change is left: a sweeper that slept once may sleep again here.
-        for _ in range(_REPAIRS):
-            right = put_right(self._pipeline, freed, added)
-            if not right:
-                break
-            freed = apply(self._tracker, freed.issue.ref, right)
-            added = _labels_in(right, AddLabels)
+    None if the issue had changed since the snapshot. If the reply shows an advance by another
+    worker, a stage label which we put back came too late: the label is taken back.
+    """
+    worked = standing.record.lease.stage if standing.record is not None else None
+    paint = freeing_effects(pipeline, snapshot.issue.labels, worked)
+    freed = apply_to(tracker, snapshot.issue, (*first, *paint))
+    if freed is None:
         return None
+    added = _labels_in(paint, AddLabels)
+    if not added or not freed.complete:  # an incomplete list decides nothing
+        return freed
+    record = leases.standing(freed).record
+    ending = record.ending if record is not None else None
+    if ending is None or ending.outcome is not Outcome.ADVANCED:
+        return freed
+
+    def plan(seen: Snapshot) -> Painting:
+        return Painting(putting_right=partial(put_right, pipeline, seen))
+
+    _take_back(partial(apply, tracker, freed.issue.ref), freed, plan, added)
+    return None

@@ -5,19 +5,20 @@ is finished first. A worker that lost a race reaches at random into a wide windo
 narrows the window again with every win: with N workers waiting for one store, a window of W lets
 about N/2W of the bids collide.
 
-`Scanning` is for a tracker that is cheap to ask: one query for each claim. `Shortlisting` is for a
-tracker that is not: one list for many claims.
+A `LookCost` says how a worker looks. A tracker in the same machine is `CHEAP` to ask: the worker
+asks for each claim, and for no more issues than it chooses among. Any other tracker is `COSTLY`:
+one list serves many claims.
 
-A list costs one request, which is free while the tracker has no change to report. The worker reads
-many of the listed issues at once, with their comments, and works them off one by one: a claim
+A costly list is one request, which is free while the tracker has no change to report. The worker
+reads many of the listed issues at once, with their comments, and works them off one by one: a claim
 judges that snapshot and reads none of its own. A snapshot holds for as long as lists show the issue
 unchanged.
 
-A list is made anew after a while, when a hint reports a change, and when it is used up. It is made
-anew before every bid while other workers are around: each issue that they took since would cost a
-comment. While others are busy, a worker tries any of the foremost issues rather than the first: a
-few times as many as others took recently, and the whole list after a lost race. The numbers were
-measured: docs/internals/adr/0023-one-list-for-many-claims.md.
+A costly list is made anew after a while, when a hint reports a change, and when it is used up. It
+is made anew before every bid while other workers are around: each issue that they took since would
+cost a comment. While others are busy, a worker tries any of the foremost issues rather than the
+first: a few times as many as others took recently, and the whole list after a lost race. The
+numbers were measured: docs/internals/adr/0023-one-list-for-many-claims.md.
 
 `Resting` holds the issues that a worker leaves alone, and for how long, in local time only. The
 reasons that keep an issue back are on the tracker, and are read again when the rest is over. Where
@@ -27,7 +28,7 @@ be long.
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -65,9 +66,39 @@ class Patience(Struct, frozen=True):
     """Whether a change of the issue ends the rest."""
 
 
-LOOKING_IS_CHEAP = Patience(passing_s=0.2, lasting_s=30.0, until_changed=False)
-LOOKING_COSTS = Patience(passing_s=30.0, lasting_s=300.0, until_changed=True)
-"""Long, because a change ends the rest; not for ever: to close a pull request changes no issue."""
+class LookCost(Struct, frozen=True):
+    """How a worker looks for issues, for what a look at the tracker costs."""
+
+    arrival_s: float
+    """Workers that are started together spread their first look over this time."""
+    page: int | None
+    """How many issues a list has. None: only as many as the worker chooses among."""
+    kept_s: float
+    """How long a list is used, if no other worker is here."""
+    widest: int
+    """The widest window of a `Spread`."""
+    narrowing: int
+    """By how much a win narrows the window."""
+    patience: Patience
+
+
+CHEAP = LookCost(
+    arrival_s=0.1,
+    page=None,
+    kept_s=0.0,
+    widest=512,
+    narrowing=8,
+    patience=Patience(passing_s=0.2, lasting_s=30.0, until_changed=False),
+)
+COSTLY = LookCost(
+    arrival_s=2.0,  # long enough for the later workers to see the bids of the first
+    page=80,  # fewer than a page of 100: one page is enough although some on it are out of reach
+    kept_s=60.0,
+    widest=80,
+    narrowing=25,
+    # Long, because a change ends the rest; not for ever: to close a pull request changes no issue.
+    patience=Patience(passing_s=30.0, lasting_s=300.0, until_changed=True),
+)
 
 
 class _Rest(Struct, frozen=True):
@@ -78,7 +109,7 @@ class _Rest(Struct, frozen=True):
 class Resting:
     """The issues which a worker leaves alone. Jobs add issues while the worker's loop scans."""
 
-    def __init__(self, clock: Clock, patience: Patience = LOOKING_IS_CHEAP) -> None:
+    def __init__(self, clock: Clock, patience: Patience = CHEAP.patience) -> None:
         self._clock = clock
         self._patience = patience
         self._rests: dict[IssueRef, _Rest] = {}
@@ -168,8 +199,6 @@ class Resting:
             self._rests[issue] = _Rest(LocalTime(self._clock.now() + seconds), unless)
 
 
-WIDEST_WINDOW = 512
-_NARROWING = 8
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 1.0
 
@@ -198,12 +227,10 @@ def urgency(issue: Issue, pipeline: Pipeline) -> int:
 class Spread:
     """How far down the list a worker reaches: the top while alone, anywhere in a crowd."""
 
-    def __init__(
-        self, dice: "Random", *, widest: int = WIDEST_WINDOW, narrowing: int = _NARROWING
-    ) -> None:
+    def __init__(self, dice: "Random", cost: LookCost = CHEAP) -> None:
         self._dice = dice
-        self._widest = widest
-        self._narrowing = narrowing
+        self._widest = cost.widest
+        self._narrowing = cost.narrowing
         self._window = 1
         self._losses = 0
         self.holding = 0
@@ -235,84 +262,13 @@ class Spread:
         longest_s = min(_FIRST_PAUSE_S * (1 << min(self._losses, 10)), _LONGEST_PAUSE_S)
         return self._dice.uniform(0.0, longest_s)
 
-    def skip(self) -> int:
-        """How many of the foremost issues to leave to the rest of the crowd."""
-        return self._dice.randrange(self._window)
 
-    def pick(self, issues: list[Issue]) -> Issue:
-        return self._dice.choice(issues)
-
-
-class Scanning:
-    """For a tracker which is cheap to ask: a query for each claim."""
-
-    arrival_s = 0.1
-    """Workers that are started together spread their first look over this time."""
-
-    def __init__(self, backlog: "Backlog") -> None:
-        self._tracker = backlog.tracker
-        self._pipeline = backlog.pipeline
-        self.resting = Resting(backlog.clock)
-
-    @staticmethod
-    def new_spread(dice: "Random") -> Spread:
-        return Spread(dice)
-
-    def next_candidate(self, stages: Iterable[Stage], spread: Spread) -> Candidate | None:
-        """An issue which looks free, from the first of `stages` with a free issue.
-
-        In a long list, the issue at the place which `spread` chooses. If the list ends before the
-        place, any of the free issues on it.
-        """
-        self.resting.forget_what_is_over()
-        marks = self._pipeline.labels
-        without = (marks.claimed, marks.paused, marks.parked, *sorted(self._pipeline.blockers))
-        for stage in stages:
-            for urgent in (*((label,) for label in self._pipeline.priorities), ()):
-                wanted = (*stage.entry_labels, *urgent)
-                skip, limit = spread.skip(), 1 + len(self.resting)
-                found = self._tracker.find(IssueQuery(wanted, without, limit=limit, skip=skip))
-                if free := self._not_resting(found):
-                    return Candidate(free[0], stage, found.now)
-                if skip == 0:
-                    continue
-                whole = IssueQuery(wanted, without, limit=WIDEST_WINDOW + limit)
-                found = self._tracker.find(whole)
-                if free := self._not_resting(found):
-                    return Candidate(spread.pick(free), stage, found.now)
-        return None
-
-    def _not_resting(self, found: Found) -> list[Issue]:
-        return [issue for issue in found.issues if not self.resting.leaves_alone(issue)]
-
-    def look_anew(self) -> None:
-        """Does nothing: each query asks the tracker anew."""
-
-    def anything_left(self, stages: Iterable[Stage]) -> bool:
-        """Whether an issue of the stages may still need us: free, held by a worker, or resting."""
-        marks = self._pipeline.labels
-        without = (marks.paused, marks.parked, *sorted(self._pipeline.blockers))
-        for stage in stages:
-            limit = 1 + self.resting.hopeless
-            wanted = [stage.entry_labels]
-            wanted += [self._pipeline.held_labels(stage)] if stage.gives_way else []
-            for labels in wanted:
-                found = self._tracker.find(IssueQuery(labels, without, limit=limit))
-                if any(not self.resting.is_hopeless(issue) for issue in found.issues):
-                    return True
-        return False
-
-
-_LISTED = 80
-"""Fewer than a page of 100, so that one page is enough although some on it are out of reach."""
 _READ_AHEAD = 50
 _ENOUGH_FREE = 10
-_LIST_KEPT_S = 60.0
 _LIST_KEPT_IN_COMPANY_S = 2.0
 _RECENT_S = 30.0
 _CHOICES = 4
 """How many issues a worker chooses among, for each issue that others took recently."""
-_SHORTLIST_NARROWING = 25
 _MISSED_S = 2.0
 _LONGEST_MISSED_S = 300.0
 """How long an issue rests if no read shows it as new as the list does: twice as long each time."""
@@ -341,17 +297,17 @@ class _Round(Struct):
         return any(issue.ref == ref for found in self.found.values() for issue in found.issues)
 
 
-class Shortlisting:
-    """For a tracker which is not cheap to ask: a list for many claims. Each worker has its own."""
+class Scanner:
+    """Finds the next issue to try. Each worker has its own."""
 
-    arrival_s = 2.0
-    """Long enough for the later workers to see the bids of the first."""
-
-    def __init__(self, backlog: "Backlog", *, poll_s: float, dice: "Random") -> None:
+    def __init__(
+        self, backlog: "Backlog", cost: LookCost, *, poll_s: float = 0.0, dice: "Random"
+    ) -> None:
         self._tracker = backlog.tracker
         self._pipeline = backlog.pipeline
         self._clock = backlog.clock
-        self._kept_s = max(poll_s, _LIST_KEPT_S)
+        self.cost = cost
+        self._kept_s = max(poll_s, cost.kept_s) if cost.kept_s else 0.0
         self._dice = dice
         self._round: _Round | None = None
         self._outdated = False
@@ -359,11 +315,7 @@ class Shortlisting:
         """Snapshots that were read ahead, until they are used."""
         self._missed: Counter[IssueRef] = Counter()
         """How often no read showed the issue as new as the list did."""
-        self.resting = Resting(backlog.clock, LOOKING_COSTS)
-
-    @staticmethod
-    def new_spread(dice: "Random") -> Spread:
-        return Spread(dice, widest=_LISTED, narrowing=_SHORTLIST_NARROWING)
+        self.resting = Resting(backlog.clock, cost.patience)
 
     def next_candidate(self, stages: Sequence[Stage], spread: Spread) -> Candidate | None:
         """An issue which looks free, from the first of `stages` with a free issue.
@@ -375,7 +327,7 @@ class Shortlisting:
         while True:
             if current is not None and not fresh:
                 in_company = current.others > 0 or spread.in_a_crowd
-                kept_s = _LIST_KEPT_IN_COMPANY_S if in_company else self._kept_s
+                kept_s = min(self._kept_s, _LIST_KEPT_IN_COMPANY_S) if in_company else self._kept_s
                 old = self._clock.now() >= current.began_at + kept_s
                 if self._outdated or old or not set(stages).issubset(current.stages):
                     current = None
@@ -385,7 +337,7 @@ class Shortlisting:
                 if (candidate := self._take(current, stages, spread)) is not None:
                     return candidate
             elif current.unlisted:
-                self._list_stage(current, current.unlisted.pop(0))
+                self._list_stage(current, current.unlisted.pop(0), spread.window)
             elif fresh:
                 return None
             else:
@@ -393,16 +345,18 @@ class Shortlisting:
 
     def anything_left(self, stages: Sequence[Stage]) -> bool:
         """Whether an issue of the stages may still need us: free, held by a worker, or resting."""
-        lists = self._round.found if self._round is not None and not self._outdated else {}
+        usable = self.cost.page is not None and self._round is not None and not self._outdated
+        lists = self._round.found if usable and self._round is not None else {}
+        limit = (self.cost.page or 1) + self.resting.hopeless
         for stage in stages:
-            found = lists.get(stage.name) or self._find(stage)
-            if found.more and self._all_hopeless(found):
-                found = self._find(stage, limit=_LISTED + self.resting.hopeless)
+            found = lists.get(stage.name)
+            if found is None or (found.more and self._all_hopeless(found)):
+                found = self._find(stage.entry_labels, limit)
             if found.more or not self._all_hopeless(found):
                 return True
             if stage.gives_way:
-                held = IssueQuery(self._pipeline.held_labels(stage), limit=1)
-                if self._tracker.find(held).issues:
+                held = self._find(self._pipeline.held_labels(stage), 1 + self.resting.hopeless)
+                if not self._all_hopeless(held):
                     return True
         return False
 
@@ -434,37 +388,51 @@ class Shortlisting:
         )
         return self._round
 
-    def _list_stage(self, current: _Round, stage: Stage) -> None:
+    def _list_stage(self, current: _Round, stage: Stage, window: int) -> None:
         """List the issues of the stage, and add the free ones to the round, most urgent first.
 
-        The list has claimed issues too: they show which workers are here, and whether issues are
-        left to wait for. If the list is not the whole stage, ask for urgent issues further back as
-        well, and for unclaimed issues further back if few of the foremost are free.
+        A costly list has claimed issues too: they show which workers are here, and whether issues
+        are left to wait for. If the list is not the whole stage, ask for urgent issues further back
+        as well, and for unclaimed issues further back if few of the foremost are free.
         """
-        found = current.found[stage.name] = self._find(stage)
+        labels = stage.entry_labels
+        found = current.found[stage.name] = self._list(labels, window)
         taken = [issue for issue in found.issues if self._is_claimed(issue)]
         current.others += len(taken)
         current.others_recent += sum(
             (found.now - issue.updated_at).total_seconds() < _RECENT_S for issue in taken
         )
         free = {issue.ref: issue for issue in self._free(found)}
-        if found.more:
-            further = [self._find(stage, label) for label in self._pipeline.priorities]
-            if len(free) < _ENOUGH_FREE:
-                claimed = (self._pipeline.labels.claimed,)
-                limit = _LISTED + len(self.resting)
-                further.append(self._find(stage, without=claimed, limit=limit))
+        if found.more or self.cost.page is None:
+            urgent = self._pipeline.priorities
+            further = [self._list((*labels, label), window) for label in urgent]
+            if self.cost.page is not None and len(free) < _ENOUGH_FREE:
+                limit, claimed = self.cost.page + len(self.resting), self._pipeline.labels.claimed
+                further.append(self._find(labels, limit, (claimed,)))
             free |= {issue.ref: issue for page in further for issue in self._free(page)}
         ordered = sorted(free.values(), key=lambda issue: urgency(issue, self._pipeline))
         current.left += [_ListedIssue(issue, stage) for issue in ordered]
 
+    def _list(self, labels: tuple[str, ...], window: int) -> Found:
+        """A page of issues; where looking is cheap, no more than needed from any place in `window`.
+
+        If the list ends before the place, the whole list: a crowd must not meet on its last issues.
+        """
+        if self.cost.page is not None:
+            return self._find(labels, self.cost.page)
+        claimed, skip = (self._pipeline.labels.claimed,), self._dice.randrange(window)
+        limit = 1 + len(self.resting)
+        found = self._find(labels, limit, claimed, skip)
+        if skip and not self._free(found):
+            found = self._find(labels, window + limit, claimed)
+        return found
+
     def _find(
-        self, stage: Stage, *labels: str, without: tuple[str, ...] = (), limit: int = _LISTED
+        self, labels: tuple[str, ...], limit: int, without: tuple[str, ...] = (), skip: int = 0
     ) -> Found:
         marks = self._pipeline.labels
         never = (marks.paused, marks.parked, *sorted(self._pipeline.blockers))
-        wanted = (*stage.entry_labels, *labels)
-        return self._tracker.find(IssueQuery(wanted, (*without, *never), limit=limit))
+        return self._tracker.find(IssueQuery(labels, (*without, *never), limit=limit, skip=skip))
 
     def _free(self, found: Found) -> list[Issue]:
         return [
@@ -481,13 +449,20 @@ class Shortlisting:
     def _take(self, current: _Round, stages: Sequence[Stage], spread: Spread) -> Candidate | None:
         """Take an issue off the list: the first while alone, any of the foremost in company.
 
-        None if its snapshot shows the issue as no longer free.
+        The foremost are as urgent as the first. None if the snapshot of the chosen issue shows that
+        it is no longer free.
         """
-        window = min(max(spread.window, _CHOICES * current.others_recent), len(current.left))
+        left, pipeline = current.left, self._pipeline
+        foremost = urgency(left[0].issue, pipeline)
+        alike = sum(urgency(listed.issue, pipeline) == foremost for listed in left)
+        window = min(max(spread.window, _CHOICES * current.others_recent), alike)
         place = self._dice.randrange(window)
-        if self._snapshot_of(current.left[place].issue) is None:
-            self._read_ahead(current.left, place, window)
-        chosen = current.left.pop(place)
+        if self.cost.page is None:
+            chosen = left.pop(place)
+            return Candidate(chosen.issue, chosen.stage, current.found[chosen.stage.name].now)
+        if self._snapshot_of(left[place].issue) is None:
+            self._read_ahead(left, place, window)
+        chosen = left.pop(place)
         ref, look = chosen.issue.ref, self._snapshot_of(chosen.issue)
         # Used up in any case: the reason that keeps the issue back may lift without any change.
         self._looks.pop(ref, None)

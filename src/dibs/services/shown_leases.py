@@ -9,14 +9,12 @@ granted judges by a reading.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from enum import Enum, auto
-from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from dibs.core.card import CardState, render_card, render_revoke
-from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage, Unavailable
+from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.fold import (
     FoldRules,
@@ -29,7 +27,7 @@ from dibs.core.fold import (
 )
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.issue import Snapshot
-from dibs.core.labels import EditComment, Effect, Painting, PostComment
+from dibs.core.labels import EditComment, Effect, PostComment
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -49,21 +47,10 @@ from dibs.ports.leases import Guarantee, LeaseStore, Painter
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Tracker
 from dibs.services.backlog import acquire_patiently
-from dibs.services.effects import apply, in_one_request, paint_ending, repair_labels
+from dibs.services.effects import EndingState, apply, roll_forward
 
 if TYPE_CHECKING:
     import logging
-
-_PAINTINGS = 20
-_TRIES = 3
-_PAUSE_S = 0.5
-
-
-class _Done(Enum):
-    """What the store knows of an ending that is not to be painted any more."""
-
-    PAINTED = auto()
-    AND_GONE_ON = auto()
 
 
 class Showing:
@@ -77,7 +64,7 @@ class Showing:
         *,
         rules: FoldRules,
         reached: Reached = unwatched,
-        one_step: Callable[[], AbstractContextManager[object]] = nullcontext,
+        one_step: Callable[[], AbstractContextManager[object]] | None = None,
     ) -> None:
         """`one_step` makes store and tracker change together, where both are in one database."""
         self._store = store
@@ -85,10 +72,9 @@ class Showing:
         self._clock = clock
         self._rules = rules
         self._reached = reached
-        self._one_step = one_step
-        # What is written in one transaction is seen by every reader at once: nothing to wait for.
-        together = one_step is not nullcontext
-        self._settle_s = 0.0 if together else rules.settle.total_seconds()
+        self._one_step = one_step or nullcontext
+        # Every reader sees a transaction whole and at once: there is nothing to wait for.
+        self._settle_s = 0.0 if one_step else rules.settle.total_seconds()
 
     @property
     def name(self) -> str:
@@ -107,7 +93,7 @@ class Showing:
         card = PostComment(_card(lease, CardState.HELD))
         snapshot = apply(self._tracker, lease.issue, (*paint, card))
         self._reached(Step.CLAIM_CONFIRMED)
-        return Renewed(replace(lease, card=self._card_of(snapshot, lease.run)), snapshot)
+        return Renewed(replace(lease, card=_card_of(snapshot, lease.run, self._rules)), snapshot)
 
     def renew(self, lease: Lease) -> RenewResult:
         result = self._store.renew(lease)
@@ -150,82 +136,15 @@ class Showing:
             return Released(replace(record, painted=True))
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
-        """Paint the ending: stage labels, then the card, then take `claimed` off; acknowledge last.
-
-        Paint only while the store says that the ending is not painted and the issue is unchanged:
-        a process that slept here must not undo later changes.
-        """
         with self._one_step():
-            self._roll_forward(record, painter)
-
-    def _roll_forward(self, record: Record, painter: Painter) -> None:
-        plan, tries, has_card = partial(painter, record), 0, True
-        tried_on: Snapshot | None = None
-        for _ in range(_PAINTINGS):
-            snapshot = self._tracker.read(record.lease.issue)
-            if (since := self._done(record)) is not None:
-                if tried_on is not None:
-                    self._put_right(since, plan, tried_on)
-                return
-            if not snapshot.complete:  # its card may be on the page that is missing
-                self._clock.sleep(_PAUSE_S)
-                continue
-            mark = self._card_edit(record, snapshot) if has_card else ()
-            try:
-                painted = paint_ending(
-                    self._tracker, snapshot, plan, mark, self._reached, tried_on=tried_on
-                )
-            except NoSuchComment:
-                has_card = False  # somebody deleted the card: it shows without one
-                continue
-            except Unavailable:
-                tried_on, tries = tried_on or snapshot, tries + 1
-                if not in_one_request(self._tracker) or tries == _TRIES:
-                    raise
-                continue  # any part of a trip may have happened, so it is not left like that
-            if painted is not None:
-                if in_one_request(self._tracker) and (since := self._done(record)):
-                    # In one trip nobody looks before the card is written, and all write the same.
-                    self._put_right(since, plan, snapshot)
-                self._reached(Step.FINISH_PAINTED)
-                self._acknowledge(record)
-                return
-        raise Unavailable(f"{record.lease.issue} changes faster than it can be painted")
-
-    def _acknowledge(self, record: Record) -> None:
-        """Acknowledge the ending after the settle time: only then every reader sees the labels."""
-        self._clock.sleep(self._settle_s)
-        self._store.acknowledge(record)
-        self._reached(Step.FINISH_ACKNOWLEDGED)
-
-    def _done(self, record: Record) -> _Done | None:
-        """Whether another process painted the ending, as the store records it. None: not yet."""
-        known = self._store.read(record.lease.issue)
-        if known is None or known.lease.run != record.lease.run:
-            return _Done.AND_GONE_ON
-        return _Done.PAINTED if known.painted else None
-
-    def _put_right(
-        self, since: _Done, plan: Callable[[Snapshot], Painting], before: Snapshot
-    ) -> None:
-        """If a later lease exists, take back the labels that we painted late.
-
-        Wait for the settle time first: a read may not show the newest cards yet.
-        """
-        if since is _Done.AND_GONE_ON:
-            self._clock.sleep(self._settle_s)
-            snapshot = self._tracker.read(before.issue.ref)
-            repair_labels(self._tracker, snapshot, plan, before)
-
-    def _card_edit(self, record: Record, snapshot: Snapshot) -> tuple[Effect, ...]:
-        """The edit that shows the ending on the run's card; empty if the run has no card.
-
-        A read that lags may not show the card: then the lease's own note of the card is used.
-        """
-        card = self._card_of(snapshot, record.lease.run) or record.lease.card
-        if card is None:
-            return ()
-        return (EditComment(card, _card(record.lease, CardState.RELEASED, record.ending)),)
+            roll_forward(
+                self._tracker,
+                self._clock,
+                _StoredEnding(self._store, self._clock, self._rules, self._settle_s, record),
+                painter,
+                settle_s=self._settle_s,
+                reached=self._reached,
+            )
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
         record = self._store.revoke(issue, revocation)
@@ -240,7 +159,7 @@ class Showing:
         if record is not None and record.lease.run == apart_from:
             record = None
         if record is not None:
-            card = self._card_of(snapshot, record.lease.run)
+            card = _card_of(snapshot, record.lease.run, self._rules)
             record = replace(record, lease=replace(record.lease, card=card))
         return Standing(record, tries, highest=highest_fence(marks))
 
@@ -248,7 +167,7 @@ class Showing:
         record = self._store.read(snapshot.issue.ref)
         if record is None or record.lease.run != run or not record.live:
             return None
-        return replace(record.lease, card=self._card_of(snapshot, run))
+        return replace(record.lease, card=_card_of(snapshot, run, self._rules))
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         return self._store.live(stage, limit)
@@ -259,9 +178,54 @@ class Showing:
     def _marks(self, snapshot: Snapshot) -> Marks:
         return read_marks(snapshot.comments, self._rules)
 
-    def _card_of(self, snapshot: Snapshot, run: RunId) -> int | None:
-        mine = [posted.id for posted in self._marks(snapshot).cards if posted.card.run == run]
-        return mine[0] if mine else None
+
+def _card_of(snapshot: Snapshot, run: RunId, rules: FoldRules) -> int | None:
+    """The id of the comment with the run's card, if the snapshot shows it."""
+    cards = read_marks(snapshot.comments, rules).cards
+    return next((posted.id for posted in cards if posted.card.run == run), None)
+
+
+class _StoredEnding:
+    """An ending which the store decided; the card on the tracker only shows it."""
+
+    def __init__(
+        self, store: LeaseStore, clock: Clock, rules: FoldRules, settle_s: float, record: Record
+    ) -> None:
+        self.record = record
+        self._store = store
+        self._clock = clock
+        self._rules = rules
+        self._settle_s = settle_s
+        self._has_card = True
+
+    def state(self, snapshot: Snapshot, *, tried: bool) -> EndingState:  # noqa: ARG002 - the store knows
+        known = self._store.read(self.record.lease.issue)
+        if known is None or known.lease.run != self.record.lease.run:
+            return EndingState.SUPERSEDED
+        if known.painted:
+            return EndingState.PAINTED
+        # The card may be on the page that is missing.
+        return EndingState.UNPAINTED if snapshot.complete else EndingState.UNCLEAR
+
+    def mark(self, snapshot: Snapshot) -> tuple[Effect, ...]:
+        """The edit that shows the ending on the run's card; empty if the run has no card.
+
+        A read that lags may not show the card: then the lease's own note of the card is used.
+        """
+        lease = self.record.lease
+        card = _card_of(snapshot, lease.run, self._rules) or lease.card
+        if card is None or not self._has_card:
+            return ()
+        return (EditComment(card, _card(lease, CardState.RELEASED, self.record.ending)),)
+
+    def card_is_gone(self) -> None:
+        """The labels show the ending without a card."""
+        self._has_card = False
+
+    def acknowledge(self) -> None:
+        """Acknowledge the ending after the settle time: only then every reader sees the labels."""
+        self._clock.sleep(self._settle_s)
+        self._store.acknowledge(self.record)
 
 
 def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:

@@ -35,7 +35,7 @@ from dibs.core.labels import Flaw, FlawCode, being_painted, claim_effects, diagn
 from dibs.core.lease import Standing
 from dibs.ports.tracker import IssueQuery
 from dibs.services.claiming import Claiming
-from dibs.services.effects import Freeing, apply, in_one_request
+from dibs.services.effects import apply, free_issue, in_one_request
 from dibs.services.reading import AT_ONCE, read_each, walk, walk_snapshots
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ class Sweeping:
         done = Swept(ref, Sweep.FREED, "no lease is live; its labels were taken off")
         if dry_run:
             return done
-        freed = Freeing(self._tracker, self._leases, self._pipeline).free(snapshot, standing)
+        freed = free_issue(self._tracker, self._leases, self._pipeline, snapshot, standing)
         if freed is None:
             return Swept(ref, Sweep.YOUNG, "it changed while it was looked at")
         # In one request nobody looks before the labels go: they may have shown a newer lease.

@@ -30,14 +30,14 @@ from dibs.core.errors import (
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command, NoWorktree, PythonCallable, Stage
-from dibs.ports.leases import Pauses
-from dibs.ports.system import Clock, Hints, Runner, Threads, Workplaces
+from dibs.ports.system import Clock, Hints, Runner, Workplaces
+from dibs.services.backlog import Backlog
 from dibs.services.bundling import Bundling, Waits
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.ending import Finished, FinishRefused, FinishResult
 from dibs.services.following import Following
 from dibs.services.running import Running, StopSignal
-from dibs.services.scanning import Candidate, Scanning, Shortlisting
+from dibs.services.scanning import Candidate, Scanner, Spread
 from dibs.services.sweeping import Share, Sweeping
 
 SHORTEST_S = 0.01
@@ -145,17 +145,15 @@ class WorkReport(Struct):
 class Worker:
     def __init__(
         self,
+        backlog: Backlog,
         claiming: Claiming,
         running: Running,
-        scanning: Scanning | Shortlisting,
+        scanning: Scanner,
         sweeping: Sweeping,
-        pauses: Pauses,
         runner: Runner,
-        clock: Clock,
         options: WorkOptions,
         dice: random.Random,
         *,
-        threads: Threads,
         bundling: Bundling,
         workplaces: Callable[[], Workplaces],
         hints: Hints | None = None,
@@ -166,20 +164,20 @@ class Worker:
         self._running = running
         self._scanning = scanning
         self._sweeping = sweeping
-        self._pauses = pauses
+        self._pauses = backlog.pauses
         self._runner = runner
-        self._clock = clock
+        self._clock = backlog.clock
         self._options = options
         self._dice = dice
-        self._threads = threads
+        self._threads = backlog.threads
         self._bundling = bundling
         self._workplaces = workplaces
         self._failed_places = 0
         """How often in a row no working trees could be made for a run."""
-        self._dozing = Dozing(hints, clock, dice, poll_s=options.poll_s)
+        self._dozing = Dozing(hints, backlog.clock, dice, poll_s=options.poll_s)
         self._following = following
         self._tell = tell
-        self._spread = scanning.new_spread(dice)
+        self._spread = Spread(dice, scanning.cost)
         self._wake = threading.Event()
         self._leaving = threading.Event()
         self._hurried = threading.Event()
@@ -230,7 +228,7 @@ class Worker:
             self._workplaces().recover()
         if self._options.until is not Until.ONCE:
             # Workers that were started by the same command should not all begin at once.
-            self._clock.wait(self._leaving, self._dice.uniform(0.0, self._scanning.arrival_s))
+            self._clock.wait(self._leaving, self._dice.uniform(0.0, self._scanning.cost.arrival_s))
         try:
             while True:
                 self._wake.clear()

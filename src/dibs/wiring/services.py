@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from dibs.services.migrating import Migrating
     from dibs.services.resuming import Queueing, Resuming
     from dibs.services.running import PythonHandler, Running
-    from dibs.services.scanning import Scanning, Shortlisting
+    from dibs.services.scanning import Scanner
     from dibs.services.steering import Steering
     from dibs.services.sweeping import Checking, Sweeping
     from dibs.services.working import Until, Worker
@@ -91,8 +91,8 @@ class Adapters(Struct):
     """Reports the tracker's request budget; None: the tracker has none."""
     prepare: Callable[[], tuple[str, ...]] = tuple
     """Makes what a backlog needs besides its labels; returns what was made, in words."""
-    one_step: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Makes tracker and store change together or not at all, where both are in one database."""
+    one_step: Callable[[], AbstractContextManager[object]] | None = None
+    """Makes tracker and store change together or not at all; None: they are not one database."""
     close: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -119,11 +119,8 @@ class Services:
     ) -> None:
         self.settings = settings
         self.adapters = adapters
-        self._one_step = adapters.one_step
-        if adapters.one_step is not nullcontext:
-            step = OneStep(adapters.one_step, reached)
-            self._one_step, reached = step, step.reached
-        self.reached = reached
+        self._one_step = OneStep(adapters.one_step, reached) if adapters.one_step else None
+        self.reached = self._one_step.reached if self._one_step else reached
         self._handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
         self._dice = dice or fresh_dice
@@ -164,7 +161,7 @@ class Services:
             settle=self.rules.settle,
             max_ttl=self.settings.max_ttl,
             reached=self.reached,
-            one_step=self._one_step,
+            one_step=self._one_step or nullcontext,
         )
 
     @cached_property
@@ -172,8 +169,7 @@ class Services:
         """The journal and the other observers, as one."""
         journal, others = self.adapters.journal, self.adapters.observers
         observer = Observers((journal, *others)) if others else journal
-        step = self._one_step
-        return step.observer(observer) if isinstance(step, OneStep) else observer
+        return self._one_step.observer(observer) if self._one_step else observer
 
     @property
     def tracker(self) -> Tracker:
@@ -460,16 +456,14 @@ class Services:
         )
         following = self.following
         return Worker(
+            self.backlog,
             self.claiming,
             self.running,
-            self._scanning(),
+            self._scanner(),
             self.sweeping,
-            self.adapters.pauses,
             self.runner,
-            self.adapters.clock,
             options,
             self._dice(),
-            threads=self.adapters.threads,
             bundling=self.bundling,
             workplaces=lambda: self.workplaces,
             hints=self.adapters.hints,
@@ -477,16 +471,12 @@ class Services:
             tell=tell,
         )
 
-    def _scanning(self) -> Scanning | Shortlisting:
-        from dibs.services.scanning import Scanning, Shortlisting
+    def _scanner(self) -> Scanner:
+        from dibs.services.scanning import CHEAP, COSTLY, Scanner
 
-        if not self.tracker.traits.shortlists:
-            return Scanning(self.backlog)
-        return Shortlisting(
-            self.backlog,
-            poll_s=self.settings.poll.total_seconds(),
-            dice=self._dice(),
-        )
+        cost = COSTLY if self.tracker.traits.shortlists else CHEAP
+        poll_s = self.settings.poll.total_seconds()
+        return Scanner(self.backlog, cost, poll_s=poll_s, dice=self._dice())
 
     def budgets(self) -> tuple[BudgetReport, ...]:
         """What is left of each token; none where the tracker has no budget."""
@@ -722,7 +712,7 @@ def _adapters(
         hints=opened.hints,
         budgeted=opened.budgeted,
         prepare=opened.prepare,
-        one_step=opened.one_step if store is not None and shown.leases == "auto" else nullcontext,
+        one_step=opened.one_step if store is not None and shown.leases == "auto" else None,
         close=[*opened.close, *closing],
     )
 

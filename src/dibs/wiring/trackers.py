@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,8 +52,8 @@ class OpenTracker(Struct):
     """None: which store grants is kept in a file of this folder, for this machine."""
     own_leases: Callable[[], LeaseStore] | None = None
     """The store that `leases = "auto"` means; None: the tracker's comments."""
-    one_step: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Makes tracker and own leases change together or not at all."""
+    one_step: Callable[[], AbstractContextManager[object]] | None = None
+    """Makes tracker and own leases change together or not at all, where both are one database."""
     clock: Clock = field(default_factory=SystemClock)
     hints: Hints | None = None
     budgeted: Budgeted | None = None
@@ -117,7 +117,7 @@ def _open_sqlite(request: TrackerRequest) -> OpenTracker:
         SqlitePauses(database),
         SqliteGranters(database),
         own_leases=own_leases,
-        one_step=nullcontext if plain else database.one_step,
+        one_step=None if plain else database.one_step,
         close=[database.close],
     )
 

@@ -120,7 +120,7 @@ def _paint_with_the_decision(
         return Lost("it came too late")
     ended = own_cards.card(decided.record.lease, CardState.RELEASED, decided.record.ending)
     mark = EditComment(own_cards.own_card(lease), render_card(replace(ended, shown=True)))
-    self._paint(decided.record, painter, mark)
+    self._paint(card_endings._CardEnding(decided.record, mark, self._rules), painter)
     return Released(decided.record)
 
 
@@ -132,9 +132,8 @@ def _look_for_nothing(_self: own_cards.OwnCards, _run: RunId) -> bool:
     return False
 
 
-def _acknowledge_at_once(self: showing.Showing, record: Record) -> None:
-    """As soon as the painter itself sees it."""
-    self._store.acknowledge(record)
+def _acknowledge_at_once(self: showing._StoredEnding) -> None:
+    self._store.acknowledge(self.record)
 
 
 def _accept_unjudged(_self: claiming.Claiming, *_: object) -> tuple[None, int]:
@@ -251,7 +250,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what is painted is acknowledged at once",
         "4 issues, 5 workers, everything (one trip) (no bound) (atomic store)",
-        ((showing.Showing, "_acknowledge", _acknowledge_at_once),),
+        ((showing._StoredEnding, "acknowledge", _acknowledge_at_once),),
     ),
     Mutant(
         "the stage is not asked for in the confirming reply",
