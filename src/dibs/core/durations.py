@@ -1,12 +1,16 @@
-"""Durations and instants as text, and the terms of a lease.
+"""Durations and instants as text, the terms of a lease, and how often a failed try is repeated.
 
 Decides the one spelling of `10m`, `1h30m`, `600s` and of RFC 3339 UTC, for people and for cards.
 Decides also which durations make sense together in a lease: how long it runs, how often it is
 renewed, how early its holder stops trusting it. A `LeaseTerms` that exists is coherent: building an
 incoherent one raises ValueError and names the pair that disagrees.
+
+`Retries` is the policy of every repeated try in dibs: the four kinds below are all there are
+(docs/internals/architecture.md, Retries).
 """
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
@@ -86,6 +90,37 @@ def describe_span(span: timedelta) -> str:
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2])
 
+
+class Retries(Struct, frozen=True):
+    """How often an operation is tried in all, and how long to wait before each further try."""
+
+    most: int
+    pause_s: float = 0.0
+    doubling: bool = False
+    """Each pause is twice as long as the one before."""
+
+    def pauses(self) -> Iterator[float]:
+        """The pause before each try; the first try has none."""
+        for failed in range(self.most):
+            yield self.pause_after(failed)
+
+    def pause_after(self, failed: int) -> float:
+        """The pause after so many failed tries."""
+        return self.pause_s * (2 ** (failed - 1) if self.doubling else 1) if failed else 0.0
+
+
+LOST_RACE = Retries(16)
+"""A conditional write met another writer: decide again on the new state, at once."""
+UNSEEN_WRITE = Retries(4, pause_s=0.5)
+"""A read does not show our own write yet: read again."""
+UNANSWERED_WRITE = Retries(3, pause_s=0.5)
+"""A write got no answer: wait until every reader would see it, look for it, then write again."""
+UNANSWERED_PAINTING = Retries(6, pause_s=1.0, doubling=True)
+"""A request that paints an ending got no answer. It is repeated for longer than another write,
+because any part of it may have happened, and only this painter knows which labels are its own.
+"""
+OUTAGE_PAUSE_S = 0.5
+"""A service is down and the caller has time: try again until the caller's deadline."""
 
 SHORTEST_TTL = timedelta(milliseconds=300)
 

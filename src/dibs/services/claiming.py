@@ -1,9 +1,7 @@
 """Claiming one issue: judge, bid, prove, judge again under the lease, show.
 
-Every way it can go is a value. The second judgement is what keeps a late winner from running a
-stage that somebody finished meanwhile.
-
-Whether the store of this process may grant, as it stands beside the backlog.
+Every result of a claim is a value. The second judgement keeps a late winner from running a stage
+that another worker has finished since the first.
 """
 
 from contextlib import suppress

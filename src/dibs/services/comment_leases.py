@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from dibs.core.bounded import Bounded
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown, same_mark
+from dibs.core.durations import UNANSWERED_WRITE, UNSEEN_WRITE
 from dibs.core.errors import NoSuchComment, NotPermitted, Outage, RateLimited, Unavailable
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.fold import (
@@ -73,8 +74,6 @@ from dibs.services.reading import walk_snapshots
 
 _log = logging.getLogger("dibs.leases.comments")
 _MOST_RUNS_REMEMBERED = 1024
-_PAUSE_S = 0.5
-_TRIES = 3
 _FRESH_S = 5.0
 """A snapshot of this age is read again before anything is painted on it."""
 
@@ -363,7 +362,7 @@ class CardEndings:
         edit. Where the reply shows the issue, the reply verifies the lease as well: to write into
         our own card does no harm.
         """
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(UNANSWERED_WRITE.most)):
             must_look = self._cards.must_look_before_ending(lease.run)
             if must_look and (verdict := self._look_up(lease)) is not None:
                 return verdict
@@ -384,7 +383,7 @@ class CardEndings:
                 verdict = self._judge_written(lease, ending, written, asked_at)
                 if verdict is not None:
                     return verdict
-            self._clock.sleep(self._rules.settle.total_seconds() + _PAUSE_S)
+            self._clock.sleep(self._rules.settle.total_seconds() + UNANSWERED_WRITE.pause_s)
         raise Unavailable(f"{lease.issue}: it is not known whether its ending landed")
 
     def _look_up(self, lease: Lease) -> _Decided | Lost | None:
@@ -428,9 +427,6 @@ class CardEndings:
         return Lost(why)
 
 
-_READINGS = 4
-_READING_PAUSE_S = 0.5
-_SENDINGS = 3
 _MOST_CLAIMED = 10_000
 
 
@@ -468,9 +464,9 @@ class CommentLeases:
         self._reached(Step.CLAIM_BID)
         self._clock.sleep(self._rules.settle.total_seconds())
         doubt = ""
-        for reading in range(_READINGS):
-            if reading:
-                self._clock.sleep(_READING_PAUSE_S)
+        for pause_s in UNSEEN_WRITE.pauses():
+            if pause_s:
+                self._clock.sleep(pause_s)
             asked_at = self._clock.now()
             try:
                 snapshot = self._tracker.read(bid.issue)
@@ -495,13 +491,13 @@ class CommentLeases:
     def _post(self, bid: Bid) -> Comment:
         """Post the bid. If the reply was lost, look for the card of our run before a repetition."""
         body = render_card(_bid_card(bid))
-        for sending in range(_SENDINGS):
+        for left in reversed(range(UNANSWERED_WRITE.most)):
             try:
                 return self._tracker.comment(bid.issue, body)
             except Unavailable:
-                if sending == _SENDINGS - 1:
+                if not left:
                     raise
-            self._clock.sleep(self._rules.settle.total_seconds() + _READING_PAUSE_S)
+            self._clock.sleep(self._rules.settle.total_seconds() + UNANSWERED_WRITE.pause_s)
             snapshot = self._tracker.read(bid.issue)
             cards = read_marks(snapshot.comments, self._rules).cards
             ours = {posted.id for posted in cards if posted.card.run == bid.run}

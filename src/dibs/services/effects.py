@@ -20,6 +20,7 @@ from typing import Protocol, assert_never
 from msgspec.structs import replace
 
 from dibs.core.card import same_mark
+from dibs.core.durations import UNANSWERED_PAINTING, UNSEEN_WRITE
 from dibs.core.errors import NoSuchComment, Outage, Unavailable
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.ids import IssueRef
@@ -44,9 +45,6 @@ from dibs.ports.tracker import Applies, Tracker
 
 _REPAIRS = 5
 _PAINTINGS = 20
-_PAUSE_S = 0.5
-_MOST_FAILED_PAINTINGS = 6
-"""How often a painter gets no answer before it gives up; the pauses between double."""
 
 
 def in_one_request(tracker: Tracker) -> bool:
@@ -210,7 +208,7 @@ def roll_forward(
             snapshot, seen = seen or tracker.read(issue), None
             state = ending.state(snapshot, tried=tried_on is not None)
             if state is EndingState.UNCLEAR:
-                clock.sleep(_PAUSE_S)
+                clock.sleep(UNSEEN_WRITE.pause_s)
                 continue
             if state is not EndingState.UNPAINTED:
                 if state is EndingState.SUPERSEDED and tried_on is not None:
@@ -220,14 +218,14 @@ def roll_forward(
             painted = paint_ending(tracker, snapshot, plan, mark, reached, tried_on=tried_on)
         except NoSuchComment:
             ending.card_is_gone()
-            clock.sleep(_PAUSE_S)
+            clock.sleep(UNSEEN_WRITE.pause_s)
             continue
         except Unavailable:
             tried_on, failed = tried_on or sent_on, failed + 1
             may_retry = in_one_request(tracker) and tried_on is not None
-            if not may_retry or failed == _MOST_FAILED_PAINTINGS:
+            if not may_retry or failed == UNANSWERED_PAINTING.most:
                 raise
-            clock.sleep(settle_s + _PAUSE_S * 2**failed)
+            clock.sleep(settle_s + UNANSWERED_PAINTING.pause_after(failed))
             continue
         if painted is None:
             continue

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, assert_never
 from msgspec import Struct, field
 
 from dibs.core.card import parse_mark
-from dibs.core.durations import format_instant
+from dibs.core.durations import OUTAGE_PAUSE_S, format_instant
 from dibs.core.errors import (
     HandlerUnusable,
     IllegalMove,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("dibs.running")
 GIVE_BACK_EXIT = 75
 _SLICE_S = 0.25
-_RETRY_S = 0.5
 
 
 class GiveBack(Exception):
@@ -397,11 +396,11 @@ class Running:
                 if not failure.retryable:
                     raise
                 asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else 0.0
-                again_at = self._clock.now() + max(_RETRY_S, asked_s)
+                again_at = self._clock.now() + max(OUTAGE_PAUSE_S, asked_s)
                 supervision = Supervision(keeper, self._clock, self._threads)
                 try:
                     while (wait_s := again_at - self._clock.now()) > 0 and (
-                        spare_s := keeper.ours_s() - _RETRY_S
+                        spare_s := keeper.ours_s() - OUTAGE_PAUSE_S
                     ) > 0:
                         self._clock.sleep(min(wait_s, spare_s))
                 finally:

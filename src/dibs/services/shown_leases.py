@@ -2,9 +2,9 @@
 
 The store decides; the tracker shows. A tracker that cannot be reached delays the picture and never
 ends a lease that the store renewed. An ending is decided in the store first, painted second and
-acknowledged last, so that whoever comes next can finish what a crash left half shown. It is
-acknowledged only once every reader is sure to see it: the store grants from then on, and who is
-granted judges by a reading.
+acknowledged last, so that any worker can finish an ending that a crash left half shown. It is
+acknowledged only once every reader is sure to see it: from then on the store grants the issue
+again, and the next holder judges by what it reads.
 """
 
 from collections.abc import Callable, Sequence
