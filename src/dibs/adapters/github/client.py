@@ -10,7 +10,6 @@ A write is never sent twice: if its reply is lost, `Unavailable` says that nobod
 was carried out. A read is sent once more if its connection was dropped.
 """
 
-import os
 import re
 import threading
 from collections.abc import Collection, Mapping
@@ -27,7 +26,6 @@ from dibs.adapters.github.cache import CachedReply, Renames, Replies, place_of
 from dibs.adapters.github.connections import REPLY_S, Dropped, Wire
 from dibs.adapters.github.ledger import (
     FileLedger,
-    Ledger,
     allowances_in,
     kept_in,
     ledger_path,
@@ -107,7 +105,7 @@ class Sender:
     """Sends requests with a token, as the ledger allows. Safe for many threads."""
 
     def __init__(
-        self, api: Api, credential: Credential, ledger: Ledger, wire: Wire, clock: Clock
+        self, api: Api, credential: Credential, ledger: FileLedger, wire: Wire, clock: Clock
     ) -> None:
         self._api, self._credential, self._ledger = api, credential, ledger
         self._wire, self._clock = wire, clock
@@ -266,7 +264,7 @@ class Sender:
 
     # For people
 
-    def report(self, limits: Limits) -> BudgetReport:
+    def report(self) -> BudgetReport:
         """The state of the limits. Asks GitHub, a free request, unless the breaker is open."""
         now: ServerTime | None = None
         allowances: tuple[Allowance, ...] = ()
@@ -281,7 +279,7 @@ class Sender:
                 self._api.host,
                 now,
                 allowances,
-                kept_in(spending, limits, at),
+                kept_in(spending, self._ledger.limits, at),
                 {kind.value: count for kind, count in spending.counted(at).items()},
                 shut_in(spending, at),
                 self._ledger.shared,
@@ -323,26 +321,20 @@ class Transport:
         self,
         api: Api,
         credential: Credential,
-        ledger: Ledger,
+        ledger: FileLedger,
         clock: Clock,
         *,
-        limits: Limits | None = None,
         reply_s: float = REPLY_S,
     ) -> None:
-        self._api, self._limits = api, limits or Limits()
-        self.clock = clock
+        self.api, self.clock = api, clock
         self._sender = Sender(api, credential, ledger, Wire(api, clock, reply_s=reply_s), clock)
         self._replies = Replies()
         self._renames = Renames(api.rest)
         self.graphql_gone = False
         """True once the server answered that it has no GraphQL."""
 
-    @property
-    def api(self) -> Api:
-        return self._api
-
     def budget(self) -> BudgetReport:
-        return self._sender.report(self._limits)
+        return self._sender.report()
 
     def close(self) -> None:
         self._sender.close()
@@ -399,14 +391,14 @@ class Transport:
     def follow(self, reply: Reply) -> str | None:
         """The address of the next page, unchanged from GitHub's reply; None on the last page."""
         following = reply.next_page
-        if following is not None and not self._api.owns(following):
+        if following is not None and not self.api.owns(following):
             raise Unavailable(
-                f"{self._api.host} refers to another server, which is not told the token"
+                f"{self.api.host} refers to another server, which is not told the token"
             )
         return following
 
     def _address(self, path_or_url: str, params: Mapping[str, str] | None) -> str:
-        address = path_or_url if "://" in path_or_url else self._api.rest + path_or_url
+        address = path_or_url if "://" in path_or_url else self.api.rest + path_or_url
         if not params:
             return address
         return f"{address}{'&' if '?' in address else '?'}{urlencode(params)}"
@@ -417,7 +409,7 @@ class Transport:
         The redirect for a transferred issue looks the same if the issue kept its number. Therefore
         we ask for the repository itself: only its redirect proves a new name.
         """
-        old = place_of(request.address, self._api.rest)
+        old = place_of(request.address, self.api.rest)
         if old is None or self._target(reply, old.rest) is None:
             return None
         asked = replace(request, verb="GET", address=old.whole, content=None, kept=None)
@@ -431,7 +423,7 @@ class Transport:
 
     def _target(self, reply: Reply, rest: str) -> str | None:
         """The repository in a redirect's address if the path after the name is equal to `rest`."""
-        there = place_of(self._address(reply.headers.get("location", ""), None), self._api.rest)
+        there = place_of(self._address(reply.headers.get("location", ""), None), self.api.rest)
         same = there is not None and _path(there.rest) == _path(rest)
         return there.repository if there is not None and same else None
 
@@ -452,11 +444,11 @@ class Transport:
         else:
             kind = Kind.GRAPHQL_EDIT
         content = msgspec.json.encode({"query": document, "variables": variables})
-        request = Request("POST", self._api.graphql, kind, _urgent(purpose), content)
+        request = Request("POST", self.api.graphql, kind, _urgent(purpose), content)
         reply = self._sender.send(request)
         if reply.status == HTTPStatus.NOT_FOUND:
             self.graphql_gone = True
-            raise NoGraphql(f"{self._api.host} has no GraphQL")
+            raise NoGraphql(f"{self.api.host} has no GraphQL")
         if reply.status != HTTPStatus.OK:
             raise refusal_of(reply, self._sender.what(request))
         try:
@@ -514,10 +506,6 @@ class Transports:
         self._opened: dict[str, Transport] = {}
         """By owner in lower case; under the empty string: the transport for all owners."""
 
-    @classmethod
-    def from_environment(cls, *, limits: Limits | None = None) -> "Transports":
-        return cls(os.environ, limits=limits)
-
     def for_repository(self, repository: str) -> Transport:
         """The transport for `OWNER/REPO`, opened on first use.
 
@@ -536,7 +524,6 @@ class Transports:
                     credential,
                     FileLedger(path, self._clock, self._limits),
                     self._clock,
-                    limits=self._limits,
                     reply_s=self._reply_s,
                 )
                 self._opened["" if isinstance(credential, Token) else owner] = opened

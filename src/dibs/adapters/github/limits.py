@@ -476,10 +476,6 @@ class Spending(Struct):
         before = self.budgets.get(resource)
         self.budgets[resource] = reported if before is None else before.after(reported)
 
-    def spent(self, resource: Resource, now: LocalTime) -> bool:
-        budget = self.budgets.get(resource)
-        return budget is not None and budget.spent(now)
-
     def back_in(self, resource: Resource, now: LocalTime) -> float | None:
         """Seconds until the next window if the resource is spent; else None."""
         budget = self.budgets.get(resource)

@@ -4,6 +4,7 @@ GitHub opens one pull request from a branch into a base and refuses a second. So
 answer was lost can be repeated: after the refusal we look up the existing pull request.
 """
 
+import os
 import threading
 from collections.abc import Sequence
 from datetime import datetime
@@ -63,7 +64,7 @@ class GithubPulls:
 
     @classmethod
     def from_environment(cls) -> "GithubPulls":
-        return cls(Transports.from_environment())
+        return cls(Transports(os.environ))
 
     def close(self) -> None:
         self._transports.close()
