@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from typing import Any, assert_never
 
 from dibs.adapters.github import documents
-from dibs.adapters.github.cache import IdCache
-from dibs.adapters.github.client import Purpose, Transport
+from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.graphql import OverGraphql
 from dibs.adapters.github.replies import GraphqlError, GraphqlReply, locked
-from dibs.adapters.github.rest import OverRest
-from dibs.adapters.github.shapes import Node, Translator, convert
+from dibs.adapters.github.shapes import Node, WholeIssue, convert
 from dibs.adapters.github.trust import Judging
 from dibs.core.errors import NoSuchComment, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import IssueRef
@@ -33,19 +31,9 @@ Look = Callable[[], Snapshot]
 class Trips:
     """Makes the trips to a repository."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        translator: Translator,
-        ids: IdCache,
-        rest: OverRest,
-        graphql: OverGraphql,
-    ) -> None:
-        self._transport = transport
-        self._translator = translator
-        self._ids = ids
-        self._rest = rest
-        self._graphql = graphql
+    def __init__(self, graphql: OverGraphql) -> None:
+        self._graphql, self._rest, self._ids = graphql, graphql.rest, graphql.door.ids
+        self._transport = graphql.door.transport
 
     def trip(
         self,
@@ -76,7 +64,7 @@ class Trips:
                 repeated = self._repeat_failed(issue, wanted, reply)
         with under_way(issue):
             posted = [
-                self._translator.comment(convert(node, Node))
+                self._graphql.door.translator.comment(convert(node, Node))
                 for place, effect in enumerate(wanted)
                 if isinstance(effect, PostComment)
                 and (node := _within(reply.data.get(f"e{place}"), "commentEdge", "node"))
@@ -87,7 +75,7 @@ class Trips:
             last = _issue_in_payload(reply.data.get(f"e{len(wanted) - 1}"), wanted[-1])
             # With any error a part of the issue may be missing, which would read as empty.
             whole = not repeated and not reply.errors and last is not None
-            shape = self._graphql.saw(last, issue) if whole else None
+            shape = self._graphql.saw(convert(last, WholeIssue), issue) if whole else None
             if shape is not None and not shape.comments.page_info.more:
                 return self._graphql.snapshot(shape, reply.now, judging)
             try:
