@@ -128,7 +128,7 @@ def test_recorded_issues_and_comments_mean_something_to_us():
     assert any(shape.pull_request for shape in read)
     assert any(label == "Bug" for shape in read for label in eyes.rest_issue(shape).labels)
     for body in comments():
-        comment = eyes.rest_comment(shapes.convert(body, shapes.RestComment))
+        comment = eyes.comment(shapes.convert(body, shapes.RestComment))
         assert (comment.id, comment.author) == (body["id"], body["user"]["login"])
 
 

@@ -106,10 +106,15 @@ def test_a_secret_in_the_address_is_a_wrong_setting_and_not_shown(setting):
 
 def test_an_address_of_another_server_is_not_ours():
     api = Api("https://ghe.acme.example/api/v3")
-    assert api.owns("https://ghe.acme.example/api/v3/repositories/1")
-    for other in ("http://ghe.acme.example/", "https://ghe.acme.example:8443/", "https://evil/"):
-        assert not api.owns(other)
-    assert not api.owns("https://ghe.acme.example@evil/api/v3")
+    api.insist_owns("https://ghe.acme.example/api/v3/repositories/1")
+    for other in (
+        "http://ghe.acme.example/",
+        "https://ghe.acme.example:8443/",
+        "https://evil/",
+        "https://ghe.acme.example@evil/api/v3",
+    ):
+        with pytest.raises(Unavailable):
+            api.insist_owns(other)
 
 
 # The order

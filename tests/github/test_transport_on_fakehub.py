@@ -264,7 +264,9 @@ def test_a_transferred_issue_is_not_taken_for_a_renamed_repository():
         world.acting.transfer_issue(world.issue, other)
         transport = world.transport()
         assert look(transport, f"{ISSUES}/1", ok=(200, 301)).status == 301
-        assert look(transport, ISSUES).address.endswith(ISSUES)
+        assert look(transport, ISSUES).status == 200
+        address = f"{world.hub.url}{ISSUES}"
+        assert transport._renames.current(address) == address, "it is not remembered as renamed"
 
 
 def test_an_archived_repository_says_so():

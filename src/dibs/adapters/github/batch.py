@@ -102,17 +102,12 @@ class Trips:
             cached = self._ids.comment(comment)
             if cached is None or cached.number != number:
                 raise NoSuchComment(issue, comment)
-        added: list[str] = []
-        removed: list[str] = []
-        for effect in effects:
-            if isinstance(effect, AddLabels):
-                added += effect.labels
-            elif isinstance(effect, RemoveLabels):
-                removed += effect.labels
-        unknown = self._ids.unknown_labels([*added, *removed])
-        if not unknown:
-            return
-        self._graphql.learn_labels(unknown)
+        changes = [effect for effect in effects if isinstance(effect, AddLabels | RemoveLabels)]
+        named = [label for effect in changes for label in effect.labels]
+        self._graphql.learn_labels(self._ids.unknown_labels(named))
+        added = [
+            label for effect in changes if isinstance(effect, AddLabels) for label in effect.labels
+        ]
         for label in self._ids.unknown_labels(added):
             if not self._rest.make_label(label):
                 self._graphql.learn_labels([label])  # another client made it at the same time
@@ -125,13 +120,11 @@ class Trips:
         wanted: list[Effect] = []
         for effect in effects:
             match effect:
-                case AddLabels(labels) if labels:
-                    wanted.append(effect)
+                case AddLabels(labels):
+                    wanted += [effect] if labels else []
                 case RemoveLabels(labels):
                     existing = tuple(label for label in labels if self._ids.label(label))
                     wanted += [RemoveLabels(existing)] if existing else []
-                case AddLabels():
-                    pass
                 case PostComment() | EditComment() | CloseIssue():
                     wanted.append(effect)
                 case _:

@@ -242,7 +242,7 @@ class Renames:
     def __init__(self, root: str) -> None:
         self._root = root
         self._lock = threading.Lock()
-        self._names: dict[str, str] = {}
+        self._names: Bounded[str, str] = Bounded(_MOST_NAMES)
 
     def current(self, address: str) -> str:
         """The address, with the repository's new name if `learn` was called for the old name."""
@@ -255,6 +255,4 @@ class Renames:
 
     def learn(self, old: Place, repository: str) -> None:
         with self._lock:
-            if len(self._names) >= _MOST_NAMES:
-                self._names.clear()
             self._names[old.repository.lower()] = repository

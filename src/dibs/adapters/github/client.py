@@ -44,7 +44,6 @@ from dibs.adapters.github.limits import (
 )
 from dibs.adapters.github.replies import (
     Exhausted,
-    GraphqlError,
     GraphqlReply,
     NoGraphql,
     Reply,
@@ -62,15 +61,7 @@ from dibs.core.ids import LocalTime, ServerTime
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Allowance, BudgetReport, is_persons_word
 
-__all__ = [
-    "GraphqlError",
-    "GraphqlReply",
-    "Limits",
-    "Purpose",
-    "Reply",
-    "Transport",
-    "Transports",
-]
+__all__ = ["Limits", "Purpose", "Transport", "Transports"]
 
 _UNTOLD_RESET_S = 60.0
 _SHORTEST_WAIT_S = 0.1
@@ -95,10 +86,6 @@ class Request(Struct, frozen=True):
     content: bytes | None = None
     kept: CachedReply | None = None
     """Our cached reply to the same request, to ask whether it has changed."""
-
-    @property
-    def resource(self) -> Resource:
-        return Resource.GRAPHQL if self.kind.graphql else Resource.REST
 
 
 class Sender:
@@ -129,13 +116,6 @@ class Sender:
         """The server and the request, for people."""
         path = request.address.removeprefix(self._api.rest).partition("?")[0]
         return f"{self._api.host}: {request.verb} {path}"
-
-    def spent(self, resource: Resource) -> bool:
-        return self._ledger.spent(resource)
-
-    def back_in(self, resource: Resource) -> float | None:
-        """Seconds until the spent resource has a new window; None if not spent."""
-        return self._ledger.read(lambda spending, now: spending.back_in(resource, now))
 
     def close(self) -> None:
         self._wire.close()
@@ -186,18 +166,11 @@ class Sender:
 
         Raises RateLimited if the answer reports a limit.
         """
-        now = served_at(answered.headers)
-        if now is None:
+        try:
+            reply = self._with_time(request, answered)
+        except Unavailable:
             self._note_failure(answered.asked_at, "a reply without its time")
-            raise Unavailable(f"{self.what(request)}: the answer does not tell its time")
-        reply = Reply(
-            answered.status,
-            answered.headers,
-            answered.body,
-            now,
-            answered.asked_at,
-            address=request.address,
-        )
+            raise
         limit = limit_in(reply)
         if limit is not None:
             raise self.limited(request, reply, limit)
@@ -224,6 +197,13 @@ class Sender:
             kept_at=kept.at,
         )
 
+    def _with_time(self, request: Request, answered: Answered) -> Reply:
+        """The answer with the server's time. Raises Unavailable if the answer has none."""
+        now = served_at(answered.headers)
+        if now is None:
+            raise Unavailable(f"{self.what(request)}: the answer does not tell its time")
+        return Reply(answered.status, answered.headers, answered.body, now, answered.asked_at)
+
     # What a reply means for the requests after it
 
     def limited(self, request: Request, reply: Reply, limit: Exhausted | SlowDown) -> RateLimited:
@@ -242,7 +222,7 @@ class Sender:
                 return RateLimited(text, retry_after_s=_UNTOLD_RESET_S)
             case Exhausted():
                 unknown = Budget(1, 0, LocalTime(now + _UNTOLD_RESET_S))
-                reported = self._budgets_in(request, reply) or ((request.resource, unknown),)
+                reported = self._budgets_in(request, reply) or ((request.kind.resource, unknown),)
                 spent = tuple((name, replace(budget, remaining=0)) for name, budget in reported)
                 self._ledger.note(Passed(reply.asked_at, request.kind, spent))
                 wait_s = spent[0][1].resets_at - now
@@ -259,7 +239,7 @@ class Sender:
         if request.kind is Kind.AS_APP:
             return ()
         budget = budget_told(reply.headers, reply.now.timestamp(), self._clock.now())
-        name = reply.headers.get("x-ratelimit-resource", request.resource)
+        name = reply.headers.get("x-ratelimit-resource", request.kind.resource)
         return ((Resource(name), budget),) if budget and name in set(Resource) else ()
 
     # For people
@@ -289,20 +269,16 @@ class Sender:
 
     def _allowances(self) -> tuple[ServerTime, tuple[Allowance, ...]]:
         """Ask GitHub for the budgets; past the ledger, because the request is free."""
-        address = f"{self._api.rest}/rate_limit"
-        request = Request("GET", address, Kind.REST_READ, Purpose.LOOK)
+        request = Request("GET", f"{self._api.rest}/rate_limit", Kind.REST_READ, Purpose.LOOK)
         token = self._token(Purpose.LOOK)
-        answered = _without_token(token, self._wire.send("GET", address, token))
-        now = served_at(answered.headers)
-        if now is None:
-            raise Unavailable(f"{self.what(request)}: the answer does not tell its time")
-        if answered.status == HTTPStatus.NOT_FOUND:
-            return now, ()  # an Enterprise server that does not count
-        if answered.status != HTTPStatus.OK:
-            reply = Reply(answered.status, answered.headers, answered.body, now, answered.asked_at)
+        answered = self._wire.send("GET", request.address, token)
+        reply = self._with_time(request, _without_token(token, answered))
+        if reply.status == HTTPStatus.NOT_FOUND:
+            return reply.now, ()  # an Enterprise server that does not count
+        if reply.status != HTTPStatus.OK:
             raise refusal_of(reply, self.what(request))
         try:
-            return now, allowances_in(answered.body)
+            return reply.now, allowances_in(reply.body)
         except msgspec.MsgspecError as flaw:
             raise Unavailable(f"{self.what(request)}: the answer is not GitHub's") from flaw
 
@@ -326,7 +302,7 @@ class Transport:
         *,
         reply_s: float = REPLY_S,
     ) -> None:
-        self.api, self.clock = api, clock
+        self.api, self.clock, self._ledger = api, clock, ledger
         self._sender = Sender(api, credential, ledger, Wire(api, clock, reply_s=reply_s), clock)
         self._replies = Replies()
         self._renames = Renames(api.rest)
@@ -391,10 +367,8 @@ class Transport:
     def follow(self, reply: Reply) -> str | None:
         """The address of the next page, unchanged from GitHub's reply; None on the last page."""
         following = reply.next_page
-        if following is not None and not self.api.owns(following):
-            raise Unavailable(
-                f"{self.api.host} refers to another server, which is not told the token"
-            )
+        if following is not None:
+            self.api.insist_owns(following)
         return following
 
     def _address(self, path_or_url: str, params: Mapping[str, str] | None) -> str:
@@ -470,11 +444,13 @@ class Transport:
 
     def graphql_left(self) -> bool:
         """False while asking over GraphQL is no use: the budget is spent, or GraphQL is missing."""
-        return not self.graphql_gone and not self._sender.spent(Resource.GRAPHQL)
+        return not self.graphql_gone and not self._ledger.spent(Resource.GRAPHQL)
 
     def graphql_back_in(self) -> float | None:
         """Seconds until the spent GraphQL budget starts anew; None if not spent, or no GraphQL."""
-        return None if self.graphql_gone else self._sender.back_in(Resource.GRAPHQL)
+        if self.graphql_gone:
+            return None
+        return self._ledger.read(lambda spending, now: spending.back_in(Resource.GRAPHQL, now))
 
 
 def _urgent(purpose: Purpose) -> Purpose:

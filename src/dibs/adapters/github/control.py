@@ -16,6 +16,7 @@ from dibs.adapters.github.batch import under_way
 from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.graphql import ControlReading
 from dibs.adapters.github.tracker import GithubTracker
+from dibs.adapters.github.trust import Judging
 from dibs.core.eligibility import Pause, PauseScope
 from dibs.core.errors import DibsError, Misuse, NoSuchIssue, Unavailable
 from dibs.core.granter import (
@@ -51,6 +52,7 @@ class RepositoryControl:
     def __init__(self, tracker: GithubTracker, clock: Clock) -> None:
         self._tracker, self._readings = tracker, tracker.control_readings
         self.repository = self._readings.repository
+        self._ref = tracker.door.translator.ref
         self._clock = clock
         self._settle_s = tracker.traits.settle.total_seconds()
         self._looked = False
@@ -83,7 +85,7 @@ class RepositoryControl:
             if (found := self._readings.since(asked_at)) is not None:
                 return found
         for _ in range(2):
-            judging = self._tracker.trust.judging(Purpose.LOOK)
+            judging = Judging(self._tracker.trust, Purpose.LOOK)
             shape = self._tracker.control_issue(judging)
             if shape is None:
                 return self._readings.take(None, (), asked_at)
@@ -99,18 +101,15 @@ class RepositoryControl:
 
     def _listed_ref(self) -> IssueRef | None:
         """The control issue as GitHub lists it now: the lowest number by a trusted author."""
-        shape = self._tracker.control_issue(self._tracker.trust.judging(Purpose.FINISH))
+        shape = self._tracker.control_issue(Judging(self._tracker.trust, Purpose.FINISH))
         return None if shape is None else self._ref(shape.number)
-
-    def _ref(self, number: int) -> IssueRef:
-        return IssueRef(self.repository, str(number))
 
     def worry(self) -> str | None:
         """A warning if the control issue is almost full.
 
         Any account may fill an open conversation, and a full issue takes no pause and no granter.
         """
-        shape = self._tracker.control_issue(self._tracker.trust.judging(Purpose.LOOK))
+        shape = self._tracker.control_issue(Judging(self._tracker.trust, Purpose.LOOK))
         if shape is None or shape.comments < _MANY:
             return None
         return (
@@ -199,7 +198,7 @@ class GithubControl:
 
     def lately(self) -> Granter | None:
         """The granter by a reading of the last 30 seconds."""
-        return self._home.standing(self._recently()).granter
+        return self.granter(since=self._recently())
 
     def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
         """Appoint `granter` if the present granter is `instead_of`, or nobody is appointed.

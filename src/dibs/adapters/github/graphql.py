@@ -88,8 +88,7 @@ class ControlReadings:
 
     def since(self, moment: LocalTime) -> ControlReading | None:
         """The latest complete reading if asked for at `moment` or later."""
-        with self._lock:
-            latest = self._latest
+        latest = self._latest
         return latest if latest is not None and latest.asked_at >= moment else None
 
     def take(
@@ -126,7 +125,7 @@ class ControlReadings:
         logs = {log.number: log for log in present(convert(data["logs"], Page[ControlLog]))}
         if listed.page_info.more:
             return
-        judging = self._trust.judging(purpose)
+        judging = Judging(self._trust, purpose)
         authors = [(issue, login_of(issue.author)) for issue in present(listed)]
         with suppress(Outage):
             number = judging.lowest(
@@ -229,7 +228,7 @@ class OverGraphql:
             part, left = left[:most], left[most:]
             numbers = {f"n{place}": self.rest.number(issue) for place, issue in enumerate(part)}
             reply = self.query_many(documents.snapshots(len(part)), numbers)
-            judging = self.rest.trust.judging(Purpose.DISCOVER)
+            judging = Judging(self.rest.trust, Purpose.DISCOVER)
             for place, issue in enumerate(part):
                 answer = reply.data["repository"].get(f"i{place}")
                 if answer is None:
@@ -459,7 +458,7 @@ class FindingSnapshots:
             variables[f"f{place}"] = min(search.wanted, self._graphql.at_once)
             variables[f"a{place}"] = search.cursor
         reply = self._graphql.query_many(documents.finding(len(searches)), variables)
-        judging = self._graphql.rest.trust.judging(Purpose.DISCOVER)
+        judging = Judging(self._graphql.rest.trust, Purpose.DISCOVER)
         for place, search in enumerate(searches):
             answer = reply.data["repository"].get(f"q{place}")
             if answer is None:

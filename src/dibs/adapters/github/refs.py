@@ -91,9 +91,10 @@ class GithubRefs:
     # Looking
 
     def tips(self, folders: Sequence[str]) -> Mapping[str, str]:
-        return {ref: commit for folder in folders for ref, commit in self._list(folder)}
+        refs = (ref for folder in folders for ref in self._list(folder))
+        return {ref.ref: ref.object.sha for ref in refs}
 
-    def _list(self, folder: str) -> list[tuple[str, str]]:
+    def _list(self, folder: str) -> list[_Ref]:
         # Asked for alone, a ref that is not there and a repository that is not ours are both 404.
         address = f"{self._base}/matching-refs/{folder.removeprefix('refs/')}"
         found: list[_Ref] = []
@@ -104,22 +105,19 @@ class GithubRefs:
             if following is None:
                 break
             address = following
-        return [(one.ref, one.object.sha) for one in found if one.ref.startswith(folder)]
+        return [ref for ref in found if ref.ref.startswith(folder)]
 
     def messages(self, commits: Iterable[str]) -> Mapping[str, str]:
         return {commit: self._message(commit) for commit in commits}
 
     def _message(self, commit: str) -> str:
         with self._lock:
-            known = self._messages.get(commit)
-        if known is not None:
-            return known
-        reply = self._ask("GET", f"{self._base}/commits/{commit}")
-        return self._remember(commit, self._expect(reply, HTTPStatus.OK, _Commit).message)
-
-    def _remember(self, commit: str, message: str) -> str:
-        with self._lock:
-            self._messages[commit] = message
+            message = self._messages.get(commit)
+        if message is None:
+            reply = self._ask("GET", f"{self._base}/commits/{commit}")
+            message = self._expect(reply, HTTPStatus.OK, _Commit).message
+            with self._lock:
+                self._messages[commit] = message
         return message
 
     # Writing
@@ -134,7 +132,8 @@ class GithubRefs:
         if reply.status in _UNKNOWN and "parent" in reply.message.lower():
             return None
         commit = self._expect(reply, HTTPStatus.CREATED, _Commit).sha
-        self._remember(commit, message)
+        with self._lock:
+            self._messages[commit] = message
         return commit
 
     def _post_commit(self, message: str, parents: list[str]) -> Reply:

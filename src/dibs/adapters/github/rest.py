@@ -12,8 +12,8 @@ the list moves all later issues forward. So a search that continues behind an is
 page where the issue was, and goes back until it is before the issue's position. Pull requests are
 in these lists too, and are left out.
 
-`Pages` reads a list to its end, as it was at one moment. GitHub counts pages from the front. An
-entry that is deleted moves all later entries forward, so a walk may miss an entry that was there
+`steady_pages` reads a list to its end, as it was at one moment. GitHub counts pages from the front.
+An entry that is deleted moves all later entries forward, so a walk may miss an entry that was there
 all the time, although the list's count agrees with the number of entries seen. So a walk of several
 pages counts only if all pages but the last are the same when they are requested again, which is
 free. This is a proof: a deleted entry never comes back, and a new entry goes to the end, so a page
@@ -39,6 +39,7 @@ from dibs.adapters.github.shapes import (
     RestComment,
     RestIssue,
     RestLabel,
+    Shape,
     WholeIssue,
     decode,
     folded,
@@ -76,53 +77,46 @@ class ListedPages(Struct, frozen=True):
     """False if the list was too long, or if a page changed during the walk."""
 
 
-class Pages:
-    """Reads lists page by page. Safe for many threads."""
+def steady_pages(
+    transport: Transport, ask: Ask, path: str, params: Mapping[str, str]
+) -> ListedPages:
+    """All pages as they were at one moment; walked at most four times for the proof."""
+    for _ in range(_ROUNDS - 1):
+        listed = _walk_and_prove(transport, ask, path, params)
+        if listed.whole:
+            return listed
+    return _walk_and_prove(transport, ask, path, params)
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
-    def listed(self, ask: Ask, path: str, params: Mapping[str, str]) -> ListedPages:
-        """All pages as they were at one moment; walked at most four times for the proof."""
-        for _ in range(_ROUNDS - 1):
-            listed = self._walk_and_prove(ask, path, params)
-            if listed.whole:
-                return listed
-        return self._walk_and_prove(ask, path, params)
+def _walk_and_prove(
+    transport: Transport, ask: Ask, path: str, params: Mapping[str, str]
+) -> ListedPages:
+    """Walk the list once. For the proof see the module's docstring."""
+    started = transport.clock.now()
+    pages, ended = _walk(transport, ask, path, params)
+    first, last = pages[0].reply, pages[-1].reply
+    bodies = tuple(page.reply.body for page in pages)
+    cached = all(page.reply.kept_at is not None and page.reply.kept_at < started for page in pages)
+    if ended and cached:
+        return ListedPages(bodies, first.now, whole=True)
+    whole = ended and all(
+        ask(page.path, page.params, False).body == page.reply.body for page in pages[:-1]
+    )
+    return ListedPages(bodies, last.now, whole=whole)
 
-    def _walk_and_prove(self, ask: Ask, path: str, params: Mapping[str, str]) -> ListedPages:
-        """Walk the list once. For the proof see the module's docstring."""
-        started = self._transport.clock.now()
-        pages, ended = self._walk(ask, path, params)
-        first, last = pages[0].reply, pages[-1].reply
-        bodies = tuple(page.reply.body for page in pages)
-        cached = all(
-            page.reply.kept_at is not None and page.reply.kept_at < started for page in pages
-        )
-        if ended and cached:
-            return ListedPages(bodies, first.now, whole=True)
-        whole = ended and all(
-            ask(page.path, page.params, False).body == page.reply.body for page in pages[:-1]
-        )
-        return ListedPages(bodies, last.now, whole=whole)
 
-    def every(self, ask: Ask, path: str, params: Mapping[str, str]) -> tuple[bytes, ...]:
-        """The bodies of all pages, for lists where a missed entry does no harm."""
-        pages, _ = self._walk(ask, path, params)
-        return tuple(page.reply.body for page in pages)
-
-    def _walk(
-        self, ask: Ask, path: str, params: Mapping[str, str] | None
-    ) -> tuple[list[_WatchedPage], bool]:
-        """The pages, and whether the walk reached the end of the list."""
-        pages: list[_WatchedPage] = []
-        while len(pages) < _MOST_PAGES:
-            pages.append(_WatchedPage(path, params, whole_page(ask, path, params)))
-            following = self._transport.follow(pages[-1].reply)
-            if following is None:
-                return pages, True
-            path, params = following, None
-        return pages, False
+def _walk(
+    transport: Transport, ask: Ask, path: str, params: Mapping[str, str] | None
+) -> tuple[list[_WatchedPage], bool]:
+    """The pages, and whether the walk reached the end of the list."""
+    pages: list[_WatchedPage] = []
+    while len(pages) < _MOST_PAGES:
+        pages.append(_WatchedPage(path, params, whole_page(ask, path, params)))
+        following = transport.follow(pages[-1].reply)
+        if following is None:
+            return pages, True
+        path, params = following, None
+    return pages, False
 
 
 def whole_page(ask: Ask, path: str, params: Mapping[str, str] | None) -> Reply:
@@ -317,7 +311,6 @@ class OverRest:
         self._transport, self._translator = trust.door.transport, trust.door.translator
         self._ids = trust.door.ids
         self._listing = Listing(trust.door)
-        self._pages = Pages(trust.door.transport)
 
     # Reading
 
@@ -350,7 +343,8 @@ class OverRest:
         Not all if the list never stood still, or if a mark has no verdict.
         """
         number, found = self.number(issue), dict[int, Comment]()
-        listed = self._pages.listed(
+        listed = steady_pages(
+            self._transport,
             lambda path, params, fresh: self.door.about(
                 issue, "GET", path, purpose=judging.purpose, params=params, fresh=fresh
             ),
@@ -360,7 +354,7 @@ class OverRest:
         for body in listed.bodies:
             for shape in decode(body, list[RestComment]):
                 self._ids.saw_comment(shape, number)
-                found[shape.id] = self._translator.rest_comment(shape)
+                found[shape.id] = self._translator.comment(shape)
         comments, judged = judging.comments(in_order(found), issue)
         return comments, listed.now, listed.whole and judged
 
@@ -387,12 +381,8 @@ class OverRest:
         To close the issue must not change who grants.
         """
         parameters = {**_PAGE, "labels": CONTROL_LABEL, "state": "all"}
-        bodies = self._pages.every(
-            self._looking(judging.purpose),
-            "/issues",
-            {**parameters, "sort": "created", "direction": "asc"},
-        )
-        shapes = [shape for body in bodies for shape in decode(body, list[RestIssue])]
+        parameters |= {"sort": "created", "direction": "asc"}
+        shapes = self._every("/issues", parameters, judging.purpose, list[RestIssue])
         found = {shape.number: shape for shape in shapes if shape.pull_request is None}
         number = judging.lowest(
             (shape.number, rest_login(shape.user), self._associated(shape))
@@ -405,16 +395,25 @@ class OverRest:
 
     def believes(self, shape: RestIssue, purpose: Purpose) -> bool:
         """Whether marks of the issue's author count."""
-        judging = self.trust.judging(purpose)
+        judging = Judging(self.trust, purpose)
         return bool(judging.author(rest_login(shape.user), associated=self._associated(shape)))
 
     def _associated(self, shape: RestIssue) -> bool:
         return self._translator.believed(rest_login(shape.user), shape.author_association)
 
-    def _looking(self, purpose: Purpose) -> Ask:
-        return lambda path, params, fresh: self.door.look(
-            path, purpose=purpose, params=params, fresh=fresh
+    def _every(
+        self, path: str, params: Mapping[str, str], purpose: Purpose, shape: type[list[Shape]]
+    ) -> list[Shape]:
+        """The entries of all pages, for lists where a missed entry does no harm."""
+        pages, _ = _walk(
+            self._transport,
+            lambda path, params, fresh: self.door.look(
+                path, purpose=purpose, params=params, fresh=fresh
+            ),
+            path,
+            params,
         )
+        return [entry for page in pages for entry in decode(page.reply.body, shape)]
 
     def number(self, issue: IssueRef) -> int:
         """Raises NoSuchIssue for an issue of another repository, or without a valid number."""
@@ -481,7 +480,7 @@ class OverRest:
         shape = decode(reply.body, RestComment)
         self.door.insist_said_on(issue, shape.issue_url)
         self._ids.saw_comment(shape, number)
-        return self._translator.rest_comment(shape)
+        return self._translator.comment(shape)
 
     def no_such_comment(self, issue: IssueRef, comment: int) -> NoSuchComment:
         """The error to raise; itself raises NoSuchIssue or IssueMoved if the issue is gone."""
@@ -515,8 +514,7 @@ class OverRest:
     # Labels of the repository
 
     def labels(self) -> list[RestLabel]:
-        bodies = self._pages.every(self._looking(Purpose.LOOK), "/labels", _PAGE)
-        listed = [label for body in bodies for label in decode(body, list[RestLabel])]
+        listed = self._every("/labels", _PAGE, Purpose.LOOK, list[RestLabel])
         self._ids.saw_labels(listed)
         return listed
 

@@ -248,8 +248,6 @@ class Translator:
         """The labels, each spelt as in the settings if the settings name the label."""
         return frozenset(self._spellings.get(folded(name), name) for name in names)
 
-    # Over REST
-
     def rest_issue(self, shape: RestIssue) -> Issue:
         return Issue(
             ref=self.ref(shape.number),
@@ -266,19 +264,6 @@ class Translator:
                 Person(user.login, human=user.type == "User") for user in shape.assignees or ()
             ),
         )
-
-    def rest_comment(self, shape: RestComment) -> Comment:
-        author = rest_login(shape.user)
-        return Comment(
-            id=shape.id,
-            body=shape.body or "",
-            created_at=whole_second(shape.created_at),
-            updated_at=whole_second(shape.updated_at),
-            author=author,
-            by_writer=self.believed(author, shape.author_association),
-        )
-
-    # Over GraphQL
 
     def issue(self, shape: WholeIssue) -> Issue:
         return Issue(
@@ -300,11 +285,14 @@ class Translator:
             ),
         )
 
-    def comment(self, shape: Node) -> Comment:
-        author = login_of(shape.author)
+    def comment(self, shape: RestComment | Node) -> Comment:
+        if isinstance(shape, RestComment):
+            number, author = shape.id, rest_login(shape.user)
+        else:
+            number, author = int(shape.full_database_id), login_of(shape.author)
         return Comment(
-            id=int(shape.full_database_id),
-            body=shape.body,
+            id=number,
+            body=shape.body or "",
             created_at=whole_second(shape.created_at),
             updated_at=whole_second(shape.updated_at),
             author=author,

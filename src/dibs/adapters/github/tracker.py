@@ -7,6 +7,7 @@ every reader; if a comment of our own would not count, to post it is an error an
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
@@ -19,7 +20,7 @@ from dibs.adapters.github.graphql import ControlReadings, FindingSnapshots, Over
 from dibs.adapters.github.replies import NoGraphql
 from dibs.adapters.github.rest import OverRest
 from dibs.adapters.github.shapes import RestIssue, Translator, folded, rest_login
-from dibs.adapters.github.trust import RepositoryDoor, Viewer, WriterTrust, is_mark
+from dibs.adapters.github.trust import Judging, RepositoryDoor, Viewer, WriterTrust, is_mark
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
 from dibs.core.events import Reached, unwatched
@@ -108,7 +109,7 @@ class GithubTracker(OverRest):
         return self._read(issue, purpose, holding=own_card is CardState.HELD)
 
     def _read(self, issue: IssueRef, purpose: Purpose, *, holding: bool) -> Snapshot:
-        judging = self.trust.judging(purpose, holding=holding)
+        judging = Judging(self.trust, purpose, holding=holding)
         return self._either(
             lambda: self._graphql.read(issue, judging), lambda: self.read_pages(issue, judging)
         )
@@ -138,20 +139,15 @@ class GithubTracker(OverRest):
     def _each_snapshot(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
         found: dict[IssueRef, Snapshot] = {}
         for issue in dict.fromkeys(issues):
-            try:
-                found[issue] = self.read_pages(issue, self.trust.judging(Purpose.DISCOVER))
-            except NoSuchIssue:
-                continue
+            with suppress(NoSuchIssue):
+                found[issue] = self.read_pages(issue, Judging(self.trust, Purpose.DISCOVER))
         return found
 
     def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
         if self._speaks_graphql:
-            try:
-                return self._finding.find_snapshots(
-                    queries, [self.position(query.after) for query in queries]
-                )
-            except NoGraphql:
-                pass
+            with suppress(NoGraphql):
+                positions = [self.position(query.after) for query in queries]
+                return self._finding.find_snapshots(queries, positions)
         # Over REST only if GraphQL is missing, not if its budget is spent: a hundred requests are
         # no substitute for one point.
         answers = []
@@ -211,7 +207,7 @@ class GithubTracker(OverRest):
 
     def _insist_believed(self, posted: Comment, purpose: Purpose) -> None:
         """Raises NotPermitted if the comment that we posted does not count."""
-        (judged,), _ = self.trust.judging(purpose).comments((posted,))
+        (judged,), _ = Judging(self.trust, purpose).comments((posted,))
         if not judged.by_writer or (is_mark(posted.body) and self._cannot_write_after_all()):
             raise self._not_believed(posted.author)
 
@@ -271,7 +267,7 @@ class GithubTracker(OverRest):
                 issue,
                 effects,
                 look=lambda: self._read(issue, purpose, holding=True),
-                judging=self.trust.judging(purpose, holding=True),
+                judging=Judging(self.trust, purpose, holding=True),
                 insist_believed=self._insist_believed,
             ),
             one_by_one,
@@ -301,9 +297,7 @@ class GithubTracker(OverRest):
     def flaws(self) -> tuple[str, ...]:
         """Why the repository cannot be a backlog, or is an expensive backlog."""
         found = self._viewer.flaws()
-        if self._wants_graphql and not (
-            self._graphql.understood and self._transport.graphql_left()
-        ):
+        if self._wants_graphql and not self._has_graphql():
             dear = (
                 f"{self._traits.repo}: GraphQL is not to be had, so every reading takes several "
                 "requests over REST, and linked pull requests are not seen"

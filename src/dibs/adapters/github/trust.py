@@ -256,13 +256,6 @@ class WriterTrust:
         """By login in lower case: the last answer, and when we had it."""
         self._refused_at: LocalTime | None = None
 
-    def judging(self, purpose: Purpose, *, holding: bool = False) -> "Judging":
-        """The verdicts of a reading.
-
-        `holding`: a holder reads, and marks of strangers must not make the reading fail.
-        """
-        return Judging(self, purpose, holding=holding)
-
     def cached_verdict(self, login: str, *, associated: bool) -> bool | None:
         """Whether the account's marks count; None if only a request can answer.
 
@@ -368,7 +361,8 @@ class WriterTrust:
 class Judging:
     """The verdicts of a reading, which may make at most `LOOKUPS` lookups.
 
-    A holder's reading ignores outages of lookups, and is whole without all verdicts.
+    `holding`: a holder reads, and marks of strangers must not make the reading fail. So it ignores
+    outages of lookups, and is whole without all verdicts.
     """
 
     def __init__(self, trust: WriterTrust, purpose: Purpose, *, holding: bool = False) -> None:
@@ -469,20 +463,19 @@ class Viewer:
     def __init__(self, trust: WriterTrust) -> None:
         self._trust, self._door, self._translator = trust, trust.door, trust.door.translator
         self._lock = threading.Lock()
-        self._asked = False
         self._login: str | None = None
+        """None before we asked; empty if the account has none."""
 
     def login(self) -> str | None:
         """The account's login, asked for once; None for the token of an App's installation."""
         with self._lock:
-            if not self._asked:
+            if self._login is None:
                 try:
                     reply = self._door.transport.rest("GET", "/user", purpose=Purpose.LOOK)
-                    self._login = decode(reply.body, RestUser).login or None
+                    self._login = decode(reply.body, RestUser).login
                 except NotPermitted:
-                    self._login = None
-                self._asked = True
-            return self._login
+                    self._login = ""
+            return self._login or None
 
     def may_write(self) -> bool | None:
         """Whether our account may write to the repository; None if GitHub does not answer."""
