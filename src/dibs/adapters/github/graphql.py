@@ -5,7 +5,7 @@ incomplete reply. A missing issue is looked for over REST, which answers where t
 issue with an error in any part is not read. An issue with more than one page of comments is read
 over REST, where pages can be proved to belong together and are mostly free.
 
-`FindingThreads` reads several lists of issues with their comments in one request. Each list is
+`FindingSnapshots` reads several lists of issues with their comments in one request. Each list is
 requested by one label only and filtered here, since GitHub does not document whether several labels
 mean "all of" or "any of". A search that continues begins at the page where the last search stopped.
 Cursors are positions, so an issue that has left the list since then moves no page.
@@ -15,8 +15,6 @@ returns them, and a request costs points. So the list of the pull requests that 
 requested first, over REST, where an unchanged list is free: while that list is the same, so is the
 answer. Pull requests of different repositories are not in that list, so an answer is kept for ten
 minutes only. If GraphQL is missing, or the token may not read pull requests, none are returned.
-
-The last reading of a repository's control issue, whichever request brought it.
 
 Every GraphQL reading brings the control issue's log along. `ControlReadings` keeps the latest log
 with the local time at which it was asked for, so that a caller who needs to know the granter can
@@ -381,7 +379,7 @@ _CursorKey = tuple[str, bool, int]
 
 
 class _Search(Struct):
-    """A query of `find_threads`, with the state between requests."""
+    """A query of `find_snapshots`, with the state between requests."""
 
     query: IssueQuery
     after: Position | None

@@ -177,13 +177,16 @@ class Listing:
         self._transport, self._translator, self._ids = door.transport, door.translator, door.ids
         self._path = f"{door.path}/issues"
         self._lists: Bounded[_ListKey, _ListState] = Bounded(_MOST_LISTS)
+        """The states of the lists used last."""
         self._lock = threading.Lock()
 
     def find(self, query: IssueQuery, after: Position | None = None) -> Found:
         """`after`: the position of `query.after`, which is the same in every list."""
         taken: list[Issue] = []
         skipped = 0
-        state = self._state(query)
+        key = (tuple(sorted(folded(label) for label in query.labels)), query.closed_too)
+        with self._lock:
+            state = self._lists[key] = self._lists.get(key) or _ListState()
         for page in self._pages(query, state, after):
             for shape in page.shapes:
                 if shape.pull_request is not None or not asked_for(shape, query, after):
@@ -247,14 +250,6 @@ class Listing:
             with self._lock:
                 state.note_address(number + 1, following)
         return _ListedPage(number, shapes, reply.now, following)
-
-    def _state(self, query: IssueQuery) -> _ListState:
-        """The state of the query's list; of all lists, the 64 used last are kept."""
-        key = (tuple(sorted(folded(label) for label in query.labels)), query.closed_too)
-        with self._lock:
-            state = self._lists.get(key) or _ListState()
-            self._lists[key] = state
-            return state
 
 
 def position_of(shape: RestIssue | WholeIssue) -> Position:

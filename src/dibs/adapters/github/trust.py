@@ -24,11 +24,9 @@ permissions in it, or if it fills its page (there may be more).
 
 `Viewer` tells about the token's own account: its login, what it may do, and whether it counts.
 
-REST requests about one repository, and the error to raise if GitHub answers "not there".
-
-GitHub answers 404 for an issue that never existed, for a label that is on no issue, and for a
-repository that the token may not see. The caller has to know which: after a 404 this module finds
-out.
+`RepositoryDoor` sends REST requests about one repository. GitHub answers 404 for an issue that never
+existed, for a label that is on no issue, and for a repository that the token may not see. The
+caller has to know which: after a 404 the door finds out.
 """
 
 import re
