@@ -24,8 +24,8 @@ permissions in it, or if it fills its page (there may be more).
 
 `Viewer` tells about the token's own account: its login, what it may do, and whether it counts.
 
-`RepositoryDoor` sends REST requests about one repository. GitHub answers 404 for an issue that never
-existed, for a label that is on no issue, and for a repository that the token may not see. The
+`RepositoryDoor` sends REST requests about one repository. GitHub answers 404 for an issue that
+never existed, for a label that is on no issue, and for a repository that the token may not see. The
 caller has to know which: after a 404 the door finds out.
 """
 
