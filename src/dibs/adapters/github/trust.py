@@ -131,6 +131,7 @@ class RepositoryDoor:
                 place = decode(moved.body, RestIssue).html_url or address
             raise IssueMoved(issue, place)
         if reply.status in _ABSENT:
+            # A 410 proves that the repository exists; a 404 may mean that the token cannot see it.
             if reply.status == HTTPStatus.NOT_FOUND and not self._reached:
                 self.told()  # raises NotPermitted if the repository is hidden from the token
             raise NoSuchIssue(issue)
