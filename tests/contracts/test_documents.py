@@ -9,7 +9,9 @@ import pytest
 from graphql import GraphQLError, parse
 
 import dibs
-from dibs.adapters.github.documents import MOST_AT_ONCE, every_document, threads
+from dibs.adapters.github import documents
+from dibs.adapters.github.documents import MOST_AT_ONCE, snapshots
+from dibs.core.labels import AddLabels, CloseIssue, EditComment, PostComment, RemoveLabels
 from dibs_lab.fakehub.graphql_door import priced
 from dibs_lab.fakehub.graphql_price import MOST_NODES
 from dibs_lab.fakehub.graphql_schema import published as ours
@@ -17,6 +19,30 @@ from dibs_lab.fakehub.graphql_schema import published as ours
 from .graphql import flaws
 
 SOURCE = Path(dibs.__file__).parent
+
+
+def every_document():
+    """A sample of each document. Each kind of effect is the last effect of a trip."""
+    kinds = (
+        AddLabels(("a",)),
+        RemoveLabels(("a", "b")),
+        PostComment("said"),
+        EditComment(1, "said"),
+        CloseIssue(),
+    )
+    return {
+        "read": documents.READ,
+        "control": documents.CONTROL,
+        **{f"threads of {count}": snapshots(count) for count in (1, 2, MOST_AT_ONCE)},
+        **{f"pulls of {count}": documents.pulls(count) for count in (1, 2, MOST_AT_ONCE)},
+        **{f"finding {count}": documents.finding(count) for count in (1, 2, 8)},
+        **{f"tally of {count}": documents.tally(count) for count in (1, 12)},
+        **{f"label ids of {count}": documents.label_ids(count) for count in (1, 12)},
+        **{f"trip of {type(kind).__name__}": documents.trip((kind,)) for kind in kinds},
+        **{f"trip to {type(kind).__name__}": documents.trip((*kinds, kind)) for kind in kinds},
+    }
+
+
 each_document = pytest.mark.parametrize("name", sorted(every_document()))
 
 
@@ -39,9 +65,9 @@ def test_a_document_is_within_the_limit_of_nodes(name):
 
 def test_looking_at_many_costs_a_few_points():
     alone = {"away": False, "labels": False}
-    assert priced(threads(MOST_AT_ONCE), alone).points <= 5
-    assert priced(threads(1), alone).points == 1
-    assert priced(threads(1), {"away": True, "labels": True}).points == 1
+    assert priced(snapshots(MOST_AT_ONCE), alone).points <= 5
+    assert priced(snapshots(1), alone).points == 1
+    assert priced(snapshots(1), {"away": True, "labels": True}).points == 1
 
 
 def test_the_checker_finds_a_field_that_does_not_exist():

@@ -63,15 +63,12 @@ def repositories() -> list[Any]:
 
 
 def users() -> list[Any]:
-    return [issue["user"] for issue in issues()]
+    owners = [repository["owner"] for repository in repositories()]
+    return [*owners, *(issue["user"] for issue in issues())]
 
 
 def permissions() -> list[Any]:
     return [repository["permissions"] for repository in repositories()]
-
-
-def owners() -> list[Any]:
-    return [repository["owner"] for repository in repositories()]
 
 
 def permission_of_somebody() -> list[Any]:
@@ -89,7 +86,6 @@ def pulls() -> list[Any]:
 RECORDED = {
     "RestPull": pulls,
     "RestCollaborator": collaborators,
-    "RestOwner": owners,
     "RestPermission": permission_of_somebody,
     "RestIssue": issues,
     "RestComment": comments,
@@ -132,7 +128,7 @@ def test_recorded_issues_and_comments_mean_something_to_us():
     assert any(shape.pull_request for shape in read)
     assert any(label == "Bug" for shape in read for label in eyes.rest_issue(shape).labels)
     for body in comments():
-        comment = eyes.rest_comment(shapes.convert(body, shapes.RestComment))
+        comment = eyes.comment(shapes.convert(body, shapes.RestComment))
         assert (comment.id, comment.author) == (body["id"], body["user"]["login"])
 
 

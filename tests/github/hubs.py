@@ -9,12 +9,13 @@ from datetime import timedelta
 
 from dibs.adapters.github.auth import Token, api_at
 from dibs.adapters.github.client import Transport
-from dibs.adapters.github.ledger import MemoryLedger
 from dibs.adapters.github.limits import Limits as Paces
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.adapters.system import SystemClock
 from dibs.testing.clock import FakeClock
 from dibs_lab.fakehub import FakeHub, Limits, Permission
+
+from .tiny import memory_ledger
 
 REPOSITORY = "acme/shop"
 UNPACED = Paces(10**9, 10**9, 10**9, 10**9)
@@ -22,8 +23,8 @@ UNPACED = Paces(10**9, 10**9, 10**9, 10**9)
 
 def transport_to(url, token, clock=None, *, kind=Transport):
     clock = clock or SystemClock()
-    ledger = MemoryLedger(clock, UNPACED)
-    return kind(api_at(url), Token(token, "the test"), ledger, clock, limits=UNPACED)
+    ledger = memory_ledger(clock, UNPACED)
+    return kind(api_at(url), Token(token, "the test"), ledger, clock)
 
 
 class Hub:

@@ -5,6 +5,7 @@ until it was refused many times in a row; prints what became of each attempt, on
 the seconds to wait beside a refusal.
 """
 
+import os
 import sys
 
 from dibs.adapters.github.client import Limits, Purpose, Transports
@@ -16,7 +17,7 @@ _MANY = 20
 
 def main(most: int, seconds: float) -> None:
     clock = SystemClock()
-    transports = Transports.from_environment(limits=Limits(creations_a_minute=most))
+    transports = Transports(os.environ, limits=Limits(creations_a_minute=most))
     transport = transports.for_repository("acme/shop")
     until, in_a_row = clock.now() + seconds, 0
     while clock.now() < until or in_a_row < _MANY:

@@ -23,14 +23,13 @@ from dibs.adapters.github.auth import (
     credential_of,
     token_of,
 )
-from dibs.adapters.github.ledger import MemoryLedger
 from dibs.adapters.github.limits import Budget, Kind, Limited, Limits, Passed, Purpose, Resource
 from dibs.adapters.system import wall_clock
 from dibs.core.errors import BadConfiguration, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import LocalTime
 from dibs.testing.clock import FakeClock
 
-from .tiny import SECRET, Say, TinyServer
+from .tiny import SECRET, Say, TinyServer, memory_ledger
 
 NOBODY = {"PATH": "/nonexistent"}
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -107,10 +106,15 @@ def test_a_secret_in_the_address_is_a_wrong_setting_and_not_shown(setting):
 
 def test_an_address_of_another_server_is_not_ours():
     api = Api("https://ghe.acme.example/api/v3")
-    assert api.owns("https://ghe.acme.example/api/v3/repositories/1")
-    for other in ("http://ghe.acme.example/", "https://ghe.acme.example:8443/", "https://evil/"):
-        assert not api.owns(other)
-    assert not api.owns("https://ghe.acme.example@evil/api/v3")
+    api.insist_owns("https://ghe.acme.example/api/v3/repositories/1")
+    for other in (
+        "http://ghe.acme.example/",
+        "https://ghe.acme.example:8443/",
+        "https://evil/",
+        "https://ghe.acme.example@evil/api/v3",
+    ):
+        with pytest.raises(Unavailable):
+            api.insist_owns(other)
 
 
 # The order
@@ -414,7 +418,7 @@ def giving():
 
 
 def shut(clock, seconds=600.0):
-    ledger = MemoryLedger(clock)
+    ledger = memory_ledger(clock)
     ledger.note(Limited(clock.now(), clock.now(), seconds, "GitHub wants a rest"))
     return ledger
 
@@ -481,7 +485,7 @@ def test_an_old_token_is_used_to_its_end_also_while_the_pace_allows_no_new_one(g
 
 def test_a_probe_whose_token_is_refused_is_sent_again_with_another(giving):
     clock = FakeClock()
-    ledger = MemoryLedger(clock)
+    ledger = memory_ledger(clock)
     with TinyServer(giving) as server:
         transport = of_an_app(server, clock, ledger)
         ask(transport)
@@ -494,7 +498,7 @@ def test_a_probe_whose_token_is_refused_is_sent_again_with_another(giving):
 def test_what_an_app_asks_for_itself_is_not_of_the_installations_budget(giving):
     """REST is spent, and a heartbeat over GraphQL still gets its token."""
     clock = FakeClock()
-    ledger = MemoryLedger(clock)
+    ledger = memory_ledger(clock)
     spent = Budget(5000, 0, LocalTime(clock.now() + 1800))
     ledger.note(Passed(clock.now(), Kind.REST_READ, ((Resource.REST, spent),)))
     giving.others = Say(body={"data": {"viewer": {"login": "x"}}})

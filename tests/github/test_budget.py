@@ -309,7 +309,7 @@ def test_what_no_process_can_have_meant_is_not_believed():
 def test_a_refusal_is_for_the_reason_that_lasts_longest():
     spending = Spending()
     spending.note(Limited(T, T, 10, "asked"))
-    spending.tell(Resource.REST, Budget(5000, 0, at(900)))
+    spending.budgets[Resource.REST] = Budget(5000, 0, at(900))
     refusal = spending.admit(Kind.REST_READ, Purpose.HOLD, Limits(), T)
     assert refusal is not None
     assert refusal.wait_s == 900
@@ -321,7 +321,7 @@ def test_a_refusal_is_for_the_reason_that_lasts_longest():
 
 def test_what_is_refused_is_not_counted():
     spending = Spending()
-    spending.tell(Resource.REST, Budget(5000, 0, at(900)))
+    spending.budgets[Resource.REST] = Budget(5000, 0, at(900))
     assert spending.admit(Kind.REST_READ, Purpose.DISCOVER, Limits(), T) is not None
     assert sum(spending.counted(T).values()) == 0
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.adapters.github.ledger import FileLedger, MemoryLedger, ledger_path
+from dibs.adapters.github.ledger import FileLedger, ledger_path
 from dibs.adapters.github.limits import (
     Budget,
     Failed,
@@ -26,6 +26,8 @@ from dibs.adapters.github.limits import (
 from dibs.adapters.system import SystemClock, state_folder
 from dibs.core.ids import LocalTime
 from dibs.testing.clock import FakeClock
+
+from .tiny import memory_ledger
 
 ROOT = Path(__file__).parents[2]
 FIVE = Limits(creations_a_minute=5)
@@ -239,7 +241,7 @@ def test_of_what_cannot_be_written_only_the_latest_is_kept(tmp_path, clock):
 
 
 def test_many_threads_share_one_ledger(place, clock):
-    for ledger in (FileLedger(place, clock, FIVE), MemoryLedger(clock, FIVE)):
+    for ledger in (FileLedger(place, clock, FIVE), memory_ledger(clock, FIVE)):
         let: list[bool] = []
         threads = [
             threading.Thread(target=lambda: let.append(admitted(ledger)))  # noqa: B023

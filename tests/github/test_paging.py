@@ -5,6 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from dibs.adapters.github.client import Purpose
+from dibs.adapters.github.trust import Judging
 from dibs.core.issue import Draft
 from dibs.ports.tracker import IssueQuery
 
@@ -120,11 +121,11 @@ def test_a_reading_of_many_pages_tells_the_time_at_which_they_were_as_they_are(h
 def test_a_page_that_was_full_is_outgrown(hub, graphql):
     ref, _ = an_issue(hub, 100)
     reader = hub.client("colleague", graphql=graphql)
-    assert reader.rest.read(ref, reader.judging(Purpose.LOOK)).complete
+    assert reader.read_pages(ref, Judging(reader.trust, Purpose.LOOK)).complete
     assert reader.read(ref).complete
     hub.acting("mallory").create_comment(hub.issue(int(ref.key)), "the 101st")
     for _ in range(2):
-        assert len(reader.rest.read(ref, reader.judging(Purpose.LOOK)).comments) == 101
+        assert len(reader.read_pages(ref, Judging(reader.trust, Purpose.LOOK)).comments) == 101
         assert reader.read(ref).complete
 
 

@@ -5,8 +5,8 @@ from contextlib import ExitStack
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.github.client import GraphqlError
 from dibs.adapters.github.limits import Budget, Purpose, Resource
+from dibs.adapters.github.replies import GraphqlError
 from dibs.core.card import CardState
 from dibs.core.errors import IssueMoved, NoSuchIssue, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import IssueRef, LocalTime

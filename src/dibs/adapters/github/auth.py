@@ -198,9 +198,10 @@ class Api(Struct, frozen=True):
         """The server's name for people, and for gh, which stores tokens by host."""
         return urlsplit(self.rest).netloc.removeprefix("api.")
 
-    def owns(self, address: str) -> bool:
-        """Whether an address belongs to the server; only then a request may carry the token."""
-        return urlsplit(address)[:2] == urlsplit(self.rest)[:2]
+    def insist_owns(self, address: str) -> None:
+        """Raises Unavailable for an address of another server, which must not get the token."""
+        if urlsplit(address)[:2] != urlsplit(self.rest)[:2]:
+            raise Unavailable(f"{self.host} refers to another server, which is not told the token")
 
 
 def api_of(environment: Mapping[str, str]) -> Api:

@@ -12,12 +12,10 @@ from contextlib import contextmanager
 from typing import Any, assert_never
 
 from dibs.adapters.github import documents
-from dibs.adapters.github.cache import IdCache
-from dibs.adapters.github.client import Purpose, Transport
+from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.graphql import OverGraphql
 from dibs.adapters.github.replies import GraphqlError, GraphqlReply, locked
-from dibs.adapters.github.rest import OverRest
-from dibs.adapters.github.shapes import Node, Translator, convert
+from dibs.adapters.github.shapes import Node, WholeIssue, convert
 from dibs.adapters.github.trust import Judging
 from dibs.core.errors import NoSuchComment, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import IssueRef
@@ -33,19 +31,9 @@ Look = Callable[[], Snapshot]
 class Trips:
     """Makes the trips to a repository."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        translator: Translator,
-        ids: IdCache,
-        rest: OverRest,
-        graphql: OverGraphql,
-    ) -> None:
-        self._transport = transport
-        self._translator = translator
-        self._ids = ids
-        self._rest = rest
-        self._graphql = graphql
+    def __init__(self, graphql: OverGraphql) -> None:
+        self._graphql, self._rest, self._ids = graphql, graphql.rest, graphql.door.ids
+        self._transport = graphql.door.transport
 
     def trip(
         self,
@@ -76,7 +64,7 @@ class Trips:
                 repeated = self._repeat_failed(issue, wanted, reply)
         with under_way(issue):
             posted = [
-                self._translator.comment(convert(node, Node))
+                self._graphql.door.translator.comment(convert(node, Node))
                 for place, effect in enumerate(wanted)
                 if isinstance(effect, PostComment)
                 and (node := _within(reply.data.get(f"e{place}"), "commentEdge", "node"))
@@ -87,7 +75,7 @@ class Trips:
             last = _issue_in_payload(reply.data.get(f"e{len(wanted) - 1}"), wanted[-1])
             # With any error a part of the issue may be missing, which would read as empty.
             whole = not repeated and not reply.errors and last is not None
-            shape = self._graphql.saw(last, issue) if whole else None
+            shape = self._graphql.saw(convert(last, WholeIssue), issue) if whole else None
             if shape is not None and not shape.comments.page_info.more:
                 return self._graphql.snapshot(shape, reply.now, judging)
             try:
@@ -114,17 +102,12 @@ class Trips:
             cached = self._ids.comment(comment)
             if cached is None or cached.number != number:
                 raise NoSuchComment(issue, comment)
-        added: list[str] = []
-        removed: list[str] = []
-        for effect in effects:
-            if isinstance(effect, AddLabels):
-                added += effect.labels
-            elif isinstance(effect, RemoveLabels):
-                removed += effect.labels
-        unknown = self._ids.unknown_labels([*added, *removed])
-        if not unknown:
-            return
-        self._graphql.learn_labels(unknown)
+        changes = [effect for effect in effects if isinstance(effect, AddLabels | RemoveLabels)]
+        named = [label for effect in changes for label in effect.labels]
+        self._graphql.learn_labels(self._ids.unknown_labels(named))
+        added = [
+            label for effect in changes if isinstance(effect, AddLabels) for label in effect.labels
+        ]
         for label in self._ids.unknown_labels(added):
             if not self._rest.make_label(label):
                 self._graphql.learn_labels([label])  # another client made it at the same time
@@ -137,13 +120,11 @@ class Trips:
         wanted: list[Effect] = []
         for effect in effects:
             match effect:
-                case AddLabels(labels) if labels:
-                    wanted.append(effect)
+                case AddLabels(labels):
+                    wanted += [effect] if labels else []
                 case RemoveLabels(labels):
                     existing = tuple(label for label in labels if self._ids.label(label))
                     wanted += [RemoveLabels(existing)] if existing else []
-                case AddLabels():
-                    pass
                 case PostComment() | EditComment() | CloseIssue():
                     wanted.append(effect)
                 case _:

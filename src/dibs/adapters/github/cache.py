@@ -55,7 +55,7 @@ class IdCache:
     """The GraphQL ids of a repository, and our live cards in it. Safe for many threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._issues: Bounded[int, CachedIssue] = Bounded(_MOST)
         self._comments: Bounded[int, CachedComment] = Bounded(_MOST)
         self._labels: dict[str, str] = {}
@@ -71,26 +71,18 @@ class IdCache:
 
     def saw_issue(self, shape: RestIssue | WholeIssue) -> None:
         with self._lock:
+            number, created_at = shape.number, whole_second(shape.created_at)
             match shape:
                 case RestIssue():
-                    self._issues[shape.number] = CachedIssue(
-                        shape.node_id, whole_second(shape.created_at)
-                    )
-                    self._saw_labels(
-                        label for label in shape.labels if isinstance(label, RestLabel)
-                    )
+                    self._issues[number] = CachedIssue(shape.node_id, created_at)
+                    self.saw_labels(label for label in shape.labels if isinstance(label, RestLabel))
                 case WholeIssue():
-                    self._issues[shape.number] = CachedIssue(
-                        shape.id, whole_second(shape.created_at)
-                    )
-                    self._saw_labels(present(shape.labels.nodes if shape.labels else None))
-                    for node in shape.comments.nodes:
-                        if node is not None:
-                            self._comments[int(node.full_database_id)] = CachedComment(
-                                node.id, shape.number
-                            )
+                    self._issues[number] = CachedIssue(shape.id, created_at)
+                    self.saw_labels(present(shape.labels))
+                    for node in present(shape.comments):
+                        self._comments[int(node.full_database_id)] = CachedComment(node.id, number)
                     if shape.comments.page_info.more:
-                        self._long[shape.number] = True
+                        self._long[number] = True
 
     def is_long(self, number: int) -> bool:
         """Whether the issue has more comments than one GraphQL request returns."""
@@ -159,15 +151,12 @@ class IdCache:
         with self._lock:
             return [name for name in names if folded(name) not in self._labels]
 
-    def saw_labels(self, labels: Iterable[Label | RestLabel]) -> None:
+    def saw_labels(self, labels: Iterable[Label] | Iterable[RestLabel]) -> None:
         with self._lock:
-            self._saw_labels(labels)
-
-    def _saw_labels(self, labels: Iterable[Label | RestLabel]) -> None:
-        for label in labels:
-            node = label.node_id if isinstance(label, RestLabel) else label.id
-            if node:
-                self._labels[folded(label.name)] = node
+            for label in labels:
+                node = label.node_id if isinstance(label, RestLabel) else label.id
+                if node:
+                    self._labels[folded(label.name)] = node
 
     def forget_labels(self, names: Iterable[str]) -> None:
         with self._lock:
@@ -253,7 +242,7 @@ class Renames:
     def __init__(self, root: str) -> None:
         self._root = root
         self._lock = threading.Lock()
-        self._names: dict[str, str] = {}
+        self._names: Bounded[str, str] = Bounded(_MOST_NAMES)
 
     def current(self, address: str) -> str:
         """The address, with the repository's new name if `learn` was called for the old name."""
@@ -266,6 +255,4 @@ class Renames:
 
     def learn(self, old: Place, repository: str) -> None:
         with self._lock:
-            if len(self._names) >= _MOST_NAMES:
-                self._names.clear()
             self._names[old.repository.lower()] = repository

@@ -10,7 +10,6 @@ A write is never sent twice: if its reply is lost, `Unavailable` says that nobod
 was carried out. A read is sent once more if its connection was dropped.
 """
 
-import os
 import re
 import threading
 from collections.abc import Collection, Mapping
@@ -27,7 +26,6 @@ from dibs.adapters.github.cache import CachedReply, Renames, Replies, place_of
 from dibs.adapters.github.connections import REPLY_S, Dropped, Wire
 from dibs.adapters.github.ledger import (
     FileLedger,
-    Ledger,
     allowances_in,
     kept_in,
     ledger_path,
@@ -46,7 +44,6 @@ from dibs.adapters.github.limits import (
 )
 from dibs.adapters.github.replies import (
     Exhausted,
-    GraphqlError,
     GraphqlReply,
     NoGraphql,
     Reply,
@@ -64,15 +61,7 @@ from dibs.core.ids import LocalTime, ServerTime
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Allowance, BudgetReport, is_persons_word
 
-__all__ = [
-    "GraphqlError",
-    "GraphqlReply",
-    "Limits",
-    "Purpose",
-    "Reply",
-    "Transport",
-    "Transports",
-]
+__all__ = ["Limits", "Purpose", "Transport", "Transports"]
 
 _UNTOLD_RESET_S = 60.0
 _SHORTEST_WAIT_S = 0.1
@@ -98,16 +87,12 @@ class Request(Struct, frozen=True):
     kept: CachedReply | None = None
     """Our cached reply to the same request, to ask whether it has changed."""
 
-    @property
-    def resource(self) -> Resource:
-        return Resource.GRAPHQL if self.kind.graphql else Resource.REST
-
 
 class Sender:
     """Sends requests with a token, as the ledger allows. Safe for many threads."""
 
     def __init__(
-        self, api: Api, credential: Credential, ledger: Ledger, wire: Wire, clock: Clock
+        self, api: Api, credential: Credential, ledger: FileLedger, wire: Wire, clock: Clock
     ) -> None:
         self._api, self._credential, self._ledger = api, credential, ledger
         self._wire, self._clock = wire, clock
@@ -131,13 +116,6 @@ class Sender:
         """The server and the request, for people."""
         path = request.address.removeprefix(self._api.rest).partition("?")[0]
         return f"{self._api.host}: {request.verb} {path}"
-
-    def spent(self, resource: Resource) -> bool:
-        return self._ledger.spent(resource)
-
-    def back_in(self, resource: Resource) -> float | None:
-        """Seconds until the spent resource has a new window; None if not spent."""
-        return self._ledger.read(lambda spending, now: spending.back_in(resource, now))
 
     def close(self) -> None:
         self._wire.close()
@@ -188,18 +166,11 @@ class Sender:
 
         Raises RateLimited if the answer reports a limit.
         """
-        now = served_at(answered.headers)
-        if now is None:
+        try:
+            reply = self._with_time(request, answered)
+        except Unavailable:
             self._note_failure(answered.asked_at, "a reply without its time")
-            raise Unavailable(f"{self.what(request)}: the answer does not tell its time")
-        reply = Reply(
-            answered.status,
-            answered.headers,
-            answered.body,
-            now,
-            answered.asked_at,
-            address=request.address,
-        )
+            raise
         limit = limit_in(reply)
         if limit is not None:
             raise self.limited(request, reply, limit)
@@ -226,6 +197,13 @@ class Sender:
             kept_at=kept.at,
         )
 
+    def _with_time(self, request: Request, answered: Answered) -> Reply:
+        """The answer with the server's time. Raises Unavailable if the answer has none."""
+        now = served_at(answered.headers)
+        if now is None:
+            raise Unavailable(f"{self.what(request)}: the answer does not tell its time")
+        return Reply(answered.status, answered.headers, answered.body, now, answered.asked_at)
+
     # What a reply means for the requests after it
 
     def limited(self, request: Request, reply: Reply, limit: Exhausted | SlowDown) -> RateLimited:
@@ -244,7 +222,7 @@ class Sender:
                 return RateLimited(text, retry_after_s=_UNTOLD_RESET_S)
             case Exhausted():
                 unknown = Budget(1, 0, LocalTime(now + _UNTOLD_RESET_S))
-                reported = self._budgets_in(request, reply) or ((request.resource, unknown),)
+                reported = self._budgets_in(request, reply) or ((request.kind.resource, unknown),)
                 spent = tuple((name, replace(budget, remaining=0)) for name, budget in reported)
                 self._ledger.note(Passed(reply.asked_at, request.kind, spent))
                 wait_s = spent[0][1].resets_at - now
@@ -261,12 +239,12 @@ class Sender:
         if request.kind is Kind.AS_APP:
             return ()
         budget = budget_told(reply.headers, reply.now.timestamp(), self._clock.now())
-        name = reply.headers.get("x-ratelimit-resource", request.resource)
+        name = reply.headers.get("x-ratelimit-resource", request.kind.resource)
         return ((Resource(name), budget),) if budget and name in set(Resource) else ()
 
     # For people
 
-    def report(self, limits: Limits) -> BudgetReport:
+    def report(self) -> BudgetReport:
         """The state of the limits. Asks GitHub, a free request, unless the breaker is open."""
         now: ServerTime | None = None
         allowances: tuple[Allowance, ...] = ()
@@ -281,7 +259,7 @@ class Sender:
                 self._api.host,
                 now,
                 allowances,
-                kept_in(spending, limits, at),
+                kept_in(spending, self._ledger.limits, at),
                 {kind.value: count for kind, count in spending.counted(at).items()},
                 shut_in(spending, at),
                 self._ledger.shared,
@@ -291,20 +269,16 @@ class Sender:
 
     def _allowances(self) -> tuple[ServerTime, tuple[Allowance, ...]]:
         """Ask GitHub for the budgets; past the ledger, because the request is free."""
-        address = f"{self._api.rest}/rate_limit"
-        request = Request("GET", address, Kind.REST_READ, Purpose.LOOK)
+        request = Request("GET", f"{self._api.rest}/rate_limit", Kind.REST_READ, Purpose.LOOK)
         token = self._token(Purpose.LOOK)
-        answered = _without_token(token, self._wire.send("GET", address, token))
-        now = served_at(answered.headers)
-        if now is None:
-            raise Unavailable(f"{self.what(request)}: the answer does not tell its time")
-        if answered.status == HTTPStatus.NOT_FOUND:
-            return now, ()  # an Enterprise server that does not count
-        if answered.status != HTTPStatus.OK:
-            reply = Reply(answered.status, answered.headers, answered.body, now, answered.asked_at)
+        answered = self._wire.send("GET", request.address, token)
+        reply = self._with_time(request, _without_token(token, answered))
+        if reply.status == HTTPStatus.NOT_FOUND:
+            return reply.now, ()  # an Enterprise server that does not count
+        if reply.status != HTTPStatus.OK:
             raise refusal_of(reply, self.what(request))
         try:
-            return now, allowances_in(answered.body)
+            return reply.now, allowances_in(reply.body)
         except msgspec.MsgspecError as flaw:
             raise Unavailable(f"{self.what(request)}: the answer is not GitHub's") from flaw
 
@@ -323,26 +297,20 @@ class Transport:
         self,
         api: Api,
         credential: Credential,
-        ledger: Ledger,
+        ledger: FileLedger,
         clock: Clock,
         *,
-        limits: Limits | None = None,
         reply_s: float = REPLY_S,
     ) -> None:
-        self._api, self._limits = api, limits or Limits()
-        self.clock = clock
+        self.api, self.clock, self._ledger = api, clock, ledger
         self._sender = Sender(api, credential, ledger, Wire(api, clock, reply_s=reply_s), clock)
         self._replies = Replies()
         self._renames = Renames(api.rest)
         self.graphql_gone = False
         """True once the server answered that it has no GraphQL."""
 
-    @property
-    def api(self) -> Api:
-        return self._api
-
     def budget(self) -> BudgetReport:
-        return self._sender.report(self._limits)
+        return self._sender.report()
 
     def close(self) -> None:
         self._sender.close()
@@ -399,14 +367,12 @@ class Transport:
     def follow(self, reply: Reply) -> str | None:
         """The address of the next page, unchanged from GitHub's reply; None on the last page."""
         following = reply.next_page
-        if following is not None and not self._api.owns(following):
-            raise Unavailable(
-                f"{self._api.host} refers to another server, which is not told the token"
-            )
+        if following is not None:
+            self.api.insist_owns(following)
         return following
 
     def _address(self, path_or_url: str, params: Mapping[str, str] | None) -> str:
-        address = path_or_url if "://" in path_or_url else self._api.rest + path_or_url
+        address = path_or_url if "://" in path_or_url else self.api.rest + path_or_url
         if not params:
             return address
         return f"{address}{'&' if '?' in address else '?'}{urlencode(params)}"
@@ -417,7 +383,7 @@ class Transport:
         The redirect for a transferred issue looks the same if the issue kept its number. Therefore
         we ask for the repository itself: only its redirect proves a new name.
         """
-        old = place_of(request.address, self._api.rest)
+        old = place_of(request.address, self.api.rest)
         if old is None or self._target(reply, old.rest) is None:
             return None
         asked = replace(request, verb="GET", address=old.whole, content=None, kept=None)
@@ -431,7 +397,7 @@ class Transport:
 
     def _target(self, reply: Reply, rest: str) -> str | None:
         """The repository in a redirect's address if the path after the name is equal to `rest`."""
-        there = place_of(self._address(reply.headers.get("location", ""), None), self._api.rest)
+        there = place_of(self._address(reply.headers.get("location", ""), None), self.api.rest)
         same = there is not None and _path(there.rest) == _path(rest)
         return there.repository if there is not None and same else None
 
@@ -452,11 +418,11 @@ class Transport:
         else:
             kind = Kind.GRAPHQL_EDIT
         content = msgspec.json.encode({"query": document, "variables": variables})
-        request = Request("POST", self._api.graphql, kind, _urgent(purpose), content)
+        request = Request("POST", self.api.graphql, kind, _urgent(purpose), content)
         reply = self._sender.send(request)
         if reply.status == HTTPStatus.NOT_FOUND:
             self.graphql_gone = True
-            raise NoGraphql(f"{self._api.host} has no GraphQL")
+            raise NoGraphql(f"{self.api.host} has no GraphQL")
         if reply.status != HTTPStatus.OK:
             raise refusal_of(reply, self._sender.what(request))
         try:
@@ -478,11 +444,13 @@ class Transport:
 
     def graphql_left(self) -> bool:
         """False while asking over GraphQL is no use: the budget is spent, or GraphQL is missing."""
-        return not self.graphql_gone and not self._sender.spent(Resource.GRAPHQL)
+        return not self.graphql_gone and not self._ledger.spent(Resource.GRAPHQL)
 
     def graphql_back_in(self) -> float | None:
         """Seconds until the spent GraphQL budget starts anew; None if not spent, or no GraphQL."""
-        return None if self.graphql_gone else self._sender.back_in(Resource.GRAPHQL)
+        if self.graphql_gone:
+            return None
+        return self._ledger.read(lambda spending, now: spending.back_in(Resource.GRAPHQL, now))
 
 
 def _urgent(purpose: Purpose) -> Purpose:
@@ -514,10 +482,6 @@ class Transports:
         self._opened: dict[str, Transport] = {}
         """By owner in lower case; under the empty string: the transport for all owners."""
 
-    @classmethod
-    def from_environment(cls, *, limits: Limits | None = None) -> "Transports":
-        return cls(os.environ, limits=limits)
-
     def for_repository(self, repository: str) -> Transport:
         """The transport for `OWNER/REPO`, opened on first use.
 
@@ -536,7 +500,6 @@ class Transports:
                     credential,
                     FileLedger(path, self._clock, self._limits),
                     self._clock,
-                    limits=self._limits,
                     reply_s=self._reply_s,
                 )
                 self._opened["" if isinstance(credential, Token) else owner] = opened

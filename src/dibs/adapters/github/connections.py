@@ -242,10 +242,7 @@ class Wire:
         etag: str = "",
     ) -> Answered:
         """Raises Unavailable if no whole reply came: the request may have been carried out."""
-        if not self._api.owns(address):
-            raise Unavailable(
-                f"{self._api.host} refers to another server, which is not told the token"
-            )
+        self._api.insist_owns(address)
         headers = {"Authorization": f"Bearer {bearer}"}
         if content is not None:
             headers["Content-Type"] = "application/json"

@@ -14,9 +14,9 @@ from contextlib import suppress
 
 from dibs.adapters.github.batch import under_way
 from dibs.adapters.github.client import Purpose
-from dibs.adapters.github.graphql import ControlReading, ControlReadings
-from dibs.adapters.github.rest import OverRest
+from dibs.adapters.github.graphql import ControlReading
 from dibs.adapters.github.tracker import GithubTracker
+from dibs.adapters.github.trust import Judging
 from dibs.core.eligibility import Pause, PauseScope
 from dibs.core.errors import DibsError, Misuse, NoSuchIssue, Unavailable
 from dibs.core.granter import (
@@ -50,18 +50,14 @@ class RepositoryControl:
     """The control issue of a repository."""
 
     def __init__(self, tracker: GithubTracker, clock: Clock) -> None:
-        self._tracker = tracker
-        self._rest: OverRest = tracker.rest
-        self._readings: ControlReadings = tracker.control_readings
+        self._tracker, self._readings = tracker, tracker.control_readings
+        self.repository = self._readings.repository
+        self._ref = tracker.door.translator.ref
         self._clock = clock
         self._settle_s = tracker.traits.settle.total_seconds()
         self._looked = False
         self._asking = threading.Lock()
         """Held while reading: of many threads that find the last reading too old, only one asks."""
-
-    @property
-    def repository(self) -> str:
-        return self._readings.repository
 
     @property
     def ref(self) -> IssueRef | None:
@@ -89,13 +85,13 @@ class RepositoryControl:
             if (found := self._readings.since(asked_at)) is not None:
                 return found
         for _ in range(2):
-            judging = self._tracker.judging(Purpose.LOOK)
-            shape = self._rest.control_issue(judging)
+            judging = Judging(self._tracker.trust, Purpose.LOOK)
+            shape = self._tracker.control_issue(judging)
             if shape is None:
                 return self._readings.take(None, (), asked_at)
             ref = self._ref(shape.number)
             try:
-                comments, _, whole = self._rest.comments(ref, judging)
+                comments, _, whole = self._tracker.comments(ref, judging)
             except NoSuchIssue:
                 continue
             if not whole or len(comments) < shape.comments:
@@ -105,18 +101,15 @@ class RepositoryControl:
 
     def _listed_ref(self) -> IssueRef | None:
         """The control issue as GitHub lists it now: the lowest number by a trusted author."""
-        shape = self._rest.control_issue(self._tracker.judging(Purpose.FINISH))
+        shape = self._tracker.control_issue(Judging(self._tracker.trust, Purpose.FINISH))
         return None if shape is None else self._ref(shape.number)
-
-    def _ref(self, number: int) -> IssueRef:
-        return IssueRef(self.repository, str(number))
 
     def worry(self) -> str | None:
         """A warning if the control issue is almost full.
 
         Any account may fill an open conversation, and a full issue takes no pause and no granter.
         """
-        shape = self._rest.control_issue(self._tracker.judging(Purpose.LOOK))
+        shape = self._tracker.control_issue(Judging(self._tracker.trust, Purpose.LOOK))
         if shape is None or shape.comments < _MANY:
             return None
         return (
@@ -132,7 +125,7 @@ class RepositoryControl:
         if self._readings.keyring is not None:
             body = sign(body, ref, self._readings.keyring)
         try:
-            posted = self._rest.comment(ref, body, Purpose.FINISH)
+            posted = self._tracker.post_comment(ref, body, Purpose.FINISH)
         except Unavailable:
             self._clock.sleep(self._settle_s)
             posted = self._find_posted(body)
@@ -161,9 +154,9 @@ class RepositoryControl:
         """Make the control issue. If two are made at the same time, the lower number counts, and we
         close ours if its number is higher.
         """
-        self._rest.make_label(CONTROL_LABEL)
+        self._tracker.make_label(CONTROL_LABEL)
         draft = Draft(CONTROL_TITLE, CONTROL_BODY, frozenset({CONTROL_LABEL}))
-        made = self._rest.make(draft)
+        made = self._tracker.make(draft)
         self._tracker.insist_made_counts(made)
         mine = self._ref(made.number)
         self._clock.sleep(self._settle_s)
@@ -173,7 +166,7 @@ class RepositoryControl:
         if found != mine:
             _log.info("%s is the control issue, so %s is not needed", found, mine)
             with suppress(DibsError):
-                self._rest.close(mine)
+                self._tracker.close(mine)
         return found
 
     def seen_with(self, comment: Comment) -> Control:
@@ -205,7 +198,7 @@ class GithubControl:
 
     def lately(self) -> Granter | None:
         """The granter by a reading of the last 30 seconds."""
-        return self._home.standing(self._recently()).granter
+        return self.granter(since=self._recently())
 
     def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
         """Appoint `granter` if the present granter is `instead_of`, or nobody is appointed.

@@ -92,21 +92,27 @@ def _reading(operation: str, variables: str, fields: str) -> str:
 READ = _reading("Read", "  $number: Int!", "    issue(number: $number) { ...Whole }")
 
 
-CONTROL = f"""query Control($owner: String!, $name: String!) {{
+def _query(operation: str, variables: str, fields: str, fragments: str = "") -> str:
+    """A query about the repository alone."""
+    return f"""query {operation}($owner: String!, $name: String!{variables}) {{
   repository(owner: $owner, name: $name) {{
-{_CONTROL}
+{fields}
   }}
-}}
-{_LOG}{_SAID}"""
+}}{fragments}"""
+
+
+CONTROL = _query("Control", "", _CONTROL, f"\n{_LOG}{_SAID}")
+
+
+def _each(count: int, template: str, joint: str = "\n") -> str:
+    """The template for each place from 0 on, with the place instead of `#`."""
+    return joint.join(template.replace("#", str(place)) for place in range(count))
 
 
 def snapshots(count: int) -> str:
     """Read `count` issues by number: `$n0`, `$n1`; each is `i0`, `i1` in the answer."""
-    variables = ", ".join(f"$n{place}: Int!" for place in range(count))
-    fields = "\n".join(
-        f"    i{place}: issue(number: $n{place}) {{ ...Whole }}" for place in range(count)
-    )
-    return _reading("Threads", f"  {variables}", fields)
+    fields = _each(count, "    i#: issue(number: $n#) { ...Whole }")
+    return _reading("Threads", "  " + _each(count, "$n#: Int!", ", "), fields)
 
 
 _CLOSING_PULLS = """
@@ -125,16 +131,8 @@ fragment Closing on Issue {
 
 def pulls(count: int) -> str:
     """Read the pull requests that close `count` issues: `$n0`, `$n1`; `i0`, `i1` in the answer."""
-    variables = ", ".join(f"$n{place}: Int!" for place in range(count))
-    fields = "\n".join(
-        f"    i{place}: issue(number: $n{place}) {{ ...Closing }}" for place in range(count)
-    )
-    return f"""query Pulls($owner: String!, $name: String!, {variables}) {{
-  repository(owner: $owner, name: $name) {{
-{fields}
-  }}
-}}
-{_CLOSING_PULLS}"""
+    fields = _each(count, "    i#: issue(number: $n#) { ...Closing }")
+    return _query("Pulls", _each(count, ", $n#: Int!", ""), fields, f"\n{_CLOSING_PULLS}")
 
 
 def finding(count: int) -> str:
@@ -142,44 +140,26 @@ def finding(count: int) -> str:
 
     List 0 has the labels `$l0`, the states `$s0`, `$f0` issues at most, from the cursor `$a0` on.
     """
-    variables = ", ".join(
-        f"$l{place}: [String!], $s{place}: [IssueState!], $f{place}: Int!, $a{place}: String"
-        for place in range(count)
-    )
-    fields = "\n".join(
-        f"    q{place}: issues(labels: $l{place}, states: $s{place}, first: $f{place},"
-        f" after: $a{place}, orderBy: {{field: CREATED_AT, direction: ASC}})"
+    variables = "$l#: [String!], $s#: [IssueState!], $f#: Int!, $a#: String"
+    fields = (
+        "    q#: issues(labels: $l#, states: $s#, first: $f#,"
+        " after: $a#, orderBy: {field: CREATED_AT, direction: ASC})"
         " { pageInfo { hasNextPage endCursor } nodes { ...Whole } }"
-        for place in range(count)
     )
-    return _reading("Find", f"  {variables}", fields)
+    return _reading("Find", "  " + _each(count, variables, ", "), _each(count, fields))
 
 
 def tally(count: int) -> str:
     """Count the issues with each of `count` labels: `$l0`, `$l1`; `t0`, `t1` in the answer."""
-    variables = ", ".join(f"$l{place}: [String!]" for place in range(count))
-    fields = "\n".join(
-        f"    t{place}: issues(labels: $l{place}, states: $states) {{ totalCount }}"
-        for place in range(count)
-    )
-    return f"""query Tally($owner: String!, $name: String!, $states: [IssueState!], {variables}) {{
-  repository(owner: $owner, name: $name) {{
-{fields}
-  }}
-}}"""
+    variables = ", $states: [IssueState!]" + _each(count, ", $l#: [String!]", "")
+    fields = _each(count, "    t#: issues(labels: $l#, states: $states) { totalCount }")
+    return _query("Tally", variables, fields)
 
 
 def label_ids(count: int) -> str:
     """Read the ids of `count` labels by name: `$l0`, `$l1`; `l0`, `l1` in the answer."""
-    variables = ", ".join(f"$l{place}: String!" for place in range(count))
-    fields = "\n".join(
-        f"    l{place}: label(name: $l{place}) {{ id name }}" for place in range(count)
-    )
-    return f"""query Labels($owner: String!, $name: String!, {variables}) {{
-  repository(owner: $owner, name: $name) {{
-{fields}
-  }}
-}}"""
+    fields = _each(count, "    l#: label(name: $l#) { id name }")
+    return _query("Labels", _each(count, ", $l#: String!", ""), fields)
 
 
 # Trips
@@ -207,18 +187,14 @@ def _mutation(effect: Effect, place: int, *, last: bool) -> tuple[list[str], str
     The last mutation asks for the whole issue.
     """
     issue = "...Whole" if last else "id"
-    ids, body = f"$e{place}: [ID!]!", f"$b{place}: String!"
+    body = f"$b{place}: String!"
     match effect:
-        case AddLabels():
+        case AddLabels() | RemoveLabels():
+            adds = isinstance(effect, AddLabels)
+            mutation = "addLabelsToLabelable" if adds else "removeLabelsFromLabelable"
             return (
-                [ids],
-                f"addLabelsToLabelable(input: {{labelableId: $issue, labelIds: $e{place}}})",
-                f"labelable {{ ... on Issue {{ {issue} }} }}",
-            )
-        case RemoveLabels():
-            return (
-                [ids],
-                f"removeLabelsFromLabelable(input: {{labelableId: $issue, labelIds: $e{place}}})",
+                [f"$e{place}: [ID!]!"],
+                f"{mutation}(input: {{labelableId: $issue, labelIds: $e{place}}})",
                 f"labelable {{ ... on Issue {{ {issue} }} }}",
             )
         case PostComment():
@@ -237,30 +213,3 @@ def _mutation(effect: Effect, place: int, *, last: bool) -> tuple[list[str], str
             return [], "closeIssue(input: {issueId: $issue})", f"issue {{ {issue} }}"
         case _:
             assert_never(effect)
-
-
-def every_document() -> dict[str, str]:
-    """A sample of each document, for the tests against GitHub's schema.
-
-    Each kind of effect is the last effect of a trip.
-    """
-    kinds: tuple[Effect, ...] = (
-        AddLabels(("a",)),
-        RemoveLabels(("a", "b")),
-        PostComment("said"),
-        EditComment(1, "said"),
-        CloseIssue(),
-    )
-    alone = {f"trip of {type(kind).__name__}": trip((kind,)) for kind in kinds}
-    ending = {f"trip to {type(kind).__name__}": trip((*kinds, kind)) for kind in kinds}
-    return {
-        "read": READ,
-        "control": CONTROL,
-        **{f"threads of {count}": snapshots(count) for count in (1, 2, MOST_AT_ONCE)},
-        **{f"pulls of {count}": pulls(count) for count in (1, 2, MOST_AT_ONCE)},
-        **{f"finding {count}": finding(count) for count in (1, 2, 8)},
-        **{f"tally of {count}": tally(count) for count in (1, 12)},
-        **{f"label ids of {count}": label_ids(count) for count in (1, 12)},
-        **alone,
-        **ending,
-    }

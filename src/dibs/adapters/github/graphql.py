@@ -5,7 +5,7 @@ incomplete reply. A missing issue is looked for over REST, which answers where t
 issue with an error in any part is not read. An issue with more than one page of comments is read
 over REST, where pages can be proved to belong together and are mostly free.
 
-`FindingThreads` reads several lists of issues with their comments in one request. Each list is
+`FindingSnapshots` reads several lists of issues with their comments in one request. Each list is
 requested by one label only and filtered here, since GitHub does not document whether several labels
 mean "all of" or "any of". A search that continues begins at the page where the last search stopped.
 Cursors are positions, so an issue that has left the list since then moves no page.
@@ -15,8 +15,6 @@ returns them, and a request costs points. So the list of the pull requests that 
 requested first, over REST, where an unchanged list is free: while that list is the same, so is the
 answer. Pull requests of different repositories are not in that list, so an answer is kept for ten
 minutes only. If GraphQL is missing, or the token may not read pull requests, none are returned.
-
-The last reading of a repository's control issue, whichever request brought it.
 
 Every GraphQL reading brings the control issue's log along. `ControlReadings` keeps the latest log
 with the local time at which it was asked for, so that a caller who needs to know the granter can
@@ -34,18 +32,17 @@ from typing import Any
 from msgspec import Struct, field
 
 from dibs.adapters.github import documents
-from dibs.adapters.github.cache import IdCache
-from dibs.adapters.github.client import Purpose, Transport
+from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.replies import GraphqlReply, NoGraphql
-from dibs.adapters.github.rest import OverRest, Position, carries, in_order
+from dibs.adapters.github.rest import OverRest, Position, asked_for, in_order
 from dibs.adapters.github.shapes import (
     ClosingPull,
-    ControlIssues,
-    ControlLogs,
-    IssuePage,
+    Connection,
+    ControlIssueNode,
+    ControlLog,
     IssueWithPulls,
     Label,
-    Labels,
+    Page,
     RestPull,
     Translator,
     WholeIssue,
@@ -57,14 +54,14 @@ from dibs.adapters.github.shapes import (
     present,
     whole_second,
 )
-from dibs.adapters.github.trust import Judging, RepositoryDoor, WriterTrust
+from dibs.adapters.github.trust import Judging, WriterTrust
 from dibs.core.bounded import Bounded
 from dibs.core.errors import IssueMoved, NotPermitted, Outage, Unavailable
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.granter import Control, fold_control
 from dibs.core.ids import IssueRef, LocalTime, ServerTime, later
 from dibs.core.issue import Comment, Snapshot
-from dibs.core.signing import Keyring, believed
+from dibs.core.signing import believed
 from dibs.ports.tracker import FoundSnapshots, IssueQuery
 
 
@@ -77,30 +74,19 @@ class ControlReading(Struct, frozen=True):
 class ControlReadings:
     """The latest reading of a repository's control issue. Safe for many threads."""
 
-    def __init__(
-        self, translator: Translator, believing: WriterTrust, keyring: Keyring | None = None
-    ) -> None:
-        self._translator = translator
-        self._believing = believing
-        self.keyring = keyring
+    def __init__(self, trust: WriterTrust) -> None:
+        self._trust, self._translator = trust, trust.door.translator
+        self.keyring = trust.keyring
         """Signs and verifies the log; None: the log is not signed."""
+        self.repository = trust.door.name
         self._lock = threading.Lock()
-        self._number: int | None = None
-        self._latest: ControlReading | None = None
-
-    @property
-    def repository(self) -> str:
-        return self._translator.repository
-
-    @property
-    def number(self) -> int | None:
+        self.number: int | None = None
         """The control issue's number by the latest reading."""
-        return self._number
+        self._latest: ControlReading | None = None
 
     def since(self, moment: LocalTime) -> ControlReading | None:
         """The latest complete reading if asked for at `moment` or later."""
-        with self._lock:
-            latest = self._latest
+        latest = self._latest
         return latest if latest is not None and latest.asked_at >= moment else None
 
     def take(
@@ -112,7 +98,7 @@ class ControlReadings:
         reading = ControlReading(asked_at, fold_control(comments), comments)
         with self._lock:
             if self._latest is None or asked_at >= self._latest.asked_at:
-                self._number, self._latest = number, reading
+                self.number, self._latest = number, reading
         return reading
 
     def add(self, comment: Comment) -> None:
@@ -133,12 +119,12 @@ class ControlReadings:
         broken = reply.at(field, "controls") or reply.at(field, "logs")
         if not isinstance(data, Mapping) or "controls" not in data or broken is not None:
             return
-        listed = convert(data["controls"], ControlIssues)
-        logs = {log.number: log for log in convert(data["logs"], ControlLogs).nodes if log}
+        listed = convert(data["controls"], Page[ControlIssueNode])
+        logs = {log.number: log for log in present(convert(data["logs"], Page[ControlLog]))}
         if listed.page_info.more:
             return
-        judging = self._believing.judging(purpose)
-        authors = [(issue, login_of(issue.author)) for issue in listed.nodes if issue]
+        judging = Judging(self._trust, purpose)
+        authors = [(issue, login_of(issue.author)) for issue in present(listed)]
         with suppress(Outage):
             number = judging.lowest(
                 (issue.number, login, self._translator.believed(login, issue.author_association))
@@ -150,10 +136,9 @@ class ControlReadings:
             log = logs.get(number)
             if log is None or log.comments.page_info.earlier:
                 return
-            nodes = [node for node in log.comments.nodes if node is not None]
-            if len(nodes) < log.comments.total_count:
+            found = [self._translator.comment(node) for node in present(log.comments)]
+            if len(found) < log.comments.total_count:
                 return
-            found = [self._translator.comment(node) for node in nodes]
             comments, whole = judging.comments(found, self._translator.ref(number))
             if whole:
                 self.take(number, comments, reply.asked_at)
@@ -170,27 +155,13 @@ _UNKNOWN_WORDS = ("undefinedfield", "argumentnotaccepted", "undefinedtype", "sel
 class OverGraphql:
     """The issues of a repository over GraphQL. Safe for many threads."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        translator: Translator,
-        ids: IdCache,
-        rest: OverRest,
-        trust: WriterTrust,
-        *,
-        own: ControlReadings,
-        home: ControlReadings,
-        labels: Sequence[str] = (),
-    ) -> None:
-        self._transport = transport
-        self._translator = translator
-        self._ids = ids
-        self._rest = rest
-        self._trust = trust
+    def __init__(self, rest: OverRest, *, own: ControlReadings, home: ControlReadings) -> None:
+        self.rest, self.door = rest, rest.door
+        self._translator, self._ids = rest.door.translator, rest.door.ids
         self._own, self._home = own, home
-        self._labels = labels
         self._asked_for_labels = False
-        self._at_once = documents.MOST_AT_ONCE
+        self.at_once = documents.MOST_AT_ONCE
+        """How many issues a large reading may have now."""
         self._lock = threading.Lock()
         self.understood = True
         """False once the server did not know a field: it is older than our documents."""
@@ -198,13 +169,13 @@ class OverGraphql:
     # Reading one
 
     def read(self, issue: IssueRef, judging: Judging) -> Snapshot:
-        number = self._rest.number(issue)
+        number = self.rest.number(issue)
         if not self._ids.is_long(number):
             shape, now = self._read_issue(issue, number, judging.purpose)
             if not shape.comments.page_info.more:
                 return self.snapshot(shape, now, judging)
         # A long issue: the comments over REST first, the issue with its newest count last.
-        comments, now, all_pages = self._rest.comments(issue, judging)
+        comments, now, all_pages = self.rest.comments(issue, judging)
         shape, _ = self._read_issue(issue, number, judging.purpose)
         return Snapshot(self._translator.issue(shape), comments, now, all_pages=all_pages)
 
@@ -216,21 +187,19 @@ class OverGraphql:
         answer = reply.data["repository"].get("issue")
         if answer is None:
             _insist_not_found(issue, reply, "issue")
-            self._rest.issue(issue, purpose)  # raises NoSuchIssue or IssueMoved, by REST's answer
+            self.rest.issue(issue, purpose)  # raises NoSuchIssue or IssueMoved, by REST's answer
             raise Unavailable(f"{issue} is there, but GitHub's GraphQL does not see it yet")
         insist_whole(reply, "repository", "issue")
-        return self.saw(answer, issue), reply.now
+        return self.saw(convert(answer, WholeIssue), issue), reply.now
 
-    def saw(self, answer: Any, issue: IssueRef | None = None) -> WholeIssue:
-        """Decode an issue and put the ids into the cache.
+    def saw(self, shape: WholeIssue, issue: IssueRef | None = None) -> WholeIssue:
+        """Put the ids of an issue into the cache.
 
         Raises IssueMoved for an issue of a different number than `issue`, or of another repository.
         """
-        shape = convert(answer, WholeIssue)
         asked = issue or self._translator.ref(shape.number)
-        door, name = self._rest.door, self._translator.repository
-        where = shape.repository.name_with_owner if shape.repository else name
-        if str(shape.number) != asked.key or not door.is_called(where):
+        where = shape.repository.name_with_owner if shape.repository else self.door.name
+        if str(shape.number) != asked.key or not self.door.is_called(where):
             raise IssueMoved(asked, f"{where}#{shape.number}")
         self._ids.saw_issue(shape)
         return shape
@@ -240,7 +209,7 @@ class OverGraphql:
 
         Not `all_pages` either if a mark has no verdict.
         """
-        nodes = (self._translator.comment(node) for node in shape.comments.nodes if node)
+        nodes = map(self._translator.comment, present(shape.comments))
         found = in_order({comment.id: comment for comment in nodes})
         comments, judged = judging.comments(found, self._translator.ref(shape.number))
         whole = judged and not shape.comments.page_info.more
@@ -253,11 +222,11 @@ class OverGraphql:
         found: dict[IssueRef, Snapshot] = {}
         left = list(dict.fromkeys(issues))
         while left:
-            most = self._at_once
+            most = self.at_once
             part, left = left[:most], left[most:]
-            numbers = {f"n{place}": self._rest.number(issue) for place, issue in enumerate(part)}
+            numbers = {f"n{place}": self.rest.number(issue) for place, issue in enumerate(part)}
             reply = self.query_many(documents.snapshots(len(part)), numbers)
-            judging = self.judging_many()
+            judging = Judging(self.rest.trust, Purpose.DISCOVER)
             for place, issue in enumerate(part):
                 answer = reply.data["repository"].get(f"i{place}")
                 if answer is None:
@@ -265,12 +234,9 @@ class OverGraphql:
                     continue
                 insist_whole(reply, "repository", f"i{place}")
                 with suppress(IssueMoved):
-                    found[issue] = self.snapshot(self.saw(answer, issue), reply.now, judging)
+                    shape = self.saw(convert(answer, WholeIssue), issue)
+                    found[issue] = self.snapshot(shape, reply.now, judging)
         return found
-
-    def judging_many(self) -> Judging:
-        """The verdicts for all issues of a large reading."""
-        return self._trust.judging(Purpose.DISCOVER)
 
     def query_many(self, document: str, variables: Mapping[str, object]) -> GraphqlReply:
         """Send a large reading. If it fails, `at_once` is halved: it may have taken too long.
@@ -281,16 +247,11 @@ class OverGraphql:
             reply = self.query(document, variables, Purpose.DISCOVER)
         except Unavailable:
             with self._lock:
-                self._at_once = max(_FEWEST_AT_ONCE, self._at_once // 2)
+                self.at_once = max(_FEWEST_AT_ONCE, self.at_once // 2)
             raise
         with self._lock:
-            self._at_once = min(documents.MOST_AT_ONCE, self._at_once + _FEWEST_AT_ONCE)
+            self.at_once = min(documents.MOST_AT_ONCE, self.at_once + _FEWEST_AT_ONCE)
         return reply
-
-    @property
-    def at_once(self) -> int:
-        """How many issues a large reading may have now."""
-        return self._at_once
 
     # The control issue by itself
 
@@ -324,8 +285,8 @@ class OverGraphql:
             part = names[start : start + _LABELS_AT_ONCE]
             variables = {f"l{place}": name for place, name in enumerate(part)}
             reply = self.ask(documents.label_ids(len(part)), variables, Purpose.FINISH)
-            found = [label for label in reply.data["repository"].values() if label is not None]
-            self._ids.saw_labels(present(convert({"nodes": found}, Labels).nodes))
+            found = list(reply.data["repository"].values())
+            self._ids.saw_labels(present(convert({"nodes": found}, Connection[Label])))
 
     # Asking
 
@@ -338,21 +299,19 @@ class OverGraphql:
         """
         home_owner, _, home_name = self._home.repository.partition("/")
         with self._lock:
-            with_labels = not self._asked_for_labels and bool(
-                self._ids.unknown_labels(self._labels)
-            )
+            unknown = not self._asked_for_labels and self._ids.unknown_labels(self.rest.looks)
             self._asked_for_labels = True
         extras = {
-            "labels": with_labels,
+            "labels": bool(unknown),
             "away": self._home is not self._own,
             "homeOwner": home_owner,
             "homeName": home_name,
         }
         reply = self.ask(document, {**extras, **variables}, purpose)
-        self._trust.note_reader(reply.data["repository"])
+        self.rest.trust.note_reader(reply.data["repository"])
         labels = reply.data["repository"].get("labels")
         if labels is not None:
-            self._ids.saw_labels(present(convert(labels, Labels).nodes))
+            self._ids.saw_labels(present(convert(labels, Connection[Label])))
         self._own.take_along("repository", reply, purpose)
         if self._home is not self._own:
             self._home.take_along("home", reply, purpose)
@@ -362,7 +321,7 @@ class OverGraphql:
         """Send a query about this repository; raises if the answer has no repository."""
         repository = self._translator.repository
         owner, _, name = repository.partition("/")
-        reply = self._transport.graphql(
+        reply = self.door.transport.graphql(
             document, {"owner": owner, "name": name, **variables}, purpose=purpose
         )
         self.insist_understood(reply)
@@ -420,7 +379,7 @@ _CursorKey = tuple[str, bool, int]
 
 
 class _Search(Struct):
-    """A query of `find_threads`, with the state between requests."""
+    """A query of `find_snapshots`, with the state between requests."""
 
     query: IssueQuery
     after: Position | None
@@ -497,7 +456,7 @@ class FindingSnapshots:
             variables[f"f{place}"] = min(search.wanted, self._graphql.at_once)
             variables[f"a{place}"] = search.cursor
         reply = self._graphql.query_many(documents.finding(len(searches)), variables)
-        judging = self._graphql.judging_many()
+        judging = Judging(self._graphql.rest.trust, Purpose.DISCOVER)
         for place, search in enumerate(searches):
             answer = reply.data["repository"].get(f"q{place}")
             if answer is None:
@@ -510,9 +469,9 @@ class FindingSnapshots:
 
     def _take_page(self, search: _Search, answer: Any, now: ServerTime, judging: Judging) -> None:
         """Add the matching issues of a page to the search."""
-        page = convert(answer, IssuePage)
-        for shape, raw in zip(page.nodes, answer["nodes"], strict=True):
-            if shape is None or not _matches(shape, search):
+        page = convert(answer, Page[WholeIssue])
+        for shape in present(page):
+            if not asked_for(shape, search.query, search.after):
                 continue
             if search.skip:
                 search.skip -= 1
@@ -520,26 +479,15 @@ class FindingSnapshots:
                 search.more = search.over = True
                 return
             else:
-                snapshot = self._graphql.snapshot(self._graphql.saw(raw), now, judging)
+                snapshot = self._graphql.snapshot(self._graphql.saw(shape), now, judging)
                 search.snapshots.append(snapshot)
                 with self._lock:
-                    key = search.key(shape.number)
-                    self._cursors[key] = search.cursor
+                    self._cursors[search.key(shape.number)] = search.cursor
         search.cursor = page.page_info.end
         # `more` if there are further pages, although no issue there may match: to find out would
         # cost a request, and a caller that continues the search finds out anyway.
         search.more = page.page_info.more and len(search.snapshots) == search.query.limit
         search.over = search.more or not page.page_info.more
-
-
-def _matches(shape: WholeIssue, search: _Search) -> bool:
-    """Whether the search asks for the issue; GitHub filtered the list by one label only."""
-    position = (whole_second(shape.created_at), shape.number)
-    if search.after is not None and position <= search.after:
-        return False
-    labels: list[Label] = present(shape.labels.nodes if shape.labels else None)
-    right_state = search.query.closed_too or shape.state == "OPEN"
-    return right_state and carries({label.name for label in labels}, search.query)
 
 
 _log = logging.getLogger("dibs.github")
@@ -553,10 +501,8 @@ PullsByIssue = Mapping[IssueRef, tuple[LinkedPull, ...]]
 class Pulls:
     """The pull requests which close a repository's issues. Safe for many threads."""
 
-    def __init__(self, door: RepositoryDoor, graphql: OverGraphql, translator: Translator) -> None:
-        self._door = door
-        self._graphql = graphql
-        self._translator = translator
+    def __init__(self, graphql: OverGraphql) -> None:
+        self._graphql, self._door = graphql, graphql.door
         self._lock = threading.Lock()
         self._etag = ""
         """The ETag of the list of the latest pull requests for which `_cached` is valid."""
@@ -615,9 +561,8 @@ class Pulls:
                 continue
             pulls = convert(answer, IssueWithPulls).closed_by_pull_requests_references
             if pulls is not None:
-                found[issue] = tuple(
-                    _linked_pull(node, self._translator) for node in pulls.nodes or () if node
-                )
+                translator = self._door.translator
+                found[issue] = tuple(_linked_pull(node, translator) for node in present(pulls))
         with self._lock:
             if etag and self._etag == etag:
                 self._cached |= found
@@ -634,14 +579,13 @@ class Pulls:
 def _linked_pull(node: ClosingPull, translator: Translator) -> LinkedPull:
     ended_at = node.merged_at or node.closed_at
     fate = _FATES.get(node.state, PullFate.OPEN)
-    labels = node.labels.nodes if node.labels else None
     return LinkedPull(
-        ref=IssueRef(node.repository.name_with_owner, str(node.number)),
+        ref=node.ref,
         author=person_of(node.author),
         fate=fate,
         opened_at=whole_second(node.created_at),
         ended_at=whole_second(ended_at) if ended_at and fate is not PullFate.OPEN else None,
         head=node.head_ref_name,
         foreign=node.is_cross_repository,
-        labels=translator.labels(label.name for label in labels or () if label is not None),
+        labels=translator.labels(label.name for label in present(node.labels)),
     )

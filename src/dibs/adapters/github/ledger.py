@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -48,62 +48,6 @@ _MOST_UNWRITTEN = 1000
 T = TypeVar("T")
 
 
-class Ledger(Protocol):
-    """Safe for many threads. Never raises."""
-
-    @property
-    def shared(self) -> bool:
-        """Whether the processes of the machine share the ledger."""
-        ...
-
-    def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None:
-        """Count a request and let it through, or say how long to wait."""
-        ...
-
-    def note(self, outcome: Outcome) -> None:
-        """Record the outcome of a request that was let through."""
-        ...
-
-    def read(self, look: Callable[[Spending, LocalTime], T]) -> T:
-        """The result of `look`, called with the present state and time."""
-        ...
-
-    def spent(self, resource: Resource) -> bool:
-        """Whether the budget is used up, as far as our process knows. Reads no file."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class MemoryLedger:
-    """A ledger for a single process."""
-
-    shared = False
-
-    def __init__(self, clock: Clock, limits: Limits | None = None) -> None:
-        self._clock, self._limits = clock, limits or Limits()
-        self._lock = threading.Lock()
-        self._spending = Spending()
-
-    def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None:
-        with self._lock:  # read the clock inside, so that time does not run backwards
-            return self._spending.admit(kind, purpose, self._limits, self._clock.now())
-
-    def note(self, outcome: Outcome) -> None:
-        with self._lock:
-            self._spending.note(outcome)
-
-    def read(self, look: Callable[[Spending, LocalTime], T]) -> T:
-        with self._lock:
-            return look(self._spending, self._clock.now())
-
-    def spent(self, resource: Resource) -> bool:
-        return self.read(lambda spending, now: spending.spent(resource, now))
-
-    def close(self) -> None:
-        """Do nothing: no file has to be written."""
-
-
 class _LedgerFile(Struct):
     """The content of the file. If a field is missing or has a wrong type, the file is ignored."""
 
@@ -113,44 +57,41 @@ class _LedgerFile(Struct):
 
 
 class FileLedger:
-    """A ledger for all processes of a machine that use the same token."""
+    """A ledger for all processes of a machine that use the same token.
 
-    def __init__(
-        self,
-        path: Path,
-        clock: Clock,
-        limits: Limits | None = None,
-        *,
-        locked_within_s: float = _LOCKED_WITHIN_S,
-    ) -> None:
-        self._path, self._clock, self._limits = path, clock, limits or Limits()
-        self._tries = max(1, round(locked_within_s / _TRY_EVERY_S))
+    Safe for many threads. Never raises.
+    """
+
+    def __init__(self, path: Path, clock: Clock, limits: Limits | None = None) -> None:
+        self._path, self._clock, self.limits = path, clock, limits or Limits()
+        self._tries = round(_LOCKED_WITHIN_S / _TRY_EVERY_S)
         self._lock = threading.Lock()
         self._spending = Spending()
         """The file's content when we last read it, plus our changes since."""
         self._unwritten: deque[Outcome | LetThrough] = deque(maxlen=_MOST_UNWRITTEN)
         """Our changes that the file lacks; if it cannot be written, only the latest are kept."""
-        self._shared = True
+        self.shared = True
+        """Whether the processes of the machine share the ledger."""
         with contextlib.suppress(OSError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    @property
-    def shared(self) -> bool:
-        return self._shared
-
     def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None:
+        """Count a request and let it through, or say how long to wait."""
+
         def admit(spending: Spending, now: LocalTime) -> Refusal | None:
-            refusal = spending.admit(kind, purpose, self._limits, now)
+            refusal = spending.admit(kind, purpose, self.limits, now)
             if refusal is None:
                 self._unwritten.append(LetThrough(kind, now))
             return refusal
 
-        return self._exchange(admit)
+        return self.read(admit)
 
     def note(self, outcome: Outcome) -> None:
-        """Record an outcome. Trouble, and any outcome while the breaker is not at rest, is written
-        to the file at once, for the sake of all processes; a plain success with the next request,
-        or when too many are unwritten.
+        """Record the outcome of a request that was let through.
+
+        Trouble, and any outcome while the breaker is not at rest, is written to the file at once,
+        for the sake of all processes; a plain success with the next request, or when too many are
+        unwritten.
         """
         with self._lock:
             urgent = not isinstance(outcome, Passed) or self._spending.breaker != Breaker()
@@ -158,23 +99,22 @@ class FileLedger:
             self._unwritten.append(outcome)
             urgent |= len(self._unwritten) >= _MOST_UNWRITTEN
         if urgent:
-            self._exchange(lambda _, __: None)
-
-    def read(self, look: Callable[[Spending, LocalTime], T]) -> T:
-        return self._exchange(look)
+            self.read(lambda _, __: None)
 
     def spent(self, resource: Resource) -> bool:
+        """Whether the budget is used up, as far as our process knows. Reads no file."""
         with self._lock:
-            return self._spending.spent(resource, self._clock.now())
+            return self._spending.back_in(resource, self._clock.now()) is not None
 
     def close(self) -> None:
         if self._unwritten:
-            self._exchange(lambda _, __: None)
+            self.read(lambda _, __: None)
 
-    def _exchange(self, change: Callable[[Spending, LocalTime], T]) -> T:
-        """Read the file, add our unwritten changes, call `change`, and write the file.
+    def read(self, look: Callable[[Spending, LocalTime], T]) -> T:
+        """The result of `look`, called with the present state and time, which it may change.
 
-        Without the file, `change` works on the state in memory, and our changes stay unwritten.
+        Reads the file, adds our unwritten changes, calls `look`, and writes the file. Without the
+        file, `look` gets the state in memory, and our changes stay unwritten.
         """
         with self._lock, self._locked_file() as file:
             now = self._clock.now()
@@ -185,10 +125,10 @@ class FileLedger:
                 self._spending = _decoded(before, now)
                 for unwritten in self._unwritten:
                     if isinstance(unwritten, LetThrough):
-                        self._spending.count(unwritten, self._limits, now)
+                        self._spending.count(unwritten, self.limits, now)
                     else:
                         self._spending.note(unwritten)
-            result = change(self._spending, now)
+            result = look(self._spending, now)
             if file is not None:
                 with contextlib.suppress(OSError):
                     after = msgspec.json.encode(_LedgerFile(_VERSION, BOOT, self._spending))
@@ -205,11 +145,11 @@ class FileLedger:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             file = os.open(self._path, flags, 0o600)
         except OSError:
-            self._shared = False
+            self.shared = False
             yield None
             return
         try:
-            self._shared = True
+            self.shared = True
             for _ in range(self._tries):
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

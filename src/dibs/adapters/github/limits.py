@@ -165,6 +165,10 @@ class Kind(StrEnum):
         return self in (Kind.GRAPHQL_READ, Kind.GRAPHQL_EDIT, Kind.GRAPHQL_CREATE)
 
     @property
+    def resource(self) -> Resource:
+        return Resource.GRAPHQL if self.graphql else Resource.REST
+
+    @property
     def points(self) -> int:
         return 5 if self.writes else 1
 
@@ -190,6 +194,11 @@ class Rule(Struct, frozen=True):
     def leaves_at(self, slot: int) -> float:
         """When the slot no longer counts."""
         return (slot + 1) * self.slot_s + self.span_s
+
+    def recent(self, slots: Mapping[int, int], now: LocalTime) -> dict[int, int]:
+        """The slots that still count. A slot in the future comes from another clock: ignored."""
+        oldest, newest = self.oldest(now), self.slot(now)
+        return {slot: n for slot, n in slots.items() if oldest <= slot <= newest and n > 0}
 
 
 class Limits(Struct, frozen=True):
@@ -266,12 +275,7 @@ class Pace(Struct):
         return sum(self._slots(rule, now).values())
 
     def _slots(self, rule: Rule, now: LocalTime) -> dict[int, int]:
-        """The slots that still count. A slot in the future comes from another clock: ignored."""
-        oldest, newest = rule.oldest(now), rule.slot(now)
-        slots = self.slots.get(rule.name, {})
-        return {
-            slot: count for slot, count in slots.items() if oldest <= slot <= newest and count > 0
-        }
+        return rule.recent(self.slots.get(rule.name, {}), now)
 
 
 _SHORTEST_S = 1.0
@@ -428,9 +432,8 @@ class Spending(Struct):
 
     def admit(self, kind: Kind, purpose: Purpose, limits: Limits, now: LocalTime) -> Refusal | None:
         """Count the request and let it through, or say how long to wait and why."""
-        resource = Resource.GRAPHQL if kind.graphql else Resource.REST
-        budget = self.budgets.get(resource) if kind is not Kind.AS_APP else None
-        api = "GraphQL" if resource is Resource.GRAPHQL else "REST"
+        budget = self.budgets.get(kind.resource) if kind is not Kind.AS_APP else None
+        api = "GraphQL" if kind.graphql else "REST"
         low = f"too little is left of the {api} budget to {purpose.name.lower()}"
         waits = (
             Refusal(self.breaker.wait_s(purpose, now), self.breaker.why),
@@ -455,7 +458,8 @@ class Spending(Struct):
             case Passed(asked_at, kind, budgets, free):
                 self.breaker = self.breaker.succeeded(asked_at)
                 for resource, reported in budgets:
-                    self.tell(resource, reported)
+                    before = self.budgets.get(resource)
+                    self.budgets[resource] = before.after(reported) if before else reported
                 if free:
                     # Move one request from `kind` to REST_UNCHANGED. We counted it before we sent
                     # it, perhaps in the minute before.
@@ -471,15 +475,6 @@ class Spending(Struct):
             case never:
                 assert_never(never)
 
-    def tell(self, resource: Resource, reported: Budget) -> None:
-        """Take a budget that a reply reported."""
-        before = self.budgets.get(resource)
-        self.budgets[resource] = reported if before is None else before.after(reported)
-
-    def spent(self, resource: Resource, now: LocalTime) -> bool:
-        budget = self.budgets.get(resource)
-        return budget is not None and budget.spent(now)
-
     def back_in(self, resource: Resource, now: LocalTime) -> float | None:
         """Seconds until the next window if the resource is spent; else None."""
         budget = self.budgets.get(resource)
@@ -488,7 +483,7 @@ class Spending(Struct):
     def sane(self, now: LocalTime) -> "Spending":
         """Drop values that no process of this machine can have written."""
         self.breaker = self.breaker.sane(now)
-        self.counts = {kind: self._recent(kind, now) for kind in self.counts}
+        self.counts = {kind: _COUNTING.recent(self.counts[kind], now) for kind in self.counts}
         self.budgets = {
             resource: budget
             for resource, budget in self.budgets.items()
@@ -498,7 +493,8 @@ class Spending(Struct):
 
     def counted(self, now: LocalTime) -> dict[Kind, int]:
         """Requests in the last hour, by kind."""
-        return {kind: sum(self._recent(kind, now).values()) for kind in Kind}
+        counts = {kind: _COUNTING.recent(self.counts.get(kind, {}), now) for kind in Kind}
+        return {kind: sum(slots.values()) for kind, slots in counts.items()}
 
     def _count(self, kind: Kind, at: LocalTime) -> None:
         """Count a request at `at`, which may be a moment ago: later counts are kept."""
@@ -506,8 +502,3 @@ class Spending(Struct):
         slots = {old: n for old, n in self.counts.get(kind, {}).items() if old >= oldest}
         slots[slot] = slots.get(slot, 0) + 1
         self.counts[kind] = slots
-
-    def _recent(self, kind: Kind, now: LocalTime) -> dict[int, int]:
-        oldest, newest = _COUNTING.oldest(now), _COUNTING.slot(now)
-        slots = self.counts.get(kind, {})
-        return {slot: count for slot, count in slots.items() if oldest <= slot <= newest}

@@ -5,7 +5,7 @@ issues are made in the first repository, whose control issue also has the fleet'
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec.structs import replace
@@ -103,19 +103,23 @@ class SeveralRepositories:
 
     def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
         found: dict[IssueRef, Snapshot] = {}
-        for tracker in self._trackers:
-            mine = [issue for issue in issues if self._tracker_of(issue) is tracker]
-            if mine:
-                found |= tracker.read_many(mine)
+        for tracker, mine in self._by_tracker(issues):
+            found |= tracker.read_many(mine)
         return {issue: found[issue] for issue in issues if issue in found}
 
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         found: dict[IssueRef, tuple[LinkedPull, ...]] = {}
-        for tracker in self._trackers:
-            found |= tracker.pulls_of(
-                [issue for issue in issues if self._tracker_of(issue) is tracker]
-            )
+        for tracker, mine in self._by_tracker(issues):
+            found |= tracker.pulls_of(mine)
         return found
+
+    def _by_tracker(
+        self, issues: Sequence[IssueRef]
+    ) -> Iterator[tuple[GithubTracker, list[IssueRef]]]:
+        for tracker in self._trackers:
+            mine = [issue for issue in issues if self._tracker_of(issue) is tracker]
+            if mine:
+                yield tracker, mine
 
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
         """The pull requests into `repo`, or into the first repository if `repo` is not ours."""

@@ -4,15 +4,14 @@ GitHub opens one pull request from a branch into a base and refuses a second. So
 answer was lost can be repeated: after the refusal we look up the existing pull request.
 """
 
-import threading
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import Protocol
 
 import msgspec
 
-from dibs.adapters.github.client import Purpose, Transport, Transports
-from dibs.adapters.github.replies import refusal_of
+from dibs.adapters.github.client import Purpose, Transports
+from dibs.adapters.github.replies import Reply, refusal_of
 from dibs.adapters.github.shapes import RestLabel, decode, folded
 from dibs.core.errors import Unavailable
 from dibs.ports.pulls import PullRequest, PullState
@@ -47,23 +46,16 @@ class _PullShape(msgspec.Struct, frozen=True):
     labels: list[RestLabel] = []
 
 
-class HasTransports(Protocol):
-    def for_repository(self, repository: str) -> Transport: ...
-
-    def close(self) -> None: ...
-
-
 class GithubPulls:
     """The `PullRequests` of all repositories that a token may write to."""
 
-    def __init__(self, transports: HasTransports) -> None:
+    def __init__(self, transports: Transports) -> None:
         self._transports = transports
-        self._lock = threading.Lock()
         self._repositories: dict[str, _RepositoryShape] = {}
 
     @classmethod
     def from_environment(cls) -> "GithubPulls":
-        return cls(Transports.from_environment())
+        return cls(Transports(os.environ))
 
     def close(self) -> None:
         self._transports.close()
@@ -93,18 +85,12 @@ class GithubPulls:
 
     def create(self, repo: str, *, title: str, body: str, head: str, base: str) -> PullRequest:
         base = base or self._repository(repo).default_branch
-        path = f"/repos/{repo}/pulls"
-        reply = self._transports.for_repository(repo).rest(
-            "POST",
-            path,
-            purpose=Purpose.FINISH,
-            wanted={"title": title, "body": body, "head": head, "base": base},
-            ok=(201, _REFUSED_CONTENT),
-        )
+        wanted = {"title": title, "body": body, "head": head, "base": base}
+        reply = self._ask("POST", repo, "/pulls", wanted, ok=(201, _REFUSED_CONTENT))
         if reply.status != _REFUSED_CONTENT:
             return _pull_request(repo, decode(reply.body, _PullShape))
         if _ALREADY_THERE not in reply.message.lower():
-            raise refusal_of(reply, f"POST {path}")
+            raise refusal_of(reply, f"POST /repos/{repo}/pulls")
         for pull in self.find(repo, head=head):
             if pull.state is PullState.OPEN and pull.base == base:
                 return pull
@@ -112,34 +98,36 @@ class GithubPulls:
         raise Unavailable(f"{repo} has a pull request from {head!r} that is not listed yet")
 
     def add_labels(self, pull: PullRequest, labels: Sequence[str]) -> None:
-        self._transports.for_repository(pull.repo).rest(
-            "POST",
-            f"/repos/{pull.repo}/issues/{pull.number}/labels",
-            purpose=Purpose.FINISH,
-            wanted={"labels": list(labels)},
-        )
+        path = f"/issues/{pull.number}/labels"
+        self._ask("POST", pull.repo, path, {"labels": list(labels)})
 
     def edit_body(self, pull: PullRequest, *, body: str) -> None:
-        self._transports.for_repository(pull.repo).rest(
-            "PATCH",
-            f"/repos/{pull.repo}/pulls/{pull.number}",
-            purpose=Purpose.FINISH,
-            wanted={"body": body},
-        )
+        self._ask("PATCH", pull.repo, f"/pulls/{pull.number}", {"body": body})
 
     def _repository(self, repo: str) -> _RepositoryShape:
         """GitHub's description of the repository, asked for once."""
-        with self._lock:
-            found = self._repositories.get(repo)
+        found = self._repositories.get(repo)
         if found is None:
-            transport = self._transports.for_repository(repo)
-            reply = transport.rest(
-                "GET", f"/repos/{repo}", purpose=Purpose.FINISH, conditional=True
-            )
-            found = decode(reply.body, _RepositoryShape)
-            with self._lock:
-                self._repositories[repo] = found
+            found = decode(self._ask("GET", repo).body, _RepositoryShape)
+            self._repositories[repo] = found
         return found
+
+    def _ask(
+        self,
+        verb: str,
+        repo: str,
+        path: str = "",
+        wanted: object = None,
+        ok: Collection[int] = (200, 201, 204),
+    ) -> Reply:
+        return self._transports.for_repository(repo).rest(
+            verb,
+            f"/repos/{repo}{path}",
+            purpose=Purpose.FINISH,
+            wanted=wanted,
+            conditional=True,
+            ok=ok,
+        )
 
 
 def _pull_request(repo: str, shape: _PullShape) -> PullRequest:

@@ -91,36 +91,32 @@ class GithubRefs:
     # Looking
 
     def tips(self, folders: Sequence[str]) -> Mapping[str, str]:
-        return {ref: commit for folder in folders for ref, commit in self._list(folder)}
-
-    def _list(self, folder: str) -> list[tuple[str, str]]:
-        # Asked for alone, a ref that is not there and a repository that is not ours are both 404.
-        address = f"{self._base}/matching-refs/{folder.removeprefix('refs/')}"
-        found: list[_Ref] = []
-        for _ in range(_MOST_PAGES):
-            reply = self._ask("GET", address)
-            found += self._expect(reply, HTTPStatus.OK, list[_Ref])
-            following = self._transport.follow(reply)
-            if following is None:
-                break
-            address = following
-        return [(one.ref, one.object.sha) for one in found if one.ref.startswith(folder)]
+        found: dict[str, str] = {}
+        for folder in folders:
+            # Asked for alone, a missing ref and a repository that is not ours are both 404.
+            address = f"{self._base}/matching-refs/{folder.removeprefix('refs/')}"
+            for _ in range(_MOST_PAGES):
+                reply = self._ask("GET", address)
+                listed = self._expect(reply, HTTPStatus.OK, list[_Ref])
+                found |= {ref.ref: ref.object.sha for ref in listed if ref.ref.startswith(folder)}
+                following = self._transport.follow(reply)
+                if following is None:
+                    break
+                address = following
+        return found
 
     def messages(self, commits: Iterable[str]) -> Mapping[str, str]:
-        return {commit: self._message(commit) for commit in commits}
-
-    def _message(self, commit: str) -> str:
-        with self._lock:
-            known = self._messages.get(commit)
-        if known is not None:
-            return known
-        reply = self._ask("GET", f"{self._base}/commits/{commit}")
-        return self._remember(commit, self._expect(reply, HTTPStatus.OK, _Commit).message)
-
-    def _remember(self, commit: str, message: str) -> str:
-        with self._lock:
-            self._messages[commit] = message
-        return message
+        found: dict[str, str] = {}
+        for commit in commits:
+            with self._lock:
+                message = self._messages.get(commit)
+            if message is None:
+                reply = self._ask("GET", f"{self._base}/commits/{commit}")
+                message = self._expect(reply, HTTPStatus.OK, _Commit).message
+                with self._lock:
+                    self._messages[commit] = message
+            found[commit] = message
+        return found
 
     # Writing
 
@@ -129,22 +125,20 @@ class GithubRefs:
         reply = self._post_commit(message, parents)
         if reply.status in _UNKNOWN and "tree" in reply.message.lower():
             # Not every server knows the empty tree unless it has it: any tree that it has will do.
-            self._tree = self._any_tree()
+            reply = self._ask("GET", f"/repos/{self._repository}/commits?per_page=1")
+            listed = self._expect(reply, HTTPStatus.OK, list[_Listed])
+            self._tree = listed[0].commit.tree.sha if listed else EMPTY_TREE
             reply = self._post_commit(message, parents)
         if reply.status in _UNKNOWN and "parent" in reply.message.lower():
             return None
         commit = self._expect(reply, HTTPStatus.CREATED, _Commit).sha
-        self._remember(commit, message)
+        with self._lock:
+            self._messages[commit] = message
         return commit
 
     def _post_commit(self, message: str, parents: list[str]) -> Reply:
         wanted = {"message": message, "tree": self._tree, "parents": parents}
         return self._ask("POST", f"{self._base}/commits", wanted)
-
-    def _any_tree(self) -> str:
-        reply = self._ask("GET", f"/repos/{self._repository}/commits?per_page=1")
-        listed = self._expect(reply, HTTPStatus.OK, list[_Listed])
-        return listed[0].commit.tree.sha if listed else EMPTY_TREE
 
     def swap(self, moves: Sequence[Move]) -> SwapRefused | None:
         guarded = [move for move in moves if move.guarded]

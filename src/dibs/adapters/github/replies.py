@@ -38,8 +38,6 @@ class Reply(Struct, frozen=True):
     """The server answered 304: the body is our cached one, and the request cost nothing."""
     kept_at: LocalTime | None = None
     """Since when we have the cached body; None: the body is new."""
-    address: str = ""
-    """The address that answered, after redirects."""
 
     @property
     def message(self) -> str:
@@ -190,9 +188,7 @@ def locked(issue: IssueRef, message: str) -> IssueLocked | None:
     """
     if not _says_locked(message):
         return None
-    if _FULL_WORDS in message.lower():
-        return IssueLocked(issue, *_FULL)
-    return IssueLocked(issue)
+    return IssueLocked(issue, *(_FULL if _FULL_WORDS in message.lower() else ()))
 
 
 def _says_locked(message: str) -> bool:

@@ -12,8 +12,8 @@ the list moves all later issues forward. So a search that continues behind an is
 page where the issue was, and goes back until it is before the issue's position. Pull requests are
 in these lists too, and are left out.
 
-`Pages` reads a list to its end, as it was at one moment. GitHub counts pages from the front. An
-entry that is deleted moves all later entries forward, so a walk may miss an entry that was there
+`steady_pages` reads a list to its end, as it was at one moment. GitHub counts pages from the front.
+An entry that is deleted moves all later entries forward, so a walk may miss an entry that was there
 all the time, although the list's count agrees with the number of entries seen. So a walk of several
 pages counts only if all pages but the last are the same when they are requested again, which is
 free. This is a proof: a deleted entry never comes back, and a new entry goes to the end, so a page
@@ -33,21 +33,20 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct, field
 
-from dibs.adapters.github.cache import IdCache
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.replies import Reply
 from dibs.adapters.github.shapes import (
     RestComment,
     RestIssue,
     RestLabel,
-    Translator,
+    Shape,
+    WholeIssue,
     decode,
     folded,
-    label_name,
     rest_login,
     whole_second,
 )
-from dibs.adapters.github.trust import Judging, RepositoryDoor, WriterTrust, disabled, issue_number
+from dibs.adapters.github.trust import Judging, RepositoryDoor, WriterTrust, issue_number
 from dibs.core.bounded import Bounded
 from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted
 from dibs.core.granter import CONTROL_LABEL
@@ -78,53 +77,46 @@ class ListedPages(Struct, frozen=True):
     """False if the list was too long, or if a page changed during the walk."""
 
 
-class Pages:
-    """Reads lists page by page. Safe for many threads."""
+def steady_pages(
+    transport: Transport, ask: Ask, path: str, params: Mapping[str, str]
+) -> ListedPages:
+    """All pages as they were at one moment; walked at most four times for the proof."""
+    for _ in range(_ROUNDS - 1):
+        listed = _walk_and_prove(transport, ask, path, params)
+        if listed.whole:
+            return listed
+    return _walk_and_prove(transport, ask, path, params)
 
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
 
-    def listed(self, ask: Ask, path: str, params: Mapping[str, str]) -> ListedPages:
-        """All pages as they were at one moment; walked at most four times for the proof."""
-        for _ in range(_ROUNDS - 1):
-            listed = self._walk_and_prove(ask, path, params)
-            if listed.whole:
-                return listed
-        return self._walk_and_prove(ask, path, params)
+def _walk_and_prove(
+    transport: Transport, ask: Ask, path: str, params: Mapping[str, str]
+) -> ListedPages:
+    """Walk the list once. For the proof see the module's docstring."""
+    started = transport.clock.now()
+    pages, ended = _walk(transport, ask, path, params)
+    first, last = pages[0].reply, pages[-1].reply
+    bodies = tuple(page.reply.body for page in pages)
+    cached = all(page.reply.kept_at is not None and page.reply.kept_at < started for page in pages)
+    if ended and cached:
+        return ListedPages(bodies, first.now, whole=True)
+    whole = ended and all(
+        ask(page.path, page.params, False).body == page.reply.body for page in pages[:-1]
+    )
+    return ListedPages(bodies, last.now, whole=whole)
 
-    def _walk_and_prove(self, ask: Ask, path: str, params: Mapping[str, str]) -> ListedPages:
-        """Walk the list once. For the proof see the module's docstring."""
-        started = self._transport.clock.now()
-        pages, ended = self._walk(ask, path, params)
-        first, last = pages[0].reply, pages[-1].reply
-        bodies = tuple(page.reply.body for page in pages)
-        cached = all(
-            page.reply.kept_at is not None and page.reply.kept_at < started for page in pages
-        )
-        if ended and cached:
-            return ListedPages(bodies, first.now, whole=True)
-        whole = ended and all(
-            ask(page.path, page.params, False).body == page.reply.body for page in pages[:-1]
-        )
-        return ListedPages(bodies, last.now, whole=whole)
 
-    def every(self, ask: Ask, path: str, params: Mapping[str, str]) -> tuple[bytes, ...]:
-        """The bodies of all pages, for lists where a missed entry does no harm."""
-        pages, _ = self._walk(ask, path, params)
-        return tuple(page.reply.body for page in pages)
-
-    def _walk(
-        self, ask: Ask, path: str, params: Mapping[str, str] | None
-    ) -> tuple[list[_WatchedPage], bool]:
-        """The pages, and whether the walk reached the end of the list."""
-        pages: list[_WatchedPage] = []
-        while len(pages) < _MOST_PAGES:
-            pages.append(_WatchedPage(path, params, whole_page(ask, path, params)))
-            following = self._transport.follow(pages[-1].reply)
-            if following is None:
-                return pages, True
-            path, params = following, None
-        return pages, False
+def _walk(
+    transport: Transport, ask: Ask, path: str, params: Mapping[str, str] | None
+) -> tuple[list[_WatchedPage], bool]:
+    """The pages, and whether the walk reached the end of the list."""
+    pages: list[_WatchedPage] = []
+    while len(pages) < _MOST_PAGES:
+        pages.append(_WatchedPage(path, params, whole_page(ask, path, params)))
+        following = transport.follow(pages[-1].reply)
+        if following is None:
+            return pages, True
+        path, params = following, None
+    return pages, False
 
 
 def whole_page(ask: Ask, path: str, params: Mapping[str, str] | None) -> Reply:
@@ -181,54 +173,62 @@ class _ListedPage(Struct, frozen=True):
 class Listing:
     """Searches the lists of a repository's issues. Safe for many threads."""
 
-    def __init__(self, transport: Transport, translator: Translator, ids: IdCache) -> None:
-        self._transport = transport
-        self._translator = translator
-        self._ids = ids
-        self._path = f"/repos/{translator.repository}/issues"
+    def __init__(self, door: RepositoryDoor) -> None:
+        self._transport, self._translator, self._ids = door.transport, door.translator, door.ids
+        self._path = f"{door.path}/issues"
         self._lists: Bounded[_ListKey, _ListState] = Bounded(_MOST_LISTS)
+        """The states of the lists used last."""
         self._lock = threading.Lock()
 
     def find(self, query: IssueQuery, after: Position | None = None) -> Found:
         """`after`: the position of `query.after`, which is the same in every list."""
         taken: list[Issue] = []
         skipped = 0
-        for page in self._pages(query, after):
+        key = (tuple(sorted(folded(label) for label in query.labels)), query.closed_too)
+        with self._lock:
+            state = self._lists[key] = self._lists.get(key) or _ListState()
+        for page in self._pages(query, state, after):
             for shape in page.shapes:
-                if not _matches(shape, query, after):
+                if shape.pull_request is not None or not asked_for(shape, query, after):
                     continue
                 if skipped < query.skip:
                     skipped += 1
                 elif len(taken) < query.limit:
                     taken.append(self._translator.rest_issue(shape))
-                    state = self._state(query)
                     with self._lock:
                         state.page_of[shape.number] = page.number
                 else:
                     return Found(tuple(taken), page.now, more=True)
         return Found(tuple(taken), page.now)
 
-    def _pages(self, query: IssueQuery, after: Position | None) -> Iterator[_ListedPage]:
+    def _pages(
+        self, query: IssueQuery, state: _ListState, after: Position | None
+    ) -> Iterator[_ListedPage]:
         """The pages from the position `after` to the end of the list.
 
         Begins at the page that `query.after` was on when it was returned, or else at the first, and
         goes back while the page begins behind `after`.
         """
-        number, address = 0, None
+        number = 0
         if query.after is not None:
-            state = self._state(query)
             with self._lock:
                 number = state.page_of.get(int(query.after.key), 0)
-            number, address = self._address(query, number)
-        page = self._page(query, number, address)
+        page = self._page(query, state, number)
         while page.number > 0 and (after is None or page.begins_behind(after)):
-            page = self._page(query, *self._address(query, page.number - 1))
+            page = self._page(query, state, page.number - 1)
         yield page
         while page.following is not None and page.number < _MOST_LISTED_PAGES:
-            page = self._page(query, page.number + 1, page.following)
+            page = self._page(query, state, page.number + 1, page.following)
             yield page
 
-    def _page(self, query: IssueQuery, number: int, address: str | None) -> _ListedPage:
+    def _page(
+        self, query: IssueQuery, state: _ListState, number: int, address: str | None = None
+    ) -> _ListedPage:
+        """Read the page; without an address, the last page up to `number` whose address we have."""
+        if address is None:
+            with self._lock:
+                number = min(number, len(state.addresses))
+                address = state.addresses[number - 1] if number else None
         reply = whole_page(
             lambda path, params, fresh: self._transport.rest(
                 "GET",
@@ -247,47 +247,27 @@ class Listing:
                 self._ids.saw_issue(shape)
         following = self._transport.follow(reply)
         if following is not None:
-            state = self._state(query)
             with self._lock:
                 state.note_address(number + 1, following)
         return _ListedPage(number, shapes, reply.now, following)
 
-    def _state(self, query: IssueQuery) -> _ListState:
-        """The state of the query's list; of all lists, the 64 used last are kept."""
-        key = (tuple(sorted(folded(label) for label in query.labels)), query.closed_too)
-        with self._lock:
-            state = self._lists.get(key) or _ListState()
-            self._lists[key] = state
-            return state
 
-    def _address(self, query: IssueQuery, page: int) -> tuple[int, str | None]:
-        """The number and address of the page, or of the last earlier page with an address."""
-        state = self._state(query)
-        with self._lock:
-            number = min(page, len(state.addresses))
-            return number, state.addresses[number - 1] if number else None
-
-
-def position_of(shape: RestIssue) -> Position:
+def position_of(shape: RestIssue | WholeIssue) -> Position:
     return whole_second(shape.created_at), shape.number
 
 
-def carries(labels: set[str], query: IssueQuery) -> bool:
-    """Whether an issue with these labels is asked for; the control issue never is."""
-    carried = {folded(label) for label in labels}
+def asked_for(shape: RestIssue | WholeIssue, query: IssueQuery, after: Position | None) -> bool:
+    """Whether the query asks for the issue, which never is the control issue.
+
+    GitHub filtered the list by a part of the query only.
+    """
+    carried = {folded(label) for label in shape.label_names}
     return (
-        carried.issuperset(folded(label) for label in query.labels)
+        (after is None or position_of(shape) > after)
+        and (query.closed_too or shape.state.lower() == "open")
+        and carried.issuperset(folded(label) for label in query.labels)
         and carried.isdisjoint(folded(label) for label in query.without)
         and CONTROL_LABEL not in carried
-    )
-
-
-def _matches(shape: RestIssue, query: IssueQuery, after: Position | None) -> bool:
-    """Whether the query asks for the issue; GitHub filtered the list by most of the query."""
-    if shape.pull_request is not None or (after is not None and position_of(shape) <= after):
-        return False
-    return carries({label_name(label) for label in shape.labels}, query) and (
-        query.closed_too or shape.state == "open"
     )
 
 
@@ -299,7 +279,7 @@ def _parameters(query: IssueQuery) -> dict[str, str]:
         "direction": "asc",
         "per_page": str(PAGE),
     }
-    # GitHub would split a label at a comma; `carries` checks every label here in any case.
+    # GitHub would split a label at a comma; `asked_for` checks every label here in any case.
     labels = sorted(label for label in query.labels if "," not in label)
     return {**parameters, "labels": ",".join(labels)} if labels else parameters
 
@@ -320,23 +300,12 @@ _REFUSED_CONTENT = 422
 class OverRest:
     """A repository's issues, comments and labels over REST. Safe for many threads."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        translator: Translator,
-        ids: IdCache,
-        looks: Mapping[str, LabelLook],
-        door: RepositoryDoor,
-        trust: WriterTrust,
-    ) -> None:
-        self._transport = transport
-        self._translator = translator
-        self._ids = ids
-        self._looks = {folded(name): look for name, look in looks.items()}
-        self._listing = Listing(transport, translator, ids)
-        self._pages = Pages(transport)
-        self._trust = trust
-        self.door = door
+    def __init__(self, trust: WriterTrust, looks: Mapping[str, LabelLook]) -> None:
+        self.trust, self.door = trust, trust.door
+        self.looks = {folded(name): look for name, look in looks.items()}
+        self._transport, self._translator = trust.door.transport, trust.door.translator
+        self._ids = trust.door.ids
+        self._listing = Listing(trust.door)
 
     # Reading
 
@@ -355,7 +324,8 @@ class OverRest:
         assert cached is not None, "what was just read is known"
         return cached.created_at, number
 
-    def read(self, issue: IssueRef, judging: Judging) -> Snapshot:
+    def read_pages(self, issue: IssueRef, judging: Judging) -> Snapshot:
+        """Read the comments page by page, and then the issue."""
         comments, now, all_pages = self.comments(issue, judging)
         shape, _ = self.issue(issue, judging.purpose)
         return Snapshot(self._translator.rest_issue(shape), comments, now, all_pages=all_pages)
@@ -368,7 +338,8 @@ class OverRest:
         Not all if the list never stood still, or if a mark has no verdict.
         """
         number, found = self.number(issue), dict[int, Comment]()
-        listed = self._pages.listed(
+        listed = steady_pages(
+            self._transport,
             lambda path, params, fresh: self.door.about(
                 issue, "GET", path, purpose=judging.purpose, params=params, fresh=fresh
             ),
@@ -378,7 +349,7 @@ class OverRest:
         for body in listed.bodies:
             for shape in decode(body, list[RestComment]):
                 self._ids.saw_comment(shape, number)
-                found[shape.id] = self._translator.rest_comment(shape)
+                found[shape.id] = self._translator.comment(shape)
         comments, judged = judging.comments(in_order(found), issue)
         return comments, listed.now, listed.whole and judged
 
@@ -388,7 +359,7 @@ class OverRest:
         self._ids.saw_issue(shape)
         return shape, reply.now
 
-    def tally(self, labels: Sequence[str], *, closed_too: bool) -> Mapping[str, int]:
+    def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         """Count the issues with each label, by a walk to the end of each list.
 
         GitHub's own counts would include pull requests.
@@ -405,12 +376,8 @@ class OverRest:
         To close the issue must not change who grants.
         """
         parameters = {**_PAGE, "labels": CONTROL_LABEL, "state": "all"}
-        bodies = self._pages.every(
-            self._looking(judging.purpose),
-            "/issues",
-            {**parameters, "sort": "created", "direction": "asc"},
-        )
-        shapes = [shape for body in bodies for shape in decode(body, list[RestIssue])]
+        parameters |= {"sort": "created", "direction": "asc"}
+        shapes = self._every("/issues", parameters, judging.purpose, list[RestIssue])
         found = {shape.number: shape for shape in shapes if shape.pull_request is None}
         number = judging.lowest(
             (shape.number, rest_login(shape.user), self._associated(shape))
@@ -423,16 +390,25 @@ class OverRest:
 
     def believes(self, shape: RestIssue, purpose: Purpose) -> bool:
         """Whether marks of the issue's author count."""
-        judging = self._trust.judging(purpose)
+        judging = Judging(self.trust, purpose)
         return bool(judging.author(rest_login(shape.user), associated=self._associated(shape)))
 
     def _associated(self, shape: RestIssue) -> bool:
         return self._translator.believed(rest_login(shape.user), shape.author_association)
 
-    def _looking(self, purpose: Purpose) -> Ask:
-        return lambda path, params, fresh: self.door.look(
-            path, purpose=purpose, params=params, fresh=fresh
+    def _every(
+        self, path: str, params: Mapping[str, str], purpose: Purpose, shape: type[list[Shape]]
+    ) -> list[Shape]:
+        """The entries of all pages, for lists where a missed entry does no harm."""
+        pages, _ = _walk(
+            self._transport,
+            lambda path, params, fresh: self.door.look(
+                path, purpose=purpose, params=params, fresh=fresh
+            ),
+            path,
+            params,
         )
+        return [entry for page in pages for entry in decode(page.reply.body, shape)]
 
     def number(self, issue: IssueRef) -> int:
         """Raises NoSuchIssue for an issue of another repository, or without a valid number."""
@@ -451,11 +427,14 @@ class OverRest:
         wanted = {"title": draft.title, "body": draft.body, "labels": sorted(draft.labels)}
         reply = self.door.ask("POST", "/issues", purpose=Purpose.FINISH, wanted=wanted)
         if reply.status == _GONE:
-            raise disabled(self.door.name)
+            raise NotPermitted(
+                f"{self.door.name} has its issues turned off, so it cannot be a backlog; "
+                "somebody who administers it turns them on in its settings"
+            )
         self.door.insist_done(reply, "POST", "/issues")
         made = decode(reply.body, RestIssue)
         self._ids.saw_issue(made)
-        carried = {folded(label_name(label)) for label in made.labels}
+        carried = {folded(label) for label in made.label_names}
         if not carried.issuperset(folded(label) for label in draft.labels):
             # GitHub silently drops labels that the account may not add.
             raise NotPermitted(
@@ -464,38 +443,39 @@ class OverRest:
             )
         return made
 
-    def comment(self, issue: IssueRef, body: str, purpose: Purpose) -> Comment:
+    def post_comment(self, issue: IssueRef, body: str, purpose: Purpose) -> Comment:
         number = self.number(issue)
         path = f"/issues/{number}/comments"
         with self._ids.writing_cards(number, [body], self._transport.clock.now()):
             reply = self.door.about(issue, "POST", path, purpose=purpose, wanted={"body": body})
-        shape = decode(reply.body, RestComment)
-        self.door.insist_said_on(issue, shape.issue_url)
-        self._ids.saw_comment(shape, number)
-        return self._translator.rest_comment(shape)
+        return self._written(issue, number, reply)
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
+        def ask(verb: str, wanted: object = None) -> Reply:
+            path = f"/issues/comments/{comment}"
+            reply = self.door.ask(verb, path, purpose=Purpose.HOLD, wanted=wanted)
+            if reply.status in (404, _GONE):
+                raise self.no_such_comment(issue, comment)
+            self.door.permitted(reply, verb, path, issue)
+            return reply
+
         number = self.number(issue)
-        path = f"/issues/comments/{comment}"
         cached = self._ids.comment(comment)
         if cached is None or cached.number != number:
             # GitHub edits a comment by its id alone, so check first that it is on this issue.
-            reply = self.door.ask("GET", path, purpose=Purpose.HOLD)
-            if reply.status in (404, _GONE):
-                raise self.no_such_comment(issue, comment)
-            self.door.permitted(reply, "GET", path, issue)
-            shape = decode(reply.body, RestComment)
+            shape = decode(ask("GET").body, RestComment)
             if issue_number(shape.issue_url) != number:
                 raise self.no_such_comment(issue, comment)
         with self._ids.writing_cards(number, [body], self._transport.clock.now()):
-            reply = self.door.ask("PATCH", path, purpose=Purpose.HOLD, wanted={"body": body})
-            if reply.status in (404, _GONE):
-                raise self.no_such_comment(issue, comment)
-            self.door.permitted(reply, "PATCH", path, issue)
+            reply = ask("PATCH", {"body": body})
+        return self._written(issue, number, reply)
+
+    def _written(self, issue: IssueRef, number: int, reply: Reply) -> Comment:
+        """The comment that a request of ours wrote; raises IssueMoved if it is elsewhere."""
         shape = decode(reply.body, RestComment)
         self.door.insist_said_on(issue, shape.issue_url)
         self._ids.saw_comment(shape, number)
-        return self._translator.rest_comment(shape)
+        return self._translator.comment(shape)
 
     def no_such_comment(self, issue: IssueRef, comment: int) -> NoSuchComment:
         """The error to raise; itself raises NoSuchIssue or IssueMoved if the issue is gone."""
@@ -503,7 +483,9 @@ class OverRest:
         self.issue(issue, Purpose.HOLD)
         return NoSuchComment(issue, comment)
 
-    def edit_labels(self, issue: IssueRef, add: Sequence[str], remove: Sequence[str]) -> None:
+    def edit_labels(
+        self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> None:
         path = f"/issues/{self.number(issue)}/labels"
         if add:
             reply = self.door.about(
@@ -527,8 +509,7 @@ class OverRest:
     # Labels of the repository
 
     def labels(self) -> list[RestLabel]:
-        bodies = self._pages.every(self._looking(Purpose.LOOK), "/labels", _PAGE)
-        listed = [label for body in bodies for label in decode(body, list[RestLabel])]
+        listed = self._every("/labels", _PAGE, Purpose.LOOK, list[RestLabel])
         self._ids.saw_labels(listed)
         return listed
 
@@ -541,7 +522,7 @@ class OverRest:
 
     def make_label(self, name: str) -> bool:
         """Make the label; False if the repository already has the label."""
-        look = self._looks.get(folded(name), LabelLook())
+        look = self.looks.get(folded(name), LabelLook())
         reply = self._transport.rest(
             "POST",
             f"{self.door.path}/labels",

@@ -10,7 +10,7 @@ setting, if the author's association with the repository is OWNER, MEMBER or COL
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -64,8 +64,11 @@ class RestIssue(msgspec.Struct, frozen=True):
     author_association: str = "NONE"
     pull_request: dict[str, Any] | None = None
     """Present if this is a pull request: GitHub lists pull requests among the issues."""
-    locked: bool = False
     repository_url: str = ""
+
+    @property
+    def label_names(self) -> list[str]:
+        return [label if isinstance(label, str) else label.name for label in self.labels]
 
 
 class RestComment(msgspec.Struct, frozen=True):
@@ -93,21 +96,16 @@ class RestCollaborator(msgspec.Struct, frozen=True):
     permissions: RestPermissions | None = None
 
 
-class RestOwner(msgspec.Struct, frozen=True):
-    type: str = "User"
-
-
 class RestRepository(msgspec.Struct, frozen=True):
     full_name: str
     archived: bool = False
     has_issues: bool = True
     permissions: RestPermissions | None = None
     """Missing for some tokens: an App's token gets none."""
-    owner: RestOwner = RestOwner()
+    owner: RestUser = RestUser()
 
 
 class RestPull(msgspec.Struct, frozen=True):
-    number: int
     title: str = ""
     body: str | None = None
 
@@ -138,23 +136,22 @@ class Node(msgspec.Struct, frozen=True, rename="camel"):
     author: Actor | None = None
 
 
-class Comments(msgspec.Struct, frozen=True, rename="camel"):
-    total_count: int
-    nodes: list[Node | None]
+class Connection(msgspec.Struct, Generic[Shape], frozen=True):
+    nodes: list[Shape | None] | None = None
+
+
+class Page(msgspec.Struct, Generic[Shape], frozen=True, rename="camel"):
+    nodes: list[Shape | None]
     page_info: PageInfo = PageInfo()
+
+
+class Comments(Page[Node], frozen=True, rename="camel", kw_only=True):
+    total_count: int
 
 
 class Label(msgspec.Struct, frozen=True):
     id: str
     name: str
-
-
-class Labels(msgspec.Struct, frozen=True):
-    nodes: list[Label | None] | None = None
-
-
-class Assignees(msgspec.Struct, frozen=True):
-    nodes: list[Actor | None] | None = None
 
 
 class NamedRepository(msgspec.Struct, frozen=True, rename="camel"):
@@ -167,32 +164,24 @@ class LinkedPullNode(msgspec.Struct, frozen=True):
     repository: NamedRepository
     author: Actor | None = None
 
+    @property
+    def ref(self) -> IssueRef:
+        return IssueRef(self.repository.name_with_owner, str(self.number))
 
-class LinkedPulls(msgspec.Struct, frozen=True):
-    nodes: list[LinkedPullNode | None] | None = None
 
-
-class ClosingPull(msgspec.Struct, frozen=True, rename="camel"):
+class ClosingPull(LinkedPullNode, frozen=True, rename="camel", kw_only=True):
     """A pull request which closes an issue, with state and times of closing and merging."""
 
-    number: int
-    state: str
-    repository: NamedRepository
     created_at: datetime
     closed_at: datetime | None = None
     merged_at: datetime | None = None
     head_ref_name: str = ""
     is_cross_repository: bool = False
-    author: Actor | None = None
-    labels: Labels | None = None
-
-
-class ClosingPulls(msgspec.Struct, frozen=True):
-    nodes: list[ClosingPull | None] | None = None
+    labels: Connection[Label] | None = None
 
 
 class IssueWithPulls(msgspec.Struct, frozen=True, rename="camel"):
-    closed_by_pull_requests_references: ClosingPulls | None = None
+    closed_by_pull_requests_references: Connection[ClosingPull] | None = None
 
 
 class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
@@ -206,10 +195,14 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     body: str = ""
     url: str = ""
     author: Actor | None = None
-    labels: Labels | None = None
-    assignees: Assignees | None = None
-    closed_by_pull_requests_references: LinkedPulls | None = None
+    labels: Connection[Label] | None = None
+    assignees: Connection[Actor] | None = None
+    closed_by_pull_requests_references: Connection[LinkedPullNode] | None = None
     repository: NamedRepository | None = None
+
+    @property
+    def label_names(self) -> list[str]:
+        return [label.name for label in present(self.labels)]
 
 
 class ControlIssueNode(msgspec.Struct, frozen=True, rename="camel"):
@@ -218,23 +211,9 @@ class ControlIssueNode(msgspec.Struct, frozen=True, rename="camel"):
     author: Actor | None = None
 
 
-class ControlIssues(msgspec.Struct, frozen=True, rename="camel"):
-    nodes: list[ControlIssueNode | None]
-    page_info: PageInfo
-
-
 class ControlLog(msgspec.Struct, frozen=True, rename="camel"):
     number: int
     comments: Comments
-
-
-class ControlLogs(msgspec.Struct, frozen=True):
-    nodes: list[ControlLog | None]
-
-
-class IssuePage(msgspec.Struct, frozen=True, rename="camel"):
-    nodes: list[WholeIssue | None]
-    page_info: PageInfo = PageInfo()
 
 
 _WRITERS = frozenset({"OWNER", "MEMBER", "COLLABORATOR"})
@@ -269,14 +248,12 @@ class Translator:
         """The labels, each spelt as in the settings if the settings name the label."""
         return frozenset(self._spellings.get(folded(name), name) for name in names)
 
-    # Over REST
-
     def rest_issue(self, shape: RestIssue) -> Issue:
         return Issue(
             ref=self.ref(shape.number),
             title=shape.title,
             open=shape.state == "open",
-            labels=self.labels(label_name(label) for label in shape.labels),
+            labels=self.labels(shape.label_names),
             comment_count=shape.comments,
             created_at=whole_second(shape.created_at),
             updated_at=whole_second(shape.updated_at),
@@ -288,51 +265,34 @@ class Translator:
             ),
         )
 
-    def rest_comment(self, shape: RestComment) -> Comment:
-        author = rest_login(shape.user)
-        return Comment(
-            id=shape.id,
-            body=shape.body or "",
-            created_at=whole_second(shape.created_at),
-            updated_at=whole_second(shape.updated_at),
-            author=author,
-            by_writer=self.believed(author, shape.author_association),
-        )
-
-    # Over GraphQL
-
     def issue(self, shape: WholeIssue) -> Issue:
-        labels = shape.labels.nodes if shape.labels else None
-        assignees = shape.assignees.nodes if shape.assignees else None
-        linked = shape.closed_by_pull_requests_references
-        pulls = linked.nodes if linked else None
         return Issue(
             ref=self.ref(shape.number),
             title=shape.title,
             open=shape.state == "OPEN",
-            labels=self.labels(label.name for label in present(labels)),
+            labels=self.labels(shape.label_names),
             comment_count=shape.comments.total_count,
             created_at=whole_second(shape.created_at),
             updated_at=whole_second(shape.updated_at),
             body=shape.body,
             author=login_of(shape.author),
             url=shape.url,
-            assignees=tuple(person_of(actor) for actor in assignees or () if actor is not None),
+            assignees=tuple(map(person_of, present(shape.assignees))),
             pulls=tuple(
-                Pull(
-                    IssueRef(pull.repository.name_with_owner, str(pull.number)),
-                    person_of(pull.author),
-                )
-                for pull in pulls or ()
-                if pull is not None and pull.state == "OPEN"
+                Pull(pull.ref, person_of(pull.author))
+                for pull in present(shape.closed_by_pull_requests_references)
+                if pull.state == "OPEN"
             ),
         )
 
-    def comment(self, shape: Node) -> Comment:
-        author = login_of(shape.author)
+    def comment(self, shape: RestComment | Node) -> Comment:
+        if isinstance(shape, RestComment):
+            number, author = shape.id, rest_login(shape.user)
+        else:
+            number, author = int(shape.full_database_id), login_of(shape.author)
         return Comment(
-            id=int(shape.full_database_id),
-            body=shape.body,
+            id=number,
+            body=shape.body or "",
             created_at=whole_second(shape.created_at),
             updated_at=whole_second(shape.updated_at),
             author=author,
@@ -354,10 +314,6 @@ def folded(name: str) -> str:
     return name.lower()
 
 
-def label_name(label: RestLabel | str) -> str:
-    return label if isinstance(label, str) else label.name
-
-
 def login_of(actor: Actor | None) -> str:
     """The login in REST's spelling: a bot's login ends in `[bot]`, which GraphQL leaves out."""
     if actor is None:
@@ -366,8 +322,9 @@ def login_of(actor: Actor | None) -> str:
     return actor.login if bare else f"{actor.login}[bot]"
 
 
-def present(labels: list[Label | None] | None) -> list[Label]:
-    return [label for label in labels or () if label is not None]
+def present(entries: Connection[Shape] | Page[Shape] | None) -> list[Shape]:
+    """The entries; GitHub writes null for an entry that it does not show."""
+    return [node for node in (entries and entries.nodes) or () if node is not None]
 
 
 def rest_login(user: RestUser | None) -> str:

@@ -7,13 +7,13 @@ every reader; if a comment of our own would not count, to post it is an error an
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from dibs.adapters.github.batch import Trips, purpose_of, under_way
-from dibs.adapters.github.cache import IdCache
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.connections import REPLY_S
 from dibs.adapters.github.graphql import ControlReadings, FindingSnapshots, OverGraphql, Pulls
@@ -26,12 +26,11 @@ from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
 from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
-from dibs.core.issue import Comment, Draft, Issue, Snapshot
+from dibs.core.issue import Comment, Issue, Snapshot
 from dibs.core.labels import Effect, LabelLook
 from dibs.core.signing import Keyring
 from dibs.ports.tracker import (
     Applies,
-    Found,
     FoundSnapshots,
     IssueQuery,
     Standpoint,
@@ -48,8 +47,11 @@ been as late as when we stopped waiting."""
 Answer = TypeVar("Answer")
 
 
-class GithubTracker:
-    """The tracker of a repository, with one token. Safe for many threads."""
+class GithubTracker(OverRest):
+    """The tracker of a repository, with one token. Safe for many threads.
+
+    Every call that is not here goes over REST.
+    """
 
     def __init__(
         self,
@@ -71,7 +73,8 @@ class GithubTracker:
         issues are signed and verified outside. `minds_pulls`: an issue with a pull request of
         another account is not claimed.
         """
-        looks = looks or {}
+        translator = Translator(repository, labels=looks or (), trusted=trusted)
+        super().__init__(WriterTrust(RepositoryDoor(transport, translator), keyring), looks or {})
         self._traits = TrackerTraits(
             name=f"github:{repository}",
             repo=repository,
@@ -84,28 +87,13 @@ class GithubTracker:
             checks_itself=True,
             pulls=True,
         )
-        self._transport = transport
-        self._translator = Translator(repository, labels=looks, trusted=trusted)
-        self._ids = IdCache()
         self._wants_graphql, self._minds_pulls = graphql, minds_pulls
-        door = RepositoryDoor(transport, repository)
-        self._trust = trust = WriterTrust(door, self._translator, keyring)
-        self.control_readings = ControlReadings(self._translator, trust, keyring)
-        self.rest = OverRest(transport, self._translator, self._ids, looks, door, trust)
-        self._graphql = OverGraphql(
-            transport,
-            self._translator,
-            self._ids,
-            self.rest,
-            trust,
-            own=self.control_readings,
-            home=home or self.control_readings,
-            labels=tuple(looks),
-        )
+        self.control_readings = own = ControlReadings(self.trust)
+        self._graphql = OverGraphql(self, own=own, home=home or own)
         self._finding = FindingSnapshots(self._graphql)
-        self._trips = Trips(transport, self._translator, self._ids, self.rest, self._graphql)
-        self._pulls = Pulls(door, self._graphql, self._translator)
-        self._viewer = Viewer(transport, door, self._translator, trust)
+        self._trips = Trips(self._graphql)
+        self._pulls = Pulls(self._graphql)
+        self._viewer = Viewer(self.trust)
 
     @property
     def traits(self) -> TrackerTraits:
@@ -114,19 +102,16 @@ class GithubTracker:
 
     # Reading
 
-    def find(self, query: IssueQuery) -> Found:
-        return self.rest.find(query)
-
     def read(self, issue: IssueRef) -> Snapshot:
-        own_card = self._ids.own_card(self.rest.number(issue), self._transport.clock.now())
+        own_card = self._ids.own_card(self.number(issue), self._transport.clock.now())
         # A reading of an issue that we bid for decides whether we hold it.
         purpose = Purpose.LOOK if own_card is None else Purpose.HOLD
         return self._read(issue, purpose, holding=own_card is CardState.HELD)
 
     def _read(self, issue: IssueRef, purpose: Purpose, *, holding: bool) -> Snapshot:
-        judging = self._trust.judging(purpose, holding=holding)
+        judging = Judging(self.trust, purpose, holding=holding)
         return self._either(
-            lambda: self._graphql.read(issue, judging), lambda: self.rest.read(issue, judging)
+            lambda: self._graphql.read(issue, judging), lambda: self.read_pages(issue, judging)
         )
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
@@ -134,7 +119,7 @@ class GithubTracker:
             return {}
         return self._either(
             lambda: self._graphql.tally(labels, closed_too=closed_too),
-            lambda: self.rest.tally(labels, closed_too=closed_too),
+            lambda: OverRest.tally(self, labels, closed_too=closed_too),
         )
 
     def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
@@ -154,25 +139,20 @@ class GithubTracker:
     def _each_snapshot(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
         found: dict[IssueRef, Snapshot] = {}
         for issue in dict.fromkeys(issues):
-            try:
-                found[issue] = self.rest.read(issue, self._trust.judging(Purpose.DISCOVER))
-            except NoSuchIssue:
-                continue
+            with suppress(NoSuchIssue):
+                found[issue] = self.read_pages(issue, Judging(self.trust, Purpose.DISCOVER))
         return found
 
     def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
         if self._speaks_graphql:
-            try:
-                return self._finding.find_snapshots(
-                    queries, [self.rest.position(query.after) for query in queries]
-                )
-            except NoGraphql:
-                pass
+            with suppress(NoGraphql):
+                positions = [self.position(query.after) for query in queries]
+                return self._finding.find_snapshots(queries, positions)
         # Over REST only if GraphQL is missing, not if its budget is spent: a hundred requests are
         # no substitute for one point.
         answers = []
         for query in queries:
-            found = self.rest.find(query)
+            found = self.find(query)
             read = self._each_snapshot([issue.ref for issue in found.issues])
             snapshots = tuple(read[issue.ref] for issue in found.issues if issue.ref in read)
             answers.append(FoundSnapshots(snapshots, found.now, found.more))
@@ -203,9 +183,6 @@ class GithubTracker:
 
     # Writing
 
-    def create(self, draft: Draft) -> Issue:
-        return self.rest.create(draft)
-
     def comment(self, issue: IssueRef, body: str) -> Comment:
         # Bids have a lower priority than comments by people and by holders.
         bids = isinstance(parse_mark(body), Card)
@@ -220,17 +197,17 @@ class GithubTracker:
                     "seen, since nothing is left of the token's GraphQL budget",
                     retry_after_s=max(wait_s, 1.0),
                 )
-        if self._ids.issue(self.rest.number(issue)) is None:
+        if self._ids.issue(self.number(issue)) is None:
             # The same path also comments on a pull request, so make sure that this is an issue.
-            self.rest.issue(issue, purpose)
-        posted = self.rest.comment(issue, body, purpose)
+            self.issue(issue, purpose)
+        posted = self.post_comment(issue, body, purpose)
         with under_way(issue):
             self._insist_believed(posted, purpose)
         return posted
 
     def _insist_believed(self, posted: Comment, purpose: Purpose) -> None:
         """Raises NotPermitted if the comment that we posted does not count."""
-        (judged,), _ = self._trust.judging(purpose).comments((posted,))
+        (judged,), _ = Judging(self.trust, purpose).comments((posted,))
         if not judged.by_writer or (is_mark(posted.body) and self._cannot_write_after_all()):
             raise self._not_believed(posted.author)
 
@@ -240,20 +217,17 @@ class GithubTracker:
         Then the association on our own comments proves no right to write, since readers with
         another token look our account up.
         """
-        return self._trust.lookups_refused and self._viewer.may_write() is False
+        return self.trust.lookups_refused and self._viewer.may_write() is False
 
     def insist_made_counts(self, made: RestIssue) -> None:
         """Raises NotPermitted if an issue that we made does not count, since we may not write."""
-        if not self.rest.believes(made, Purpose.FINISH) or self._cannot_write_after_all():
+        if not self.believes(made, Purpose.FINISH) or self._cannot_write_after_all():
             raise self._not_believed(rest_login(made.user))
 
     def believed(self, posted: Comment) -> Comment:
         """Our entry on the control issue, with `by_writer` set; NotPermitted if we do not count."""
         self._insist_believed(posted, Purpose.FINISH)
         return replace(posted, by_writer=True)
-
-    def judging(self, purpose: Purpose) -> Judging:
-        return self._trust.judging(purpose)
 
     def _not_believed(self, author: str) -> NotPermitted:
         """The error for a comment or issue of ours which does not count."""
@@ -267,20 +241,6 @@ class GithubTracker:
             f"{how}, so its cards would be a stranger's; give it write access, or name all "
             "accounts of the fleet in [github] trusted of every worker's dibs.toml"
         )
-
-    def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
-        return self.rest.edit_comment(issue, comment, body)
-
-    def edit_labels(
-        self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
-    ) -> None:
-        self.rest.edit_labels(issue, add, remove)
-
-    def close(self, issue: IssueRef) -> None:
-        self.rest.close(issue)
-
-    def prepare(self, labels: Sequence[str]) -> None:
-        self.rest.prepare(labels)
 
     def apply(
         self,
@@ -307,7 +267,7 @@ class GithubTracker:
                 issue,
                 effects,
                 look=lambda: self._read(issue, purpose, holding=True),
-                judging=self._trust.judging(purpose, holding=True),
+                judging=Judging(self.trust, purpose, holding=True),
                 insist_believed=self._insist_believed,
             ),
             one_by_one,
@@ -331,15 +291,13 @@ class GithubTracker:
         return self._viewer.standpoint()
 
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
-        existing = {folded(label.name) for label in self.rest.labels()}
+        existing = {folded(label.name) for label in self.labels()}
         return tuple(label for label in labels if folded(label) not in existing)
 
     def flaws(self) -> tuple[str, ...]:
         """Why the repository cannot be a backlog, or is an expensive backlog."""
         found = self._viewer.flaws()
-        if self._wants_graphql and not (
-            self._graphql.understood and self._transport.graphql_left()
-        ):
+        if self._wants_graphql and not self._has_graphql():
             dear = (
                 f"{self._traits.repo}: GraphQL is not to be had, so every reading takes several "
                 "requests over REST, and linked pull requests are not seen"

@@ -9,26 +9,24 @@ setting `[github] trusted`, a list of logins, replaces all of this. Where GitHub
 to this token (403), or does not know the account (an App's bot), the association decides.
 
 A stranger's forged mark costs one lookup, and one reading makes at most `LOOKUPS` of them
-(`Judging`). If more accounts are unknown, the reading first fetches the list of all who may write
-(`Writers`). Without that list such a reading is not whole, and the next reading continues with the
-accounts that are still unknown. Only a holder does without a verdict: marks that came after its
-card change no verdict about its lease. With a keyring, a mark whose signature does not hold is
-nobody's mark and needs no verdict either.
+(`Judging`). If more accounts are unknown, the reading first fetches the list of all who may write.
+Without that list such a reading is not whole, and the next reading continues with the accounts that
+are still unknown. Only a holder does without a verdict: marks that came after its card change no
+verdict about its lease. With a keyring, a mark whose signature does not hold is nobody's mark and
+needs no verdict either.
 
-`Writers` fetches one page of GitHub's list of collaborators, instead of one request per account.
-GitHub gives the list to accounts that may write and, where an organisation owns the repository, are
-its members. A member also sees the true association with each comment. So an account that is
-neither on the list nor associated may not write: two answers agree. An account that is associated
-but not on the list is looked up by name. A list is not used if GitHub refuses it to this token, if
-it has no permissions in it, or if it fills its page (there may be more).
+`fetch_writers` reads one page of GitHub's list of collaborators, not one answer per account. GitHub
+gives the list to accounts that may write and, where an organisation owns the repository, are its
+members. A member also sees the true association with each comment. So an account that is neither on
+the list nor associated may not write: two answers agree. An account that is associated but not on
+the list is looked up by name. A list is not used if GitHub refuses it to this token, if it has no
+permissions in it, or if it fills its page (there may be more).
 
 `Viewer` tells about the token's own account: its login, what it may do, and whether it counts.
 
-REST requests about one repository, and the error to raise if GitHub answers "not there".
-
-GitHub answers 404 for an issue that never existed, for a label that is on no issue, and for a
-repository that the token may not see. The caller has to know which: after a 404 this module finds
-out.
+`RepositoryDoor` sends REST requests about one repository. GitHub answers 404 for an issue that
+never existed, for a label that is on no issue, and for a repository that the token may not see. The
+caller has to know which: after a 404 the door finds out.
 """
 
 import re
@@ -36,13 +34,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from dibs.adapters.github.client import Purpose, Reply, Transport
-from dibs.adapters.github.replies import lacks_scope, locked, refusal_of
+from dibs.adapters.github.cache import IdCache
+from dibs.adapters.github.client import Purpose, Transport
+from dibs.adapters.github.replies import Reply, lacks_scope, locked, refusal_of
 from dibs.adapters.github.shapes import (
     GHOST,
     RestCollaborator,
@@ -58,7 +58,6 @@ from dibs.core.bounded import Bounded
 from dibs.core.card import UnknownMark, parse_mark
 from dibs.core.errors import (
     BadConfiguration,
-    DibsError,
     IssueMoved,
     NoSuchIssue,
     NotPermitted,
@@ -82,12 +81,13 @@ _WHERE = re.compile(r"/repos/([^/]+/[^/]+)(?:/issues/(\d+))?(?:[/?#].*)?$", re.A
 class RepositoryDoor:
     """Sends requests about a repository, under the name in the settings."""
 
-    def __init__(self, transport: Transport, repository: str) -> None:
+    def __init__(self, transport: Transport, translator: Translator) -> None:
         self.transport = transport
-        self.name = repository
-        self.path = f"/repos/{repository}"
-        self._lock = threading.Lock()
-        self._names = {folded(repository)}
+        self.translator = translator
+        self.ids = IdCache()
+        self.name = translator.repository
+        self.path = f"/repos/{self.name}"
+        self._names = {folded(self.name)}
         """Its name in the settings and its names in replies, folded: it may have been renamed."""
         self._reached = False
         """Whether GitHub has answered any request about the repository with success."""
@@ -131,7 +131,10 @@ class RepositoryDoor:
                 place = decode(moved.body, RestIssue).html_url or address
             raise IssueMoved(issue, place)
         if reply.status in _ABSENT:
-            raise self.absent(issue, reply)
+            # A 410 proves that the repository exists; a 404 may mean that the token cannot see it.
+            if reply.status == HTTPStatus.NOT_FOUND and not self._reached:
+                self.told()  # raises NotPermitted if the repository is hidden from the token
+            raise NoSuchIssue(issue)
         self.permitted(reply, verb, path, issue)
         return reply
 
@@ -165,13 +168,11 @@ class RepositoryDoor:
             raise refusal_of(reply, f"{verb} {self._at(path)}")
         return reply
 
-    def permitted(self, reply: Reply, verb: str, path: str, issue: IssueRef | None = None) -> None:
+    def permitted(self, reply: Reply, verb: str, path: str, issue: IssueRef) -> None:
         """Raises IssueLocked or NotPermitted if GitHub forbids the request."""
-        if reply.status != _FORBIDDEN:
-            return
-        if issue is not None and (full_or_locked := locked(issue, reply.message)) is not None:
-            raise full_or_locked
-        raise refusal_of(reply, f"{verb} {self._at(path)}")
+        if reply.status == _FORBIDDEN:
+            refusal = refusal_of(reply, f"{verb} {self._at(path)}")
+            raise locked(issue, reply.message) or refusal
 
     def insist_done(self, reply: Reply, verb: str, path: str) -> None:
         """Raises for a reply without success, for requests about no issue."""
@@ -183,23 +184,11 @@ class RepositoryDoor:
 
     # The meaning of a reply
 
-    def absent(self, issue: IssueRef, reply: Reply | None = None) -> DibsError:
-        """The error for an issue that was not found.
-
-        If no request has reached the repository yet, asks for the repository first, which raises
-        NotPermitted if hidden from the token. A 410 proves that the repository exists.
-        """
-        gone = reply is not None and reply.status == _ABSENT[1]
-        if not gone and not self._reached:
-            self.told()
-        return NoSuchIssue(issue)
-
     def told(self) -> RestRepository:
         """GitHub's description of the repository. Raises NotPermitted if hidden from the token."""
         reply = self.look("", purpose=Purpose.LOOK)
         described = decode(reply.body, RestRepository)
-        with self._lock:
-            self._names.add(folded(described.full_name))
+        self._names.add(folded(described.full_name))
         return described
 
     def insist_on(self, issue: IssueRef, shape: RestIssue) -> RestIssue:
@@ -224,14 +213,9 @@ class RepositoryDoor:
 
     def is_called(self, name: str) -> bool:
         """Whether `name` is a present or former name of the repository; asks GitHub if unknown."""
-        if self._has_name(name):
-            return True
-        self.told()
-        return self._has_name(name)
-
-    def _has_name(self, name: str) -> bool:
-        with self._lock:
-            return folded(name) in self._names
+        if folded(name) not in self._names:
+            self.told()
+        return folded(name) in self._names
 
 
 def issue_number(issue_url: str) -> int | None:
@@ -240,65 +224,11 @@ def issue_number(issue_url: str) -> int | None:
     return int(where[2]) if where is not None and where[2] is not None else None
 
 
-def disabled(repository: str) -> NotPermitted:
-    """The error for a repository without issues."""
-    return NotPermitted(
-        f"{repository} has its issues turned off, so it cannot be a backlog; "
-        "somebody who administers it turns them on in its settings"
-    )
-
-
-_PAGE = 100
-_OK = 200
-
-
-class Writers:
-    """The list of accounts that may write to a repository. Safe for many threads."""
-
-    def __init__(self, door: RepositoryDoor, *, kept_s: float) -> None:
-        self._door = door
-        self._kept_s = kept_s
-        self._lock = threading.Lock()
-        self._names: frozenset[str] | None = None
-        self._asked_at: LocalTime | None = None
-
-    def cached(self) -> frozenset[str] | None:
-        """The logins in lower case; None if not fetched in the last `kept_s`, or not usable."""
-        with self._lock:
-            return self._names if self._is_fresh() else None
-
-    def fetch(self, purpose: Purpose) -> None:
-        """Fetch the list, unless the last answer, usable or not, is younger than `kept_s`."""
-        with self._lock:
-            if self._is_fresh():
-                return
-        asked_at = self._door.transport.clock.now()
-        params = {"per_page": str(_PAGE)}
-        reply = self._door.ask("GET", "/collaborators", purpose=purpose, params=params)
-        names: frozenset[str] | None = None
-        if reply.status == _OK:
-            listed = decode(reply.body, list[RestCollaborator])
-            has_permissions = all(account.permissions is not None for account in listed)
-            if len(listed) < _PAGE and has_permissions:
-                names = frozenset(
-                    folded(account.login)
-                    for account in listed
-                    if account.permissions and account.permissions.push
-                )
-        with self._lock:
-            self._names, self._asked_at = names, asked_at
-
-    def _is_fresh(self) -> bool:
-        now = self._door.transport.clock.now()
-        return self._asked_at is not None and now < self._asked_at + self._kept_s
-
-
 LOOKUPS = 5
 _KEPT_S = 600.0
 _MOST = 2000
+_PAGE = 100
 _MAY_WRITE = frozenset({"write", "maintain", "admin"})
-_FORBIDDEN, _NOT_FOUND = 403, 404
-_USER = "User"
 
 
 class WriteAccess(Enum):
@@ -313,25 +243,17 @@ class WriteAccess(Enum):
 class WriterTrust:
     """Which accounts' marks count in a repository. Safe for many threads."""
 
-    def __init__(
-        self, door: RepositoryDoor, translator: Translator, keyring: Keyring | None = None
-    ) -> None:
-        self._door = door
-        self._translator = translator
-        self._keyring = keyring
-        self._writers = Writers(door, kept_s=_KEPT_S)
-        self._owner = folded(translator.repository.partition("/")[0])
+    def __init__(self, door: RepositoryDoor, keyring: Keyring | None) -> None:
+        self.door, self.keyring = door, keyring
+        self._owner = folded(door.name.partition("/")[0])
         self._lock = threading.Lock()
+        self._writers: frozenset[str] | None = None
+        """The logins on GitHub's list in lower case; None if the list is not usable."""
+        self._listed_at: LocalTime | None = None
+        """When we last asked for the list."""
         self._access: Bounded[str, tuple[WriteAccess, LocalTime]] = Bounded(_MOST)
         """By login in lower case: the last answer, and when we had it."""
         self._refused_at: LocalTime | None = None
-
-    def judging(self, purpose: Purpose, *, holding: bool = False) -> "Judging":
-        """The verdicts of a reading.
-
-        `holding`: a holder reads, and marks of strangers must not make the reading fail.
-        """
-        return Judging(self, purpose, holding=holding)
 
     def cached_verdict(self, login: str, *, associated: bool) -> bool | None:
         """Whether the account's marks count; None if only a request can answer.
@@ -339,27 +261,47 @@ class WriterTrust:
         `associated`: whether the account may write by the association.
         """
         name = folded(login)
-        if self._translator.trusts_by_name:
-            return self._translator.believed(login, "")
+        if self.door.translator.trusts_by_name:
+            return self.door.translator.believed(login, "")
         if name == self._owner:
             return True
         if name == GHOST or name.endswith("[bot]"):
             return associated
-        now = self._door.transport.clock.now()
         with self._lock:
-            if self._refused_at is not None and now < self._refused_at + _KEPT_S:
+            if self._is_fresh(self._refused_at):
                 return associated
-            access, since = self._access.get(name, (None, now))
-        if access is not None and now < since + _KEPT_S:
+            access, since = self._access.get(name, (None, None))
+            writers = self._writers if self._is_fresh(self._listed_at) else None
+        if access is not None and self._is_fresh(since):
             return associated if access is WriteAccess.UNKNOWN else access is WriteAccess.YES
-        writers = self._writers.cached()
         if writers is None or (associated and name not in writers):
             return None
         return name in writers
 
     def fetch_writers(self, purpose: Purpose) -> None:
-        """Fetch the list of accounts with write access, in one request."""
-        self._writers.fetch(purpose)
+        """Fetch the list of accounts that may write, unless the last answer is still fresh."""
+        with self._lock:
+            if self._is_fresh(self._listed_at):
+                return
+        asked_at = self.door.transport.clock.now()
+        params = {"per_page": str(_PAGE)}
+        reply = self.door.ask("GET", "/collaborators", purpose=purpose, params=params)
+        writers: frozenset[str] | None = None
+        if reply.status == HTTPStatus.OK:
+            listed = decode(reply.body, list[RestCollaborator])
+            has_permissions = all(account.permissions is not None for account in listed)
+            if len(listed) < _PAGE and has_permissions:
+                writers = frozenset(
+                    folded(account.login)
+                    for account in listed
+                    if account.permissions and account.permissions.push
+                )
+        with self._lock:
+            self._writers, self._listed_at = writers, asked_at
+
+    def _is_fresh(self, moment: LocalTime | None) -> bool:
+        """Whether an answer of that moment still counts."""
+        return moment is not None and self.door.transport.clock.now() < moment + _KEPT_S
 
     def needs_verdict(self, comment: Comment, issue: IssueRef | None) -> bool:
         """Whether the comment has an effect if its author counts.
@@ -369,14 +311,14 @@ class WriterTrust:
         """
         if not is_mark(comment.body):
             return is_foreign(comment.body)
-        if self._keyring is None or issue is None:
+        if self.keyring is None or issue is None:
             return True
-        return self._keyring.believes(verify(comment.body, issue, self._keyring))
+        return self.keyring.believes(verify(comment.body, issue, self.keyring))
 
     def look_up(self, login: str, purpose: Purpose) -> None:
         """Ask GitHub whether the account may write, and keep the answer."""
         access, refused = self._request_access(login, purpose)
-        now = self._door.transport.clock.now()
+        now = self.door.transport.clock.now()
         with self._lock:
             self._refused_at = now if refused else None
             self._access[folded(login)] = access, now
@@ -391,7 +333,7 @@ class WriterTrust:
             login = next(_reader_logins(repository), None)
             if login is not None:
                 with self._lock:
-                    self._access[folded(login)] = WriteAccess.YES, self._door.transport.clock.now()
+                    self._access[folded(login)] = WriteAccess.YES, self.door.transport.clock.now()
 
     @property
     def lookups_refused(self) -> bool:
@@ -407,10 +349,10 @@ class WriterTrust:
     def _request_access(self, login: str, purpose: Purpose) -> tuple[WriteAccess, bool]:
         """GitHub's answer about the account, and whether GitHub refused to answer (403)."""
         path = f"/collaborators/{quote(login, safe='')}/permission"
-        reply = self._door.ask("GET", path, purpose=purpose)
-        if reply.status in (_FORBIDDEN, _NOT_FOUND):
+        reply = self.door.ask("GET", path, purpose=purpose)
+        if reply.status in (_FORBIDDEN, HTTPStatus.NOT_FOUND):
             return WriteAccess.UNKNOWN, reply.status == _FORBIDDEN
-        self._door.insist_done(reply, "GET", path)
+        self.door.insist_done(reply, "GET", path)
         may = decode(reply.body, RestPermission).permission in _MAY_WRITE
         return WriteAccess.YES if may else WriteAccess.NO, False
 
@@ -418,7 +360,8 @@ class WriterTrust:
 class Judging:
     """The verdicts of a reading, which may make at most `LOOKUPS` lookups.
 
-    A holder's reading ignores outages of lookups, and is whole without all verdicts.
+    `holding`: a holder reads, and marks of strangers must not make the reading fail. So it ignores
+    outages of lookups, and is whole without all verdicts.
     """
 
     def __init__(self, trust: WriterTrust, purpose: Purpose, *, holding: bool = False) -> None:
@@ -503,7 +446,7 @@ def _reader_logins(repository: Mapping[str, Any]) -> Iterator[str]:
             for written in (issue, *comments):
                 by_reader = written and written.get("viewerDidAuthor")
                 author = written.get("author") if by_reader else None
-                if author and author.get("__typename") == _USER:
+                if author and author.get("__typename") == "User":
                     yield author["login"]
 
 
@@ -516,32 +459,22 @@ def is_mark(body: str) -> bool:
 class Viewer:
     """The token's own account and its rights in a repository. Safe for many threads."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        door: RepositoryDoor,
-        translator: Translator,
-        trust: WriterTrust,
-    ) -> None:
-        self._transport = transport
-        self._door = door
-        self._translator = translator
-        self._trust = trust
+    def __init__(self, trust: WriterTrust) -> None:
+        self._trust, self._door, self._translator = trust, trust.door, trust.door.translator
         self._lock = threading.Lock()
-        self._asked = False
         self._login: str | None = None
+        """None before we asked; empty if the account has none."""
 
     def login(self) -> str | None:
         """The account's login, asked for once; None for the token of an App's installation."""
         with self._lock:
-            if not self._asked:
+            if self._login is None:
                 try:
-                    reply = self._transport.rest("GET", "/user", purpose=Purpose.LOOK)
-                    self._login = decode(reply.body, RestUser).login or None
+                    reply = self._door.transport.rest("GET", "/user", purpose=Purpose.LOOK)
+                    self._login = decode(reply.body, RestUser).login
                 except NotPermitted:
-                    self._login = None
-                self._asked = True
-            return self._login
+                    self._login = ""
+            return self._login or None
 
     def may_write(self) -> bool | None:
         """Whether our account may write to the repository; None if GitHub does not answer."""

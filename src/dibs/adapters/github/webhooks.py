@@ -12,16 +12,13 @@ from urllib.parse import parse_qs
 
 import msgspec
 
+from dibs.adapters.github.shapes import RestLabel, RestUser
 from dibs.core.ids import IssueRef
 from dibs.ports.system import Happening, Rubbish
 
 _SIGNED_WITH = "sha256="
 _FORM = "application/x-www-form-urlencoded"
 _JSON = "application/json"
-
-
-class _Label(msgspec.Struct):
-    name: str = ""
 
 
 class _Repository(msgspec.Struct):
@@ -33,10 +30,6 @@ class _Issue(msgspec.Struct):
     number: int
     pull_request: object = None
     """Present, with any content, if the issue is a pull request."""
-
-
-class _Pull(msgspec.Struct):
-    number: int
 
 
 class _Comment(msgspec.Struct):
@@ -51,13 +44,9 @@ class _RepositoryBefore(msgspec.Struct):
     name: _Before | None = None
 
 
-class _Owner(msgspec.Struct):
-    login: str = ""
-
-
 class _OwnerBefore(msgspec.Struct):
-    user: _Owner | None = None
-    organization: _Owner | None = None
+    user: RestUser | None = None
+    organization: RestUser | None = None
 
 
 class _OwnerChange(msgspec.Struct):
@@ -73,8 +62,8 @@ class _Delivery(msgspec.Struct):
     action: str = ""
     repository: _Repository | None = None
     issue: _Issue | None = None
-    pull_request: _Pull | None = None
-    label: _Label | None = None
+    pull_request: _Issue | None = None
+    label: RestLabel | None = None
     comment: _Comment | None = None
 
 
