@@ -18,8 +18,7 @@ from msgspec import Struct, field
 from dibs.adapters.system import SystemClock
 from dibs.core.errors import BadConfiguration
 from dibs.core.ids import ServerTime
-from dibs.core.references import without_secrets
-from dibs.wiring import kind_declared_as
+from dibs.wiring import extra_installed, kind_declared_as
 
 if TYPE_CHECKING:
     from dibs.adapters.github.client import Transports
@@ -228,13 +227,5 @@ def open_tracker(settings: Settings, author: str, keyring: Keyring | None = None
     kind = tracker_kind(settings.tracker)
     assert kind is not None, "unknown trackers were refused before"
     place = settings.tracker.partition(":")[2]
-    try:
+    with extra_installed("tracker", settings.tracker, kind.extra):
         return kind.opens(TrackerRequest(place, settings, author, os.environ, keyring))
-    except ModuleNotFoundError as missing:
-        if not kind.extra:
-            raise
-        raise BadConfiguration(
-            f"tracker {without_secrets(settings.tracker)!r} needs {missing.name}, "
-            "which is not installed; "
-            f"install dibs with its extra: dibs[{kind.extra}]"
-        ) from missing
