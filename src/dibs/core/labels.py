@@ -169,19 +169,6 @@ def _removing(unwanted: tuple[str, ...], labels: frozenset[str]) -> Effects:
     return (RemoveLabels(present),) if present else ()
 
 
-def labels_after(effects: Effects, labels: frozenset[str]) -> frozenset[str]:
-    """The labels of an issue after the effects."""
-    for effect in effects:
-        match effect:
-            case AddLabels(added):
-                labels |= set(added)
-            case RemoveLabels(removed):
-                labels -= set(removed)
-            case PostComment() | EditComment() | CloseIssue():
-                pass
-    return labels
-
-
 _MOST_LISTED = 10
 _LINK = r"https?://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,300}"
 
