@@ -227,43 +227,27 @@ class Services:
             reached=self.reached,
         )
 
-    def _plain_store(self, what: str) -> LeaseStore:
-        """The store itself, for leases that the tracker does not show."""
-        if self.adapters.store is None:
+    def _for_names(
+        self, what: str
+    ) -> tuple[LeaseStore, Tracker, Pipeline, Granting, Observer, Clock, Threads]:
+        """The parts of a lease on a name: the store itself, because the tracker shows no such."""
+        adapters = self.adapters
+        if adapters.store is None:
             raise BadConfiguration(
                 f"{what} needs a lease store of its own, and leases are kept in comments; "
                 "see dibs stores"
             )
-        return self.adapters.store
+        beside = (self.tracker, self.pipeline, self.granting, self.observer)
+        return (adapters.store, *beside, adapters.clock, adapters.threads)
 
     @cached_property
     def holds(self) -> Holds:
-        return named.holds.Holds(
-            self._plain_store("a hold"),
-            self.tracker,
-            self.pipeline,
-            self.granting,
-            self.observer,
-            self.adapters.clock,
-            self.adapters.threads,
-            new_run=self._new_run,
-            dice=self.dice(),
-            turns=named.holds.Turns(),
-        )
+        turns, parts = named.holds.Turns(), self._for_names("a hold")
+        return named.holds.Holds(*parts, new_run=self._new_run, dice=self.dice(), turns=turns)
 
     def loop(self, rhythm: Rhythm) -> Loop:
-        return named.loops.Loop(
-            rhythm,
-            self._plain_store(f"loop {rhythm.name!r}"),
-            self.tracker,
-            self.pipeline,
-            self.granting,
-            self.observer,
-            self.adapters.clock,
-            self.adapters.threads,
-            new_run=self._new_run,
-            dice=self.dice(),
-        )
+        parts = self._for_names(f"loop {rhythm.name!r}")
+        return named.loops.Loop(rhythm, *parts, new_run=self._new_run, dice=self.dice())
 
     granting = _once(lambda it: Granting(it.adapters.granters, granter_name(it.settings)))
     claiming: Claiming = _once(lambda it: services.claiming.Claiming(it.backlog))
