@@ -346,12 +346,18 @@ def _refuse_unknown(document: object, shape: type[Struct], place: str) -> None:
         return
     known = {field.encode_name: field.type for field in fields(shape)}
     for key, value in document.items():
+        where = f"{place}{key}"
         if key not in known:
-            raise ValueError(_unknown(f"{place}{key}", key, known))
+            import difflib
+
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+            others = f"known keys: {', '.join(sorted(known))}"
+            hint = f"did you mean {close[0]!r}?" if close else others
+            raise ValueError(f"unknown key {where!r}; {hint}")
         for inner in _structs(known[key]):
             for number, entry in enumerate(value if isinstance(value, list) else [value]):
-                where = f"{place}{key}[{number}]." if isinstance(value, list) else f"{place}{key}."
-                _refuse_unknown(entry, inner, where)
+                inside = f"{where}[{number}]." if isinstance(value, list) else f"{where}."
+                _refuse_unknown(entry, inner, inside)
 
 
 def _refuse_null(value: object, place: str) -> None:
@@ -374,14 +380,6 @@ def _structs(kind: Any) -> Iterator[type[Struct]]:
         yield from _structs(part)
 
 
-def _unknown(place: str, key: str, known: Mapping[str, Any]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
-    return f"unknown key {place!r}; {hint}"
-
-
 # From the file's words to the core's values
 
 
@@ -400,7 +398,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
             f"person_ttl {format_duration(person_ttl)} is over max_ttl {format_duration(max_ttl)}"
         )
     shortest = min(stage.terms.ttl for stage in pipeline.stages)
-    worker = file.worker
+    worker, github = file.worker, file.github
     return Settings(
         source=source,
         root=root,
@@ -420,7 +418,14 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         stop_grace=_duration("worker.stop_grace", worker.stop_grace),
         holds=_named("hold", [_hold(entry) for entry in file.hold]),
         loops=_named("loop", [_loop(entry) for entry in file.loop]),
-        github=_github(file.github),
+        github=GithubSettings(
+            trusted=frozenset(github.trusted),
+            api=github.api or "",
+            timeout=_positive("github.timeout", github.timeout),
+            graphql=github.graphql,
+            machines=github.machines,
+            pace=github.pace,
+        ),
         hook=HookSettings(file.hook.strict, _positive("hook.timeout", file.hook.timeout)),
         repos=_repos(file.repos, root, pipeline),
         ttl=_duration("ttl", file.ttl),
@@ -503,7 +508,7 @@ def _pipeline(file: ConfigFile) -> Pipeline:
         known = stages.get(name) or Stage(name, label=f"stage:{name}", terms=terms_for(ttl))
         stages[name] = _stage(entry, known)
     marks = base.labels if base else LabelNames()
-    labels = file.labels
+    labels, people = file.labels, file.people
     return Pipeline(
         stages=tuple(stages.values()),
         labels=LabelNames(
@@ -515,29 +520,14 @@ def _pipeline(file: ConfigFile) -> Pipeline:
         if labels.blockers is not None
         else (base.blockers if base else frozenset()),
         priorities=tuple(labels.priorities or ()),
-        people=_people(file.people),
+        people=People(
+            assignees=people.assignees,
+            pulls=people.pulls,
+            markers=people.markers,
+            fleet=frozenset(people.fleet),
+            marker_ttl=_positive("people.marker_ttl", people.marker_ttl),
+        ),
         dialect=base.dialect if base else Dialect.NATIVE,
-    )
-
-
-def _github(file: GithubFile) -> GithubSettings:
-    return GithubSettings(
-        trusted=frozenset(file.trusted),
-        api=file.api or "",
-        timeout=_positive("github.timeout", file.timeout),
-        graphql=file.graphql,
-        machines=file.machines,
-        pace=file.pace,
-    )
-
-
-def _people(file: PeopleFile) -> People:
-    return People(
-        assignees=file.assignees,
-        pulls=file.pulls,
-        markers=file.markers,
-        fleet=frozenset(file.fleet),
-        marker_ttl=_positive("people.marker_ttl", file.marker_ttl),
     )
 
 
