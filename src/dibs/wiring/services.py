@@ -514,11 +514,11 @@ def backlog_is_absent(settings: Settings) -> bool:
 
 def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
     """The keys that marks are signed with. Raises BadConfiguration, which shows none of them."""
-    if not environment.get("DIBS_SIGNING_KEY") and not environment.get("DIBS_SIGNING"):
+    keys, wanted = environment.get("DIBS_SIGNING_KEY", ""), environment.get("DIBS_SIGNING", "")
+    if not keys and not wanted:
         return None
     from dibs.core.signing import BadKey, Strictness, parse_keyring
 
-    keys, wanted = environment.get("DIBS_SIGNING_KEY", ""), environment.get("DIBS_SIGNING", "")
     if wanted not in ("", *Strictness):
         known = " or ".join(Strictness)
         raise BadConfiguration(f"DIBS_SIGNING {wanted[:20]!r} is not known; it may be {known}")
