@@ -4,12 +4,9 @@ Trackers and lease stores are rows of two registries, `trackers` and `stores`. O
 add rows through entry points, which are read here.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 from dibs.core.errors import BadConfiguration
-from dibs.core.references import without_secrets
 
 _Kind = TypeVar("_Kind")
 
@@ -48,17 +45,3 @@ def kinds_declared(group: str, expected: type[_Kind]) -> tuple[_Kind, ...]:
     schemes = sorted({point.name for point in entry_points(group=group)})
     rows = (kind_declared_as(scheme, group, expected) for scheme in schemes)
     return tuple(row for row in rows if row is not None)
-
-
-@contextmanager
-def extra_installed(key: str, value: str, extra: str) -> Iterator[None]:
-    """Raise BadConfiguration if the setting needs a library which comes with the extra."""
-    try:
-        yield
-    except ModuleNotFoundError as missing:
-        if not extra:
-            raise
-        raise BadConfiguration(
-            f"{key} {without_secrets(value)!r} needs {missing.name}, which is not installed; "
-            f"install dibs with its extra: dibs[{extra}]"
-        ) from missing

@@ -18,8 +18,8 @@ from msgspec import Struct, field
 
 from dibs.ports.leases import Guarantee, LeaseStore
 from dibs.settings.load import GithubSettings
-from dibs.wiring import extra_installed, kind_declared_as, kinds_declared
-from dibs.wiring.trackers import github_transports
+from dibs.wiring import kind_declared_as, kinds_declared
+from dibs.wiring.trackers import extra_installed, github_transports
 
 if TYPE_CHECKING:
     from dibs.adapters.sqlite.observations import FileObservations

@@ -8,8 +8,8 @@ if a setting names a scheme that dibs does not have, because reading entry point
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,8 @@ from msgspec import Struct, field
 from dibs.adapters.system import SystemClock
 from dibs.core.errors import BadConfiguration
 from dibs.core.ids import ServerTime
-from dibs.wiring import extra_installed, kind_declared_as
+from dibs.core.references import without_secrets
+from dibs.wiring import kind_declared_as
 
 if TYPE_CHECKING:
     from dibs.adapters.github.client import Transports
@@ -229,3 +230,17 @@ def open_tracker(settings: Settings, author: str, keyring: Keyring | None = None
     place = settings.tracker.partition(":")[2]
     with extra_installed("tracker", settings.tracker, kind.extra):
         return kind.opens(TrackerRequest(place, settings, author, os.environ, keyring))
+
+
+@contextmanager
+def extra_installed(key: str, value: str, extra: str) -> Iterator[None]:
+    """Raise BadConfiguration if the setting needs a library which comes with the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if not extra:
+            raise
+        raise BadConfiguration(
+            f"{key} {without_secrets(value)!r} needs {missing.name}, which is not installed; "
+            f"install dibs with its extra: dibs[{extra}]"
+        ) from missing
