@@ -37,37 +37,15 @@ if TYPE_CHECKING:
     from dibs.services.working import Until
 
 _HOMES = {
-    "dibs.api": ("Dibs", "HeldLease", "open"),
-    "dibs.core.errors": (
-        "BadConfiguration",
-        "BadReference",
-        "BadTtl",
-        "Damaged",
-        "DibsError",
-        "HandlerUnusable",
-        "IllegalMove",
-        "IssueLocked",
-        "IssueMoved",
-        "LeaseLost",
-        "Misuse",
-        "NoSuchComment",
-        "NoSuchIssue",
-        "NoSuchStage",
-        "NotGranted",
-        "NotPermitted",
-        "Outage",
-        "RateLimited",
-        "Unavailable",
-        "Unwritable",
-    ),
-    "dibs.core.ids": ("Fence", "IssueRef"),
-    "dibs.services.claiming": ("Beaten", "Doubtful", "Refused"),
-    "dibs.services.running": ("GiveBack", "Work"),
-    "dibs.services.working": ("Until",),
+    **dict.fromkeys(("Dibs", "HeldLease", "open"), "dibs.api"),
+    **dict.fromkeys(("Fence", "IssueRef"), "dibs.core.ids"),
+    **dict.fromkeys(("Beaten", "Doubtful", "Refused"), "dibs.services.claiming"),
+    **dict.fromkeys(("GiveBack", "Work"), "dibs.services.running"),
+    "Until": "dibs.services.working",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+"""Where the public names are defined; all others are errors."""
 
-__all__ = [  # noqa: RUF022 - the strings come from the table above
+__all__ = [  # noqa: RUF022 - the version first
     "__version__",
     "BadConfiguration",
     "BadReference",
@@ -104,11 +82,11 @@ __all__ = [  # noqa: RUF022 - the strings come from the table above
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'dibs' has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_HOME_OF[name]), name)
+    return getattr(importlib.import_module(_HOMES.get(name, "dibs.core.errors")), name)
 
 
 def __dir__() -> list[str]:

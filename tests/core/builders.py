@@ -9,6 +9,7 @@ from dibs.core.card import Card, CardState, render_card, render_revoke, render_s
 from dibs.core.fold import FoldRules, PostedCard, PostedRevoke, RevokeMark
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName, server_time
 from dibs.core.issue import Comment, Issue, Snapshot
+from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effects, PostComment, RemoveLabels
 from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation, Try
 
 START = server_time(datetime(2026, 5, 1, 12, 0, tzinfo=UTC))
@@ -205,3 +206,16 @@ def make_try(
         outcome=None if outcome is None else Outcome(outcome),
         excused=excused,
     )
+
+
+def labels_after(effects: Effects, labels: frozenset[str]) -> frozenset[str]:
+    """The labels of an issue after the effects."""
+    for effect in effects:
+        match effect:
+            case AddLabels(added):
+                labels |= set(added)
+            case RemoveLabels(removed):
+                labels -= set(removed)
+            case PostComment() | EditComment() | CloseIssue():
+                pass
+    return labels

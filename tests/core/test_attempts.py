@@ -63,13 +63,12 @@ def test_attempts_are_spent_at_the_stages_limit(failures, spent):
 def test_the_rest_after_the_last_failure_doubles_and_is_capped(failures, rest):
     tries = [make_try(ended=10 * number) for number in range(1, failures + 1)]
     attempts = count_attempts(tries, READY)
-    assert attempts.last_failed_at == at(10 * failures)
     assert attempts.rests_until == at(10 * failures + rest)
 
 
 def test_an_issue_that_never_failed_does_not_rest():
     assert count_attempts([RETURNED, RUNNING], READY) == Attempts()
-    assert Attempts() == Attempts(0, None, False, None)
+    assert Attempts() == Attempts(0, False, None)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,6 @@ def test_the_count_agrees_with_a_plain_reading_of_the_rule(tries):
     assert attempts.spent is (len(failures) >= 3)
     said = bool(failures) and failures[-1].outcome is not None
     assert (attempts.rests_until is not None) is said
-    assert attempts.last_failed_at == (failures[-1].ended_at if failures else None)
 
 
 @given(st.lists(TRIES, max_size=12), st.sampled_from([ADVANCED, PARKED]))

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dibs.core.card import (
-    LONGEST_LINE,
     VERSION,
     Card,
     CardState,
@@ -23,6 +22,7 @@ from dibs.core.card import (
 )
 from dibs.core.ids import LONGEST_HOLDER, HolderId, RunId, StageName, server_time
 from dibs.core.lease import Ending, Outcome, Revocation
+from dibs.core.marker import LONGEST_LINE
 
 from .builders import HOSTILE, RUNS, WILD, at, make_card, s
 

@@ -12,12 +12,11 @@ from dibs.core.labels import (
     FlawCode,
     RemoveLabels,
     diagnose,
-    labels_after,
 )
 from dibs.core.lease import Standing
 from dibs.core.presets import STAGES
 
-from .builders import REF, at, bid, edited, make_comment, make_record, make_snapshot
+from .builders import REF, at, bid, edited, labels_after, make_comment, make_record, make_snapshot
 
 FREE = Standing(None)
 ALMOST = "<!-- claim run=a ttl=soon -->"

@@ -11,12 +11,11 @@ from dibs.core.labels import (
     RemoveLabels,
     ending_effects,
     ending_paint,
-    labels_after,
     leftovers,
 )
 from dibs.core.presets import STAGES
 
-from .builders import edited, make_record, make_snapshot, shown_by_another
+from .builders import edited, labels_after, make_record, make_snapshot, shown_by_another
 
 ADVANCED = make_record("advanced", "review", painted=False)
 DECIDED = edited("a", "released", 1, 0, prev=20, updated=5, outcome="advanced", target="review")

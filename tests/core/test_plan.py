@@ -14,13 +14,12 @@ from dibs.core.labels import (
     claim_effects,
     ending_effects,
     freeing_effects,
-    labels_after,
 )
 from dibs.core.lease import Ending, Outcome
 from dibs.core.pipeline import ApprovalGate
 from dibs.core.presets import AGENT, PRESETS, STAGES
 
-from .builders import make_record
+from .builders import labels_after, make_record
 
 OTHERS = ["bug", "area:shop", "good first issue", "dependencies", "Claimed?"]
 MOVES = [

@@ -12,7 +12,6 @@ from dibs.core import card, signing
 from dibs.core import granter as control
 from dibs.core.agent_dialect import key_of, their_release
 from dibs.core.card import (
-    LONGEST_LINE,
     Card,
     RevokeMark,
     ShownMark,
@@ -27,6 +26,7 @@ from dibs.core.fold import FoldRules, standing_on_comments
 from dibs.core.granter import Appointed, Moving, PauseWord, ResumeWord, parse_entry
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.lease import Revocation
+from dibs.core.marker import LONGEST_LINE
 from dibs.core.signing import (
     BadKey,
     Keyring,

@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import unquote
 
 from dibs.core.card import (
-    LONGEST_LINE,
     Card,
     CardState,
     Mark,
@@ -28,6 +27,7 @@ from dibs.core.card import (
 from dibs.core.errors import BadConfiguration, BadReference
 from dibs.core.ids import IssueRef, RunId
 from dibs.core.lease import Revocation
+from dibs.core.marker import LONGEST_LINE
 from dibs.core.pipeline import Command, PythonCallable
 from dibs.core.references import parse_reference
 from dibs.core.signing import Signed, parse_keyring, sign, verify

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from dibs.core.card import (
-    LONGEST_LINE,
     Card,
     CardState,
     RevokeMark,
@@ -16,6 +15,7 @@ from dibs.core.card import (
 )
 from dibs.core.ids import HolderId, RunId, StageName
 from dibs.core.lease import Ending, Outcome, Revocation
+from dibs.core.marker import LONGEST_LINE
 
 from .properties import (
     KINDS,

@@ -9,11 +9,12 @@ import time
 
 import pytest
 
-from dibs.core.card import LONGEST_LINE, Card, UnknownMark, parse_mark, render_card, render_revoke
+from dibs.core.card import Card, UnknownMark, parse_mark, render_card, render_revoke
 from dibs.core.durations import parse_duration, parse_instant
 from dibs.core.errors import BadConfiguration, BadReference
 from dibs.core.ids import HolderId, RunId
 from dibs.core.lease import Revocation
+from dibs.core.marker import LONGEST_LINE
 from dibs.core.references import parse_reference
 from dibs.settings import load as config
 

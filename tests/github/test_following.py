@@ -48,7 +48,7 @@ class Fleet:
                 tracker=self.tracker,
                 store=None,
                 pauses=control,
-                journal=MemoryJournal(),
+                observers=(MemoryJournal(),),
                 clock=hub.clock,
                 granters=control,
             ),

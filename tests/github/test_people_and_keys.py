@@ -48,7 +48,7 @@ class Fleet:
                 tracker=SignedTracker(tracker, keyring) if keyring else tracker,
                 store=None,
                 pauses=self.control,
-                journal=MemoryJournal(),
+                observers=(MemoryJournal(),),
                 clock=hub.clock,
                 granters=self.control,
                 keyring=keyring,

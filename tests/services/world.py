@@ -259,7 +259,7 @@ class Process:
                 tracker=self.tracker,
                 store=self.store,
                 pauses=world.pauses,
-                journal=world.journal,
+                observers=(world.journal,),
                 clock=world.clock,
                 granters=world.granters,
             ),

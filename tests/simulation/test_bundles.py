@@ -84,7 +84,7 @@ class Fleet:
             tracker=Slow(self.tracker, process, self.dice),
             store=Slow(self.store, process, self.dice) if self.store else None,
             pauses=self.pauses,
-            journal=MemoryJournal(),
+            observers=(MemoryJournal(),),
             clock=process,
             threads=process,
             granters=self.granters,

@@ -226,11 +226,6 @@ def locked(path: Path, *, create: bool = False) -> int | None:
     return None
 
 
-class NoJournal:
-    def observe(self, event: Event) -> None:
-        pass
-
-
 class MemoryJournal:
     def __init__(self) -> None:
         self.events: list[Event] = []

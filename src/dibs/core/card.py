@@ -26,30 +26,7 @@ from dibs.core.durations import (
 )
 from dibs.core.ids import HolderId, RunId, ServerTime, StageName, server_time
 from dibs.core.lease import Ending, Outcome, Revocation
-from dibs.core.marker import (
-    LONGEST_LINE,
-    VERSION,
-    Fields,
-    plain,
-    read_line,
-    shortened,
-    write_line,
-)
-
-__all__ = [
-    "LONGEST_LINE",
-    "Card",
-    "CardState",
-    "Mark",
-    "RevokeMark",
-    "ShownMark",
-    "UnknownMark",
-    "parse_mark",
-    "render_card",
-    "render_revoke",
-    "render_shown",
-    "same_mark",
-]
+from dibs.core.marker import VERSION, Fields, plain, read_line, shortened, write_line
 
 _LONGEST_WHY = 200
 _LONGEST_CACHED = 2000

@@ -44,13 +44,7 @@ def format_duration(span: timedelta) -> str:
         return "-" + format_duration(-span)
     if total_ms % 1000:
         return f"{total_ms}ms" if total_ms < 1000 else f"{total_ms / 1000:.3f}".rstrip("0") + "s"
-    rest = total_ms // 1000
-    parts = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, rest = divmod(rest, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts) or "0s"
+    return "".join(_in_units(total_ms // 1000)) or "0s"
 
 
 def format_seconds(span: timedelta) -> str:
@@ -80,15 +74,16 @@ def format_instant(moment: datetime) -> str:
 
 def describe_span(span: timedelta) -> str:
     """A duration for people, two units at most: `9m 58s`, `2h`, `under 1s`."""
-    seconds = int(abs(span.total_seconds()))
-    if seconds == 0:
-        return "under 1s"
+    return " ".join(_in_units(int(abs(span.total_seconds())))[:2]) or "under 1s"
+
+
+def _in_units(seconds: int) -> list[str]:
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, seconds = divmod(seconds, size)
         if count:
             parts.append(f"{count}{unit}")
-    return " ".join(parts[:2])
+    return parts
 
 
 class Retries(Struct, frozen=True):
@@ -136,29 +131,21 @@ class LeaseTerms(Struct, frozen=True):
     """The step of the clock that stamps the lease: a stamp may be early by so much."""
 
     def __post_init__(self) -> None:
+        ttl, renew = format_duration(self.ttl), format_duration(self.renew_every)
+        margin, grain = format_duration(self.margin), format_duration(self.grain)
         if self.ttl < SHORTEST_TTL:
-            raise ValueError(f"ttl {format_duration(self.ttl)} is below {SHORTEST_TTL}")
+            raise ValueError(f"ttl {ttl} is below {SHORTEST_TTL}")
         if self.renew_every <= ZERO or self.renew_every * 3 > self.ttl:
-            raise ValueError(
-                f"renew {format_duration(self.renew_every)} must fit three times into "
-                f"ttl {format_duration(self.ttl)}"
-            )
+            raise ValueError(f"renew {renew} must fit three times into ttl {ttl}")
         if not ZERO < self.margin < self.renew_every:
-            raise ValueError(
-                f"margin {format_duration(self.margin)} must lie between zero and "
-                f"renew {format_duration(self.renew_every)}"
-            )
+            raise ValueError(f"margin {margin} must lie between zero and renew {renew}")
         if self.margin + self.grain >= self.renew_every:
             raise ValueError(
-                f"margin {format_duration(self.margin)} and timestamps in steps of "
-                f"{format_duration(self.grain)} must fit into "
-                f"renew {format_duration(self.renew_every)}"
+                f"margin {margin} and timestamps in steps of {grain} must fit into renew {renew}"
             )
         if self.max_hold < self.ttl:
-            raise ValueError(
-                f"max_hold {format_duration(self.max_hold)} is shorter than "
-                f"ttl {format_duration(self.ttl)}"
-            )
+            longest = format_duration(self.max_hold)
+            raise ValueError(f"max_hold {longest} is shorter than ttl {ttl}")
 
     @property
     def trust(self) -> timedelta:

@@ -17,7 +17,6 @@ holds. Where there is no such mark, a label which a person put on by hand opens 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -28,12 +27,11 @@ from dibs.core.ids import Fence, ServerTime, StageName, later
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Outcome, Standing, Try
 from dibs.core.marker import VERSION, plain, read_line, shortened, starts_as, write_line
-from dibs.core.pipeline import ApprovalGate, NoGate, People, Pipeline, Stage
+from dibs.core.pipeline import ApprovalGate, People, Pipeline, Stage
 
 
 class Attempts(Struct, frozen=True):
     failed: int = 0
-    last_failed_at: ServerTime | None = None
     spent: bool = False
     """No attempt is left: the next worker parks the issue for a person."""
     rests_until: ServerTime | None = None
@@ -51,12 +49,7 @@ def count_attempts(tries: Sequence[Try], stage: Stage) -> Attempts:
     rests_until = None
     if last is not None and last.ended_at is not None and last.outcome is not None:
         rests_until = later(last.ended_at, stage.backoff.after(len(failed)))
-    return Attempts(
-        failed=len(failed),
-        last_failed_at=last.ended_at if last else None,
-        spent=len(failed) >= stage.attempts,
-        rests_until=rests_until,
-    )
+    return Attempts(len(failed), len(failed) >= stage.attempts, rests_until)
 
 
 def failed_tries(tries: Sequence[Try], stage: StageName) -> tuple[Try, ...]:
@@ -197,86 +190,41 @@ class Meaning(Struct, frozen=True):
     """How the board shows an issue for this reason; the first row that has a state counts."""
 
 
-_PERSON_ON_IT = Meaning(
-    Whose.PERSON,
-    Lifts.WITH_A_CHANGE,
-    RefusalKind.HELD,
-    person=True,
-    bookkeeping=True,
-    state="theirs",
-)
+_NO_WORK = Meaning(Whose.ISSUE, Lifts.WITH_A_CHANGE, RefusalKind.NOTHING)
+_KEPT_OFF = Meaning(Whose.PERSON, Lifts.WITH_A_CHANGE, RefusalKind.SHUT, person=True)
+_PERSON_ON_IT = replace(_KEPT_OFF, refusal=RefusalKind.HELD, bookkeeping=True, state="theirs")
+_PAUSE = replace(_KEPT_OFF, lifts=Lifts.WITH_A_WORD)
 _RUN_HAS_IT = Meaning(Whose.RUN, Lifts.SOON, RefusalKind.HELD, others_end_it=True)
-_PAUSE = Meaning(Whose.PERSON, Lifts.WITH_A_WORD, RefusalKind.SHUT, person=True)
+_ATTEMPTS = Meaning(Whose.ATTEMPTS, Lifts.SOON, RefusalKind.SHUT, person=True, bookkeeping=True)
 _STORE = Meaning(Whose.STORE, Lifts.SOON, RefusalKind.SHUT)
 MEANINGS: Mapping[ReasonCode, Meaning] = {
-    ReasonCode.FINAL_STAGE: Meaning(
-        Whose.ISSUE, Lifts.WITH_A_CHANGE, RefusalKind.NOTHING, state="done"
-    ),
-    ReasonCode.CLOSED: Meaning(
-        Whose.ISSUE, Lifts.WITH_A_CHANGE, RefusalKind.NOTHING, bookkeeping=True, state="done"
-    ),
-    ReasonCode.NO_STAGE: Meaning(
-        Whose.ISSUE, Lifts.WITH_A_CHANGE, RefusalKind.NOTHING, state="unclear"
-    ),
-    ReasonCode.SEVERAL_STAGES: Meaning(
-        Whose.ISSUE, Lifts.WITH_A_CHANGE, RefusalKind.NOTHING, state="unclear"
-    ),
-    ReasonCode.NOT_SERVED: Meaning(Whose.ISSUE, Lifts.SOON, RefusalKind.NOTHING),
-    ReasonCode.PARKED: Meaning(
-        Whose.PERSON,
-        Lifts.WITH_A_CHANGE,
-        RefusalKind.SHUT,
-        person=True,
-        bookkeeping=True,
-        state="parked",
-    ),
-    ReasonCode.PAUSED: Meaning(
-        Whose.PERSON, Lifts.WITH_A_CHANGE, RefusalKind.SHUT, person=True, state="paused"
-    ),
-    ReasonCode.BLOCKED: Meaning(
-        Whose.PERSON,
-        Lifts.WITH_A_CHANGE,
-        RefusalKind.SHUT,
-        person=True,
-        bookkeeping=True,
-        state="blocked",
-    ),
-    ReasonCode.GATE_SHUT: Meaning(
-        Whose.PERSON, Lifts.WITH_A_CHANGE, RefusalKind.SHUT, person=True, state="gated"
-    ),
+    ReasonCode.FINAL_STAGE: replace(_NO_WORK, state="done"),
+    ReasonCode.CLOSED: replace(_NO_WORK, bookkeeping=True, state="done"),
+    ReasonCode.NO_STAGE: replace(_NO_WORK, state="unclear"),
+    ReasonCode.SEVERAL_STAGES: replace(_NO_WORK, state="unclear"),
+    ReasonCode.NOT_SERVED: replace(_NO_WORK, lifts=Lifts.SOON),
+    ReasonCode.PARKED: replace(_KEPT_OFF, bookkeeping=True, state="parked"),
+    ReasonCode.PAUSED: replace(_KEPT_OFF, state="paused"),
+    ReasonCode.BLOCKED: replace(_KEPT_OFF, bookkeeping=True, state="blocked"),
+    ReasonCode.GATE_SHUT: replace(_KEPT_OFF, state="gated"),
     ReasonCode.REPOSITORY_PAUSED: _PAUSE,
     ReasonCode.FLEET_PAUSED: _PAUSE,
     ReasonCode.ASSIGNED: _PERSON_ON_IT,
     ReasonCode.PULL_OPEN: _PERSON_ON_IT,
-    ReasonCode.FOREIGN_CLAIM: Meaning(
-        Whose.PERSON, Lifts.WITH_A_CHANGE, RefusalKind.HELD, person=True, others_end_it=True
-    ),
+    ReasonCode.FOREIGN_CLAIM: replace(_KEPT_OFF, refusal=RefusalKind.HELD, others_end_it=True),
     ReasonCode.HELD: _RUN_HAS_IT,
     ReasonCode.BID_PENDING: _RUN_HAS_IT,
     ReasonCode.IN_GRACE: _RUN_HAS_IT,
     ReasonCode.UNPAINTED: _RUN_HAS_IT,
     ReasonCode.CLAIM_LABEL_ONLY: _RUN_HAS_IT,
-    ReasonCode.BACKING_OFF: Meaning(
-        Whose.ATTEMPTS, Lifts.SOON, RefusalKind.SHUT, person=True, bookkeeping=True
-    ),
-    ReasonCode.ATTEMPTS_SPENT: Meaning(
-        Whose.ATTEMPTS, Lifts.SOON, RefusalKind.SHUT, person=True, bookkeeping=True
-    ),
-    ReasonCode.WIP_LIMIT: Meaning(
-        Whose.LIMIT,
-        Lifts.SOON,
-        RefusalKind.SHUT,
-        person=True,
-        bookkeeping=True,
-        others_end_it=True,
-    ),
+    ReasonCode.BACKING_OFF: _ATTEMPTS,
+    ReasonCode.ATTEMPTS_SPENT: _ATTEMPTS,
+    ReasonCode.WIP_LIMIT: replace(_ATTEMPTS, whose=Whose.LIMIT, others_end_it=True),
     # of what keeps one issue of the bundle back, that issue's own reasons speak
     ReasonCode.BUNDLE_WAITS: Meaning(Whose.LIMIT, Lifts.WITH_A_CHANGE, RefusalKind.SHUT),
-    ReasonCode.UNREADABLE: Meaning(Whose.STORE, Lifts.SOON, RefusalKind.UNPROVEN),
+    ReasonCode.UNREADABLE: replace(_STORE, refusal=RefusalKind.UNPROVEN),
     ReasonCode.GRANTED_ELSEWHERE: _STORE,
-    ReasonCode.UNPROTECTED: Meaning(
-        Whose.STORE, Lifts.WITH_A_CHANGE, RefusalKind.SHUT, bookkeeping=True
-    ),
+    ReasonCode.UNPROTECTED: replace(_STORE, lifts=Lifts.WITH_A_CHANGE, bookkeeping=True),
     ReasonCode.FENCE_REGRESSED: _STORE,
 }
 """What each reason means, in the order in which the board looks for a state."""
@@ -348,38 +296,7 @@ def judge_picture(issue: Issue, pipeline: Pipeline, worked: StageName | None = N
     given_way = pipeline.worked_stage(issue.labels, worked)
     stages = (given_way,) if given_way is not None else pipeline.stages_of(issue.labels)
     stage = stages[0] if len(stages) == 1 else None
-    reasons: list[Reason] = []
-    if not issue.open:
-        reasons.append(Reason(ReasonCode.CLOSED, "the issue is closed", "reopen it in the tracker"))
-    if not stages:
-        known = ", ".join(stage.label for stage in pipeline.stages if not stage.final)
-        text, remedy = "it carries no stage label", f"put one of these labels on it: {known}"
-        reasons.append(Reason(ReasonCode.NO_STAGE, text, remedy))
-    elif stage is None:
-        found = ", ".join(stage.label for stage in stages)
-        text = f"it carries {len(stages)} stage labels: {found}"
-        reasons.append(Reason(ReasonCode.SEVERAL_STAGES, text, "look at the plan of: dibs fsck"))
-    else:
-        if stage.final:
-            reasons.append(
-                Reason(
-                    ReasonCode.FINAL_STAGE,
-                    f"stage {stage.name!r} is the end of the pipeline",
-                    "nothing is left to do; put an earlier stage's label on it instead, to run it"
-                    " again",
-                )
-            )
-        match stage.gate:
-            case ApprovalGate(label) if label not in issue.labels:
-                text = f"the gate of stage {stage.name!r} is shut: nobody approved it"
-                remedy = (
-                    f"a person approves it: dibs approve, or the label {label!r} in the tracker"
-                )
-                reasons.append(Reason(ReasonCode.GATE_SHUT, text, remedy))
-            case ApprovalGate() | NoGate():
-                pass
-            case _:
-                assert_never(stage.gate)
+    reasons = _stage_reasons(issue, pipeline, stages)
     return Verdict(stage, (*reasons, *_people_reasons(issue, pipeline)))
 
 
@@ -502,6 +419,34 @@ def vetoed(issue: Issue, pipeline: Pipeline) -> str | None:
     return f"a person put {labels[0]!r} on the issue" if labels else None
 
 
+def _stage_reasons(issue: Issue, pipeline: Pipeline, stages: tuple[Stage, ...]) -> Iterable[Reason]:
+    if not issue.open:
+        yield Reason(ReasonCode.CLOSED, "the issue is closed", "reopen it in the tracker")
+    if not stages:
+        known = ", ".join(stage.label for stage in pipeline.stages if not stage.final)
+        text, remedy = "it carries no stage label", f"put one of these labels on it: {known}"
+        yield Reason(ReasonCode.NO_STAGE, text, remedy)
+        return
+    if len(stages) > 1:
+        found = ", ".join(stage.label for stage in stages)
+        text = f"it carries {len(stages)} stage labels: {found}"
+        yield Reason(ReasonCode.SEVERAL_STAGES, text, "look at the plan of: dibs fsck")
+        return
+    (stage,) = stages
+    if stage.final:
+        yield Reason(
+            ReasonCode.FINAL_STAGE,
+            f"stage {stage.name!r} is the end of the pipeline",
+            "nothing is left to do; put an earlier stage's label on it instead, to run it again",
+        )
+    if isinstance(stage.gate, ApprovalGate) and stage.gate.label not in issue.labels:
+        yield Reason(
+            ReasonCode.GATE_SHUT,
+            f"the gate of stage {stage.name!r} is shut: nobody approved it",
+            f"a person approves it: dibs approve, or the label {stage.gate.label!r} in the tracker",
+        )
+
+
 def _people_reasons(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
     """Reasons by people: pause, parking and blocker labels, assignments, open pull requests."""
     marks, people = pipeline.labels, pipeline.people
@@ -543,26 +488,14 @@ def _people_reasons(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
 
 def _pause_reasons(issue: Issue, pauses: tuple[Pause, ...]) -> Iterable[Reason]:
     for pause in pauses:
-        by_whom = (
-            f"{pause.by or 'somebody'} said so at {format_instant(pause.since)}: {pause.reason}"
-        )
-        match pause.scope:
-            case PauseScope.FLEET:
-                yield Reason(
-                    ReasonCode.FLEET_PAUSED,
-                    f"the fleet is paused; {by_whom}",
-                    f"ask {pause.by or 'whoever said so'} to resume the fleet",
-                )
-            case PauseScope.REPOSITORY if pause.repo == issue.ref.repo:
-                yield Reason(
-                    ReasonCode.REPOSITORY_PAUSED,
-                    f"the repository is paused; {by_whom}",
-                    f"ask {pause.by or 'whoever said so'} to resume the repository",
-                )
-            case PauseScope.REPOSITORY:
-                pass
-            case _:
-                assert_never(pause.scope)
+        fleet, scope = pause.scope is PauseScope.FLEET, pause.scope.value
+        if fleet or pause.repo == issue.ref.repo:
+            said = f"{pause.by or 'somebody'} said so at {format_instant(pause.since)}"
+            yield Reason(
+                ReasonCode.FLEET_PAUSED if fleet else ReasonCode.REPOSITORY_PAUSED,
+                f"the {scope} is paused; {said}: {pause.reason}",
+                f"ask {pause.by or 'whoever said so'} to resume the {scope}",
+            )
 
 
 def _foreign_reasons(snapshot: Snapshot, people: People) -> Iterable[Reason]:

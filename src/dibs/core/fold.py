@@ -29,6 +29,10 @@ class FoldRules(Struct, frozen=True):
     """How late a reader may see a write; a graceful revoke gives notice of a ttl plus this."""
 
 
+ANY_TTL = FoldRules(max_ttl=timedelta.max)
+"""For readers of an issue's past: what a card asked for does not matter any more."""
+
+
 class PostedCard(Struct, frozen=True):
     """A card with the id and the times which the server gave its comment."""
 
@@ -50,6 +54,11 @@ class Marks(Struct, frozen=True):
     revokes: Mapping[RunId, tuple[PostedRevoke, ...]]
     shown: Mapping[RunId, ServerTime] = field(default_factory=dict)
     """Time of the last shown mark for a run: another worker has painted its ending."""
+
+    @property
+    def leases(self) -> tuple[PostedCard, ...]:
+        """The cards of confirmed leases."""
+        return tuple(posted for posted in self.cards if confirmed(posted.card))
 
 
 def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
@@ -103,8 +112,7 @@ def _revokes_in_release(comment: Comment, cards: Sequence[PostedCard]) -> Iterat
 
 def highest_fence(marks: Marks) -> Fence:
     """The highest fence of the leases shown on the issue: a store may only grant higher fences."""
-    leases = (posted for posted in marks.cards if confirmed(posted.card))
-    fences = (posted.card.fence or posted.card.floor + posted.id for posted in leases)
+    fences = (posted.card.fence or posted.card.floor + posted.id for posted in marks.leases)
     return Fence(max(fences, default=0))
 
 
@@ -215,9 +223,7 @@ def tries_on_comments(marks: Marks, rules: FoldRules, now: ServerTime) -> tuple[
     A lease is excused if a revoke came before the expiry which its card would have had alone.
     """
     tries = []
-    for posted in marks.cards:
-        if not confirmed(posted.card):
-            continue
+    for posted in marks.leases:
         revokes = marks.revokes.get(posted.card.run, ())
         ends_at = expiry(posted, revokes, rules)
         ending = ending_of(posted, revokes, rules)
@@ -241,9 +247,7 @@ def tries_on_picture(marks: Marks, record: Record | None) -> tuple[Try, ...]:
     its decision and the edit of the card.
     """
     tries = []
-    for posted in marks.cards:
-        if not confirmed(posted.card):
-            continue
+    for posted in marks.leases:
         ending, running = posted.card.ending, False
         if record is not None and record.lease.run == posted.card.run:
             ending, running = ending or record.ending, record.live
@@ -270,7 +274,7 @@ def said_shown_at(comments: Iterable[Comment], run: RunId) -> ServerTime | None:
     The last time, not the first: a caller who waits from then on waits rather too long than too
     short.
     """
-    marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
+    marks = read_marks(comments, ANY_TTL)
     times = [
         at
         for posted in marks.cards
@@ -287,10 +291,8 @@ def cards_that_counted(comments: Iterable[Comment]) -> tuple[Card, ...]:
     """The cards of confirmed leases with the last edit in time, in the server's order: the path of
     the issue through the stages.
     """
-    marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
-    return tuple(
-        posted.card for posted in marks.cards if confirmed(posted.card) and counted_in_time(posted)
-    )
+    leases = read_marks(comments, ANY_TTL).leases
+    return tuple(posted.card for posted in leases if counted_in_time(posted))
 
 
 def card_of(lease: Lease, state: CardState, ending: Ending | None = None) -> Card:
@@ -341,9 +343,9 @@ def standing_on_comments(
         record = _record(snapshot, current, marks, folded.expires_at, rules)
         return Standing(record=record, tries=tries)
     waiting = current.card.state is CardState.BID and folded.live(snapshot.now)
-    before = next((posted for posted in reversed(marks.cards) if confirmed(posted.card)), None)
     record_before = None
-    if before is not None:
+    if marks.leases:
+        before = marks.leases[-1]
         ended_at = expiry(before, marks.revokes.get(before.card.run, ()), rules)
         record_before = _record(snapshot, before, marks, ended_at, rules)
     return Standing(

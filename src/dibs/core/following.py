@@ -6,20 +6,12 @@ led the issue into its stage. Refuses to know how a tracker finds these pull req
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
 from enum import StrEnum
 
 from msgspec import Struct
 
 from dibs.core.card import CardState
-from dibs.core.fold import (
-    FoldRules,
-    PostedCard,
-    confirmed,
-    counted_in_time,
-    landed_at,
-    read_marks,
-)
+from dibs.core.fold import ANY_TTL, PostedCard, counted_in_time, landed_at, read_marks
 from dibs.core.ids import IssueRef, ServerTime, StageName, later
 from dibs.core.issue import Comment, Person
 from dibs.core.lease import Outcome
@@ -105,7 +97,7 @@ def opened_by_a_run(pull: LinkedPull, comments: Iterable[Comment]) -> bool:
 
     A lease without an ending ends a ttl after the last edit of its card.
     """
-    for posted in _leases(comments):
+    for posted in read_marks(comments, ANY_TTL).leases:
         ended = posted.card.state is CardState.RELEASED
         over_at = landed_at(posted) if ended else later(posted.updated_at, posted.card.ttl)
         if posted.created_at <= pull.opened_at <= over_at:
@@ -116,16 +108,11 @@ def opened_by_a_run(pull: LinkedPull, comments: Iterable[Comment]) -> bool:
 def _advances(comments: Iterable[Comment]) -> Iterator[PostedCard]:
     return (
         posted
-        for posted in _leases(comments)
+        for posted in read_marks(comments, ANY_TTL).leases
         if counted_in_time(posted)
         and posted.card.ending is not None
         and posted.card.ending.outcome is Outcome.ADVANCED
     )
-
-
-def _leases(comments: Iterable[Comment]) -> Iterator[PostedCard]:
-    marks = read_marks(comments, FoldRules(max_ttl=timedelta.max))
-    return (posted for posted in marks.cards if confirmed(posted.card))
 
 
 def _end(pull: LinkedPull) -> tuple[ServerTime, IssueRef]:

@@ -23,9 +23,9 @@ from msgspec import Struct
 from dibs.core.agent_dialect import is_ours
 from dibs.core.ids import ServerTime, later
 from dibs.core.issue import Comment
+from dibs.core.marker import plain
 
 _LONGEST_MARKER = 4000
-_LONGEST_NAME = 80
 _KAGAN_GRACE = timedelta(hours=2)  # how long kagan itself leaves an expired lease of its own alone
 
 _AGENT = r"<!-- agent-(claim|release):([^>]{0,2000}?)-->"
@@ -77,7 +77,8 @@ def foreign_claims(
         if not marker.over:
             lasts = ttl if marker.lasts is None else min(ttl, marker.lasts)
             until = later(comment.updated_at, lasts)
-            claim = ForeignClaim(marker.tool, marker.who, comment.id, comment.created_at, until)
+            who = plain(marker.who, keep="._-/:@") or "somebody"
+            claim = ForeignClaim(marker.tool, who, comment.id, comment.created_at, until)
             claims[marker.tool, marker.key] = claim
     return tuple(claim for claim in claims.values() if now < claim.until)
 
@@ -108,7 +109,7 @@ def _agent(text: str) -> _Marker | None:
         return None  # a card of ours in the same dialect, or its release: `card` reads it
     codename, firing = fields.get("codename", ""), fields.get("firing_id", "")
     key = f"{codename} {firing}"
-    return _Marker("agent-claim", key, _plain(codename), over=match[1] == "release")
+    return _Marker("agent-claim", key, codename, over=match[1] == "release")
 
 
 def _afk(text: str) -> _Marker | None:
@@ -117,16 +118,16 @@ def _afk(text: str) -> _Marker | None:
     worker, kind = fields.get("worker", ""), fields.get("kind")
     if not worker or kind not in ("claim", "concede"):
         return None
-    return _Marker("afk", worker, _plain(worker), over=kind == "concede")
+    return _Marker("afk", worker, worker, over=kind == "concede")
 
 
 def _fabrika(text: str) -> _Marker | None:
     if match := re.match(_TRIAGE, text):
         fields = _fields(match[1])
         session = fields.get("session", "")
-        return _Marker("fabrika", f"triage {session} {fields.get('lane', '')}", _plain(session))
+        return _Marker("fabrika", f"triage {session} {fields.get('lane', '')}", session)
     if match := re.match(_BUILD, text):
-        return _Marker("fabrika", match[1], _plain(match[1]))
+        return _Marker("fabrika", match[1], match[1])
     return None
 
 
@@ -152,7 +153,7 @@ def _kagan(text: str) -> _Marker | None:
         lasts = max(end - start, timedelta()) + _KAGAN_GRACE
     except (ValueError, TypeError, OverflowError):
         lasts = None
-    return _Marker("kagan", "", _plain(str(lease.get("instance_id", ""))), lasts=lasts)
+    return _Marker("kagan", "", str(lease.get("instance_id", "")), lasts=lasts)
 
 
 _DIALECTS: tuple[tuple[str, Callable[[str], _Marker | None]], ...] = (
@@ -168,9 +169,3 @@ _DIALECTS: tuple[tuple[str, Callable[[str], _Marker | None]], ...] = (
 def _fields(text: str) -> dict[str, str]:
     pairs = (word.partition("=") for word in text.split())
     return {key: value for key, _, value in pairs}
-
-
-def _plain(text: str) -> str:
-    """A name from a comment, made fit for a line of ours: no markup, no control characters."""
-    kept = "".join(char if char.isalnum() or char in "._-/:@" else "_" for char in text)
-    return kept[:_LONGEST_NAME] or "somebody"

@@ -21,15 +21,7 @@ from msgspec import Struct, field
 from dibs.core.eligibility import Pause, PauseScope, Reason, ReasonCode
 from dibs.core.ids import Fence
 from dibs.core.issue import Comment
-from dibs.core.marker import (
-    VERSION,
-    Fields,
-    plain,
-    read_line,
-    shortened,
-    starts_as,
-    write_line,
-)
+from dibs.core.marker import VERSION, Fields, plain, read_line, shortened, starts_as, write_line
 
 
 class Appointed(Struct, frozen=True):

@@ -37,7 +37,7 @@ from dibs.core.durations import format_instant
 from dibs.core.eligibility import abandoned_at, failed_tries
 from dibs.core.errors import IllegalMove, NoSuchStage
 from dibs.core.fold import (
-    FoldRules,
+    ANY_TTL,
     Marks,
     cards_that_counted,
     read_marks,
@@ -120,11 +120,9 @@ def ending_effects(pipeline: Pipeline, record: Record, labels: frozenset[str]) -
             *_removing((stage.label,), labels),
             *_letting_go(pipeline, stage, labels),
         )
-    gate = stage.gate
-    old = (stage.label, *((gate.label,) if isinstance(gate, ApprovalGate) else ()))
     return (
         *_adding((target.label,), labels),
-        *_removing(old, labels),
+        *_removing(stage.entry_labels, labels),
         *((CloseIssue(),) if target.closes else ()),
         *_letting_go(pipeline, stage, labels),
     )
@@ -169,19 +167,6 @@ def _removing(unwanted: tuple[str, ...], labels: frozenset[str]) -> Effects:
     return (RemoveLabels(present),) if present else ()
 
 
-def labels_after(effects: Effects, labels: frozenset[str]) -> frozenset[str]:
-    """The labels of an issue after the effects."""
-    for effect in effects:
-        match effect:
-            case AddLabels(added):
-                labels |= set(added)
-            case RemoveLabels(removed):
-                labels -= set(removed)
-            case PostComment() | EditComment() | CloseIssue():
-                pass
-    return labels
-
-
 _MOST_LISTED = 10
 _LINK = r"https?://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,300}"
 
@@ -201,7 +186,7 @@ def parking_comment(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> s
         stage = pipeline.stage(record.lease.stage)
     except NoSuchStage:  # the stage was renamed or dropped from the configuration since
         return None
-    marks = read_marks(snapshot.comments, FoldRules(max_ttl=timedelta.max))
+    marks = read_marks(snapshot.comments, ANY_TTL)
     cards = {posted.card.run: posted.card for posted in marks.cards}
     if run in cards:  # a store decides before the card shows the ending
         cards[run] = replace(cards[run], ending=ending)
@@ -238,9 +223,10 @@ def _counted_failures(
     run had only to park the issue.
     """
     shown = any(posted.card.fence for posted in marks.cards)
-    rules = FoldRules(max_ttl=timedelta.max)
     tries = (
-        tries_on_picture(marks, record) if shown else tries_on_comments(marks, rules, snapshot.now)
+        tries_on_picture(marks, record)
+        if shown
+        else tries_on_comments(marks, ANY_TTL, snapshot.now)
     )
     run = record.lease.run
     before = [attempt for attempt in tries if attempt.run != run]

@@ -84,6 +84,6 @@ def shortened(text: str, most: int = 3000) -> str:
     return text
 
 
-def plain(text: str) -> str:
-    """A name for use in a sentence: no markup, no mentions, at most 80 characters."""
-    return "".join(char if char.isalnum() or char in " ._-/:" else "_" for char in text)[:80]
+def plain(text: str, keep: str = " ._-/:") -> str:
+    """A name for use in a sentence: only letters, digits and `keep`, at most 80 characters."""
+    return "".join(char if char.isalnum() or char in keep else "_" for char in text[:80])

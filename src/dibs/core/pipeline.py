@@ -40,8 +40,6 @@ class People(Struct, frozen=True):
     """How long the marker of another tool counts, unless the tool takes it back."""
 
     def __post_init__(self) -> None:
-        if self.marker_ttl <= timedelta():
-            raise ValueError("people.marker_ttl: must be longer than nothing")
         folded = frozenset(login.casefold() for login in self.fleet)  # as trackers compare logins
         force_setattr(self, "fleet", folded)
 
@@ -316,18 +314,13 @@ class Pipeline(Struct, frozen=True):
     @property
     def every_label(self) -> tuple[str, ...]:
         """All labels which the pipeline may write, in the order a person would list them."""
-        names: dict[str, None] = {}
+        names = []
         for stage in self.stages:
-            names[stage.label] = None
-            if stage.working_label:
-                names[stage.working_label] = None
-            if isinstance(stage.gate, ApprovalGate):
-                names[stage.gate.label] = None
-            if isinstance(stage.follows, FollowsPull) and stage.follows.authored:
-                names[stage.follows.authored] = None
-        names |= dict.fromkeys((self.labels.claimed, self.labels.paused, self.labels.parked))
-        names |= dict.fromkeys(sorted(self.blockers))
-        return tuple(names)
+            authored = stage.follows.authored if isinstance(stage.follows, FollowsPull) else ""
+            names += [stage.label, stage.working_label, *stage.entry_labels, authored]
+        names += [self.labels.claimed, self.labels.paused, self.labels.parked]
+        names += sorted(self.blockers)
+        return tuple(dict.fromkeys(name for name in names if name))
 
 
 def _check_names(pipeline: Pipeline) -> None:
@@ -367,14 +360,12 @@ def _check_shared_labels(pipeline: Pipeline, taken: dict[str, str]) -> None:
     """
     used = {label.casefold() for label in (*pipeline.blockers, *taken)}
     for stage in pipeline.stages:
-        if isinstance(stage.gate, ApprovalGate):
-            label = stage.gate.label
+        for label in stage.entry_labels[1:]:
             if not label.strip() or label.casefold() in used:
                 raise ValueError(
                     f"the gate of stage {stage.name!r} needs a label of its own: {label!r}"
                 )
-    gates = (stage.gate for stage in pipeline.stages)
-    used |= {gate.label.casefold() for gate in gates if isinstance(gate, ApprovalGate)}
+    used |= {label.casefold() for stage in pipeline.stages for label in stage.entry_labels[1:]}
     for stage in pipeline.stages:
         label = stage.follows.authored if isinstance(stage.follows, FollowsPull) else ""
         if label and (label.casefold() in used or label != label.strip() or "," in label):

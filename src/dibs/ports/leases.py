@@ -63,7 +63,9 @@ Painter = Callable[[Record, Snapshot], Painting]
 """Returns the label changes that show the ending of a record, given a snapshot of the issue."""
 
 
-class LeaseStore(Protocol):
+class Leases(Protocol):
+    """The part of `LeaseStore` and `ShownLeases` that is the same."""
+
     @property
     def name(self) -> str: ...
 
@@ -79,6 +81,20 @@ class LeaseStore(Protocol):
         """
         ...
 
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        """Ask the holder to stop, or end the lease if forced. None if the run holds no lease."""
+        ...
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        """The live leases, the oldest grant first. Reads no lease which is over."""
+        ...
+
+    def highest(self) -> Fence:
+        """The highest fence ever granted here, on any issue or name. May read the whole store."""
+        ...
+
+
+class LeaseStore(Leases, Protocol):
     def renew(self, lease: Lease) -> RenewResult: ...
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
@@ -89,19 +105,7 @@ class LeaseStore(Protocol):
         """Note that the ending has been painted: the write-ahead record has done its work."""
         ...
 
-    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        """Ask the holder to stop, or end the lease if forced. None if the run holds no lease."""
-        ...
-
     def read(self, issue: IssueRef) -> Record | None: ...
-
-    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
-        """The live leases, the oldest grant first. Reads no lease which is over."""
-        ...
-
-    def highest(self) -> Fence:
-        """The highest fence ever granted here, on any issue or name. May read the whole store."""
-        ...
 
 
 @runtime_checkable
@@ -126,16 +130,8 @@ class Lingering(Protocol):
         ...
 
 
-class ShownLeases(Protocol):
-    """Leases which also show on the tracker. Members without a docstring: see `LeaseStore`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def guarantees(self) -> Guarantee: ...
-
-    def acquire(self, bid: Bid) -> AcquireResult: ...
+class ShownLeases(Leases, Protocol):
+    """Leases which also show on the tracker."""
 
     def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
         """Make the grant visible: paint the labels; confirm the card if a grant is a won bid."""
@@ -157,8 +153,6 @@ class ShownLeases(Protocol):
         """Finish the painting of an ending, unless done. Any worker may do it for any run."""
         ...
 
-    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None: ...
-
     def standing(self, snapshot: Snapshot, *, apart_from: RunId | None = None) -> Standing:
         """The last lease on the issue, and the attempts before by the cards of the snapshot.
 
@@ -169,10 +163,6 @@ class ShownLeases(Protocol):
     def mine(self, snapshot: Snapshot, run: RunId) -> Lease | None:
         """The live lease of the run, if any: for a process which has only the id of its run."""
         ...
-
-    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]: ...
-
-    def highest(self) -> Fence: ...
 
 
 class Granters(Protocol):

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Meta, Struct, field
+from msgspec.structs import fields, replace
 
 from dibs.core.durations import format_duration, parse_duration, terms_for
 from dibs.core.errors import BadConfiguration, BadName
@@ -48,261 +48,191 @@ EMBEDDED_TRACKER = "sqlite:.dibs/backlog.db"
 _LONGEST_FLAW = 1000
 
 Duration = Annotated[
-    str, msgspec.Meta(pattern=r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+$", examples=["90s", "10m"])
+    str, Meta(pattern=r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+$", examples=["90s", "10m"])
 ]
-Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 # In Python `$` alone would let a line end pass; JSON Schema knows no `\Z`.
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?!\n)$")]
-Label = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
-Login = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?!\n)$")]
+Label = Annotated[str, Meta(min_length=1, max_length=100)]
+Login = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
-class StageFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+def doc(description: str) -> Meta:
+    return Meta(description=description)
+
+
+class StageFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One `[[stage]]`."""
 
-    name: Annotated[
-        Name, msgspec.Meta(description="The stage's name; a preset's stage is changed.")
-    ]
-    label: Annotated[Label | None, msgspec.Meta(description="The label that is this stage.")] = None
-    working_label: Annotated[
-        str | None, msgspec.Meta(description="Shown while a lease is held; empty for none.")
-    ] = None
-    run: Annotated[str | None, msgspec.Meta(description="The handler: a shell command.")] = None
-    python: Annotated[
-        str | None, msgspec.Meta(description="The handler: module:function, in its own process.")
-    ] = None
+    name: Annotated[Name, doc("The stage's name; a preset's stage is changed.")]
+    label: Annotated[Label | None, doc("The label that is this stage.")] = None
+    working_label: Annotated[str | None, doc("Shown while a lease is held; empty for none.")] = None
+    run: Annotated[str | None, doc("The handler: a shell command.")] = None
+    python: Annotated[str | None, doc("The handler: module:function, in its own process.")] = None
     next: Annotated[
         str | list[str] | None,
-        msgspec.Meta(description="Where a finished issue goes; of several, the first by default."),
+        doc("Where a finished issue goes; of several, the first by default."),
     ] = None
-    gate: Annotated[
-        str | None,
-        msgspec.Meta(description="'approval': shut until a person approves; 'none': open."),
-    ] = None
-    gate_label: Annotated[
-        Label | None, msgspec.Meta(description="The label by which a person approves.")
-    ] = None
+    gate: Annotated[str | None, doc("'approval': shut until a person approves; 'none': open.")] = (
+        None
+    )
+    gate_label: Annotated[Label | None, doc("The label by which a person approves.")] = None
     follows: Annotated[
         str | None,
-        msgspec.Meta(
-            description="'pull-request': merged moves the issue on, closed unmerged moves it back;"
+        doc(
+            "'pull-request': merged moves the issue on, closed unmerged moves it back;"
             " 'none': neither."
         ),
     ] = None
     back: Annotated[
-        str | None,
-        msgspec.Meta(
-            description="With follows: where it goes if its pull request was closed unmerged."
-        ),
+        str | None, doc("With follows: where it goes if its pull request was closed unmerged.")
     ] = None
     authored: Annotated[
         str | None,
-        msgspec.Meta(
-            description="With follows: the label of pull requests that a run opened; empty for"
-            " none."
-        ),
+        doc("With follows: the label of pull requests that a run opened; empty for none."),
     ] = None
-    closes: Annotated[
-        bool | None, msgspec.Meta(description="Whether entering this final stage closes the issue.")
-    ] = None
-    ttl: Annotated[Duration | None, msgspec.Meta(description="The lease's length.")] = None
-    renew: Annotated[
-        Duration | None, msgspec.Meta(description="How often it is renewed; a third of ttl.")
-    ] = None
+    closes: Annotated[bool | None, doc("Whether entering this final stage closes the issue.")] = (
+        None
+    )
+    ttl: Annotated[Duration | None, doc("The lease's length.")] = None
+    renew: Annotated[Duration | None, doc("How often it is renewed; a third of ttl.")] = None
     margin: Annotated[
-        Duration | None,
-        msgspec.Meta(description="How long before its end a lease is no longer trusted."),
+        Duration | None, doc("How long before its end a lease is no longer trusted.")
     ] = None
-    max_hold: Annotated[
-        Duration | None, msgspec.Meta(description="The longest a lease may be renewed for.")
-    ] = None
-    timeout: Annotated[
-        Duration | None, msgspec.Meta(description="The handler's time limit; max_hold if unset.")
-    ] = None
-    attempts: Annotated[
-        Count | None, msgspec.Meta(description="Failed attempts before the issue is parked.")
-    ] = None
-    backoff: Annotated[
-        Duration | None, msgspec.Meta(description="Rest after the first failure; doubles.")
-    ] = None
-    backoff_max: Annotated[Duration | None, msgspec.Meta(description="The longest rest.")] = None
+    max_hold: Annotated[Duration | None, doc("The longest a lease may be renewed for.")] = None
+    timeout: Annotated[Duration | None, doc("The handler's time limit; max_hold if unset.")] = None
+    attempts: Annotated[Count | None, doc("Failed attempts before the issue is parked.")] = None
+    backoff: Annotated[Duration | None, doc("Rest after the first failure; doubles.")] = None
+    backoff_max: Annotated[Duration | None, doc("The longest rest.")] = None
     irreversible: Annotated[
         bool | None,
-        msgspec.Meta(
-            description="Its work cannot be undone: refuse it on a store that is not atomic and"
-            " fenced."
-        ),
+        doc("Its work cannot be undone: refuse it on a store that is not atomic and fenced."),
     ] = None
-    wip: Annotated[
-        Count | None, msgspec.Meta(description="Issues of this stage in flight at once.")
-    ] = None
+    wip: Annotated[Count | None, doc("Issues of this stage in flight at once.")] = None
     pass_env: Annotated[
-        list[str] | None,
-        msgspec.Meta(description="Names of secrets that this stage's handler may see."),
+        list[str] | None, doc("Names of secrets that this stage's handler may see.")
     ] = None
     worktree: Annotated[
         str | None,
-        msgspec.Meta(
-            description="A repository: each run works in a new worktree of it; 'bundle': in one of"
+        doc(
+            "A repository: each run works in a new worktree of it; 'bundle': in one of"
             " each repository of its bundle; 'none': in none."
         ),
     ] = None
     worktree_base: Annotated[
-        str | None, msgspec.Meta(description="With worktree: what the run's branch starts from.")
+        str | None, doc("With worktree: what the run's branch starts from.")
     ] = None
 
 
-class LabelsFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class LabelsFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[labels]`: the labels that are not stages."""
 
-    claimed: Annotated[Label | None, msgspec.Meta(description="Shows that a lease is held.")] = None
-    paused: Annotated[Label | None, msgspec.Meta(description="A person's hands-off.")] = None
-    parked: Annotated[Label | None, msgspec.Meta(description="Set aside for a person.")] = None
-    blockers: Annotated[
-        list[Label] | None, msgspec.Meta(description="Other labels that keep workers off.")
-    ] = None
-    priorities: Annotated[
-        list[Label] | None, msgspec.Meta(description="Labels that jump the queue, urgent first.")
-    ] = None
+    claimed: Annotated[Label | None, doc("Shows that a lease is held.")] = None
+    paused: Annotated[Label | None, doc("A person's hands-off.")] = None
+    parked: Annotated[Label | None, doc("Set aside for a person.")] = None
+    blockers: Annotated[list[Label] | None, doc("Other labels that keep workers off.")] = None
+    priorities: Annotated[list[Label] | None, doc("Labels that jump the queue, urgent first.")] = (
+        None
+    )
 
 
-class WorkerFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class WorkerFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[worker]`: how `dibs work` goes about it."""
 
-    jobs: Annotated[Count, msgspec.Meta(description="Issues worked at once.")] = 1
-    poll: Annotated[Duration, msgspec.Meta(description="How often an idle worker looks.")] = "5s"
-    sweep: Annotated[
-        Duration | None, msgspec.Meta(description="How often it sweeps; a third of the ttl.")
-    ] = None
-    stop_grace: Annotated[
-        Duration, msgspec.Meta(description="How long a leaving worker lets handlers finish.")
-    ] = "30s"
+    jobs: Annotated[Count, doc("Issues worked at once.")] = 1
+    poll: Annotated[Duration, doc("How often an idle worker looks.")] = "5s"
+    sweep: Annotated[Duration | None, doc("How often it sweeps; a third of the ttl.")] = None
+    stop_grace: Annotated[Duration, doc("How long a leaving worker lets handlers finish.")] = "30s"
 
 
-class PeopleFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class PeopleFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[people]`: who is on an issue already, so that workers leave it alone."""
 
-    assignees: Annotated[bool, msgspec.Meta(description="A person is assigned to it.")] = True
-    pulls: Annotated[
-        bool, msgspec.Meta(description="Somebody has an open pull request that will close it.")
-    ] = True
-    markers: Annotated[
-        bool, msgspec.Meta(description="Another tool's comment says that it is at work.")
-    ] = True
-    fleet: Annotated[
-        list[Login], msgspec.Meta(description="Accounts of the fleet: they keep nobody off.")
-    ] = msgspec.field(default_factory=list)
-    marker_ttl: Annotated[
-        Duration, msgspec.Meta(description="How long another tool's marker counts.")
-    ] = "4h"
+    assignees: Annotated[bool, doc("A person is assigned to it.")] = True
+    pulls: Annotated[bool, doc("Somebody has an open pull request that will close it.")] = True
+    markers: Annotated[bool, doc("Another tool's comment says that it is at work.")] = True
+    fleet: Annotated[list[Login], doc("Accounts of the fleet: they keep nobody off.")] = []
+    marker_ttl: Annotated[Duration, doc("How long another tool's marker counts.")] = "4h"
 
 
-class GithubFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class GithubFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[github]`: for a tracker on GitHub."""
 
     trusted: Annotated[
         list[Login],
-        msgspec.Meta(
-            description="The only accounts whose cards count; without it, those with write access."
-        ),
-    ] = msgspec.field(default_factory=list)
+        doc("The only accounts whose cards count; without it, those with write access."),
+    ] = []
     api: Annotated[
-        str | None,
-        msgspec.Meta(description="The API's address; else GITHUB_API_URL, else github.com's."),
+        str | None, doc("The API's address; else GITHUB_API_URL, else github.com's.")
     ] = None
-    timeout: Annotated[Duration, msgspec.Meta(description="How long to wait for an answer.")] = (
-        "10s"
+    timeout: Annotated[Duration, doc("How long to wait for an answer.")] = "10s"
+    graphql: Annotated[bool, doc("False: REST only, where GraphQL cannot be reached.")] = True
+    machines: Annotated[Count, doc("How many machines use the token: each keeps to its part.")] = 1
+    pace: Annotated[bool, doc("False: the server has no limits by the minute; for Enterprise.")] = (
+        True
     )
-    graphql: Annotated[
-        bool, msgspec.Meta(description="False: REST only, where GraphQL cannot be reached.")
-    ] = True
-    machines: Annotated[
-        Count,
-        msgspec.Meta(description="How many machines use the token: each keeps to its part."),
-    ] = 1
-    pace: Annotated[
-        bool,
-        msgspec.Meta(description="False: the server has no limits by the minute; for Enterprise."),
-    ] = True
 
 
-class HookFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class HookFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[hook]`: the pre-push hook."""
 
-    strict: Annotated[
-        bool, msgspec.Meta(description="Refuse a push that could not be checked.")
-    ] = False
-    timeout: Annotated[
-        Duration, msgspec.Meta(description="How long a push waits for the tracker.")
-    ] = "3s"
+    strict: Annotated[bool, doc("Refuse a push that could not be checked.")] = False
+    timeout: Annotated[Duration, doc("How long a push waits for the tracker.")] = "3s"
 
 
-class HoldFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class HoldFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[[hold]]`: something that only so many may have at once, for `dibs hold`."""
 
-    name: Annotated[str, msgspec.Meta(description="What is held.")]
-    slots: Annotated[Count, msgspec.Meta(description="How many may hold it at once.")] = 1
-    ttl: Annotated[Duration, msgspec.Meta(description="The lease's length.")] = "30s"
-    wait: Annotated[Duration, msgspec.Meta(description="How long to wait for a slot.")] = "0s"
+    name: Annotated[str, doc("What is held.")]
+    slots: Annotated[Count, doc("How many may hold it at once.")] = 1
+    ttl: Annotated[Duration, doc("The lease's length.")] = "30s"
+    wait: Annotated[Duration, doc("How long to wait for a slot.")] = "0s"
 
 
-class LoopFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class LoopFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[[loop]]`: something done once per window across all replicas, for `dibs loop`."""
 
-    name: Annotated[str, msgspec.Meta(description="The loop's name.")]
-    every: Annotated[Duration, msgspec.Meta(description="The length of a window.")]
-    run: Annotated[str, msgspec.Meta(description="The command of one tick, run by a shell.")]
+    name: Annotated[str, doc("The loop's name.")]
+    every: Annotated[Duration, doc("The length of a window.")]
+    run: Annotated[str, doc("The command of one tick, run by a shell.")]
 
 
-class ConfigFile(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """dibs.toml. All of it optional: with no file, the embedded default works where you are."""
 
     tracker: Annotated[
-        str,
-        msgspec.Meta(description="Where the issues are: sqlite:PATH or github:OWNER/REPO[,...]."),
+        str, doc("Where the issues are: sqlite:PATH or github:OWNER/REPO[,...].")
     ] = EMBEDDED_TRACKER
     leases: Annotated[
         str,
-        msgspec.Meta(
-            description="Where leases are kept: auto (the tracker's own database where it has one,"
+        doc(
+            "Where leases are kept: auto (the tracker's own database where it has one,"
             " else comments), comments, or an atomic store; see dibs stores."
         ),
     ] = "auto"
-    preset: Annotated[
-        str, msgspec.Meta(description="The pipeline to start from: stages, agent or none.")
-    ] = "stages"
-    ttl: Annotated[Duration, msgspec.Meta(description="The lease's length, for all stages.")] = (
-        "10m"
-    )
-    max_ttl: Annotated[
-        Duration, msgspec.Meta(description="A card that asks for more is not a card.")
-    ] = "1d"
-    grace: Annotated[
-        Duration, msgspec.Meta(description="How long an expired lease is left alone.")
-    ] = "0s"
+    preset: Annotated[str, doc("The pipeline to start from: stages, agent or none.")] = "stages"
+    ttl: Annotated[Duration, doc("The lease's length, for all stages.")] = "10m"
+    max_ttl: Annotated[Duration, doc("A card that asks for more is not a card.")] = "1d"
+    grace: Annotated[Duration, doc("How long an expired lease is left alone.")] = "0s"
     settle: Annotated[
-        Duration | None,
-        msgspec.Meta(description="How long after a write every reader sees it; the tracker's own."),
+        Duration | None, doc("How long after a write every reader sees it; the tracker's own.")
     ] = None
-    person_ttl: Annotated[
-        Duration, msgspec.Meta(description="How long a person's `dibs take` runs.")
-    ] = "8h"
-    runs: Annotated[str, msgspec.Meta(description="Folder of the handlers' output.")] = ".dibs/runs"
-    journal: Annotated[
-        str, msgspec.Meta(description="File of events, one JSON object a line; empty for none.")
-    ] = ".dibs/events.jsonl"
-    labels: LabelsFile = msgspec.field(default_factory=LabelsFile)
-    worker: WorkerFile = msgspec.field(default_factory=WorkerFile)
-    people: PeopleFile = msgspec.field(default_factory=PeopleFile)
-    github: GithubFile = msgspec.field(default_factory=GithubFile)
-    hook: HookFile = msgspec.field(default_factory=HookFile)
+    person_ttl: Annotated[Duration, doc("How long a person's `dibs take` runs.")] = "8h"
+    runs: Annotated[str, doc("Folder of the handlers' output.")] = ".dibs/runs"
+    journal: Annotated[str, doc("File of events, one JSON object a line; empty for none.")] = (
+        ".dibs/events.jsonl"
+    )
+    labels: LabelsFile = field(default_factory=LabelsFile)
+    worker: WorkerFile = field(default_factory=WorkerFile)
+    people: PeopleFile = field(default_factory=PeopleFile)
+    github: GithubFile = field(default_factory=GithubFile)
+    hook: HookFile = field(default_factory=HookFile)
     repos: Annotated[
-        dict[str, str],
-        msgspec.Meta(description="Where the repositories of bundles are: OWNER/REPO = PATH."),
-    ] = msgspec.field(default_factory=dict)
-    stage: list[StageFile] = msgspec.field(default_factory=list)
-    hold: list[HoldFile] = msgspec.field(default_factory=list)
-    loop: list[LoopFile] = msgspec.field(default_factory=list)
+        dict[str, str], doc("Where the repositories of bundles are: OWNER/REPO = PATH.")
+    ] = {}
+    stage: list[StageFile] = []
+    hold: list[HoldFile] = []
+    loop: list[LoopFile] = []
 
 
 class GithubSettings(Struct, frozen=True):
@@ -410,18 +340,24 @@ def _plain(text: str) -> str:
     return plain if len(plain) <= _LONGEST_FLAW else f"{plain[:_LONGEST_FLAW]}..."
 
 
-def _refuse_unknown(document: object, shape: type[msgspec.Struct], place: str) -> None:
+def _refuse_unknown(document: object, shape: type[Struct], place: str) -> None:
     """Unknown keys first: a typo deserves a suggestion, not a type error elsewhere."""
     if not isinstance(document, Mapping):
         return
-    known = {field.encode_name: field.type for field in msgspec.structs.fields(shape)}
+    known = {field.encode_name: field.type for field in fields(shape)}
     for key, value in document.items():
+        where = f"{place}{key}"
         if key not in known:
-            raise ValueError(_unknown(f"{place}{key}", key, known))
+            import difflib
+
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+            others = f"known keys: {', '.join(sorted(known))}"
+            hint = f"did you mean {close[0]!r}?" if close else others
+            raise ValueError(f"unknown key {where!r}; {hint}")
         for inner in _structs(known[key]):
             for number, entry in enumerate(value if isinstance(value, list) else [value]):
-                where = f"{place}{key}[{number}]." if isinstance(value, list) else f"{place}{key}."
-                _refuse_unknown(entry, inner, where)
+                inside = f"{where}[{number}]." if isinstance(value, list) else f"{where}."
+                _refuse_unknown(entry, inner, inside)
 
 
 def _refuse_null(value: object, place: str) -> None:
@@ -437,19 +373,11 @@ def _refuse_null(value: object, place: str) -> None:
                 _refuse_null(inner, f"{place}[{number}]")
 
 
-def _structs(kind: Any) -> Iterator[type[msgspec.Struct]]:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+def _structs(kind: Any) -> Iterator[type[Struct]]:
+    if isinstance(kind, type) and issubclass(kind, Struct):
         yield kind
     for part in get_args(kind):
         yield from _structs(part)
-
-
-def _unknown(place: str, key: str, known: Mapping[str, Any]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(known))}"
-    return f"unknown key {place!r}; {hint}"
 
 
 # From the file's words to the core's values
@@ -470,7 +398,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
             f"person_ttl {format_duration(person_ttl)} is over max_ttl {format_duration(max_ttl)}"
         )
     shortest = min(stage.terms.ttl for stage in pipeline.stages)
-    worker = file.worker
+    worker, github = file.worker, file.github
     return Settings(
         source=source,
         root=root,
@@ -490,7 +418,14 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         stop_grace=_duration("worker.stop_grace", worker.stop_grace),
         holds=_named("hold", [_hold(entry) for entry in file.hold]),
         loops=_named("loop", [_loop(entry) for entry in file.loop]),
-        github=_github(file.github),
+        github=GithubSettings(
+            trusted=frozenset(github.trusted),
+            api=github.api or "",
+            timeout=_positive("github.timeout", github.timeout),
+            graphql=github.graphql,
+            machines=github.machines,
+            pace=github.pace,
+        ),
         hook=HookSettings(file.hook.strict, _positive("hook.timeout", file.hook.timeout)),
         repos=_repos(file.repos, root, pipeline),
         ttl=_duration("ttl", file.ttl),
@@ -573,7 +508,7 @@ def _pipeline(file: ConfigFile) -> Pipeline:
         known = stages.get(name) or Stage(name, label=f"stage:{name}", terms=terms_for(ttl))
         stages[name] = _stage(entry, known)
     marks = base.labels if base else LabelNames()
-    labels = file.labels
+    labels, people = file.labels, file.people
     return Pipeline(
         stages=tuple(stages.values()),
         labels=LabelNames(
@@ -585,29 +520,14 @@ def _pipeline(file: ConfigFile) -> Pipeline:
         if labels.blockers is not None
         else (base.blockers if base else frozenset()),
         priorities=tuple(labels.priorities or ()),
-        people=_people(file.people),
+        people=People(
+            assignees=people.assignees,
+            pulls=people.pulls,
+            markers=people.markers,
+            fleet=frozenset(people.fleet),
+            marker_ttl=_positive("people.marker_ttl", people.marker_ttl),
+        ),
         dialect=base.dialect if base else Dialect.NATIVE,
-    )
-
-
-def _github(file: GithubFile) -> GithubSettings:
-    return GithubSettings(
-        trusted=frozenset(file.trusted),
-        api=file.api or "",
-        timeout=_positive("github.timeout", file.timeout),
-        graphql=file.graphql,
-        machines=file.machines,
-        pace=file.pace,
-    )
-
-
-def _people(file: PeopleFile) -> People:
-    return People(
-        assignees=file.assignees,
-        pulls=file.pulls,
-        markers=file.markers,
-        fleet=frozenset(file.fleet),
-        marker_ttl=_positive("people.marker_ttl", file.marker_ttl),
     )
 
 
@@ -625,7 +545,7 @@ def _preset(name: str) -> Pipeline | None:
 
 def _stage(entry: StageFile, known: Stage) -> Stage:
     try:
-        stage = replace(
+        return replace(
             known,
             label=entry.label or known.label,
             working_label=known.working_label
@@ -639,29 +559,31 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
             attempts=entry.attempts or known.attempts,
             wip=entry.wip or known.wip,
             irreversible=known.irreversible if entry.irreversible is None else entry.irreversible,
-            timeout=parse_duration(entry.timeout) if entry.timeout else known.timeout,
+            timeout=_span(entry.timeout, known.timeout),
             pass_env=tuple(entry.pass_env) if entry.pass_env is not None else known.pass_env,
             worktree=_worktree(entry, known.worktree),
             backoff=Backoff(
-                parse_duration(entry.backoff) if entry.backoff else known.backoff.first,
-                parse_duration(entry.backoff_max) if entry.backoff_max else known.backoff.most,
+                _span(entry.backoff, known.backoff.first),
+                _span(entry.backoff_max, known.backoff.most),
             ),
-        )
-        if entry.ttl or entry.renew or entry.margin or entry.max_hold:
-            stage = replace(
-                stage,
-                terms=terms_for(
-                    parse_duration(entry.ttl) if entry.ttl else known.terms.ttl,
-                    renew_every=parse_duration(entry.renew) if entry.renew else None,
-                    margin=parse_duration(entry.margin) if entry.margin else None,
-                    max_hold=parse_duration(entry.max_hold)
-                    if entry.max_hold
-                    else known.terms.max_hold,
-                ),
+            terms=terms_for(
+                _span(entry.ttl, known.terms.ttl),
+                renew_every=_span(entry.renew, None),
+                margin=_span(entry.margin, None),
+                max_hold=_span(entry.max_hold, known.terms.max_hold),
             )
+            if entry.ttl or entry.renew or entry.margin or entry.max_hold
+            else known.terms,
+        )
     except ValueError as flaw:
         raise ValueError(f"stage {entry.name!r}: {flaw}") from flaw
-    return stage
+
+
+_Default = TypeVar("_Default")
+
+
+def _span(text: str | None, default: _Default) -> timedelta | _Default:
+    return parse_duration(text) if text else default
 
 
 def _next(wanted: str | list[str]) -> tuple[StageName, ...]:

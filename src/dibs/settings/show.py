@@ -8,7 +8,8 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, assert_never
+from pathlib import Path
+from typing import Any, TypeVar, assert_never
 
 import msgspec
 
@@ -42,89 +43,48 @@ from dibs.settings.load import (
 
 def as_file(settings: Settings) -> ConfigFile:
     """The configuration file that gives exactly these settings."""
-    pipeline, people, github = settings.pipeline, settings.pipeline.people, settings.github
-    return ConfigFile(
+    pipeline, github = settings.pipeline, settings.github
+    return _table(
+        ConfigFile,
+        settings,
         tracker=without_secrets(settings.tracker),
         leases=without_secrets(settings.leases),
-        preset=settings.preset,
-        ttl=format_duration(settings.ttl),
-        max_ttl=format_duration(settings.max_ttl),
-        grace=format_duration(settings.grace),
-        settle=_length(settings.settle),
-        person_ttl=format_duration(settings.person_ttl),
-        runs=str(settings.runs),
         journal=str(settings.journal or ""),
-        labels=LabelsFile(
-            claimed=pipeline.labels.claimed,
-            paused=pipeline.labels.paused,
-            parked=pipeline.labels.parked,
+        labels=_table(
+            LabelsFile,
+            pipeline.labels,
             blockers=sorted(pipeline.blockers),
             priorities=list(pipeline.priorities),
         ),
-        worker=WorkerFile(
-            jobs=settings.jobs,
-            poll=format_duration(settings.poll),
-            sweep=format_duration(settings.sweep),
-            stop_grace=format_duration(settings.stop_grace),
-        ),
-        people=PeopleFile(
-            assignees=people.assignees,
-            pulls=people.pulls,
-            markers=people.markers,
-            fleet=sorted(people.fleet),
-            marker_ttl=format_duration(people.marker_ttl),
-        ),
-        github=GithubFile(
-            trusted=sorted(github.trusted),
-            api=without_secrets(github.api) or None,
-            timeout=format_duration(github.timeout),
-            graphql=github.graphql,
-            machines=github.machines,
-            pace=github.pace,
-        ),
-        hook=HookFile(strict=settings.hook.strict, timeout=format_duration(settings.hook.timeout)),
+        worker=_table(WorkerFile, settings),
+        people=_table(PeopleFile, pipeline.people),
+        github=_table(GithubFile, github, api=without_secrets(github.api) or None),
+        hook=_table(HookFile, settings.hook),
         repos={name: str(path) for name, path in settings.repos.items()},
         stage=[_stage_file(stage) for stage in pipeline.stages],
-        hold=[
-            HoldFile(
-                name=hold.name,
-                slots=hold.slots,
-                ttl=format_duration(hold.ttl),
-                wait=format_duration(hold.wait),
-            )
-            for hold in settings.holds
-        ],
-        loop=[
-            LoopFile(name=loop.name, every=format_duration(loop.every), run=loop.command.line)
-            for loop in settings.loops
-        ],
+        hold=[_table(HoldFile, hold) for hold in settings.holds],
+        loop=[_table(LoopFile, loop, run=loop.command.line) for loop in settings.loops],
     )
 
 
 def _stage_file(stage: Stage) -> StageFile:
-    follows, gate = stage.follows, stage.gate
-    file = StageFile(
-        name=stage.name,
-        label=stage.label,
+    follows, gate, terms = stage.follows, stage.gate, stage.terms
+    file = _table(
+        StageFile,
+        stage,
         working_label=stage.working_label or "",
-        next=list(stage.next),
         gate="approval" if isinstance(gate, ApprovalGate) else "none",
         gate_label=gate.label if isinstance(gate, ApprovalGate) else None,
         follows="pull-request" if isinstance(follows, FollowsPull) else "none",
         back=follows.back if isinstance(follows, FollowsPull) else None,
         authored=follows.authored if isinstance(follows, FollowsPull) else None,
-        closes=stage.closes,
-        ttl=format_duration(stage.terms.ttl),
-        renew=format_duration(stage.terms.renew_every),
-        margin=format_duration(stage.terms.margin),
-        max_hold=format_duration(stage.terms.max_hold),
-        timeout=_length(stage.timeout),
-        attempts=stage.attempts,
+        ttl=format_duration(terms.ttl),
+        renew=format_duration(terms.renew_every),
+        margin=format_duration(terms.margin),
+        max_hold=format_duration(terms.max_hold),
         backoff=format_duration(stage.backoff.first),
         backoff_max=format_duration(stage.backoff.most),
-        irreversible=stage.irreversible,
-        wip=stage.wip,
-        pass_env=list(stage.pass_env),
+        worktree="none",
     )
     match stage.handler:
         case Command(line):
@@ -137,7 +97,7 @@ def _stage_file(stage: Stage) -> StageFile:
             assert_never(stage.handler)
     match stage.worktree:
         case NoWorktree():
-            file.worktree = "none"
+            pass
         case OneWorktree(repository, base):
             file.worktree, file.worktree_base = repository, base
         case BundleWorktree(base):
@@ -147,8 +107,27 @@ def _stage_file(stage: Stage) -> StageFile:
     return file
 
 
-def _length(span: timedelta | None) -> str | None:
-    return format_duration(span) if span is not None else None
+_File = TypeVar("_File", bound=msgspec.Struct)
+
+
+def _table(file: type[_File], value: msgspec.Struct, **others: object) -> _File:
+    """The table of the file with these keys, and all others as the value has them."""
+    names = [name for name in file.__struct_fields__ if hasattr(value, name)]
+    return file(**{name: _spelt(getattr(value, name)) for name in names} | others)
+
+
+def _spelt(value: object) -> object:
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case Path():
+            return str(value)
+        case frozenset():
+            return sorted(value)
+        case tuple():
+            return list(value)
+        case _:
+            return value
 
 
 def shown(settings: Settings) -> dict[str, Any]:

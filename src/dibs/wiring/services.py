@@ -5,18 +5,19 @@ Every command imports it, so a service or an adapter is imported where it is bui
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dibs.adapters.memory.control import MemoryGranters
-from dibs.adapters.system import FileJournal, NoJournal, SystemClock, SystemThreads
+from dibs.adapters.system import FileJournal, SystemClock, SystemThreads
 from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration
 from dibs.core.events import Reached, unwatched
@@ -26,7 +27,7 @@ from dibs.core.pipeline import Dialect, InProcess, Pipeline, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
 from dibs.ports.tracker import Applies, Tracker
-from dibs.services.backlog import Backlog, Observers, OneStep
+from dibs.services.backlog import Backlog, Granting, Observers, OneStep
 from dibs.settings.load import Settings, actor
 from dibs.wiring.trackers import (
     TRACKERS,
@@ -40,16 +41,14 @@ from dibs.wiring.trackers import (
 if TYPE_CHECKING:
     from random import Random
 
+    from dibs import hook, named, services
     from dibs.core.signing import Keyring
-    from dibs.hook.git import GitHooks, PushedCommits
     from dibs.hook.guard import Guarding
-    from dibs.hook.run_files import RunFile
     from dibs.named.holds import Holds
     from dibs.named.loops import Loop, Rhythm
     from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
     from dibs.ports.system import Clock, Hints, Observer, Runner, Threads, Workplaces
     from dibs.ports.tracker import Budgeted, BudgetReport
-    from dibs.services.backlog import Granting
     from dibs.services.board import Board, Explaining
     from dibs.services.bundling import Bundling
     from dibs.services.claiming import Claimed, Claiming
@@ -65,9 +64,22 @@ if TYPE_CHECKING:
     from dibs.services.steering import Steering
     from dibs.services.sweeping import Checking, Sweeping
     from dibs.services.working import Until, Worker
+else:
+
+    class _Package:
+        """A package whose modules are imported on first use: no command needs all of them."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, module: str) -> ModuleType:
+            return importlib.import_module(f"{self._name}.{module}")
+
+    hook, named, services = map(_Package, ("dibs.hook", "dibs.named", "dibs.services"))
 
 _WEBHOOK_KEYS = "GITHUB_WEBHOOK_SECRET"
 _Answer = TypeVar("_Answer")
+_Service = TypeVar("_Service")
 
 
 class Adapters(Struct):
@@ -77,12 +89,11 @@ class Adapters(Struct):
     store: LeaseStore | None
     """None: the comments are the leases."""
     pauses: Pauses
-    journal: Observer
+    observers: tuple[Observer, ...]
+    """Take the events of the services: the journal, metrics, notifications, traces."""
     clock: Clock
     threads: Threads = field(default_factory=SystemThreads)
     granters: Granters = field(default_factory=MemoryGranters)
-    observers: tuple[Observer, ...] = ()
-    """Take the same events as the journal: metrics, notifications, traces."""
     keyring: Keyring | None = None
     """The keys that sign and verify marks; None: marks are not signed."""
     hints: Hints | None = None
@@ -104,6 +115,11 @@ _ON_PIPELINE = (
 """The services that hold the pipeline, or a service that does."""
 
 
+def _once(build: Callable[[Services], _Service]) -> _Service:
+    """An attribute of `Services` which is built on first use."""
+    return cast("_Service", cached_property(build))
+
+
 class Services:
     """Everything a frontend may ask for, each built once, on first use."""
 
@@ -123,7 +139,7 @@ class Services:
         self.reached = self._one_step.reached if self._one_step else reached
         self._handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
-        self._dice = dice or fresh_dice
+        self.dice = dice or fresh_dice
         stamped, tracker = _stamped(settings, adapters), adapters.tracker
         swaps = tracker.traits.applies is not Applies.ONE_BY_ONE
         self._stamped = replace(stamped, swaps_labels=swaps)
@@ -166,9 +182,9 @@ class Services:
 
     @cached_property
     def observer(self) -> Observer:
-        """The journal and the other observers, as one."""
-        journal, others = self.adapters.journal, self.adapters.observers
-        observer = Observers((journal, *others)) if others else journal
+        """The observers, as one."""
+        observers = self.adapters.observers
+        observer = observers[0] if len(observers) == 1 else Observers(observers)
         return self._one_step.observer(observer) if self._one_step else observer
 
     @property
@@ -207,96 +223,63 @@ class Services:
             reached=self.reached,
         )
 
-    @cached_property
-    def granting(self) -> Granting:
-        from dibs.services.backlog import Granting
-
-        return Granting(self.adapters.granters, granter_name(self.settings))
-
-    def _plain_store(self, what: str) -> LeaseStore:
-        """The store itself, for leases that the tracker does not show."""
-        if self.adapters.store is None:
+    def _for_names(
+        self, what: str
+    ) -> tuple[LeaseStore, Tracker, Pipeline, Granting, Observer, Clock, Threads]:
+        """The parts of a lease on a name: the store itself, because the tracker shows no such."""
+        adapters = self.adapters
+        if adapters.store is None:
             raise BadConfiguration(
                 f"{what} needs a lease store of its own, and leases are kept in comments; "
                 "see dibs stores"
             )
-        return self.adapters.store
+        beside = (self.tracker, self.pipeline, self.granting, self.observer)
+        return (adapters.store, *beside, adapters.clock, adapters.threads)
 
     @cached_property
     def holds(self) -> Holds:
-        from dibs.named.holds import Holds, Turns
-
-        return Holds(
-            self._plain_store("a hold"),
-            self.tracker,
-            self.pipeline,
-            self.granting,
-            self.observer,
-            self.adapters.clock,
-            self.adapters.threads,
-            new_run=self._new_run,
-            dice=self._dice(),
-            turns=Turns(),
-        )
+        turns, parts = named.holds.Turns(), self._for_names("a hold")
+        return named.holds.Holds(*parts, new_run=self._new_run, dice=self.dice(), turns=turns)
 
     def loop(self, rhythm: Rhythm) -> Loop:
-        from dibs.named.loops import Loop
+        parts = self._for_names(f"loop {rhythm.name!r}")
+        return named.loops.Loop(rhythm, *parts, new_run=self._new_run, dice=self.dice())
 
-        return Loop(
-            rhythm,
-            self._plain_store(f"loop {rhythm.name!r}"),
-            self.tracker,
-            self.pipeline,
-            self.granting,
-            self.observer,
-            self.adapters.clock,
-            self.adapters.threads,
-            new_run=self._new_run,
-            dice=self._dice(),
+    granting = _once(lambda it: Granting(it.adapters.granters, granter_name(it.settings)))
+    claiming: Claiming = _once(lambda it: services.claiming.Claiming(it.backlog))
+    advancing: Advancing = _once(lambda it: services.ending.Advancing(it.backlog))
+    checking: Checking = _once(lambda it: services.sweeping.Checking(it.backlog, it.claiming))
+    resuming: Resuming = _once(lambda it: services.resuming.Resuming(it.backlog))
+    board: Board = _once(lambda it: services.board.Board(it.backlog))
+    steering: Steering = _once(lambda it: services.steering.Steering(it.backlog))
+    bundling: Bundling = _once(
+        lambda it: services.bundling.Bundling(it.backlog, it.claiming, it.advancing, it.keep)
+    )
+    queueing: Queueing = _once(
+        lambda it: services.resuming.Queueing(
+            it.claiming, it.adapters.store, it.adapters.clock, it.dice
         )
-
-    @cached_property
-    def claiming(self) -> Claiming:
-        from dibs.services.claiming import Claiming
-
-        return Claiming(self.backlog)
-
-    @cached_property
-    def bundling(self) -> Bundling:
-        from dibs.services.bundling import Bundling
-
-        return Bundling(self.backlog, self.claiming, self.advancing, self.keep)
-
-    @cached_property
-    def queueing(self) -> Queueing:
-        from dibs.services.resuming import Queueing
-
-        return Queueing(self.claiming, self.adapters.store, self.adapters.clock, self._dice)
-
-    @cached_property
-    def advancing(self) -> Advancing:
-        from dibs.services.ending import Advancing
-
-        return Advancing(self.backlog)
+    )
+    following: Following = _once(
+        lambda it: services.following.Following(it.backlog, it.claiming, it.keep, it.advancing)
+    )
+    migrating: Migrating = _once(
+        lambda it: services.migrating.Migrating(it.backlog, it.claiming, it.adapters.granters)
+    )
+    explaining: Explaining = _once(
+        lambda it: services.board.Explaining(it.backlog, it.claiming, it.bundling)
+    )
+    runner: Runner = _once(lambda it: runner_of(it.settings))
+    workplaces: Workplaces = _once(lambda it: places_of(it.settings))
 
     @property
     def sweeping(self) -> Sweeping:
         """A new one each time: it remembers leases for one thread."""
-        from dibs.services.sweeping import Sweeping
-
-        return Sweeping(self.backlog, self.claiming)
-
-    @cached_property
-    def following(self) -> Following:
-        from dibs.services.following import Following
-
-        return Following(self.backlog, self.claiming, self.keep, self.advancing)
+        return services.sweeping.Sweeping(self.backlog, self.claiming)
 
     @cached_property
     def guarding(self) -> Guarding:
-        from dibs.hook.guard import Guarding
-
-        return Guarding(
+        return hook.guard.Guarding(
             self.tracker,
             self.leases,
             self.pipeline,
@@ -305,23 +288,10 @@ class Services:
         )
 
     @cached_property
-    def migrating(self) -> Migrating:
-        from dibs.services.migrating import Migrating
-
-        return Migrating(self.backlog, self.claiming, self.adapters.granters)
-
-    @cached_property
-    def explaining(self) -> Explaining:
-        from dibs.services.board import Explaining
-
-        return Explaining(self.backlog, self.claiming, self.bundling)
-
-    @cached_property
     def diagnosing(self) -> Diagnosing:
         from dibs.adapters.system import wall_clock
-        from dibs.services.diagnosing import Diagnosing, Subject
 
-        subject = Subject(
+        subject = services.diagnosing.Subject(
             tracker=self.tracker,
             leases=self.leases,
             store=self.adapters.store,
@@ -334,45 +304,11 @@ class Services:
             local_now=wall_clock,
             budgets=self.budgets,
         )
-        return Diagnosing(subject)
-
-    @cached_property
-    def checking(self) -> Checking:
-        from dibs.services.sweeping import Checking
-
-        return Checking(self.backlog, self.claiming)
-
-    @cached_property
-    def resuming(self) -> Resuming:
-        from dibs.services.resuming import Resuming
-
-        return Resuming(self.backlog)
-
-    @cached_property
-    def board(self) -> Board:
-        from dibs.services.board import Board
-
-        return Board(self.backlog)
-
-    @cached_property
-    def steering(self) -> Steering:
-        from dibs.services.steering import Steering
-
-        return Steering(self.backlog)
-
-    @cached_property
-    def runner(self) -> Runner:
-        return runner_of(self.settings)
-
-    @cached_property
-    def workplaces(self) -> Workplaces:
-        return places_of(self.settings)
+        return services.diagnosing.Diagnosing(subject)
 
     @cached_property
     def running(self) -> Running:
-        from dibs.services.running import Running
-
-        return Running(
+        return services.running.Running(
             self.backlog,
             self.keep,
             self.advancing,
@@ -382,10 +318,8 @@ class Services:
         )
 
     def keep(self, claimed: Claimed) -> Keeper:
-        from dibs.services.keeping import Keeper
-
         backlog = self.backlog
-        return Keeper(
+        return services.keeping.Keeper(
             claimed,
             backlog.leases,
             backlog.tracker,
@@ -396,14 +330,13 @@ class Services:
         )
 
     def supervise(self, keeper: Keeper) -> Supervision:
-        from dibs.services.keeping import Supervision
-
-        return Supervision(keeper, self.adapters.clock, self.adapters.threads)
+        return services.keeping.Supervision(keeper, self.adapters.clock, self.adapters.threads)
 
     def serving(self, wanted: Sequence[str]) -> tuple[Stage, ...]:
         """The stages a worker has something to do in: the wanted ones, or all that have a handler.
 
-        Raises NoSuchStage for a name that is none, BadConfiguration if there is nothing to serve.
+        Raises NoSuchStage for a name that is none, BadConfiguration if there is nothing to serve,
+        or for work that cannot be undone on a store that cannot protect it.
         """
         chosen = tuple(self.pipeline.stage(name) for name in wanted) or self.pipeline.stages
         served = tuple(stage for stage in chosen if stage.served)
@@ -415,17 +348,13 @@ class Services:
                 f"no handler is set for {what}; give a stage run or python in dibs.toml, "
                 "or say --stage STAGE --run COMMAND"
             )
-        self._refuse_unprotected(served)
-        return tuple(stage for stage in self.pipeline.stages if stage in served)
-
-    def _refuse_unprotected(self, stages: Sequence[Stage]) -> None:
-        """Work that cannot be undone is not even started on a store that cannot protect it."""
-        unsafe = [stage.name for stage in stages if stage.irreversible]
+        unsafe = [stage.name for stage in served if stage.irreversible]
         if unsafe and PROTECTIVE not in self.leases.guarantees:
             raise BadConfiguration(
                 f"stage {unsafe[0]!r} is irreversible, and leases {granter_name(self.settings)!r}"
                 " are not atomic and fenced; see dibs stores for those that are"
             )
+        return tuple(stage for stage in self.pipeline.stages if stage in served)
 
     def worker(
         self,
@@ -437,14 +366,12 @@ class Services:
         stop_grace_s: float | None = None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> Worker:
-        from dibs.services.working import Until, Worker, WorkOptions
-
         settings = self.settings
-        options = WorkOptions(
+        options = services.working.WorkOptions(
             holder=holder,
             stages=tuple(reversed(stages)),
             jobs=jobs or settings.jobs,
-            until=until or Until.STOPPED,
+            until=until or services.working.Until.STOPPED,
             poll_s=settings.poll.total_seconds(),
             sweep_s=settings.sweep.total_seconds(),
             stop_grace_s=settings.stop_grace.total_seconds()
@@ -455,7 +382,7 @@ class Services:
             cheap_reads=self.tracker.traits.cheap_reads,
         )
         following = self.following
-        return Worker(
+        return services.working.Worker(
             self.backlog,
             self.claiming,
             self.running,
@@ -463,7 +390,7 @@ class Services:
             self.sweeping,
             self.runner,
             options,
-            self._dice(),
+            self.dice(),
             bundling=self.bundling,
             workplaces=lambda: self.workplaces,
             hints=self.adapters.hints,
@@ -472,11 +399,10 @@ class Services:
         )
 
     def _scanner(self) -> Scanner:
-        from dibs.services.scanning import CHEAP, COSTLY, Scanner
-
-        cost = COSTLY if self.tracker.traits.shortlists else CHEAP
+        scanning = services.scanning
+        cost = scanning.COSTLY if self.tracker.traits.shortlists else scanning.CHEAP
         poll_s = self.settings.poll.total_seconds()
-        return Scanner(self.backlog, cost, poll_s=poll_s, dice=self._dice())
+        return scanning.Scanner(self.backlog, cost, poll_s=poll_s, dice=self.dice())
 
     def budgets(self) -> tuple[BudgetReport, ...]:
         """What is left of each token; none where the tracker has no budget."""
@@ -490,10 +416,6 @@ class Services:
         missing = tracker.missing_labels(labels)
         tracker.prepare(labels)
         return (*(f"label {label}" for label in missing), *self.adapters.prepare())
-
-    def flaws(self) -> tuple[str, ...]:
-        """What the adapters find wrong with their own storage."""
-        return self.tracker.flaws()
 
     def close(self) -> None:
         for close in reversed(self.adapters.close):
@@ -536,9 +458,15 @@ def connect(
     keyring = keyring_of(os.environ)
     adapters = _adapters(settings, author, keyring, create=create)
     if settings.pipeline.dialect is not Dialect.NATIVE:
-        _speak(adapters)  # what is signed is the native line, so this comes before
+        # what is signed is the native line, so this comes before
+        from dibs.adapters.system import wall_clock
+        from dibs.adapters.wrappers.trackers import SpokenTracker
+
+        adapters.tracker = SpokenTracker(adapters.tracker, wall_clock)
     if keyring is not None:
-        _sign(adapters, keyring)
+        from dibs.adapters.wrappers.trackers import SignedTracker
+
+        adapters.tracker, adapters.keyring = SignedTracker(adapters.tracker, keyring), keyring
     return Services(settings, adapters, reached=reached, handlers=handlers)
 
 
@@ -561,55 +489,27 @@ def named_repos(settings: Settings) -> tuple[str, ...]:
     return ("",) if kind is None else kind.repos(settings.tracker.partition(":")[2])
 
 
-# The pre-push hook
-
-
-def git_hooks(directory: Path) -> GitHooks:
-    """Where git looks for the hooks of this repository. Raises BadConfiguration if it is none."""
-    from dibs.hook.git import GitHooks
-
-    return GitHooks.of(directory)
-
-
-def pushed_commits(directory: Path) -> PushedCommits:
-    from dibs.hook.git import PushedCommits
-
-    return PushedCommits(directory)
-
-
-def first_working_tree(directory: Path) -> Path | None:
-    from dibs.hook.git import main_folder
-
-    return main_folder(directory)
-
-
-def run_file(directory: Path) -> RunFile | None:
-    """Where a working tree notes the leases that were taken in it; None outside of one."""
-    from dibs.hook.run_files import run_file as found
-
-    return found(directory)
-
-
 def with_timeout(work: Callable[[], _Answer], seconds: float) -> _Answer:
     """The answer of `work`. Raises Unavailable if it takes longer than `seconds`."""
-    from dibs.hook.guard import in_time
-
-    return in_time(work, seconds, SystemClock(), SystemThreads())
+    return hook.guard.in_time(work, seconds, SystemClock(), SystemThreads())
 
 
 def backlog_is_absent(settings: Settings) -> bool:
-    """Whether the embedded backlog was never made."""
+    """Whether the embedded backlog was never made; False if it cannot be: its folder is none."""
     scheme, _, place = settings.tracker.partition(":")
-    return scheme == "sqlite" and _absent(sqlite_path(settings, place))
+    if scheme != "sqlite":
+        return False
+    path = sqlite_path(settings, place)
+    return not path.exists() and (path.parent.is_dir() or not path.parent.exists())
 
 
 def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
     """The keys that marks are signed with. Raises BadConfiguration, which shows none of them."""
-    if not environment.get("DIBS_SIGNING_KEY") and not environment.get("DIBS_SIGNING"):
+    keys, wanted = environment.get("DIBS_SIGNING_KEY", ""), environment.get("DIBS_SIGNING", "")
+    if not keys and not wanted:
         return None
     from dibs.core.signing import BadKey, Strictness, parse_keyring
 
-    keys, wanted = environment.get("DIBS_SIGNING_KEY", ""), environment.get("DIBS_SIGNING", "")
     if wanted not in ("", *Strictness):
         known = " or ".join(Strictness)
         raise BadConfiguration(f"DIBS_SIGNING {wanted[:20]!r} is not known; it may be {known}")
@@ -621,26 +521,12 @@ def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
         raise BadConfiguration(f"DIBS_SIGNING_KEY: {flaw}") from None  # not a word of the key
 
 
-def _speak(adapters: Adapters) -> None:
-    from dibs.adapters.system import wall_clock
-    from dibs.adapters.wrappers.trackers import SpokenTracker
-
-    adapters.tracker = SpokenTracker(adapters.tracker, wall_clock)
-
-
-def _sign(adapters: Adapters, keyring: Keyring) -> None:
-    from dibs.adapters.wrappers.trackers import SignedTracker
-
-    adapters.tracker, adapters.keyring = SignedTracker(adapters.tracker, keyring), keyring
-
-
 def listening(settings: Settings, *, unsigned: bool) -> Listening:
     """The service that takes the tracker's webhooks for this folder. Asks the tracker nothing.
 
     Raises BadConfiguration if no key is set to verify deliveries with, unless `unsigned`.
     """
     from dibs.adapters.system import FileWaker
-    from dibs.services.listening import Listening
 
     kind = tracker_kind(settings.tracker)
     if kind is None or kind.deliveries is None:
@@ -653,7 +539,7 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
             "set it to the secret of the webhook",
             hint="look at the environment that dibs is started with",
         )
-    return Listening(
+    return services.listening.Listening(
         kind.deliveries(keys),
         FileWaker(wake_file(settings)),
         settings.pipeline,
@@ -706,7 +592,7 @@ def _adapters(
         tracker=opened.tracker,
         store=store,
         pauses=pauses,
-        journal=FileJournal(journal) if journal else NoJournal(),
+        observers=(FileJournal(journal),) if journal else (),
         clock=opened.clock,
         granters=granters,
         hints=opened.hints,
@@ -746,11 +632,6 @@ def _store(
             store = open_store(settings.leases, around)
             opened.budgeted = around.budgeted
             return store, [*around.closing, store.close]
-
-
-def _absent(path: Path) -> bool:
-    """Whether the file does not exist and could be made; False if its folder is no folder."""
-    return not path.exists() and (path.parent.is_dir() or not path.parent.exists())
 
 
 _TELLING = ("namespace", "region", "endpoint", "host", "port", "db", "dbname", "service", "prefix")

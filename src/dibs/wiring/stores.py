@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct, field
 
-from dibs.core.errors import BadConfiguration
-from dibs.core.references import without_secrets
 from dibs.ports.leases import Guarantee, LeaseStore
 from dibs.settings.load import GithubSettings
 from dibs.wiring import kind_declared_as, kinds_declared
-from dibs.wiring.trackers import github_transports
+from dibs.wiring.trackers import extra_installed, github_transports
 
 if TYPE_CHECKING:
     from dibs.adapters.sqlite.observations import FileObservations
@@ -74,8 +72,8 @@ class StoreKind(Struct, frozen=True):
     """How it is written in `leases`."""
     scope: str
     promises: Guarantee
-    expiry: Expiry
-    waiting: Waiting
+    expiry: Expiry = Expiry.SERVER
+    waiting: Waiting = Waiting.POLLS
     opens: Callable[[str, Surroundings], ClosableStore] | None = None
     """None: opened together with the tracker."""
     extra: str = ""
@@ -87,23 +85,7 @@ class StoreKind(Struct, frozen=True):
 _FENCED = Guarantee.FENCED | Guarantee.DURABLE
 _ATOMIC = _FENCED | Guarantee.ATOMIC | Guarantee.IDEMPOTENT
 _COUNTED = _ATOMIC | Guarantee.COUNTED
-
-
-def _redis(place: str, _: Surroundings) -> ClosableStore:
-    return cast("ClosableStore", _adapter("redis").RedisLeases.connect(place))
-
-
-def _postgres(place: str, _: Surroundings) -> ClosableStore:
-    return cast("ClosableStore", _adapter("postgres").PostgresLeases.connect(place))
-
-
-def _etcd(place: str, _: Surroundings) -> ClosableStore:
-    return cast("ClosableStore", _adapter("etcd").EtcdLeases(place))
-
-
-def _dynamodb(place: str, around: Surroundings) -> ClosableStore:
-    store = _adapter("dynamodb").DynamoLeases.connect(place, around.sightings())
-    return cast("ClosableStore", store)
+_CLOCKED = _COUNTED | Guarantee.SERVER_CLOCK
 
 
 def _git(place: str, around: Surroundings) -> ClosableStore:
@@ -138,33 +120,16 @@ STORES: tuple[StoreKind, ...] = (
         "comments",
         "whoever reads and writes the tracker",
         _FENCED | Guarantee.SERVER_CLOCK,
-        Expiry.SERVER,
-        Waiting.POLLS,
     ),
-    StoreKind(
-        "sqlite",
-        "sqlite:PATH",
-        "one machine",
-        _COUNTED | Guarantee.SERVER_CLOCK,
-        Expiry.SERVER,
-        Waiting.POLLS,
-    ),
-    StoreKind(
-        "memory",
-        "memory:",
-        "one process",
-        (_COUNTED | Guarantee.SERVER_CLOCK) & ~Guarantee.DURABLE,
-        Expiry.SERVER,
-        Waiting.POLLS,
-    ),
+    StoreKind("sqlite", "sqlite:PATH", "one machine", _CLOCKED),
+    StoreKind("memory", "memory:", "one process", _CLOCKED & ~Guarantee.DURABLE),
     StoreKind(
         "redis",
         "redis://HOST[:PORT][/DB]",
         "whoever reaches the server",
-        _COUNTED | Guarantee.SERVER_CLOCK,
-        Expiry.SERVER,
-        Waiting.TOLD,
-        _redis,
+        _CLOCKED,
+        waiting=Waiting.TOLD,
+        opens=lambda place, _: _adapter("redis").RedisLeases.connect(place),
         extra="redis",
         also=(
             *("rediss", "redis+sentinel", "redis+cluster", "redis+unix", "unix"),
@@ -175,10 +140,9 @@ STORES: tuple[StoreKind, ...] = (
         "postgresql",
         "postgresql://HOST[:PORT]/DATABASE",
         "whoever reaches the server",
-        _COUNTED | Guarantee.SERVER_CLOCK,
-        Expiry.SERVER,
-        Waiting.TOLD,
-        _postgres,
+        _CLOCKED,
+        waiting=Waiting.TOLD,
+        opens=lambda place, _: _adapter("postgres").PostgresLeases.connect(place),
         extra="postgres",
         also=("postgres",),
     ),
@@ -186,10 +150,9 @@ STORES: tuple[StoreKind, ...] = (
         "etcd",
         "etcd://HOST[:PORT][,HOST...]",
         "whoever reaches the cluster",
-        _COUNTED | Guarantee.SERVER_CLOCK,
-        Expiry.SERVER,
-        Waiting.TOLD,
-        _etcd,
+        _CLOCKED,
+        waiting=Waiting.TOLD,
+        opens=lambda place, _: _adapter("etcd").EtcdLeases(place),
         also=("etcds",),
     ),
     StoreKind(
@@ -198,8 +161,7 @@ STORES: tuple[StoreKind, ...] = (
         "whoever reaches the table",
         _COUNTED,
         Expiry.WATCHED,
-        Waiting.POLLS,
-        _dynamodb,
+        opens=lambda place, it: _adapter("dynamodb").DynamoLeases.connect(place, it.sightings()),
         extra="dynamodb",
     ),
     StoreKind(
@@ -208,8 +170,7 @@ STORES: tuple[StoreKind, ...] = (
         "whoever may push to the remote",
         _COUNTED,
         Expiry.WATCHED,
-        Waiting.POLLS,
-        _git,
+        opens=_git,
     ),
     StoreKind(
         "git+github",
@@ -217,8 +178,7 @@ STORES: tuple[StoreKind, ...] = (
         "whoever may push to the repository",
         _ATOMIC,
         Expiry.WATCHED,
-        Waiting.POLLS,
-        _git_over_github,
+        opens=_git_over_github,
         extra="github",
     ),
 )
@@ -241,12 +201,5 @@ def open_store(place: str, around: Surroundings) -> ClosableStore:
     kind = store_kind(place)
     assert kind is not None, "unknown stores were refused before"
     assert kind.opens is not None, "the others are opened together with the tracker"
-    try:
+    with extra_installed("leases", place, kind.extra):
         return kind.opens(place, around)
-    except ModuleNotFoundError as missing:
-        if not kind.extra:
-            raise
-        raise BadConfiguration(
-            f"leases {without_secrets(place)!r} needs {missing.name}, which is not installed; "
-            f"install dibs with its extra: dibs[{kind.extra}]"
-        ) from missing

@@ -8,8 +8,8 @@ if a setting names a scheme that dibs does not have, because reading entry point
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -228,13 +228,19 @@ def open_tracker(settings: Settings, author: str, keyring: Keyring | None = None
     kind = tracker_kind(settings.tracker)
     assert kind is not None, "unknown trackers were refused before"
     place = settings.tracker.partition(":")[2]
-    try:
+    with extra_installed("tracker", settings.tracker, kind.extra):
         return kind.opens(TrackerRequest(place, settings, author, os.environ, keyring))
+
+
+@contextmanager
+def extra_installed(key: str, value: str, extra: str) -> Iterator[None]:
+    """Raise BadConfiguration if the setting needs a library which comes with the extra."""
+    try:
+        yield
     except ModuleNotFoundError as missing:
-        if not kind.extra:
+        if not extra:
             raise
         raise BadConfiguration(
-            f"tracker {without_secrets(settings.tracker)!r} needs {missing.name}, "
-            "which is not installed; "
-            f"install dibs with its extra: dibs[{kind.extra}]"
+            f"{key} {without_secrets(value)!r} needs {missing.name}, which is not installed; "
+            f"install dibs with its extra: dibs[{extra}]"
         ) from missing

@@ -86,7 +86,7 @@ class Actor(OneAtATime):
                 tracker=self,
                 store=None,
                 pauses=table.pauses,
-                journal=self,
+                observers=(self,),
                 clock=self,
                 threads=self.process,
             ),

@@ -476,7 +476,7 @@ class _Trial:
                 tracker=tracker,
                 store=WiredStore(wire, self._store) if self._store is not None else None,
                 pauses=self._pauses,
-                journal=wire,
+                observers=(wire,),
                 clock=process,
                 threads=process,
             ),

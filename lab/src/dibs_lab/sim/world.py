@@ -220,7 +220,7 @@ class World:
                 tracker=self.tracker(wire),
                 store=WiredStore(wire, self.store) if self.store is not None else None,
                 pauses=self.pauses,
-                journal=wire,
+                observers=(wire,),
                 clock=process,
                 threads=process,
             ),

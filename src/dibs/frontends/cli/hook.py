@@ -51,9 +51,9 @@ def hook_command() -> None:
 @answering
 def install_command(context: Context, dry_run: bool) -> Answer:
     """Install the pre-push hook in this repository. An existing hook is kept, and runs first."""
-    from dibs.wiring.services import git_hooks
+    from dibs.hook.git import GitHooks
 
-    done = git_hooks(context.directory).install(dry_run=dry_run)
+    done = GitHooks.of(context.directory).install(dry_run=dry_run)
     verb = "would be put in" if dry_run else "is put in"
     lines = [f"the pre-push hook {verb if done.changed else 'is there already'}: {done.path}"]
     if done.chained:
@@ -68,9 +68,9 @@ def install_command(context: Context, dry_run: bool) -> Answer:
 @answering
 def uninstall_command(context: Context, dry_run: bool) -> Answer:
     """Remove the pre-push hook, and restore the hook from before. Exit 3 if not installed."""
-    from dibs.wiring.services import git_hooks
+    from dibs.hook.git import GitHooks
 
-    done = git_hooks(context.directory).uninstall(dry_run=dry_run)
+    done = GitHooks.of(context.directory).uninstall(dry_run=dry_run)
     data = {"path": str(done.path), "changed": done.changed, "restored": done.chained}
     if not done.changed:
         return Answer(data, [f"{done.path} is none of ours"], Exit.NOTHING)
@@ -154,7 +154,8 @@ def _find_settings(context: Context) -> Settings | None:
 
     The first with a backlog counts; None without any. Raises BadConfiguration.
     """
-    from dibs.wiring.services import backlog_is_absent, first_working_tree
+    from dibs.hook.git import main_folder
+    from dibs.wiring.services import backlog_is_absent
 
     settings = context.settings
     if not backlog_is_absent(settings):
@@ -162,7 +163,7 @@ def _find_settings(context: Context) -> Settings | None:
     if context.config_file is not None:
         return None
     root = os.environ.get("DIBS_ROOT", "")  # a run's worktree may belong to any repository
-    for place in (Path(root) if root else None, first_working_tree(context.directory)):
+    for place in (Path(root) if root else None, main_folder(context.directory)):
         if place is None or place == context.directory:
             continue
         settings = config.load(start=place)
@@ -179,11 +180,12 @@ def _check_push(
     pushed_to: tuple[str, str],
 ) -> "Guarded":
     """Ask the tracker about the issues that the pushed commits close, within a time limit."""
-    from dibs.wiring.services import connect, pushed_commits, with_timeout
+    from dibs.hook.git import PushedCommits
+    from dibs.wiring.services import connect, with_timeout
 
     remote, address = pushed_to
     updates = parse_updates(refs)
-    pushed = pushed_commits(folder).messages(updates, remote)
+    pushed = PushedCommits(folder).messages(updates, remote)
     seconds = settings.hook.timeout.total_seconds()
     hurried = replace(settings.github, timeout=min(settings.github.timeout, settings.hook.timeout))
 
@@ -226,7 +228,7 @@ def _describe_pusher(
     )
     run = os.environ.get("DIBS_RUN", "")
     if not run:
-        from dibs.wiring.services import run_file
+        from dibs.hook.run_files import run_file
 
         noted = run_file(folder)
         return replace(pusher, runs=frozenset(noted.runs() if noted is not None else ()))

@@ -91,7 +91,7 @@ def claim_command(
 
 def note_run(context: Context, lease: Lease) -> None:
     """Note the run in the git working tree, where `dibs hook` looks for the pusher's runs."""
-    from dibs.wiring.services import run_file
+    from dibs.hook.run_files import run_file
 
     noted = run_file(context.directory)
     if noted is not None:
@@ -99,7 +99,7 @@ def note_run(context: Context, lease: Lease) -> None:
 
 
 def forget_run(context: Context, run: RunId) -> None:
-    from dibs.wiring.services import run_file
+    from dibs.hook.run_files import run_file
 
     noted = run_file(context.directory)
     if noted is not None:

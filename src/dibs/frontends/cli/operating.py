@@ -211,7 +211,7 @@ def sweep_command(context: Context, limit: int, dry_run: bool) -> Answer:
 def fsck_command(context: Context, repair: bool, dry_run: bool) -> Answer:
     """Compare every issue's labels with its cards and leases. Exit 1 if a flaw remains."""
     services = context.services
-    storage = services.flaws()
+    storage = services.tracker.flaws()
     findings = []
     for finding in services.checking.check(repair=repair and not dry_run):
         findings.append(finding)
