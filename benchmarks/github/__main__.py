@@ -9,9 +9,8 @@ import importlib
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from benchmarks.tables import Result, as_data, render
 

@@ -10,10 +10,9 @@ import json
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
-
-from msgspec.structs import replace
 
 from benchmarks.tables import Result, as_data, render
 
