@@ -1,6 +1,6 @@
-"""The fake's world: who is there, what is there, and how it changes. No HTTP, no GraphQL.
+"""The fake's world: accounts, repositories, issues, and how they change. No HTTP, no GraphQL.
 
-**Set it up** (needs nobody's permission; for tests, for the command line and the admin door)
+**Set it up** (without permission checks; for tests, the command line and the admin interface)
 
     state = State(clock=callable_returning_datetime)
     state.add_user("alice")                    # kind="User", "Bot" or "Organization"
@@ -13,7 +13,7 @@
     state.rename("acme/shop", "acme/store")
     state.archive("acme/shop")
 
-**Read** by `view = state.view()` (as replicas lag) or `state.view().primary` (as the writer sees):
+**Read** by `view = state.view()` (lagging replicas) or `state.view().primary` (the last writes):
 
     user(login)  repository(owner, name)  repository_by_id(id)  node(node_id)
     issue(repository_id, number)  issue_by_id(id)  issues(repository_id, labels=("a", "b"))
@@ -23,9 +23,9 @@
     pulls_closing(issue, closed_too=False)  issues_closed_by(pull)  hooks(repository_id)
 
 Records are in `records.py`: frozen; an Issue with `.pull` is a pull request; authors, actors and
-assignees are logins; `issue.labels` are label ids; what `view.issue()` gives may be not `.present`.
+assignees are logins; `issue.labels` are label ids; `view.issue()` may return one not `.present`.
 
-**Who may** is in `access.py` (all raise `refusal.Refusal`, with `.kind`, `.message`, `.status`):
+**Permissions** are in `access.py` (raises `refusal.Refusal`, with `.kind`, `.message`, `.status`):
 
     viewer = state.viewer("T")                 # Refusal if unknown, expired or revoked
     access.seen_repository(view, viewer, owner, name)     # NOT_FOUND for strangers to a private one
@@ -33,7 +33,7 @@ assignees are logins; `issue.labels` are label ids; what `view.issue()` gives ma
     access.permission(state, repository, login) -> Permission
     access.association(state, repository, author, viewer) -> Association
 
-**Change**, as somebody, with GitHub's permissions, validation, events and webhooks:
+**Change** as a viewer, with GitHub's permissions, validation, events and webhooks:
 
     acts = state.acting(viewer)
     acts.create_issue(repository, title, body=None, labels=(), assignees=()) -> Issue
@@ -54,7 +54,7 @@ assignees are logins; `issue.labels` are label ids; what `view.issue()` gives ma
     acts.create_hook(...)  acts.edit_hook(...)  acts.delete_hook(hook)
     acts.create_repository(name, private=...)
 
-Each returns the new record. All is thread-safe: writers take one lock, readers see frozen records.
+Each returns the new record. Everything is thread-safe: writers take one lock, records are frozen.
 """
 
 import threading
@@ -91,8 +91,8 @@ from .writing import LabelledIssues, Write
 __all__ = ["State", "View", "Viewer", "Write", "wall_clock"]
 
 PAST_32_BITS = 4_300_000_000
-"""Where ids of comments and issues begin: more than 2^31 and 2^32, so that a client which keeps
-them in 32 bits fails here and not at its users'."""
+"""The first id of comments and issues: above 2^31 and 2^32, so that a client which stores ids in
+32 bits fails in tests and not in production."""
 
 DEFAULT_SCOPES = frozenset({"repo", "read:org", "admin:repo_hook"})
 MOST_COMMENTS = 2_500

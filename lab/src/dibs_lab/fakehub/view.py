@@ -27,7 +27,7 @@ class View:
     at: datetime | None = None
     """The instant that a replica has reached; None reads the primary."""
     short_by: int = 0
-    """How many entries every list of issues or comments lacks at its end, though counts count
+    """How many entries every list of issues or comments lacks at its end, although counts include
     them: the fault of truncated lists."""
 
     @property
