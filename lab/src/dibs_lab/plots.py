@@ -1,9 +1,9 @@
-"""Plots as inline SVG, for pages that need nothing but themselves.
+"""Plots as inline SVG, for HTML pages without other files.
 
-Decides ticks, units and where things stand; a page's style sheet decides the colours, by class, so
-that light and dark are the page's affair. No plotting library: a page that opens anywhere, years
+This module decides ticks, units and positions. The page's style sheet decides the colours, by
+class, also for light and dark. There is no plotting library: a page that opens anywhere, years
 later, without a script and without a dependency of a few megabytes, is worth two hundred lines.
-Knows nothing of what is plotted.
+This module does not know what is plotted.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from math import ceil, floor, log10
 from msgspec import Struct
 
 _CHARACTER = 6.6
-"""How wide a character of a label is, about, in a size of twelve."""
+"""The approximate width of a character of a label, at font size 12."""
 _LINE = 20
-"""How much room a line of text takes."""
+"""The height of a line of text."""
 _TOP = 26
 _BOTTOM = 40
 _RIGHT = 18
@@ -38,7 +38,7 @@ NARROW = Size(350, 230)
 
 
 class Axis(Struct, frozen=True):
-    """What is along one side. `seconds` axes have ticks that clocks have."""
+    """The axis along one side. The ticks of a `seconds` axis are round durations."""
 
     label: str
     seconds: bool = False
@@ -48,13 +48,13 @@ class Curve(Struct, frozen=True):
     name: str
     points: Sequence[tuple[float, float]]
     tone: int = 1
-    """Which of the page's colours."""
+    """The number of the colour in the page's style sheet."""
     filled: bool = False
     dots: bool = False
 
 
 class Mark(Struct, frozen=True):
-    """A straight line with a name: a limit along the height, or a moment along the width."""
+    """A straight line with a name: a limit (horizontal) or a moment (vertical)."""
 
     name: str
     at: float
@@ -64,7 +64,7 @@ class Mark(Struct, frozen=True):
 
 
 def amount(value: float) -> str:
-    """A number as short as it can be read."""
+    """A number in few characters."""
     size = abs(value)
     if size >= 10_000_000:
         return f"{value / 1_000_000:,.0f}M"
@@ -76,7 +76,7 @@ def amount(value: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A length of time with one unit, or two where one would not do: `90s` is `1m 30s`."""
+    """A duration with one unit, or with two where one is not enough: `90s` is `1m 30s`."""
     if seconds < 60:
         return f"{seconds:.3g}s"
     units = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
@@ -90,7 +90,7 @@ def clock(seconds: float) -> str:
 
 
 def ticks(most: float, *, seconds: bool, count: int) -> list[float]:
-    """From nothing up to the first round number that is not below `most`."""
+    """Ticks from 0 to the first round number that is not below `most`."""
     most = most or 1.0
     rough = most / count
     if seconds:
@@ -189,7 +189,7 @@ def curves(
     limits: Sequence[Mark] = (),
     size: Size = WIDE,
 ) -> str:
-    """Lines over a common width. A limit far above everything is left to the words."""
+    """Curves over one common x axis. A limit far above all curves is not drawn."""
     most_x = max((px for curve in drawn for px, _ in curve.points), default=1.0)
     most_y = max((py for curve in drawn for _, py in curve.points), default=1.0)
     near = [limit for limit in limits if limit.at <= most_y * 3]
@@ -223,7 +223,7 @@ def _curve(frame: _Frame, curve: Curve) -> str:
 
 
 def _limit(frame: _Frame, limit: Mark) -> str:
-    """Its name stands below it where the curves are above, if there is room."""
+    """The limit's name is below its line if the curves are above and there is room."""
     height = _number(frame.y(limit.at))
     below = limit.at < frame.most_y / 3 and frame.bottom - frame.y(limit.at) > _LINE
     return (
@@ -249,7 +249,7 @@ def histogram(
     marks: Sequence[Mark] = (),
     size: Size = WIDE,
 ) -> str:
-    """How many fell into each equal part of nothing to `most`."""
+    """The number of values in each of the equal parts of 0 to `most`."""
     most_x = max(most, *(mark.at * 1.02 for mark in marks)) if marks else most
     frame, lines = _frame(most_x, max(bins, default=1), x, y, size)
     width = most / max(1, len(bins))
@@ -267,7 +267,7 @@ def histogram(
 
 
 def _moments(frame: _Frame, marks: Sequence[Mark]) -> str:
-    """Upright lines, their names below each other so that none covers another."""
+    """Vertical lines; their names are below each other, so that none covers another."""
     made = []
     for place, mark in enumerate(marks):
         at = frame.x(mark.at)
@@ -322,7 +322,7 @@ def running_sum(counts: Sequence[int]) -> list[int]:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """Few enough to draw: of each stretch the last, and the very first."""
+    """At most `most` points: the first, and the last point of each stretch."""
     if len(points) <= most:
         return list(points)
     every = ceil(len(points) / most)
@@ -331,7 +331,7 @@ def thinned(points: Sequence[tuple[float, float]], most: int) -> list[tuple[floa
 
 
 def stairs(rates: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Rates that hold from one moment to the next, as (moment, rate from here on)."""
+    """The steps of rates that are constant between two moments: (moment, rate from then on)."""
     made: list[tuple[float, float]] = []
     for (at, rate), (until, _) in pairwise(rates):
         made += [(at, rate), (until, rate)]

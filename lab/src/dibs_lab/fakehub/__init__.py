@@ -1,4 +1,4 @@
-"""A GitHub of your own for tests: REST, GraphQL, limits, webhooks, git refs, and faults on demand.
+"""A fake GitHub for tests: REST, GraphQL, limits, webhooks, git refs, and faults on demand.
 
     from dibs_lab.fakehub import FakeHub, Limits, Permission
 
@@ -6,7 +6,7 @@
         token = hub.user("alice", {"acme/shop": Permission.WRITE})
         ...  # a client of GitHub's API at hub.url
 
-`python -m dibs_lab.fakehub` is the same as a program. GraphQL needs the extra `dibs[fakehub]`.
+`python -m dibs_lab.fakehub` runs the same as a program.
 """
 
 from .counting import Counts

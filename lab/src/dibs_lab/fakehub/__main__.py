@@ -1,4 +1,4 @@
-"""`python -m dibs_lab.fakehub`: a GitHub on loopback until it is interrupted."""
+"""`python -m dibs_lab.fakehub`: a fake GitHub on loopback that runs until it is interrupted."""
 
 import argparse
 import json
@@ -78,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _set_up(hub: FakeHub, asked: argparse.Namespace) -> dict[str, str]:
-    """Tokens by login."""
+    """Create what the arguments name. Returns tokens by login."""
     for name in asked.repo:
         hub.repository(name, private=asked.private)
     logins: list[str] = []

@@ -1,6 +1,7 @@
-"""Who may see and do what, by GitHub's rules as far as issues are concerned.
+"""Who may see and do what, by GitHub's rules for issues.
 
-Knows nothing of HTTP: what is not allowed is a `Refusal`, which each door words in its own way.
+This module knows nothing of HTTP: it raises a `Refusal`, and REST and GraphQL each choose the
+words.
 """
 
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ ISSUES, CONTENTS, HOOKS, PULLS = (
 
 
 def permission(state: "State", repository: Repository, login: str) -> Permission:
-    """What the account may do, whatever token it uses."""
+    """The account's permission, whatever token it uses."""
     if not login:
         return Permission.NONE if repository.private else Permission.READ
     if login.lower() == repository.owner.lower():
@@ -45,10 +46,10 @@ def permission(state: "State", repository: Repository, login: str) -> Permission
 
 
 def association(state: "State", repository: Repository, author: str, viewer: Viewer) -> Association:
-    """How the author stands to the repository, as this viewer is told.
+    """The author's relation to the repository, as GitHub shows it to this viewer.
 
-    GitHub calls every invited account a collaborator, also one invited to read only; and it tells
-    of a membership that is not public to members only.
+    GitHub calls every invited account a collaborator, also one that was invited to read only. It
+    shows a private membership to members only.
     """
     login, owner = author.lower(), repository.owner.lower()
     members = state.members.get(owner, {})
@@ -66,7 +67,7 @@ def association(state: "State", repository: Repository, author: str, viewer: Vie
 
 
 def seen_repository(view: "View", viewer: Viewer, owner: str, name: str) -> Repository:
-    """The repository, present name or old. What one may not see is not there."""
+    """The repository, by its current or an earlier name. NOT_FOUND if the viewer may not see it."""
     found = view.repository(owner, name)
     if found is None or not may_see(view.state, viewer, found):
         raise not_found()
@@ -83,7 +84,7 @@ def may_see(state: "State", viewer: Viewer, repository: Repository) -> bool:
 
 
 def seen_issue(view: "View", viewer: Viewer, repository: Repository, number: int) -> Issue:
-    """The issue or pull request; gone if deleted, moved if transferred or made a discussion."""
+    """The issue or pull request. GONE if deleted, MOVED if transferred or made a discussion."""
     issue = view.issue(repository.id, number)
     if issue is None:
         raise not_found()
@@ -106,7 +107,7 @@ def check_present(state: "State", viewer: Viewer, issue: Issue) -> None:
 def needs(
     state: "State", viewer: Viewer, repository: Repository, least: Permission, what: str
 ) -> None:
-    """The account has this permission, its token was given it, and the repository takes writes."""
+    """Refuse unless account and token have this permission and the repository takes writes."""
     _token_allows(viewer, repository, what)
     if not may_see(state, viewer, repository):
         raise not_found()
@@ -123,7 +124,7 @@ def may(state: "State", viewer: Viewer, repository: Repository, least: Permissio
 def can_comment(state: "State", viewer: Viewer, repository: Repository, issue: Issue) -> None:
     needs(state, viewer, repository, Permission.READ, ISSUES)
     app = viewer.user is not None and viewer.user.kind == "Bot"
-    # Whoever may write, GitHub says; users report that Apps are refused, whatever they were given.
+    # GitHub documents that every writer may; users report that it refuses Apps in any case.
     if issue.locked and (app or not may(state, viewer, repository, Permission.WRITE)):
         raise forbidden(LOCKED)
 
@@ -142,13 +143,13 @@ def can_change_issue(state: "State", viewer: Viewer, repository: Repository, iss
 
 
 def needs_reading_of_rights(state: "State", viewer: Viewer, repository: Repository) -> None:
-    """Who may what is told to those who may write."""
+    """Refuse unless the viewer may write: only writers may read an account's permission."""
     if not may(state, viewer, repository, Permission.WRITE):
         raise forbidden("Must have push access to view collaborator permission.")
 
 
 def needs_listing_of_rights(state: "State", viewer: Viewer, repository: Repository) -> None:
-    """Who all may what is told to those who may write; an organisation tells its members only."""
+    """Refuse unless the viewer may list permissions: a writer, and in an organisation a member."""
     needs_reading_of_rights(state, viewer, repository)
     owner = repository.owner.lower()
     owned_by = state.users[owner].kind
@@ -172,7 +173,7 @@ def _token_allows(viewer: Viewer, repository: Repository, what: str) -> None:
 
 
 def _accepted(repository: Repository, what: str) -> frozenset[str]:
-    """Scopes of a classic token that are enough."""
+    """The scopes of a classic token that are sufficient."""
     hooks = {"admin:repo_hook", "write:repo_hook"} if what == HOOKS else set()
     public = set() if repository.private or what == HOOKS else {"public_repo"}
     return frozenset({"repo"} | public | hooks)

@@ -1,4 +1,4 @@
-"""Everything somebody can do to the fake's world, gathered: each group of acts has its file."""
+"""All changes that a viewer can make in the fake's world; each group of acts has its own file."""
 
 from .acts_on_comments import CommentActs
 from .acts_on_pulls import PullActs
@@ -9,4 +9,4 @@ __all__ = ["KEEP", "Acts", "Keep"]
 
 
 class Acts(PullActs, CommentActs, RepositoryActs):
-    """What one viewer does. Make it with `State.acting(viewer)`."""
+    """The acts of one viewer. Make it with `State.acting(viewer)`."""

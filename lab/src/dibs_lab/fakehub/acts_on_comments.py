@@ -21,7 +21,7 @@ class CommentActs(Changing):
         checked_filled("IssueComment", "body", body)
         checked_body("IssueComment", body)
         with self.state.writing() as write:
-            # Under the lock, so that ids rise with times, as a sequence of the database does.
+            # Under the lock, so that ids and times rise together, as with a database sequence.
             current = self._newest(issue)
             number = self.state.next_id("big")
             node = node_id("comment", repository.id, number)
@@ -65,7 +65,7 @@ class CommentActs(Changing):
 
     @alone
     def react(self, subject: Issue | Comment, content: str) -> tuple[Reaction, bool]:
-        """The reaction, and whether it is new: the same one twice is one."""
+        """The reaction, and whether it is new: a repeated reaction returns the first."""
         repository = self.repository_of(subject)
         self._needs(repository, Permission.READ)
         if content not in CONTENTS:
@@ -90,7 +90,7 @@ class CommentActs(Changing):
     def _needs_room(self, issue: Issue) -> None:
         most, state = self.state.most_comments, self.state
         if most is None or len(state.comments_of.get(issue.id, ())) < most:
-            return  # most issues: their comments need not be counted one by one
+            return  # true for most issues, so their comments are not counted one by one
         if state.primary().comment_count(issue.id) >= most:
             raise forbidden(FULL)
 

@@ -26,7 +26,7 @@ _MENTION = re.compile(r"(?<![\w/&])#(\d+)\b")
 
 
 class IssueActs(LabelActs):
-    """What can be done to an issue; pull requests are issues here too."""
+    """The acts on an issue. Pull requests are issues here too."""
 
     @alone
     def create_issue(
@@ -38,7 +38,7 @@ class IssueActs(LabelActs):
         labels: Sequence[str] = (),
         assignees: Sequence[str] = (),
     ) -> Issue:
-        """Labels and assignees of somebody without triage rights are dropped, not refused."""
+        """Create an issue. Without triage rights, labels and assignees are dropped, not refused."""
         self._needs(repository, Permission.READ)
         checked_filled("Issue", "title", title)
         checked_body("Issue", body)
@@ -63,7 +63,7 @@ class IssueActs(LabelActs):
         labels: Sequence[str] | Keep = KEEP,
         assignees: Sequence[str] | Keep = KEEP,
     ) -> Issue:
-        """PATCH: what is not given stays."""
+        """PATCH: a field that is not given stays as it is."""
         current = self._changeable(issue)
         current = self._edit_text(current, title, body)
         if labels is not KEEP and self._trusted(current):
@@ -133,7 +133,7 @@ class IssueActs(LabelActs):
 
     @alone
     def convert_issue(self, issue: Issue) -> Issue:
-        """Make it a discussion: its number stays taken, the issue is no more."""
+        """Make the issue a discussion: its number stays taken, but the issue no longer exists."""
         current = self._newest(issue)
         self._needs(self.repository_of(current), Permission.TRIAGE)
         with self.state.writing() as write:
@@ -143,7 +143,7 @@ class IssueActs(LabelActs):
 
     @alone
     def transfer_issue(self, issue: Issue, to: Repository) -> Issue:
-        """A new issue there with its text, comments and those labels that exist there too."""
+        """Make a new issue there with the text, the comments and those labels that exist there."""
         current = self._newest(issue)
         self._needs(self.repository_of(current), Permission.WRITE)
         self._needs(to, Permission.WRITE)
@@ -185,7 +185,7 @@ class IssueActs(LabelActs):
 
     @alone
     def assign(self, issue: Issue, logins: Sequence[str]) -> Issue:
-        """Who cannot be assigned is left out without a word, as GitHub does it."""
+        """Assign these accounts. As on GitHub, those that cannot be assigned are left out."""
         current = self._triaged(issue)
         repository = self.repository_of(current)
         known = [user.login for login in logins if (user := self.state.users.get(login.lower()))]
@@ -282,7 +282,7 @@ class IssueActs(LabelActs):
         )
 
     def _mention(self, write: "Write", source: Issue, text: str | None) -> None:
-        """Issues named in a text get a line in their history."""
+        """Add an event to the history of each issue that the text names."""
         for number in {int(found) for found in _MENTION.findall(text or "")} - {source.number}:
             found = self.state.numbers.get((source.repository_id, number))
             issue = None if found is None else self.state.issues.newest(found)

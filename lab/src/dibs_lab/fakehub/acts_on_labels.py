@@ -1,4 +1,4 @@
-"""A repository's labels, and putting them on issues. Names are one whatever their case."""
+"""A repository's labels, and the labels of issues. The case of a label's name does not matter."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -67,7 +67,7 @@ class LabelActs(Changing):
 
     @alone
     def delete_label(self, label: Label) -> None:
-        """It disappears from every issue that had it."""
+        """Delete the label, also from every issue that has it."""
         repository = self.repository_of(label)
         self._needs(repository, Permission.WRITE)
         with self.state.writing() as write:
@@ -81,7 +81,7 @@ class LabelActs(Changing):
 
     @alone
     def add_labels(self, issue: Issue, names: Sequence[str]) -> Issue:
-        """REST's way: a name no label has becomes a label."""
+        """Add labels as REST does: an unknown name creates a label."""
         current = self._triaged(issue)
         checked_label_count(names)
         repository = self.repository_of(current)
@@ -90,13 +90,13 @@ class LabelActs(Changing):
 
     @alone
     def add_label_ids(self, issue: Issue, label_ids: Iterable[int]) -> Issue:
-        """GraphQL's way: labels that exist."""
+        """Add labels as GraphQL does: only labels that exist."""
         current = self._triaged(issue)
         return self._set_labels(current, add=self._known(current, label_ids))
 
     @alone
     def remove_label(self, issue: Issue, name: str) -> Issue:
-        """404 if the issue does not have it."""
+        """Remove the label; 404 if the issue does not have it."""
         current = self._triaged(issue)
         found = [la for la in self._labels_on(current) if la.name.lower() == name.lower()]
         if not found:
@@ -105,7 +105,7 @@ class LabelActs(Changing):
 
     @alone
     def remove_label_ids(self, issue: Issue, label_ids: Iterable[int]) -> Issue:
-        """What the issue does not have is no matter."""
+        """Remove these labels; ignore those that the issue does not have."""
         current = self._triaged(issue)
         return self._set_labels(current, remove=self._known(current, label_ids))
 
@@ -121,7 +121,7 @@ class LabelActs(Changing):
 
     @alone
     def drop_label(self, issue: Issue, label: Label) -> Issue:
-        """Nobody's permission asked: another bot of the repository is at work."""
+        """Remove the label without a permission check, as another bot of the repository."""
         return self._set_labels(issue, remove=[label])
 
     def _triaged(self, issue: Issue) -> Issue:
@@ -162,7 +162,7 @@ class LabelActs(Changing):
     def _set_labels(
         self, issue: Issue, *, add: Sequence[Label] = (), remove: Sequence[Label] = ()
     ) -> Issue:
-        """From the labels it has now, under the lock: two who add do not undo each other."""
+        """Compute new labels from the current ones under the lock: concurrent adds both count."""
         with self.state.writing() as write:
             current = self._newest(issue)
             leaving = {label.id for label in remove} & set(current.labels)

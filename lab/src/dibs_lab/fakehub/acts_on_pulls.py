@@ -1,4 +1,4 @@
-"""Pull requests, as far as they matter to a backlog: they say they close issues, and do."""
+"""Pull requests, as far as a backlog needs them: they name issues, and a merge closes these."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class PullActs(IssueActs):
         body: str | None = None,
         draft: bool = False,
     ) -> Issue:
-        """Branches are names only: the fake compares no files. Who can read can open one."""
+        """Open a pull request; every reader may. Branches are names: the fake has no files."""
         self._needs(repository, Permission.READ, access.PULLS)
         checked_filled("PullRequest", "title", title)
         checked_body("PullRequest", body)
@@ -46,7 +46,7 @@ class PullActs(IssueActs):
         return pull
 
     def _refuse_a_second(self, repository: Repository, head: str, base: str) -> None:
-        """One from a branch into a base may be open, not two."""
+        """Refuse a second open pull request from the same branch into the same base."""
         for one in self.state.primary().issues(repository.id):
             part = one.pull
             if part and one.state == "open" and (part.head, part.base) == (head, base):
@@ -69,7 +69,7 @@ class PullActs(IssueActs):
 
     @alone
     def link_pull(self, pull: Issue, closes: Sequence[int]) -> Issue:
-        """Say which issues its merge closes, as the box beside a pull request does."""
+        """Set the issues that the merge closes, as the box beside a pull request does."""
         current = self._changeable(pull)
         if current.pull is None or current.pull.closes == tuple(closes):
             return current
@@ -79,7 +79,7 @@ class PullActs(IssueActs):
 
     @alone
     def merge_pull(self, pull: Issue) -> Issue:
-        """Merge it and close what it closes."""
+        """Merge the pull request and close its issues."""
         current = self._newest(pull)
         repository = self.repository_of(current)
         self._needs(repository, Permission.WRITE, access.CONTENTS)
@@ -113,7 +113,7 @@ class PullActs(IssueActs):
 
 
 def closed_by(body: str | None) -> tuple[int, ...]:
-    """Numbers after the words GitHub takes for closing."""
+    """The numbers after GitHub's closing keywords."""
     return tuple(dict.fromkeys(int(number) for number in _CLOSES.findall(body or "")))
 
 

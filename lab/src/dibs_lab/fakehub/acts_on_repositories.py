@@ -1,4 +1,4 @@
-"""Making repositories, and their webhooks."""
+"""Creating repositories, and their webhooks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ class RepositoryActs(Changing):
     def create_repository(
         self, name: str, *, private: bool = False, description: str | None = None
     ) -> Repository:
-        """One of the viewer's own."""
+        """Create a repository of the viewer's own."""
         token = self.viewer.token
         if token is None:
             raise Refusal(Kind.UNAUTHENTICATED, "Requires authentication")
@@ -73,7 +73,7 @@ class RepositoryActs(Changing):
 
     @alone
     def edit_hook(self, hook: Hook, **changes: object) -> Hook:
-        """`url`, `events`, `secret`, `content_type`, `active`, `insecure_ssl`."""
+        """Change `url`, `events`, `secret`, `content_type`, `active` or `insecure_ssl`."""
         self._needs(self.state.repositories[hook.repository_id], Permission.ADMIN, access.HOOKS)
         with self.state.lock:
             if hook.id not in self.state.hooks:

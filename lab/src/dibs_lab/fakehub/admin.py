@@ -1,7 +1,8 @@
-"""The door for tests: what to set up, what goes wrong, what was counted. No part of GitHub.
+"""An interface for tests: set up, choose faults, read counts. GitHub has no such interface.
 
-Open to whoever reaches the port, so the fake listens on loopback only. Everything here can be
-done from Python as well, by `FakeHub`'s parts; this is for tests in other processes and languages.
+Everybody who reaches the port may use it, so the fake listens on loopback only. `FakeHub`'s
+attributes can do all of this from Python; this interface is for tests in other processes and
+languages.
 """
 
 import json
@@ -70,7 +71,7 @@ def _member(world: World, given: Given) -> object:
 
 
 def _issue(world: World, given: Given) -> object:
-    """`act` on an issue what only people do: delete, transfer (`to`), convert, lock, unlock."""
+    """`act` on an issue as only people do: delete, transfer (`to`), convert, lock, unlock."""
     state = world.state
     repository = state.named(given["repository"])
     issue = state.primary().issue(repository.id, int(given["number"]))
@@ -88,7 +89,7 @@ def _issue(world: World, given: Given) -> object:
 
 
 def _clock(world: World, given: Given) -> object:
-    """Turn the server's clock on by `seconds`; never back."""
+    """Move the server's clock forward by `seconds`; never back."""
     seconds = float(given.get("seconds", 0))
     if seconds < 0:
         raise ValueError("the clock is never turned back")
@@ -121,7 +122,7 @@ def _get_limits(world: World, _: Given) -> object:
 
 
 def _set_limits(world: World, given: Given) -> object:
-    """Fields of `Limits`; `{"off": true}` lifts all. What was spent is forgotten."""
+    """Set fields of `Limits`; `{"off": true}` lifts all. Forgets what was spent."""
     base = Limits.off() if given.pop("off", False) else world.meter.limits
     world.meter.limits = replace(base, **given)
     world.meter.forget()
@@ -174,7 +175,7 @@ def _told(world: World, issue: Issue) -> Given:
 
 
 def _deliveries(world: World, _: Given) -> object:
-    """Webhook deliveries so far; waits for those under way."""
+    """The webhook deliveries so far; waits for those under way."""
     world.deliveries.settle()
     return {
         "deliveries": [

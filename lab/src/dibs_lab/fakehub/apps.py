@@ -1,7 +1,7 @@
-"""GitHub Apps: who they are, where they are installed, and tokens for an installation.
+"""GitHub Apps: their identity, their installations, and tokens for an installation.
 
-An App proves itself with a JWT signed by its key. Checking it needs PyJWT, which is imported only
-here and only then; without it every JWT is refused.
+An App authenticates with a JWT that its key signed. Checking a JWT needs PyJWT, which is imported
+only here and only then; without PyJWT every JWT is refused.
 """
 
 import threading
@@ -23,7 +23,7 @@ LIFE = timedelta(hours=1)
 _UNTIMED: "Options" = {"verify_exp": False, "verify_iat": False, "verify_nbf": False}
 LONGEST_JWT = timedelta(minutes=10)
 SLACK = timedelta(seconds=60)
-"""GitHub's clock and an App's may differ this much before a JWT from the future is refused."""
+"""How much GitHub's clock and an App's may differ before a JWT from the future is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Apps:
         *,
         permissions: Sequence[tuple[str, str]] = (("issues", "write"), ("metadata", "read")),
     ) -> Installation:
-        """Make an App if it is new, and install it on these repositories."""
+        """Create the App if it is new, and install it on these repositories."""
         state = self._state
         with self._lock:
             app = next((one for one in self._apps.values() if one.slug == slug), None)
@@ -78,7 +78,7 @@ class Apps:
         return made
 
     def proven(self, jwt: str | None) -> App:
-        """The App whose key signed this."""
+        """The App whose key signed this JWT."""
         if jwt is None:
             raise _unproven("A JSON web token could not be decoded")
         claims, app = self._decoded(jwt)
@@ -100,7 +100,7 @@ class Apps:
             import jwt  # noqa: PLC0415 - only for Apps
         except ImportError:
             raise _unproven("A JSON web token could not be decoded (PyJWT is missing)") from None
-        # Its own times are judged by the fake's clock, above.
+        # The code above checks the JWT's times with the fake's clock.
         try:
             told = jwt.decode(text, options={"verify_signature": False, **_UNTIMED})
             app = self._apps.get(str(told.get("iss")))
@@ -127,7 +127,7 @@ class Apps:
         return [one for one in self._installations.values() if one.app == app]
 
     def token(self, installation: Installation) -> Token:
-        """A new one; it lives for an hour and reaches only these repositories."""
+        """A new token; it is valid for an hour, for these repositories only."""
         given = dict(installation.permissions)
         kinds = ("issues", "contents", "pull_requests", "repository_hooks")
         lacks = frozenset(f"{kind}:write" for kind in kinds if given.get(kind) != "write")

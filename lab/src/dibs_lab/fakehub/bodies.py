@@ -1,7 +1,7 @@
-"""What GitHub's REST API says of a thing: users, labels, issues, comments, reactions, events.
+"""JSON bodies of GitHub's REST API: users, labels, issues, comments, reactions, events.
 
 Every field that GitHub's published description requires is there; the suite checks each body
-against it. What the fake knows nothing of is empty, zero or null, as on a young repository.
+against it. Fields that the fake does not model are empty, zero or null, as on a new repository.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ def time_text(instant: datetime | None) -> str | None:
 
 
 class Bodies:
-    """One reading, told to one viewer, with addresses below `api`."""
+    """The bodies of one view for one viewer, with URLs below `api`."""
 
     def __init__(self, view: View, viewer: Viewer, api: str) -> None:
         self.view = view
@@ -68,7 +68,7 @@ class Bodies:
         }
 
     def full_user(self, login: str, *, private: bool) -> Body:
-        """The account's own page; `private` is what it tells only itself."""
+        """The account's own page; `private` adds what GitHub shows to the account itself only."""
         user = self.view.state.users[login.lower()]
         public = {
             "name": user.name,
@@ -161,7 +161,7 @@ class Bodies:
         repository = self.view.state.repositories[comment.repository_id]
         base = self.repository_url(repository)
         issue = self.view.primary.issue_by_id(comment.issue_id)
-        assert issue is not None  # a comment is put on an issue, which stays on record
+        assert issue is not None  # a comment is on an issue, and issues stay on record
         page = f"{self.web}/{repository.full_name}/{'pull' if issue.pull else 'issues'}"
         url = f"{base}/issues/comments/{comment.id}"
         return {
@@ -195,7 +195,7 @@ class Bodies:
         }
 
     def event(self, event: Event) -> Body:
-        """As an issue's list of events has it."""
+        """An event in an issue's list of events."""
         repository = self.view.state.repositories[event.repository_id]
         return {
             "id": event.id,

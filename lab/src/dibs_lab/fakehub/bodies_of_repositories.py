@@ -1,4 +1,4 @@
-"""What GitHub's REST API says of repositories, their pull requests and their webhooks."""
+"""JSON bodies of GitHub's REST API for repositories, their pull requests and their webhooks."""
 
 from .access import permission
 from .bodies import Bodies, Body, time_text
@@ -46,7 +46,7 @@ _ADDRESSES = {
 
 
 class RepositoryBodies:
-    """The same reading as `bodies`, which it asks about people and labels."""
+    """Bodies of the same view as `bodies`, which makes the parts about people and labels."""
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
@@ -123,7 +123,7 @@ class RepositoryBodies:
         }
 
     def permission_of(self, repository: Repository, login: str) -> Body:
-        """What one account may; older words beside the role's name, as GitHub has both."""
+        """One account's permission; the older words beside the role's name, as GitHub has both."""
         user = self._view.user(login)
         if user is None or user.kind != "User":
             raise not_found(f"{login} is not a user")
@@ -144,7 +144,7 @@ class RepositoryBodies:
         }
 
     def pull(self, issue: Issue, *, whole: bool) -> Body:
-        """A pull request in a list, or `whole` by itself."""
+        """A pull request in a list, or with all fields (`whole`)."""
         part = issue.pull
         if part is None:
             raise not_found()

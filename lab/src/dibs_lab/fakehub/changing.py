@@ -1,7 +1,7 @@
-"""What all acts have in common: who acts, on what, and the traces they leave.
+"""What all acts have in common: the viewer, the record, and the events they leave.
 
-Checks first, then one write: a refused act has changed nothing. The record handed in may be an
-old reading; the act is on the newest.
+An act first checks and then makes one write: a refused act has changed nothing. The record that is
+passed in may be old; the act changes the newest version.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ MOST_LABELS = 100
 
 
 class Keep(Enum):
-    """A field that an edit leaves alone; None would empty it."""
+    """A field that an edit leaves unchanged; None would empty it."""
 
     KEEP = "keep"
 
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def alone(act: Callable[P, T]) -> Callable[P, T]:
-    """From its first look to its last write nobody else writes: no act undoes another."""
+    """Run the whole act under the write lock, so that no act undoes another."""
 
     @wraps(act)
     def locked(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -50,7 +50,7 @@ def alone(act: Callable[P, T]) -> Callable[P, T]:
 
 
 class Changing:
-    """One viewer at one state."""
+    """One viewer who changes one state."""
 
     def __init__(self, state: "State", viewer: Viewer) -> None:
         self.state = state
@@ -70,7 +70,7 @@ class Changing:
         access.needs(self.state, self.viewer, repository, least, what)
 
     def _tell(self, event: str, action: str, repository: Repository, **about: object) -> None:
-        # The values are what `Happening` has: each caller names its own.
+        # `Happening` has these fields: each caller names its own.
         told = Happening(event, action, repository, self.viewer.login, **about)  # type: ignore[arg-type]
         self.state.tell(told)
 
@@ -79,7 +79,7 @@ class Changing:
         self._tell(event, action, self.repository_of(issue), issue=issue, **about)
 
     def _trace(self, write: "Write", issue: Issue, kind: str, **details: Unpack[Details]) -> None:
-        """Leave an event in the issue's history."""
+        """Add an event to the issue's history."""
         number = self.state.next_id("big")
         node = node_id("event", issue.repository_id, number)
         login = self.viewer.login
@@ -88,11 +88,11 @@ class Changing:
         )
 
     def _touch(self, write: "Write", issue: Issue) -> Issue:
-        """Something was said on it."""
+        """Update the issue's time of change: somebody wrote on it."""
         return write.issue(replace(issue, updated_at=write.stamp))
 
     def _logins(self, logins: Iterable[str]) -> list[str]:
-        """As their owners spell them; all must exist."""
+        """The logins as their accounts spell them. All must exist."""
         found = []
         for login in logins:
             user = self.state.users.get(login.lower())

@@ -1,7 +1,7 @@
-"""What was asked of the server, by kind: the numbers that frugality is judged by.
+"""Counts of the requests to the server, by kind; tests compare costs with these numbers.
 
 A kind is a verb and a route's template, or `graphql query NAME` and `graphql mutation NAME`.
-Answers without a body (304) are counted apart, as they cost nothing; so is what was created.
+Answers without a body (304) are counted separately, as they cost nothing; so are creations.
 """
 
 import threading
@@ -21,7 +21,7 @@ class Tally:
     status: int
     resource: str
     points: int
-    """What it took of the hour's budget: none for a 304 and for what is free."""
+    """What it cost of the hour's budget: 0 for a 304 and for a free request."""
     content: int
     mutations: int = 0
 
@@ -58,7 +58,7 @@ class _Sheet:
 
 
 def token_name(token: str | None) -> str:
-    """What a token is called in the counts: recognisable, and not the token."""
+    """A token's name in the counts: recognisable, but not the token itself."""
     return "nobody" if token is None else sha256(token.encode()).hexdigest()[:12]
 
 
@@ -83,13 +83,13 @@ class Counts:
             self._by_token.setdefault(token_name(token), _Sheet()).add(tally)
 
     def hear(self, happening: Happening) -> None:
-        """Issues, comments and pull requests that came to be, by whichever door."""
+        """Count issues, comments and pull requests that were created over REST or GraphQL."""
         if happening.action in ("created", "opened"):
             with self._lock:
                 self._created[happening.event] += 1
 
     def told(self) -> dict[str, Any]:
-        """As `/_fakehub/counts` gives it."""
+        """The counts as `/_fakehub/counts` returns them."""
         with self._lock:
             return {
                 **self._all.told(),
@@ -98,6 +98,6 @@ class Counts:
             }
 
     def of(self, token: str) -> dict[str, Any]:
-        """What this token asked."""
+        """The counts of this token."""
         with self._lock:
             return self._by_token.get(token_name(token), _Sheet()).told()

@@ -1,7 +1,7 @@
-"""One request and its answer, between the socket and the handlers: no HTTP library's types.
+"""One request and its answer, between the socket and the handlers; without HTTP library types.
 
-Also the two things every handler of a list or of a body needs: pages with their Link, and fields
-of the right type.
+Also two things that every handler of a list or of a body needs: pages with their Link header, and
+fields of the right type.
 """
 
 import json
@@ -30,23 +30,23 @@ T = TypeVar("T")
 class Request:
     verb: str
     path: str
-    """Below the API's address, still quoted."""
+    """The path below the API's address, still percent-encoded."""
     query: Mapping[str, str]
     headers: Mapping[str, str]
-    """By their names in small letters."""
+    """Headers by their names in lower case."""
     body: bytes
     api: str
-    """The address this client calls the API by, without a slash at its end."""
+    """The API's address as this client calls it, without a slash at its end."""
 
     @property
     def token(self) -> str | None:
-        """What stands in Authorization, in any of the ways GitHub takes it."""
+        """The token in Authorization, in any of the forms that GitHub accepts."""
         scheme, _, text = self.headers.get("authorization", "").partition(" ")
         return text.strip() if scheme.lower() in ("bearer", "token") and text.strip() else None
 
     @cached_property
     def given(self) -> dict[str, Any]:
-        """The body as an object; what is no JSON is refused."""
+        """The body as an object; refuse a body that is not JSON."""
         return dict(self.given_value) if isinstance(self.given_value, dict) else {}
 
     @property
@@ -60,7 +60,7 @@ class Request:
 
 
 class BadJson(Exception):
-    """The request's body is no JSON: 400."""
+    """The request's body is not JSON: 400."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Answer:
 
 
 class Call:
-    """A request that has found its route: who asks, what of, and what they are shown."""
+    """A request that has found its route, with its viewer and its view."""
 
     def __init__(
         self, world: "World", request: Request, viewer: Viewer, at: Mapping[str, str]
@@ -87,7 +87,7 @@ class Call:
 
     @cached_property
     def view(self) -> View:
-        """Reads are of replicas; whoever writes looks at the primary first."""
+        """Reads use replicas; a write first reads the primary."""
         reads = self.request.verb in ("GET", "HEAD")
         return self.state.view() if reads else self.state.primary()
 
@@ -105,7 +105,7 @@ class Call:
 
     @cached_property
     def repository(self) -> Repository:
-        """The one the address names; an old name is a redirect to its id."""
+        """The repository in the path; an old name is a redirect to its id."""
         if "repository_id" in self.at:
             return self._by_id(int(self.at["repository_id"]))
         owner, name = self.at["owner"], self.at["repo"]
@@ -139,7 +139,7 @@ class Call:
         return self.request.query.get(name, default)
 
     def text(self, resource: str, name: str) -> str:
-        """A field that must be there and be a text."""
+        """A required field that must be a text."""
         if name not in self.given:
             raise invalid(resource, name, "missing_field")
         return as_text(resource, name, self.given[name])
@@ -151,7 +151,7 @@ class Call:
         return value
 
     def page(self, entries: Sequence[T], told: Callable[[T], object]) -> Answer:
-        """One page of a list, and where the others are."""
+        """One page of a list, with links to the other pages."""
         size = min(max(1, self._whole("per_page", DEFAULT_PAGE)), LARGEST_PAGE)
         page = max(1, self._whole("page", 1))
         last = max(1, -(-len(entries) // size))
@@ -173,7 +173,7 @@ class Call:
         return ", ".join(f'<{self._page_url(number)}>; rel="{rel}"' for rel, number in wanted)
 
     def _page_url(self, number: int) -> str:
-        """By the repository's id, as GitHub writes it: not by the name the client used."""
+        """With the repository's id, as GitHub writes it, not with the name that the client used."""
         path = self.request.path
         if "owner" in self.at:
             rest = path.split("/", 4)[4:]

@@ -1,8 +1,8 @@
-"""What goes wrong, on demand and by a seed: lag, stale and short lists, lost replies, other bots.
+"""Faults on demand and by a seed: lag, stale and short lists, lost replies, other bots.
 
-A fault says what happens, to which requests, how often and how many times. `kind` is matched
-against the names of `counting`, so one expression fits REST and GraphQL. The same seed and the
-same order of requests give the same faults.
+A fault says what happens, to which requests, how often and how many times. `kind` is matched with
+the names of `counting`, so one expression fits REST and GraphQL. The same seed and the same order
+of requests give the same faults.
 """
 
 import re
@@ -20,26 +20,26 @@ from .view import View
 
 
 class Wrong(StrEnum):
-    """What can go wrong."""
+    """The kinds of faults."""
 
     LAG = "lag"
-    """Reads learn of a write only after `seconds`; the reply to the write itself does not lag."""
+    """Reads see a write only after `seconds`; the reply to the write itself does not lag."""
     STALE = "stale"
-    """A read is answered as the world was `seconds` ago."""
+    """A read shows the world as it was `seconds` ago."""
     SHORT = "short"
-    """Lists lack their last `count` entries, while counts count them."""
+    """Lists lack their last `count` entries, but counts include them."""
     ERROR_BEFORE = "error_before"
-    """A 5xx, and nothing was done."""
+    """A 5xx; nothing was done."""
     ERROR_AFTER = "error_after"
-    """A 502, and all was done."""
+    """A 502; everything was done."""
     DROP_BEFORE = "drop_before"
     """The connection ends without a reply; nothing was done."""
     DROP_AFTER = "drop_after"
-    """The connection ends without a reply; all was done."""
+    """The connection ends without a reply; everything was done."""
     SLOW = "slow"
-    """The reply takes `seconds` longer; what was to be done is done before."""
+    """The reply takes `seconds` longer; the request is carried out before that."""
     UNLABEL = "unlabel"
-    """Another bot takes off a label that was just put on."""
+    """Another bot removes a label that was just added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class Fault:
     wrong: Wrong
     chance: float = 1.0
     kind: str = ""
-    """An expression found in the request's kind; empty fits all."""
+    """A regular expression that is searched in the request's kind; empty fits all."""
     containing: str = ""
-    """A piece of the request's body."""
+    """A text that the request's body contains."""
     login: str = ""
-    """Only this account's requests."""
+    """Only the requests of this account."""
     seconds: tuple[float, float] = (1.0, 1.0)
-    """Least and most."""
+    """The least and the most."""
     count: int = 1
     status: int = 502
     label: str = ""
-    """With `unlabel`: an expression found in the label's name."""
+    """With `unlabel`: a regular expression that is searched in the label's name."""
     times: int | None = None
-    """How often at most; None for ever."""
+    """At most this many times; None: no limit."""
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> "Fault":
@@ -70,7 +70,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The request under way in this thread."""
+    """The request that this thread works on."""
 
     kind: str
     body: bytes
@@ -107,18 +107,18 @@ class Faults:
 
     @property
     def of_readings(self) -> bool:
-        """Whether some reading may differ from another of the same world."""
+        """Whether two reads of the same world may differ."""
         with self._lock:
             return any(one.wrong in (Wrong.STALE, Wrong.SHORT) for one in self._faults)
 
     # per request
 
     def begin(self, asked: Asked | None) -> None:
-        """What this thread does from here on is done for that request; None for no client's."""
+        """From here on this thread works on that request; None: on no client's request."""
         _asked.set(asked)
 
     def strikes(self, wrong: Wrong, label: str | None = None) -> Fault | None:
-        """Whether this goes wrong with the request under way; then it counts as happened."""
+        """The fault that strikes the current request, if any; it then counts as happened."""
         asked = _asked.get()
         if asked is None or not self._faults:
             return None
@@ -147,7 +147,7 @@ class Faults:
         return view if short is None else replace(view, short_by=short.count)
 
     def hear(self, happening: Happening) -> None:
-        """Remember labels that the other bot will take off once the reply is made."""
+        """Remember labels that the other bot removes after the reply."""
         issue, label = happening.issue, happening.label
         if happening.action != "labeled" or issue is None or label is None:
             return

@@ -1,7 +1,7 @@
-"""Every request's way through the fake: who asks, what it costs, what goes wrong, what is said.
+"""Every request's way through the fake: credentials, limits, faults, the answer, the counts.
 
-The order is GitHub's: credentials, limits, then the thing itself. A fault strikes before anything
-was done or after all of it, never between. What was answered is counted as it was answered.
+The order is GitHub's: credentials, limits, then the handler. A fault strikes before anything was
+done or after everything, never in between. An exchange is counted as it was answered.
 """
 
 import threading
@@ -29,7 +29,7 @@ GRAPHQL_PATHS = ("/graphql", "/api/graphql")
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What goes onto the wire. Nothing at all, if the connection is to be dropped."""
+    """The bytes to send. None: drop the connection without a reply."""
 
     status: int
     raw: bytes
@@ -38,14 +38,14 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """A request that was understood: its name in the counts, its price, and how to answer it."""
+    """A request with its name in the counts, its price, and the function that answers it."""
 
     kind: str
     cost: Cost
     route: Route | None = None
     at: tuple[tuple[str, str], ...] = ()
     document: object = None
-    """A `graphql_entry.Document`, if it is one; that module is imported only when it is needed."""
+    """A `graphql_entry.Document`, if it is one; that module is imported only when needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Front:
         try:
             return self._answer(request)
         except Exception as bug:  # noqa: BLE001
-            traceback.print_exc()  # the fake's own; it must not look like one of its faults
+            traceback.print_exc()  # a bug of the fake must not look like one of its faults
             return _plain(_problem(500, f"the fake itself failed: {bug!r}", {"X-Fakehub-Bug": "1"}))
 
     def _answer(self, request: Request) -> Sent | None:
@@ -125,7 +125,7 @@ class Front:
     def _replied(
         self, request: Request, way: _Way, viewer: Viewer, sent: Sent, *, free: bool
     ) -> Sent | None:
-        """The world is as it will be: what is left is whether the reply arrives, and how."""
+        """The request was carried out; decide whether and how the reply arrives."""
         faults = self._world.faults
         self._drop_labels()
         slow, after = faults.strikes(Wrong.SLOW), faults.strikes(Wrong.ERROR_AFTER)
@@ -141,7 +141,7 @@ class Front:
     def _done(self, request: Request, way: _Way, viewer: Viewer) -> Sent:
         if way.document is not None:
             return _run_document(self._world, request, way, viewer)
-        # Both are looked at before the world is: what is written meanwhile outdates the answer.
+        # Both are read before the world: a write in between outdates the answer.
         keeps, changes = self._keeps(request, way), self._world.state.changes
         kept = self._remembered(request, viewer, changes) if keeps else None
         if kept is None:
@@ -174,7 +174,7 @@ class Front:
                 self._kept.popitem(last=False)
 
     def _keeps(self, request: Request, way: _Way) -> bool:
-        """Only where the same question has the same answer until something is written."""
+        """Whether the same request has the same answer until the next write."""
         state = self._world.state
         return (
             request.verb == "GET"
@@ -211,7 +211,7 @@ class Front:
 
 
 def _graphql_way(request: Request) -> _Way:
-    from .graphql_entry import read  # noqa: PLC0415 - graphql-core is an extra
+    from .graphql_entry import read  # noqa: PLC0415 - imported when needed
 
     document = read(request)
     if document is None:
@@ -221,7 +221,7 @@ def _graphql_way(request: Request) -> _Way:
 
 def _run_document(world: World, request: Request, way: _Way, viewer: Viewer) -> Sent:
     from .bodies import Bodies  # noqa: PLC0415
-    from .graphql_entry import Document, run  # noqa: PLC0415 - graphql-core is an extra
+    from .graphql_entry import Document, run  # noqa: PLC0415 - imported when needed
 
     assert isinstance(way.document, Document)
     web = Bodies(world.state.primary(), viewer, request.api).web
@@ -239,13 +239,13 @@ def _etag(raw: bytes) -> str:
 
 
 def _conditional(request: Request, kept: _Kept) -> Sent:
-    """Nothing but the fact, if the client has what it would be given."""
+    """304 without a body, if the client has the current version."""
     if request.verb not in ("GET", "HEAD") or kept.answer.status != 200:
         return Sent(kept.answer.status, kept.raw, dict(kept.answer.headers))
     headers = {**kept.answer.headers, "ETag": kept.etag, "Cache-Control": "private, max-age=60"}
     known = [one.strip() for one in request.headers.get("if-none-match", "").split(",")]
     if kept.etag in known or kept.etag.removeprefix("W/") in known or "*" in known:
-        # GitHub does not repeat where the next page is.
+        # GitHub does not repeat the link to the next page.
         bare = {name: value for name, value in headers.items() if name.lower() != "link"}
         return Sent(304, b"", bare)
     return Sent(200, b"" if request.verb == "HEAD" else kept.raw, headers)
@@ -282,7 +282,7 @@ def _refused(refusal: Refusal, api: str = "", verb: str = "GET") -> Answer:
         headers["Location"] = body["url"] = api + refusal.location
     if refusal.kind is Kind.INSUFFICIENT_SCOPES:
         headers["X-Accepted-OAuth-Scopes"] = "repo"
-    # A write goes to the new place as the write it is: 301 would let a client make it a GET.
+    # A redirected write must stay a write: after a 301 a client may send a GET.
     kept = refusal.kind is Kind.MOVED and verb not in ("GET", "HEAD")
     status = 307 if kept else refusal.status
     plain = _problem(status, refusal.message)

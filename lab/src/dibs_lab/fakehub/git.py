@@ -1,8 +1,8 @@
 """Git objects and refs of the fake's repositories, in memory: real object names, one lock.
 
-Enough for what is done with commits and refs over GitHub's API: a ref is created once and moved
-only forward unless forced. No files beyond what trees name, no packs, no fetch, no push. A new
-repository has one commit on its default branch, as if it had been made with a README.
+Enough for commits and refs over GitHub's API: a ref is created once and moved only forward unless
+forced. There are no files except those that trees name, no packs, no fetch, no push. A new
+repository has one commit on its default branch, as if it had been created with a README.
 """
 
 import threading
@@ -90,7 +90,7 @@ class Objects:
         return sha
 
     def tree(self, name: str) -> tuple[str, tuple[Entry, ...]]:
-        """By its own name, or that of a commit or a branch."""
+        """A tree by its own name, or by that of a commit or a branch."""
         sha = self._refs.get(f"refs/heads/{name}", name)
         if sha in self._commits:
             sha = self._commits[sha].tree
@@ -126,7 +126,7 @@ class Objects:
         return found
 
     def log(self, name: str) -> list[Commit]:
-        """First parents from a branch or commit back to the beginning."""
+        """The first parents from a branch or commit back to the first commit."""
         sha: str | None = self._refs.get(f"refs/heads/{name}", name)
         found = []
         while sha in self._commits:
@@ -192,13 +192,13 @@ class Objects:
 
 
 class Git:
-    """The objects of every repository, made when first asked for."""
+    """The objects of every repository, created on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._repositories: dict[int, Objects] = {}
         self.knows_empty_tree = True
-        """Some servers take the empty tree though nobody stored it, some do not."""
+        """Some servers accept the empty tree although nobody stored it, some do not."""
 
     def of(self, repository: Repository) -> Objects:
         with self._lock:
@@ -215,7 +215,7 @@ class Git:
 
 
 def signature(given: object, name: str, now: datetime) -> Signature:
-    """As a request gives author and committer: name, email, date, each optional."""
+    """Author or committer of a request: name, email, date, each optional."""
     told: Mapping[str, object] = given if isinstance(given, dict) else {}
     date = told.get("date")
     at = datetime.fromisoformat(date) if isinstance(date, str) else now

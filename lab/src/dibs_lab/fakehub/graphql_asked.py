@@ -1,7 +1,7 @@
-"""One question under way: what its resolvers read, who asks, and the table of ways to answer.
+"""One document being answered: its view, its viewer, and the table of resolvers.
 
-Resolvers are functions of a record and this; each is entered for its type and field. A field that
-no function is entered for is refused when the schema is first served, not when it is first asked.
+Resolvers are functions of a record and this value; each is registered for its type and field. When
+the schema is first served, a field without a resolver is refused, not when it is first asked.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from .view import View
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What `rateLimit` tells: the primary budget for GraphQL after this document is charged."""
+    """The values of `rateLimit`: the primary budget for GraphQL after this document is charged."""
 
     limit: int
     remaining: int
@@ -28,10 +28,10 @@ class Budget:
 class Asked:
     state: State
     view: View
-    """A replica's for a query; the primary's for a mutation, whose payloads read their writes."""
+    """A replica's for a query; the primary's for a mutation, whose payload shows its own writes."""
     viewer: Viewer
     web: str
-    """Where people's pages are."""
+    """The address of the pages for people."""
     price: Price
     budget: Budget
 
@@ -41,11 +41,11 @@ class Asked:
 
 Answer = Callable[..., Any]
 FIELDS: dict[tuple[str, str], Answer] = {}
-"""Type and field to how it is answered: `(source, asked, **arguments)`."""
+"""The resolver of each type and field: `(source, asked, **arguments)`."""
 
 
 def answers(*types: str, name: str = "") -> Callable[[Answer], Answer]:
-    """Enter a function as the way these types answer the field of its name."""
+    """Register a function as the resolver of these types' field with its name."""
 
     def enter(way: Answer) -> Answer:
         for one in types:
@@ -56,7 +56,7 @@ def answers(*types: str, name: str = "") -> Callable[[Answer], Answer]:
 
 
 def plain(attributes: dict[str, str], *types: str) -> None:
-    """Fields that are an attribute of the record."""
+    """Register fields that are an attribute of the record."""
     for name, attribute in attributes.items():
         for one in types:
             FIELDS[one, name] = _reading(attribute)

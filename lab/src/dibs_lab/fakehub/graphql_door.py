@@ -1,8 +1,8 @@
 """POST /graphql: one document in, `data` and `errors` out, as GitHub answers.
 
-The server asks `priced` what a document costs, charges that to its limits, then calls `execute`.
-Reading goes through the state's view, with its lag and its faults; payloads of mutations read the
-primary. A field that fails is null and an error beside the rest; HTTP stays 200.
+The server asks `priced` for a document's cost, charges that to its limits, then calls `execute`.
+Reads go through the state's view, with its lag and its faults; payloads of mutations read the
+primary. A field that fails is null, with an error beside the rest; the HTTP status stays 200.
 """
 
 from collections.abc import Mapping
@@ -36,17 +36,17 @@ from .state import State
 __all__ = ["Budget", "Price", "execute", "priced"]
 
 ENTERED = (graphql_issues, graphql_lists, graphql_mutations, graphql_timeline)
-"""Modules whose import enters their answers."""
+"""Modules whose import registers their resolvers."""
 WEB = "https://github.com"
-# GitHub lets the same name be an issue's state and a pull request's, which are two enumerations;
-# gh relies on it.
+# GitHub accepts a document in which one name is an issue's state and a pull request's state, which
+# are two enumerations; gh relies on it.
 _RULES = tuple(rule for rule in specified_rules if rule is not OverlappingFieldsCanBeMergedRule)
 
 
 def priced(
     document: str, variables: Mapping[str, object] | None = None, operation_name: str | None = None
 ) -> Price:
-    """What it will cost. A document that cannot run costs the least there is."""
+    """The cost of a document. A document that cannot run has the least cost."""
     parsed, errors = _read(document)
     operation = None if errors or parsed is None else get_operation_ast(parsed, operation_name)
     if parsed is None or operation is None:
@@ -97,7 +97,7 @@ def execute(
 
 @lru_cache(maxsize=512)
 def _read(document: str) -> tuple[DocumentNode | None, tuple[GraphQLError, ...]]:
-    """Parsed, and what is wrong with it. Clients send the same few documents again and again."""
+    """The parsed document and its errors; cached, because clients repeat a few documents."""
     try:
         parsed = parse(document)
     except GraphQLError as error:
@@ -124,5 +124,5 @@ def _resolved(source: object, info: GraphQLResolveInfo, **arguments: Any) -> obj
 
 @cache
 def _snake(name: str) -> str:
-    """`orderBy` is `order_by` to the functions that answer."""
+    """`orderBy` becomes `order_by`, the name of the resolver's argument."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)

@@ -1,4 +1,4 @@
-"""What POST /graphql holds: its document, and what that is called and costs, before it runs."""
+"""A POST to /graphql before it runs: its document, its name in the counts, and its cost."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .records import Viewer
 from .world import World
 
 CREATES = frozenset({"createIssue", "addComment", "createPullRequest", "addDiscussionComment"})
-"""Mutations that create what people are notified of."""
+"""Mutations whose creations notify people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Document:
 
 
 def read(request: Request) -> Document | None:
-    """None if there is no document in it."""
+    """None if the request contains no document."""
     given = request.given
     text, variables, name = given.get("query"), given.get("variables"), given.get("operationName")
     if not isinstance(text, str):

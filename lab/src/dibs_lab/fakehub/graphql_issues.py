@@ -1,4 +1,4 @@
-"""Answers about an issue, a pull request, a comment, a reaction."""
+"""Resolvers of issues, pull requests, comments and reactions."""
 
 from datetime import datetime
 from typing import Unpack
@@ -21,10 +21,10 @@ CONTENTS = {
     "rocket": "ROCKET",
     "eyes": "EYES",
 }
-"""REST's names of reactions, and GraphQL's."""
+"""GraphQL's names of reactions by REST's names."""
 
 
-# what issues, pull requests and comments share
+# shared by issues, pull requests and comments
 
 plain({"id": "node_id", "createdAt": "created_at", "updatedAt": "updated_at"}, *SAID)
 plain({"fullDatabaseId": "id"}, *SAID)
@@ -260,7 +260,7 @@ def head_name(pull: Issue, _asked: Asked) -> str | None:
 
 @answers("PullRequest", name="isCrossRepository")
 def is_foreign(pull: Issue, _asked: Asked) -> bool:
-    """Branches are names only; that of a fork has its owner before it."""
+    """Whether its branch is in a fork. Branches are names; a fork's begins with its owner."""
     return pull.pull is not None and ":" in pull.pull.head
 
 
@@ -269,7 +269,7 @@ def base_name(pull: Issue, _asked: Asked) -> str | None:
     return pull.pull.base if pull.pull else None
 
 
-# what gh asks for and the fake has not
+# fields that gh asks for and the fake does not model
 
 
 @answers("Issue", name="milestone")

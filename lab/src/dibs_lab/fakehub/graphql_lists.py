@@ -1,4 +1,4 @@
-"""Answers that are lists of labels or of issues, chosen and ordered."""
+"""Resolvers of lists of labels or of issues, with filters and order."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
@@ -126,7 +126,7 @@ def _listed(repository: Repository, asked: Asked, wanted: Listing) -> list[Issue
 
 
 def _labelled(repository: Repository, asked: Asked, names: Sequence[str] | None) -> list[Issue]:
-    """With any of the labels: nobody promises that this list means all of them."""
+    """Issues with any of the labels: GitHub does not promise that the filter means all of them."""
     if not names:
         return asked.view.issues(repository.id)
     any_of = {one.id: one for name in names for one in asked.view.issues(repository.id, (name,))}
@@ -148,7 +148,7 @@ def _passes(asked: Asked, issue: Issue, filters: Filters) -> bool:
 
 
 def _by(wanted: str | None, there: Sequence[str]) -> bool:
-    """`*` is anybody."""
+    """`*` means anybody."""
     if wanted is None:
         return True
     return bool(there) if wanted == "*" else wanted.lower() in {login.lower() for login in there}

@@ -1,6 +1,6 @@
-"""Mutations: each finds what it is about by node id, acts as the viewer, and answers with it.
+"""Mutations: each finds its subject by node id, acts as the viewer, and returns the subject.
 
-The rights, the rules and the events are the state's, the same as REST's.
+Permissions, rules and events are those of the state, the same as REST's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ Input = Mapping[str, Any]
 Payload = dict[str, object]
 R = TypeVar("R")
 REST_CONTENTS = {graphql: rest for rest, graphql in CONTENTS.items()}
-# Where an input says what it is about.
+# The input fields that name the subject.
 _SUBJECTS = (
     "subjectId",
     "labelableId",
@@ -33,7 +33,7 @@ _SUBJECTS = (
 
 
 def mutation(name: str) -> Callable[[Callable[[Asked, Acts, Input], Payload]], object]:
-    """Enter it, with what the state refuses in GraphQL's words."""
+    """Register a mutation; it words the state's refusals as GraphQL does."""
 
     def enter(act: Callable[[Asked, Acts, Input], Payload]) -> object:
         def run(_root: object, asked: Asked, *, input: Input) -> Payload:  # noqa: A002 - the argument's name
@@ -244,13 +244,13 @@ def _reactable(asked: Asked, node_id: str) -> Issue | Comment:
 
 
 def _or_keep(given: Input, key: str) -> Any:
-    """What is null or not there stays as it is."""
+    """A field that is null or missing stays as it is."""
     value = given.get(key)
     return KEEP if value is None else value
 
 
 def _entered() -> None:
-    """The fields of every payload are what its mutation put there."""
+    """Register the fields of every payload as keys of what its mutation returned."""
     for name, kind in served().type_map.items():
         for field in getattr(kind, "fields", {}) if name.endswith("Payload") else ():
             FIELDS[name, field] = lambda payload, _asked, field=field: payload.get(field)

@@ -1,7 +1,7 @@
 """Connections: a page of a list, with cursors, counts and whether there is more.
 
-A cursor is the id of an entry, so a page goes on behind what was seen, whatever came or went
-before it.
+A cursor is the id of an entry, so a page continues after the entries that were seen, whatever was
+added or removed before them.
 """
 
 from base64 import b64decode, b64encode
@@ -49,10 +49,10 @@ class Info:
 
 @dataclass(frozen=True)
 class Page:
-    """What a connection's fields read. A count may be more than there is: lists can be cut."""
+    """The value of a connection. Its count may exceed its entries: a fault can cut lists."""
 
     entries: Callable[[], Sequence[Entry]]
-    """Of the whole list; asked for only if entries are wanted, not only their count."""
+    """The whole list; called only if entries are requested, not only their count."""
     bounds: Bounds
     name: str
     counted: Callable[[], int] | None = None
@@ -124,7 +124,7 @@ def _behind(entries: Sequence[Entry], cursor: str | None) -> int:
 
 
 def _place(entries: Sequence[Entry], cursor: str | None, otherwise: int) -> int:
-    """Where the cursor's entry is; if it is gone, where the next in age begins."""
+    """The index of the cursor's entry; if that is deleted, of the next younger one."""
     if cursor is None:
         return otherwise
     number = _entry(cursor)

@@ -1,8 +1,8 @@
-"""What a document costs before it runs, by the rule that GitHub publishes.
+"""The cost of a document before it runs, by the rule that GitHub publishes.
 
-A connection inside another is asked once for each entry its parent may have. The questions, by
-the hundred, are the points; the entries that all may have together are the nodes, of which a
-document may ask for half a million.
+A connection inside another is requested once for each entry that its parent may have. The number of
+requests, divided by a hundred, gives the points. The number of entries that all connections may
+have together gives the nodes; a document may ask for half a million nodes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,10 +32,10 @@ MOST_NODES = 500_000
 @dataclass(frozen=True, slots=True)
 class Price:
     points: int
-    """Of the primary budget for GraphQL; at least one."""
+    """Points of the primary budget for GraphQL; at least one."""
     nodes: int
     writes: int
-    """Mutations among its root fields; none in a query."""
+    """The number of mutations among its root fields; 0 in a query."""
 
 
 LEAST = Price(1, 0, 0)
@@ -47,7 +47,7 @@ def price(
     operation: OperationDefinitionNode,
     variables: Mapping[str, object],
 ) -> Price:
-    """Of a document that is valid."""
+    """The cost of a valid document."""
     fragments = {
         part.name.value: part
         for part in document.definitions
@@ -76,7 +76,7 @@ class _Walk:
     variables: Mapping[str, object]
 
     def fields(self, chosen: SelectionSetNode) -> Iterator[tuple[FieldNode, str | None]]:
-        """The fields in it and in its fragments, each with the type a fragment is on."""
+        """The fields of a selection and of its fragments, each with the type of its fragment."""
         for part in filter(self._included, chosen.selections):
             match part:
                 case FieldNode():
@@ -91,7 +91,7 @@ class _Walk:
                     yield from _within(self.fields(fragment.selection_set), on)
 
     def _included(self, part: SelectionNode) -> bool:
-        """Whether `@include` and `@skip` leave it in."""
+        """Whether `@include` and `@skip` leave this part in."""
         wanted = {"include": True, "skip": False}
         return all(
             self._value(directive.arguments[0].value) is wanted[directive.name.value]
@@ -102,7 +102,7 @@ class _Walk:
     def connections(
         self, chosen: SelectionSetNode, parent: GraphQLNamedType, times: int
     ) -> Iterator[tuple[int, int]]:
-        """How often each connection is asked, and for how many."""
+        """How often each connection is requested, and how many entries it may have."""
         for field, on in self.fields(chosen):
             owner = self.schema.type_map[on] if on else parent
             kind = self._kind(owner, field.name.value)

@@ -1,4 +1,4 @@
-"""What GraphQL says no with: an error beside the data, with GitHub's `type` at its top."""
+"""GraphQL's refusals: an error beside the data, with GitHub's `type` at its top level."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from .refusal import ARCHIVED, NO_BY_PERSON, Kind, Refusal
 
 
 class Complaint(Exception):
-    """A field that is not answered."""
+    """A field has no answer."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ def no_node(node_id: str) -> Complaint:
 
 
 def worded(refusal: Refusal, viewer: Viewer, act: str, subject: str) -> Complaint:
-    """A refusal of the state, as a mutation on that node words it."""
+    """A refusal of the state, in the words of a mutation on that node."""
     match refusal.kind:
         case Kind.NOT_FOUND | Kind.GONE | Kind.MOVED:
             return no_node(subject)
@@ -53,7 +53,7 @@ def _sentences(refusal: Refusal) -> str:
 
 
 def _sentence(error: Mapping[str, object]) -> str:
-    """`title` that is `missing_field` is `Title can't be blank`."""
+    """The error `missing_field` of `title` becomes `Title can't be blank`."""
     if "message" in error:
         text = str(error["message"])
         return text[:1].upper() + text[1:]
@@ -63,7 +63,7 @@ def _sentence(error: Mapping[str, object]) -> str:
 
 
 def formatted(error: GraphQLError) -> dict[str, object]:
-    """As GitHub lays an error out. An exception that is nobody's refusal is a bug, and raised."""
+    """An error in GitHub's layout. An exception that is not a refusal is a bug, and is raised."""
     cause = error.original_error
     if cause is not None and not isinstance(cause, Complaint | GraphQLError):
         raise cause

@@ -1,6 +1,6 @@
-"""Answers to what a document asks first: repositories, users, nodes, budgets, lists.
+"""Resolvers of a document's first level: repositories, users, nodes, budgets, lists.
 
-Reading obeys the same rules as REST: what one may not see is not there.
+The rules are the same as REST's: what a viewer may not see is not found.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ def node(_root: object, asked: Asked, *, id: str) -> Node:  # noqa: A002 - the a
 
 @answers("Query")
 def nodes(_root: object, asked: Asked, *, ids: Sequence[str]) -> list[Node | Complaint]:
-    """One that is not there is null and an error, and does not stop the others."""
+    """A missing node is null, with an error, and does not stop the others."""
     return [_seen_or_not(asked, one) for one in ids]
 
 
@@ -76,7 +76,7 @@ def rate_limit(_root: object, asked: Asked, *, dry_run: bool = False) -> Asked: 
 
 
 def seen(asked: Asked, node_id: str) -> Node:
-    """The node, if it is there for this viewer."""
+    """The node, if this viewer may see it."""
     there = asked.view.node(node_id)
     if there is None or not _visible(asked, there):
         raise no_node(node_id)
@@ -135,7 +135,7 @@ plain({"databaseId": "id", "createdAt": "created_at"}, *PEOPLE)
 
 @answers("Bot", name="login")
 def bot_login(bot: User, _asked: Asked) -> str:
-    """REST adds `[bot]` to a bot's login; GraphQL does not."""
+    """The login without `[bot]`: REST adds it to a bot's login, GraphQL does not."""
     return bot.login.removesuffix("[bot]")
 
 
@@ -203,7 +203,7 @@ def _numbered(
 ) -> Issue:
     try:
         there = access.seen_issue(asked.view, asked.viewer, repository, number)
-    except Refusal:  # deleted, moved and never there are the same to GraphQL
+    except Refusal:  # to GraphQL, deleted, moved and never existing are the same
         there = None
     if there is None or pull not in (None, there.pull is not None):
         text = f"Could not resolve to {what} with the number of {number}."
@@ -215,7 +215,7 @@ def _numbered(
 
 
 def _entered() -> None:
-    """Every connection and every edge is read alike."""
+    """Register the resolvers of every connection and every edge."""
     for name in served().type_map:
         if name.endswith("Connection"):
             plain({"nodes": "nodes", "edges": "edges", "pageInfo": "info"}, name)
@@ -230,12 +230,12 @@ _entered()
 
 
 def small(number: int) -> int | None:
-    """As an Int, or not at all: `fullDatabaseId` is for the others."""
+    """The number as an Int, or None if it is too large: `fullDatabaseId` is for those."""
     return number if number <= GREATEST_INT else None
 
 
 def type_of(value: object, *_context: Any) -> str:
-    """Which of GitHub's types a record is, where a field can be one of several."""
+    """Which of GitHub's types a record has, where a field can be one of several."""
     match value:
         case User():
             return value.kind
@@ -261,4 +261,4 @@ EVENTS = {
     "renamed": "RenamedTitleEvent",
     "cross-referenced": "CrossReferencedEvent",
 }
-"""Of what happened to an issue, what the schema has a type for."""
+"""The schema's type of each kind of event that has one."""

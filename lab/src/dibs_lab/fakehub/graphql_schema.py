@@ -1,7 +1,7 @@
 """The part of GitHub's GraphQL schema that the fake has, from the files in `schema/`.
 
-Types, fields, arguments and nullability are spelled as GitHub's; a test compares them with what
-GitHub publishes. What `newer.graphql` adds is what gh asks for and GitHub has not published.
+Types, fields, arguments and nullability are spelled as GitHub's; a test compares them with the
+published schema. `newer.graphql` adds what gh asks for and GitHub has not published.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from graphql.type import GraphQLScalarType
 FILES = ("query", "issues", "lists", "timeline", "mutations")
 NEWER = "newer"
 GREATEST_INT = 2**31 - 1
-"""What GraphQL's Int holds. Ids that are larger are to be had as `fullDatabaseId` only."""
+"""The largest Int of GraphQL. Larger ids are available only as `fullDatabaseId`."""
 
 
 @cache
 def published() -> GraphQLSchema:
-    """What our own documents may use."""
+    """The schema that dibs' own documents may use."""
     return _built(*FILES)
 
 
 @cache
 def served() -> GraphQLSchema:
-    """What the fake answers."""
+    """The schema that the fake serves."""
     return _built(*FILES, NEWER)
 
 

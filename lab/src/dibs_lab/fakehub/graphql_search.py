@@ -1,7 +1,7 @@
-"""GitHub's search language for issues, as much of it as gh writes and a backlog needs.
+"""GitHub's search language for issues, as far as gh and a backlog need it.
 
-Words are looked for in title and body. A qualifier that the fake does not know finds nothing,
-so that a search which relies on it is noticed.
+Words are searched in title and body. A qualifier that the fake does not know finds nothing, so that
+a search which relies on it is noticed.
 """
 
 import re
@@ -29,7 +29,7 @@ class Term:
 
 
 def found(asked: Asked, query: str) -> list[Issue]:
-    """Newest first, unless it says otherwise."""
+    """The issues found, newest first unless the query names another order."""
     terms = list(_terms(query))
     order = _values(terms, "sort") or ["created-desc"]
     places = _values(terms, "in") or ["title", "body"]

@@ -1,4 +1,4 @@
-"""Answers about what happened to an issue."""
+"""Resolvers of an issue's history."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -55,7 +55,7 @@ def assignee(event: Event, asked: Asked) -> User | None:
 
 @answers("LabeledEvent", "UnlabeledEvent")
 def label(event: Event, asked: Asked) -> Label:
-    """As it is now; one that is gone is told from memory."""
+    """The label as it is now; a deleted label is rebuilt from the event."""
     assert event.label is not None, "it is about a label"
     name, color = event.label
     there = asked.view.label_named(event.repository_id, name)

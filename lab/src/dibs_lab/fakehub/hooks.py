@@ -1,7 +1,8 @@
-"""Webhook deliveries: signed, in the background, once each. Nobody may depend on their arrival.
+"""Webhook deliveries: signed, in the background, once each. No client may rely on them.
 
-A payload is made when the thing happens and sent by one thread, in order. A receiver that is away
-or answers with an error gets it marked as failed, and nothing is sent again, as on GitHub.
+A payload is made when the event happens; one thread sends the payloads in order. If the receiver
+does not answer or answers with an error, the delivery is marked as failed and not repeated, as on
+GitHub.
 """
 
 import hmac
@@ -32,7 +33,7 @@ _NOT_IN_HOOKS = ("network_count", "subscribers_count", "permissions")
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One attempt. `status` is None until there is an answer, and 0 if there was none."""
+    """One delivery. `status` is None while it is under way, and 0 if there was no answer."""
 
     guid: str
     hook_id: int
@@ -57,7 +58,7 @@ class Deliveries:
         return list(self._done)
 
     def settle(self) -> None:
-        """Return when everything that happened so far was sent, or had failed."""
+        """Wait until everything that happened so far was sent or has failed."""
         self._waiting.join()
 
     def close(self) -> None:
@@ -125,7 +126,7 @@ class Deliveries:
 
 
 def signature(secret: str, body: bytes) -> str:
-    """What stands in X-Hub-Signature-256."""
+    """The value of X-Hub-Signature-256."""
     return "sha256=" + hmac.new(secret.encode(), body, sha256).hexdigest()
 
 

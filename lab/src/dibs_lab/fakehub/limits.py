@@ -1,8 +1,9 @@
-"""GitHub's rate limits: what an account has left, and who asks too fast.
+"""GitHub's rate limits: what an account has left, and whether it asks too fast.
 
-Primary budgets are by account and hour, REST and GraphQL apart; GitHub counts an account's tokens
-together, and so does this. Secondary limits look at the last minute and hour. The numbers are
-GitHub's published ones (free accounts, 2026); where it publishes none, the docstring says so.
+Primary budgets are per account and hour, separately for REST and GraphQL; GitHub counts an
+account's tokens together, and so does this module. Secondary limits cover the last minute and the
+last hour. The numbers are those that GitHub publishes (free accounts, 2026); where it publishes
+none, the docstring says so.
 """
 
 import threading
@@ -45,16 +46,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one request asks of the limits."""
+    """What one request costs."""
 
     resource: str = "core"
     """`core` or `graphql`."""
     primary: int = 1
-    """Points of the hour's budget; none for what is free."""
+    """Points of the hour's budget; 0 for a free request."""
     points: int = 1
-    """Points of the minute's: 5 for a write."""
+    """Points of the minute's budget: 5 for a write."""
     content: int = 0
-    """Pieces of content it creates."""
+    """How many pieces of content it creates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class TooMuch:
     secondary: bool
     message: str
     retry_after_s: int | None
-    """Told in Retry-After; primary limits tell their reset instead."""
+    """The value of Retry-After; primary limits send their reset time instead."""
 
 
 @dataclass(slots=True)
@@ -103,7 +104,7 @@ class _Window:
 
 
 class Meter:
-    """Counts what accounts spend, and says when it is too much."""
+    """Counts what accounts spend, and refuses what exceeds a limit."""
 
     def __init__(self, now: Callable[[], datetime], limits: Limits) -> None:
         self._now = now
@@ -114,18 +115,18 @@ class Meter:
         self._running: dict[str, int] = {}
 
     def forget(self) -> None:
-        """Everybody has a full budget again."""
+        """Give every account a full budget again."""
         with self._lock:
             self._spent.clear()
             self._recent.clear()
 
     def spend(self, viewer: Viewer, used: int, resource: str = "core") -> None:
-        """Take this much of the hour's budget at once, for tests of its end."""
+        """Spend this much of the hour's budget at once, for tests of an empty budget."""
         with self._lock:
             self._account(viewer.login, resource).used += used
 
     def begin(self, viewer: Viewer, cost: Cost) -> TooMuch | None:
-        """Charge a request, or say why it is too much; a refused one costs nothing."""
+        """Charge a request, or return the limit it exceeds; a refused request costs nothing."""
         with self._lock:
             refused = self._crowded(viewer.login) or self._over(viewer, cost)
             if refused is None:
@@ -134,13 +135,13 @@ class Meter:
             return refused
 
     def give_back(self, viewer: Viewer, cost: Cost) -> None:
-        """It cost nothing after all: nothing had changed."""
+        """Refund a request: nothing had changed, so it costs nothing."""
         with self._lock:
             account = self._account(viewer.login, cost.resource)
             account.used = max(0, account.used - cost.primary)
 
     def end(self, viewer: Viewer) -> None:
-        """The request is answered, and no longer one of those at once."""
+        """The request is answered, and no longer counts as concurrent."""
         with self._lock:
             self._running[viewer.login] -= 1
 

@@ -1,4 +1,4 @@
-"""Node ids as GitHub's look: a prefix for the kind, then something nobody should take apart."""
+"""Node ids that look like GitHub's: a prefix for the kind, then an opaque part."""
 
 from base64 import urlsafe_b64encode
 

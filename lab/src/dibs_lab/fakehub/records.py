@@ -1,7 +1,7 @@
-"""What a GitHub is made of: frozen records, as the fake keeps them.
+"""The records of a GitHub: frozen values, as the fake keeps them.
 
-A change is a new record with the same key, so whoever holds an older one sees the past: that is
-how lag and stale lists come about without copying the world. Times are whole seconds, as GitHub's.
+A change is a new record with the same key, so a reader with an older record sees the past: this
+gives lag and stale lists without copying the world. Times are whole seconds, as GitHub's.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ StateReason = Literal["completed", "not_planned", "duplicate", "reopened"]
 
 
 class Permission(IntEnum):
-    """What somebody may do in a repository; each includes those before it."""
+    """What an account may do in a repository; each level includes those before it."""
 
     NONE = 0
     READ = 1
@@ -25,7 +25,7 @@ class Permission(IntEnum):
 
 
 class Association(StrEnum):
-    """How an author stands to a repository."""
+    """An author's relation to a repository."""
 
     OWNER = "OWNER"
     MEMBER = "MEMBER"
@@ -54,7 +54,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a request proves itself with. `scopes` is None for fine-grained and App tokens."""
+    """The credential of a request. `scopes` is None for fine-grained and App tokens."""
 
     text: str = field(repr=False)
     login: str
@@ -62,15 +62,15 @@ class Token:
     standing: Standing = Standing.OK
     read_only: bool = False
     lacks: frozenset[str] = frozenset()
-    """Permissions a fine-grained token was not given, as `issues:write` or `contents:write`."""
+    """Permissions that a fine-grained token does not have, such as `issues:write`."""
     repositories: frozenset[int] | None = None
-    """Ids of the only repositories it reaches; None for all its user does."""
+    """Ids of the only repositories it reaches; None: all that its user reaches."""
     expires_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who asks. Nobody, where there is no token."""
+    """Who sends a request; no account if there is no token."""
 
     user: User | None = None
     token: Token | None = None
@@ -114,7 +114,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class PullPart:
-    """What a pull request has beyond an issue."""
+    """The fields of a pull request that an issue does not have."""
 
     head: str
     base: str
@@ -144,7 +144,7 @@ class Issue:
     state: Literal["open", "closed"] = "open"
     state_reason: StateReason | None = None
     labels: tuple[int, ...] = ()
-    """Ids of its labels, in the order they were put on."""
+    """Ids of its labels, in the order in which they were added."""
     assignees: tuple[str, ...] = ()
     locked: bool = False
     lock_reason: str | None = None
@@ -152,9 +152,9 @@ class Issue:
     closed_by: str | None = None
     deleted: bool = False
     moved_to: tuple[int, int] | None = None
-    """Repository id and number, once it was transferred."""
+    """Repository id and number, after a transfer."""
     converted: bool = False
-    """It was made a discussion, so it is no issue any more."""
+    """It was made a discussion, so it is no longer an issue."""
     pull: PullPart | None = None
 
     @property
@@ -165,7 +165,7 @@ class Issue:
 @dataclass(frozen=True, slots=True)
 class Comment:
     id: int
-    """Global, rising, and larger than 32 bits hold."""
+    """Global, rising, and too large for 32 bits."""
     node_id: str
     repository_id: int
     issue_id: int
@@ -181,7 +181,7 @@ class Reaction:
     id: int
     node_id: str
     subject_id: int
-    """Id of an issue or of a comment: the two never share one."""
+    """The id of an issue or of a comment: the two never share an id."""
     author: str
     content: str
     created_at: datetime
@@ -190,7 +190,7 @@ class Reaction:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to an issue, comments apart."""
+    """An event in an issue's history; comments are separate records."""
 
     id: int
     node_id: str
@@ -201,7 +201,7 @@ class Event:
     actor: str
     created_at: datetime
     label: tuple[str, str] | None = None
-    """Name and colour as they were then."""
+    """The label's name and colour at that time."""
     assignee: str | None = None
     lock_reason: str | None = None
     rename: tuple[str, str] | None = None
@@ -228,7 +228,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """What webhooks tell: an event, its action, and what it is about."""
+    """The content of a webhook: an event, its action, and its subject."""
 
     event: str
     action: str

@@ -1,4 +1,4 @@
-"""What the fake will not do, in GitHub's words: one exception for both doors, REST and GraphQL.
+"""What the fake refuses, in GitHub's words: one exception for REST and GraphQL.
 
 REST answers with `status`, `message` and `errors`; GraphQL with an error of `type` and `message`.
 """
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """GraphQL's names for it, where it has one."""
+    """GraphQL's names of errors, where it has one."""
 
     UNAUTHENTICATED = "UNAUTHENTICATED"
     FORBIDDEN = "FORBIDDEN"
@@ -42,7 +42,7 @@ FULL = "Commenting is disabled on issues with more than 2500 comments"
 
 
 class Refusal(Exception):
-    """A request that was understood and declined."""
+    """A request that was understood and refused."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Refusal(Exception):
         self.message = message
         self.errors = errors
         self.location = location
-        """Where it went, as a path below the API's address; only with `MOVED`."""
+        """The new place, as a path below the API's address; only with `MOVED`."""
 
     @property
     def status(self) -> int:
@@ -85,7 +85,7 @@ def unprocessable(message: str) -> Refusal:
 
 
 def invalid(resource: str, field: str, code: str, message: str | None = None) -> Refusal:
-    """`Validation Failed`, with the one field that is wrong."""
+    """`Validation Failed`, with the one invalid field."""
     error: dict[str, object] = {"resource": resource, "field": field, "code": code}
     if message is not None:
         error["message"] = message

@@ -1,4 +1,4 @@
-"""The table of REST routes, and which of them a request takes. The handlers have their files."""
+"""The table of REST routes, and the choice of a request's route. Handlers are in other files."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ class Route:
     template: str
     handler: Callable[[Call], Answer]
     content: int = 0
-    """Pieces of content it creates: what secondary limits count."""
+    """How many pieces of content it creates, for the secondary limits."""
     kept: bool = False
-    """Whether an answer holds until something is written: the large, often repeated reads."""
+    """Whether an answer stays valid until the next write: for large, often repeated reads."""
     free: bool = False
     """Whether it costs nothing."""
     by_app: bool = False
-    """Whether the caller is an App with its JWT, and no account."""
+    """Whether the caller is an App with its JWT instead of an account."""
 
     @property
     def kind(self) -> str:
@@ -38,7 +38,7 @@ class Route:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """`{name}` is one step of the path, `{name+}` the rest of it."""
+        """`{name}` is one part of the path, `{name+}` the rest of it."""
         text = self.template
         text = text.replace(_REPO, _BY_ID) if text.startswith(_REPO) else text
         text = re.sub(r"\{(\w+)\+\}", r"(?P<\1>.+)", text)
@@ -51,7 +51,7 @@ _COMMENT = _REPO + "/issues/comments/{comment_id}"
 
 
 def _of_comments() -> tuple[Route, ...]:
-    """Before those of issues, which would take `comments` and `events` for numbers."""
+    """These come before the routes of issues, which would take `comments` for a number."""
     return (
         Route("GET", _ISSUES + "/comments", comments.list_repository_comments, kept=True),
         Route("GET", _COMMENT, comments.get_comment, kept=True),
@@ -153,7 +153,7 @@ ROUTES = (*_of_comments(), *_of_issues(), *_of_repositories(), *_of_git(), *_of_
 
 
 def routed(verb: str, path: str) -> tuple[Route, Mapping[str, str]] | None:
-    """The route of a path that is still quoted, and what its braces stand for."""
+    """The route of a percent-encoded path, and the values of its braces."""
     wanted = "GET" if verb == "HEAD" else verb
     for route in ROUTES:
         found = route.pattern.fullmatch(path) if route.verb == wanted else None

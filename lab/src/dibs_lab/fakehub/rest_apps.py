@@ -1,4 +1,4 @@
-"""REST: what an App asks with its JWT: where it is installed, and a token for there."""
+"""REST: an App's requests with its JWT: its installations, and a token for one."""
 
 from .apps import App, Installation
 from .bodies import Body, time_text

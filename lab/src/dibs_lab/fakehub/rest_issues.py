@@ -24,7 +24,7 @@ def since(call: Call) -> datetime | None:
 
 
 def list_issues(call: Call) -> Answer:
-    """Pull requests too: GitHub calls every one of them an issue here."""
+    """List issues and pull requests: GitHub calls both issues here."""
     labels = [name.strip() for name in call.asked("labels").split(",") if name.strip()]
     found = call.view.issues(call.repository.id, labels)
     for check in _checks(call):
@@ -42,7 +42,7 @@ def list_issues(call: Call) -> Answer:
 
 
 def _checks(call: Call) -> list[Callable[[Issue], bool]]:
-    """The filters that were asked for."""
+    """The filters of the request."""
     state, at, creator = call.asked("state", "open"), since(call), call.asked("creator").lower()
     assignee = call.asked("assignee")
     if state not in ("open", "closed", "all"):
@@ -132,7 +132,7 @@ def remove_assignees(call: Call) -> Answer:
 
 
 def list_assignees(call: Call) -> Answer:
-    """Who can be assigned: the owner, if a person, and the collaborators and members."""
+    """The accounts that can be assigned: the owner, if a person, collaborators and members."""
     state, repository = call.state, call.repository
     owner = state.users[repository.owner.lower()]
     logins = {owner.login.lower()} if owner.kind == "User" else set()

@@ -75,7 +75,7 @@ def remove_all_issue_labels(call: Call) -> Answer:
 
 
 def _names(call: Call) -> list[str]:
-    """A bare list, or `{"labels": [...]}`: GitHub takes both."""
+    """A bare list, or `{"labels": [...]}`: GitHub accepts both."""
     given = call.request.given_value
     if isinstance(given, dict):
         given = given.get("labels", [])

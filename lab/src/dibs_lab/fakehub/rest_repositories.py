@@ -1,4 +1,4 @@
-"""REST: repositories, accounts, webhooks, pull requests, and what says how the server is."""
+"""REST: repositories, accounts, webhooks, pull requests, and the state of the server."""
 
 from typing import Literal
 
@@ -33,7 +33,7 @@ def collaborator_permission(call: Call) -> Answer:
 
 
 def list_collaborators(call: Call) -> Answer:
-    """Who was invited, who may by a team, and the owner if that is a person."""
+    """Invited accounts, accounts with access by a team, and the owner if that is a person."""
     state, repository = call.state, call.repository
     access.needs_listing_of_rights(state, call.viewer, repository)
     owner = state.users[repository.owner.lower()]
@@ -151,7 +151,7 @@ def _hook(call: Call) -> Hook:
 
 
 def _needs_admin(call: Call) -> None:
-    """Hooks are not even there for those who may not set them."""
+    """Refuse with 404 unless the viewer is an admin: others do not see hooks at all."""
     if not access.may(call.state, call.viewer, call.repository, Permission.ADMIN):
         raise not_found()
 

@@ -32,7 +32,7 @@ def user(state: State, given: Given) -> User:
 def token(state: State, given: Given) -> Token:
     """`token` and `login`; `scopes`, `standing`, `read_only` and `lacks` restrict it.
 
-    Without scopes (null) it is a fine-grained one.
+    A token without scopes (null) is fine-grained.
     """
     scopes = given.get("scopes", DEFAULT_SCOPES)
     return state.add_token(
@@ -46,7 +46,7 @@ def token(state: State, given: Given) -> Token:
 
 
 def repository(state: State, given: Given) -> Repository:
-    """Make it or change it: `private`, `archived`, `renamed_to`, `permissions` by login."""
+    """Make or change a repository: `private`, `archived`, `renamed_to`, `permissions` by login."""
     name = given["full_name"]
     if name.lower() not in state.names:
         state.add_repository(name, private=bool(given.get("private", False)))
@@ -85,7 +85,7 @@ def owner(state: State, repository: Repository) -> Viewer:
 
 
 def _somebody(state: State, login: str) -> Viewer:
-    """That account, with a token nobody else has."""
+    """That account, with a token that nobody else has."""
     text = f"seeding as {login}"
     if text not in state.tokens:
         state.add_token(text, login)

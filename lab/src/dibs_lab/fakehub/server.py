@@ -1,8 +1,8 @@
-"""The fake on a socket: `with FakeHub() as hub:` is a GitHub at `hub.url`.
+"""The fake on a socket: `with FakeHub() as hub:` serves a GitHub at `hub.url`.
 
-HTTP/1.1 with kept connections, one thread for each. It listens on loopback, also on a Unix socket
-if asked, and takes requests as a proxy gets them, so that the real `gh` can be pointed at it. The
-prefixes of GitHub Enterprise, `/api/v3` and `/api/graphql`, are the same API.
+HTTP/1.1 with persistent connections, one thread for each. It listens on loopback, also on a Unix
+socket if asked, and accepts requests in the form that a proxy gets, so that the real `gh` can use
+it. The prefixes of GitHub Enterprise, `/api/v3` and `/api/graphql`, lead to the same API.
 """
 
 import socket
@@ -35,12 +35,12 @@ WAITING_CONNECTIONS = 512
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    wbufsize = -1  # head and body in one packet: two would wait for each other's acknowledgement
+    wbufsize = -1  # head and body in one packet: two packets would wait for acknowledgements
     server: "_Server"
 
     def setup(self) -> None:
         super().setup()
-        if self.connection.family != socket.AF_UNIX:  # which has no such option
+        if self.connection.family != socket.AF_UNIX:  # a Unix socket has no such option
             self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def _serve(self) -> None:
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         return Request(self.command, path, query, headers, body, api)
 
     def _body(self) -> bytes | None:
-        """None if the client went away in the middle of it."""
+        """None if the client disconnected in the middle of the body."""
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
             return self._chunks()
         length = int(self.headers.get("Content-Length", 0))
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "client"
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: what was asked is in the counts."""
+        """Log nothing: the counts have every request."""
 
 
 class _Server(ThreadingMixIn, TCPServer):
@@ -142,12 +142,12 @@ class _Server(ThreadingMixIn, TCPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that vanish are expected here; anything else is told as it is elsewhere."""
+        """Ignore clients that disconnect; report any other error as usual."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
     def hang_up(self) -> None:
-        """End connections that are kept open."""
+        """Close persistent connections."""
         with self._lock:
             still_open = tuple(self._open)
         for connection in still_open:
@@ -156,10 +156,10 @@ class _Server(ThreadingMixIn, TCPServer):
 
 
 class FakeHub:
-    """A GitHub of your own. Its parts may be used while it runs: `state`, `faults`, `counts`."""
+    """A fake GitHub. While it runs, `state`, `faults` and `counts` may be used."""
 
     observers: ClassVar[list[Callable[[Request, Sent | None], None]]] = []
-    """Told of each exchange of every fake in this process, before it goes onto the wire."""
+    """Called with each exchange of every fake in this process, before the answer is sent."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class FakeHub:
         unix_socket: Path | None = None,
         graphql: bool = True,
     ) -> None:
-        """GitHub's limits unless told otherwise; `Limits.off()` for none. `seed` is the faults'."""
+        """GitHub's limits by default; `Limits.off()` for none. `seed` decides the faults."""
         self.world = make_world(
             clock=clock,
             limits=limits or Limits(),
@@ -216,7 +216,7 @@ class FakeHub:
         return self.world.apps
 
     def repository(self, full_name: str, *, private: bool = False) -> Repository:
-        """The repository of that name, made if there is none."""
+        """The repository of that name; created if it does not exist."""
         if full_name.lower() in self.state.names:
             return self.state.named(full_name)
         return self.state.add_repository(full_name, private=private)
@@ -229,7 +229,7 @@ class FakeHub:
         token: str | None = None,
         kind: UserKind = "User",
     ) -> str:
-        """An account, what it may in which repositories, and the text of a token of its own."""
+        """An account with its permissions by repository, and the text of a token of its own."""
         self.state.add_user(login, kind=kind)
         for full_name, permission in (may or {}).items():
             self.repository(full_name)

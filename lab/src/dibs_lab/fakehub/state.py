@@ -1,6 +1,6 @@
-"""The fake's world: who is there, what is there, and how it changes. No HTTP, no GraphQL.
+"""The fake's world: accounts, repositories, issues, and how they change. No HTTP, no GraphQL.
 
-**Set it up** (needs nobody's permission; for tests, for the command line and the admin door)
+**Set it up** (without permission checks; for tests, the command line and the admin interface)
 
     state = State(clock=callable_returning_datetime)
     state.add_user("alice")                    # kind="User", "Bot" or "Organization"
@@ -13,7 +13,7 @@
     state.rename("acme/shop", "acme/store")
     state.archive("acme/shop")
 
-**Read** by `view = state.view()` (as replicas lag) or `state.view().primary` (as the writer sees):
+**Read** by `view = state.view()` (lagging replicas) or `state.view().primary` (the last writes):
 
     user(login)  repository(owner, name)  repository_by_id(id)  node(node_id)
     issue(repository_id, number)  issue_by_id(id)  issues(repository_id, labels=("a", "b"))
@@ -23,9 +23,9 @@
     pulls_closing(issue, closed_too=False)  issues_closed_by(pull)  hooks(repository_id)
 
 Records are in `records.py`: frozen; an Issue with `.pull` is a pull request; authors, actors and
-assignees are logins; `issue.labels` are label ids; what `view.issue()` gives may be not `.present`.
+assignees are logins; `issue.labels` are label ids; `view.issue()` may return one not `.present`.
 
-**Who may** is in `access.py` (all raise `refusal.Refusal`, with `.kind`, `.message`, `.status`):
+**Permissions** are in `access.py` (raises `refusal.Refusal`, with `.kind`, `.message`, `.status`):
 
     viewer = state.viewer("T")                 # Refusal if unknown, expired or revoked
     access.seen_repository(view, viewer, owner, name)     # NOT_FOUND for strangers to a private one
@@ -33,7 +33,7 @@ assignees are logins; `issue.labels` are label ids; what `view.issue()` gives ma
     access.permission(state, repository, login) -> Permission
     access.association(state, repository, author, viewer) -> Association
 
-**Change**, as somebody, with GitHub's permissions, validation, events and webhooks:
+**Change** as a viewer, with GitHub's permissions, validation, events and webhooks:
 
     acts = state.acting(viewer)
     acts.create_issue(repository, title, body=None, labels=(), assignees=()) -> Issue
@@ -54,7 +54,7 @@ assignees are logins; `issue.labels` are label ids; what `view.issue()` gives ma
     acts.create_hook(...)  acts.edit_hook(...)  acts.delete_hook(hook)
     acts.create_repository(name, private=...)
 
-Each returns the new record. All is thread-safe: writers take one lock, readers see frozen records.
+Each returns the new record. Everything is thread-safe: writers take one lock, records are frozen.
 """
 
 import threading
@@ -91,31 +91,31 @@ from .writing import LabelledIssues, Write
 __all__ = ["State", "View", "Viewer", "Write", "wall_clock"]
 
 PAST_32_BITS = 4_300_000_000
-"""Where ids of comments and issues begin: more than 2^31 and 2^32, so that a client which keeps
-them in 32 bits fails here and not at its users'."""
+"""The first id of comments and issues: above 2^31 and 2^32, so that a client which stores ids in
+32 bits fails in tests and not in production."""
 
 DEFAULT_SCOPES = frozenset({"repo", "read:org", "admin:repo_hook"})
 MOST_COMMENTS = 2_500
 
 
 class State:
-    """Everything the fake knows."""
+    """Everything in the fake's world."""
 
     def __init__(self, *, clock: Callable[[], datetime] = wall_clock) -> None:
         self.lock = threading.RLock()
         self.clock = clock
         self.clock_offset = timedelta()
         self.lag: Callable[[], timedelta] = timedelta
-        """Asked once per write: how long replicas take to learn of it."""
+        """Called once per write: how long replicas take to learn of it."""
         self.reading: Callable[[View], View] = lambda view: view
-        """Asked once per reading: what else is wrong with it."""
+        """Called once per read: adds the faults of that read."""
         self.listeners: list[Callable[[Happening], None]] = []
         self.changes = 0
-        """Grows with every write, so that an unchanged world is known to be unchanged."""
+        """Rises with every write, so an equal number means an unchanged world."""
         self.settles_at = datetime(1970, 1, 1, tzinfo=UTC)
-        """When replicas have learned of everything."""
+        """When replicas have learned of every write."""
         self.most_comments: int | None = MOST_COMMENTS
-        """An issue with so many takes no more, from nobody. None lifts it, unlike GitHub."""
+        """An issue with this many comments accepts no more. None lifts the limit, unlike GitHub."""
         self.users: dict[str, User] = {}
         self.tokens: dict[str, Token] = {}
         self.members: dict[str, dict[str, bool]] = {}
@@ -123,7 +123,7 @@ class State:
         self.names: dict[str, int] = {}
         self.grants: dict[int, dict[str, Permission]] = {}
         self.teams: dict[int, dict[str, Permission]] = {}
-        """What members of the organisation may without being invited."""
+        """Permissions that members of the organisation have without an invitation."""
         self.contributors: set[tuple[int, str]] = set()
         self.labels: Table[int, Label] = Table()
         self.issues: Table[int, Issue] = Table()
@@ -146,31 +146,31 @@ class State:
     # time
 
     def now(self) -> datetime:
-        """To the microsecond: for lag and limits."""
+        """The time with microseconds, for lag and limits."""
         return self.clock() + self.clock_offset
 
     def stamp(self) -> datetime:
-        """In whole seconds, as GitHub writes times."""
+        """The time in whole seconds, as GitHub writes times."""
         return self.now().replace(microsecond=0)
 
     # reading, acting
 
     def view(self) -> View:
-        """A reading as a client's GET or query gets it: of replicas, with today's faults."""
+        """What a client's GET or query sees: replicas, with the current faults."""
         view = self.reading(View(self, at=self.now()))
-        # Once replicas know everything they are as good as the primary, which is quicker to ask.
+        # Once replicas know everything they equal the primary, which is faster to read.
         up_to_date = view.at is not None and view.at >= self.settles_at
         return replace(view, at=None) if up_to_date else view
 
     def primary(self) -> View:
-        """A reading of what was last written, without faults."""
+        """What was last written, without faults."""
         return View(self)
 
     def acting(self, viewer: Viewer) -> Acts:
         return Acts(self, viewer)
 
     def viewer(self, token: str | None) -> Viewer:
-        """Who proves themselves with this. Nobody without one."""
+        """The viewer of this token; an anonymous one without a token."""
         if not token:
             return Viewer()
         found = self.tokens.get(token)
@@ -186,7 +186,7 @@ class State:
     # setting up
 
     def add_user(self, login: str, *, kind: UserKind = "User", name: str | None = None) -> User:
-        """The user of that login, made if there is none."""
+        """The user of that login; created if it does not exist."""
         with self.lock:
             known = self.users.get(login.lower())
             if known:
@@ -210,7 +210,7 @@ class State:
         repositories: frozenset[int] | None = None,
         expires_at: datetime | None = None,
     ) -> Token:
-        """Let `text` stand for that user; again, to change what it may."""
+        """Register a token of that user; call it again to change the token's rights."""
         self.add_user(login)
         token = Token(
             text, login, scopes, standing, read_only, frozenset(lacks), repositories, expires_at
@@ -224,7 +224,7 @@ class State:
     def add_repository(
         self, full_name: str, *, private: bool = False, description: str | None = None
     ) -> Repository:
-        """An empty repository. Its owner is made, as an organization, if there is none."""
+        """Add an empty repository. Its owner is created, as an organization, if necessary."""
         owner, _, name = full_name.partition("/")
         with self.lock:
             if self.users.get(owner.lower()) is None:
@@ -241,7 +241,7 @@ class State:
             return repository
 
     def named(self, full_name: str) -> Repository:
-        """The repository of that name, also one it had; KeyError if there is none."""
+        """The repository with that current or earlier name; KeyError if there is none."""
         return self.repositories[self.names[full_name.lower()]]
 
     def change_repository(self, full_name: str, **changes: str | bool | None) -> Repository:
@@ -264,21 +264,21 @@ class State:
             return changed
 
     def grant(self, full_name: str, login: str, permission: Permission) -> None:
-        """Make somebody a collaborator, or no longer one with `Permission.NONE`."""
+        """Make an account a collaborator; `Permission.NONE` removes it."""
         with self.lock:
             self.add_user(login)
             self.grants.setdefault(self.named(full_name).id, {})[login.lower()] = permission
             self.changes += 1
 
     def grant_by_team(self, full_name: str, login: str, permission: Permission) -> None:
-        """What a member of the organisation may do without being invited to the repository."""
+        """Give a member of the organisation access without an invitation to the repository."""
         with self.lock:
             self.add_user(login)
             self.teams.setdefault(self.named(full_name).id, {})[login.lower()] = permission
             self.changes += 1
 
     def join(self, organization: str, login: str, *, public: bool = True) -> None:
-        """Make somebody a member. Who is no member cannot tell a membership that is not public."""
+        """Make an account a member. Only members see a membership that is not public."""
         with self.lock:
             self.add_user(login)
             self.members.setdefault(organization.lower(), {})[login.lower()] = public
@@ -304,12 +304,12 @@ class State:
 
     @contextmanager
     def writing(self) -> Iterator[Write]:
-        """Alone, with one time and one lag for all that is written inside."""
+        """Hold the write lock, with one time and one lag for all writes inside."""
         with self.lock:
             now = self.now()
             arrives_at = now + self.lag()
             self.settles_at = max(self.settles_at, arrives_at)
-            # Before and after: who looks in between sees neither the one number nor the other.
+            # Before and after: a reader in between sees neither of the two numbers.
             self.changes += 1
             try:
                 yield Write(self, now, now.replace(microsecond=0), arrives_at)

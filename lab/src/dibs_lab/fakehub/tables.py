@@ -1,8 +1,8 @@
-"""Records with their past, so that a reader can be shown what a lagging replica would show.
+"""Records with their past, so that a reader can see what a lagging replica would show.
 
-Each version knows when replicas learn of it. The primary shows the newest; a replica shows the
-newest it has learned of, and knows nothing of a record none of whose versions has arrived. What
-is older than the longest lag or staleness anyone may ask for is forgotten.
+Each version knows when replicas learn of it. The primary shows the newest version; a replica shows
+the newest it has learned of, and does not know a record before one of its versions has arrived.
+Versions older than the longest possible lag or staleness are forgotten.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -10,20 +10,20 @@ from datetime import datetime, timedelta
 from typing import Generic, TypeVar
 
 MEMORY = timedelta(minutes=10)
-"""How far back a stale reading can reach."""
+"""How far back a stale read can reach."""
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 
 class Table(Generic[K, R]):
-    """One kind of record by key. Writers hold the state's lock; readers need none."""
+    """The records of one kind by key. Writers hold the state's lock; readers need none."""
 
     def __init__(self) -> None:
         self._versions: dict[K, tuple[tuple[datetime, R], ...]] = {}
 
     def put(self, key: K, record: R, *, arrives_at: datetime, now: datetime) -> None:
-        """Add a version that replicas learn of at `arrives_at`."""
+        """Add a version of which replicas learn at `arrives_at`."""
         kept = self._versions.get(key, ())
         self._versions[key] = (*_recent(kept, now - MEMORY), (arrives_at, record))
 
@@ -32,14 +32,14 @@ class Table(Generic[K, R]):
         return versions[-1][1] if versions else None
 
     def at(self, key: K, instant: datetime) -> R | None:
-        """The newest version a replica knows of at that instant."""
+        """The newest version that a replica knows at that instant."""
         for arrives_at, record in reversed(self._versions.get(key, ())):
             if arrives_at <= instant:
                 return record
         return None
 
     def several(self, keys: Iterable[K], instant: datetime | None) -> list[R]:
-        """Those there are of many, as the primary or a replica has them."""
+        """The records with these keys that exist, as the primary or a replica has them."""
         if instant is not None:
             found = (self.at(key, instant) for key in keys)
             return [record for record in found if record is not None]
@@ -59,7 +59,7 @@ class Table(Generic[K, R]):
 def _recent(
     versions: tuple[tuple[datetime, R], ...], since: datetime
 ) -> tuple[tuple[datetime, R], ...]:
-    """Those that some reader may still be shown: the newest that all know, and what came later."""
+    """Versions that a reader may still see: the newest that all know, and the later ones."""
     for place in range(len(versions) - 1, -1, -1):
         if versions[place][0] <= since:
             return versions[place:]

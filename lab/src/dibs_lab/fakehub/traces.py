@@ -1,4 +1,4 @@
-"""What an event in an issue's history may say beyond who and when."""
+"""The fields of an event in an issue's history besides actor and time."""
 
 from typing import TypedDict
 

@@ -1,7 +1,7 @@
-"""Reading the fake's world: as its primary has it, or as a replica does that lags behind.
+"""Reading the fake's world: as its primary has it, or as a lagging replica has it.
 
-Every question has one place here, so REST and GraphQL give the same answer and suffer the same
-faults. A view decides nothing about who may see what; `access.py` does.
+REST and GraphQL use the same questions here, so they give the same answers and have the same
+faults. A view does not decide who may see what; `access.py` does.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,25 +21,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One reading. Make it with `State.view()`; it costs nothing."""
+    """One read of the world. Make it with `State.view()`; it costs nothing."""
 
     state: "State"
     at: datetime | None = None
-    """The instant a replica has got to; None reads the primary."""
+    """The instant that a replica has reached; None reads the primary."""
     short_by: int = 0
-    """How many entries every list of issues or comments lacks at its end, though counts count
+    """How many entries every list of issues or comments lacks at its end, although counts include
     them: the fault of truncated lists."""
 
     @property
     def primary(self) -> "View":
-        """The same world as the writer sees it, whole: what payloads of mutations read."""
+        """The same world as the writer sees it, without faults: for the payloads of mutations."""
         return replace(self, at=None, short_by=0)
 
     def user(self, login: str) -> User | None:
         return self.state.users.get(login.lower())
 
     def repository(self, owner: str, name: str) -> Repository | None:
-        """By its present name or one it had; compare `full_name` to know which."""
+        """The repository by its current or an earlier name; compare `full_name` to know which."""
         found = self.state.names.get(f"{owner}/{name}".lower())
         return None if found is None else self.state.repositories[found]
 
@@ -50,7 +50,7 @@ class View:
         return _there(self._one(self.state.labels, label_id))
 
     def label_named(self, repository_id: int, name: str) -> Label | None:
-        """Whatever its case."""
+        """The label with that name, in upper or lower case."""
         wanted = name.lower()
         return next((la for la in self.labels(repository_id) if la.name.lower() == wanted), None)
 
@@ -63,7 +63,7 @@ class View:
         return [label for label in self._many(self.state.labels, issue.labels) if not label.deleted]
 
     def issue(self, repository_id: int, number: int) -> Issue | None:
-        """Issue or pull request, also one that is deleted, transferred or converted."""
+        """The issue or pull request, also if it is deleted, transferred or converted."""
         found = self.state.numbers.get((repository_id, number))
         return None if found is None else self._one(self.state.issues, found)
 
@@ -71,7 +71,7 @@ class View:
         return self._one(self.state.issues, issue_id)
 
     def issues(self, repository_id: int, labels: Sequence[str] = ()) -> list[Issue]:
-        """Issues and pull requests that are there, by number, with all of these labels."""
+        """The existing issues and pull requests, by number, with all of these labels."""
         wanted = [self.label_named(repository_id, name) for name in labels]
         if None in wanted:
             return []
@@ -102,7 +102,7 @@ class View:
         return self._short(self._comments(sorted(ids)))
 
     def comment_count(self, issue_id: int) -> int:
-        """GitHub's own count, which does not shrink when a list is cut short."""
+        """GitHub's own count, which includes the comments that a cut list lacks."""
         found = self._many(self.state.comments, self.state.comments_of.get(issue_id, ()))
         return sum(not comment.deleted for comment in found)
 
@@ -119,7 +119,7 @@ class View:
         return sorted(found, key=lambda event: event.id)
 
     def pulls_closing(self, issue: Issue, *, closed_too: bool = False) -> list[Issue]:
-        """Pull requests that say they close it."""
+        """The pull requests that name the issue as one they close."""
         ids = tuple(self.state.pulls_of.get(issue.repository_id, ()))
         return [
             pull
@@ -140,7 +140,7 @@ class View:
         return [hook for hook in hooks if hook.repository_id == repository_id]
 
     def node(self, node_id: str) -> Node | None:
-        """Whatever has this node id, if it is there."""
+        """The record with this node id, if it exists."""
         found = self.state.nodes.get(node_id)
         if found is None:
             return None
@@ -164,7 +164,7 @@ class View:
         return table.newest(key) if self.at is None else table.at(key, self.at)
 
     def _many(self, table: Table[K, R], keys: Iterable[K]) -> list[R]:
-        return table.several(tuple(keys), self.at)  # a copy, as a writer may be adding to it
+        return table.several(tuple(keys), self.at)  # a copy, because a writer may be adding to it
 
     def _short(self, entries: list[T]) -> list[T]:
         return entries[: max(0, len(entries) - self.short_by)] if self.short_by else entries

@@ -1,4 +1,4 @@
-"""The parts of one fake GitHub, wired together: what is there, what it costs, what goes wrong."""
+"""The parts of one fake GitHub, wired together: state, limits, faults, counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class World:
     git: Git
     apps: Apps
     graphql: bool = True
-    """Whether there is a GraphQL door at all."""
+    """Whether the fake serves GraphQL at all."""
 
 
 def make_world(

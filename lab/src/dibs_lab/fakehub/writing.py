@@ -1,4 +1,4 @@
-"""One write under way: records put where readers find them, at once or after its lag."""
+"""One write under way: it stores records so that readers see them at once or after its lag."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class LabelledIssues:
-    """Which issues have a label now, and which ever had it: where a list need look at all."""
+    """The issues that have a label now, and those that ever had it; lists read only these."""
 
     def __init__(self) -> None:
         self._now: dict[int, dict[int, None]] = {}
@@ -26,7 +26,7 @@ class LabelledIssues:
             self._ever.setdefault(label_id, {})[issue.id] = None
 
     def having(self, label_id: int, *, lately_too: bool) -> list[int]:
-        """Ids that rise; with `lately_too` also those a lagging reader may still see with it."""
+        """Rising ids; with `lately_too` also issues that a lagging reader may still see with it."""
         kept = self._ever if lately_too else self._now
         return sorted(kept.get(label_id, ()))
 
@@ -73,7 +73,7 @@ class Write:
         return event
 
     def label(self, label: Label) -> Label:
-        """Labels of a repository do not lag: lag is about issues and what is said on them."""
+        """Write a label. Labels of a repository do not lag; only issues and their comments do."""
         if label.id not in self.state.labels:
             self.state.labels_of.setdefault(label.repository_id, []).append(label.id)
             self.state.nodes[label.node_id] = ("label", label.id)

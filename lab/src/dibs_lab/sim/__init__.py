@@ -1,4 +1,4 @@
-"""A simulator that runs the shipped services: one seed, virtual time, everything that can go wrong.
+"""A simulator that runs the shipped services: one seed, virtual time, many kinds of faults.
 
     from dibs_lab.sim import Faults, Scenario, play, violations
     from dibs_lab.sim import timeline
@@ -6,8 +6,8 @@
     run = play(Scenario(workers=3, faults=Faults(freeze=0.1, crash=0.15)), seed=7)
     print(timeline(run, violations(run)))
 
-The services are not changed and not told. `python -m dibs_lab.sim` prints the tables of the
-proof; docs/internals/proof.md says what they mean. Needs greenlet: `pip install 'dibs[sim]'`.
+The services run unchanged. `python -m dibs_lab.sim` prints the tables of the proof;
+docs/internals/proof.md explains them.
 """
 
 from dibs_lab.sim.checkers import RULES, Evidence, Hold, Violation, holds, promised, violations

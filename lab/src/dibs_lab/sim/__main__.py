@@ -31,7 +31,7 @@ _COMPARED = ("no lag", "writes seen within 2 s, settle 2.5 s", "network trouble"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
-    logging.disable(logging.CRITICAL)  # services warn of every fault; here they are the point
+    logging.disable(logging.CRITICAL)  # services warn of every fault, and here faults are intended
     if asked.replay:
         return _replay(asked.replay, steps=asked.steps)
     if asked.list:
@@ -77,7 +77,7 @@ class _Row(Struct, frozen=True):
 
 
 class _Proof:
-    """Runs each part, prints its table, and remembers whether all was well."""
+    """Runs each part, prints its table, and remembers whether every part passed."""
 
     def __init__(self, asked: argparse.Namespace) -> None:
         self._asked = asked
@@ -273,7 +273,7 @@ def _cell(value: object) -> str:
 
 @contextmanager
 def _telling(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """How far it is, on standard error: a bar on a terminal, now and then a line elsewhere."""
+    """Show progress on standard error: a bar on a terminal, else a line now and then."""
     if not sys.stderr.isatty():
         yield _Lines(what, total)
         return

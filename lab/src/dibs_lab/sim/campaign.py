@@ -1,4 +1,4 @@
-"""Many schedules, counted: how often each scenario was played, and what went wrong in it."""
+"""Many schedules, counted: how often each scenario was run, and which rules were violated."""
 
 import gc
 import logging
@@ -50,23 +50,23 @@ CASTS: Mapping[Who, Cast] = {
 
 
 class Count(Struct):
-    """What many runs came to."""
+    """The totals of many runs."""
 
     schedules: int = 0
     switches: int = 0
     holds: int = 0
     two_holders: int = 0
-    """Schedules in which two trusted at once."""
+    """Schedules in which two runs trusted a lease on one issue at once."""
     finished_twice: int = 0
     """Schedules in which a stage was finished again."""
     lost: int = 0
     """Issues that never came to rest."""
     odd_labels: int = 0
-    """Schedules that ended with no stage, several, or another than the cards say."""
+    """Schedules that ended with no stage, several stages, or another than the cards name."""
     broken: Counter[str] = field(default_factory=Counter)
-    """Schedules that broke a rule that was promised for them."""
+    """Schedules that violated a rule that was promised for them."""
     first: dict[str, int] = field(default_factory=dict)
-    """The first seed that showed each break, promised or not."""
+    """The first seed of each violation, promised or not."""
 
     def take(self, run: Run) -> None:
         self.schedules += 1
@@ -101,7 +101,7 @@ class Count(Struct):
 
 
 class Order(Struct, frozen=True):
-    """So many schedules of one scenario, with one kind of worker."""
+    """A number of schedules of one scenario, with one kind of worker."""
 
     scenario: Scenario
     who: Who = Who.OURS
@@ -114,7 +114,7 @@ class Order(Struct, frozen=True):
 
 
 def count_runs(scenario: Scenario, who: Who, seeds: Iterable[int]) -> Count:
-    """Play the seeds one after the other, here."""
+    """Run the seeds one after the other, in this process."""
     found = Count()
     with _collecting_once():
         for seed in seeds:
@@ -124,7 +124,7 @@ def count_runs(scenario: Scenario, who: Who, seeds: Iterable[int]) -> Count:
 
 @contextmanager
 def _collecting_once() -> Iterator[None]:
-    """A run leaves cycles behind; collecting them as they come costs a quarter of the time."""
+    """Collect garbage once: a run leaves cycles, and collecting them as they come takes 25 %."""
     gc.disable()
     try:
         yield
@@ -140,12 +140,12 @@ def run_orders(
     played: Callable[[int], None] = lambda _: None,
     enough: Callable[[], bool] = lambda: False,
 ) -> list[Count]:
-    """All orders, in so many processes; `played` hears how many schedules are through.
+    """Run all orders in several processes; `played` gets the number of finished schedules.
 
-    They advance side by side, so that all have got about as far when somebody says `enough`.
+    The orders advance side by side, so that all have similar progress when `enough` is true.
     """
     totals = [Count() for _ in orders]
-    # Forked children would inherit greenlets of a hub that is not theirs.
+    # Forked children would inherit greenlets of another process's hub.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_quiet) as pool:
         pending: dict[Future[Count], int] = {}
         for number, order, seeds in _side_by_side(orders):
@@ -165,7 +165,7 @@ def _side_by_side(orders: Sequence[Order]) -> Iterator[tuple[int, Order, range]]
 
 
 def _quiet() -> None:
-    """Services warn of every fault; here they are the point."""
+    """Silence the services, which warn of every fault; here faults are intended."""
     logging.disable(logging.CRITICAL)
 
 
@@ -175,17 +175,18 @@ def _chunks(number: int, order: Order) -> Iterator[tuple[int, Order, range]]:
 
 
 class Catch(Struct, frozen=True):
-    """How a mutant was found out."""
+    """The schedule that showed a mutant's flaw."""
 
     where: str
     text: str
     seed: int | None = None
-    """The seed that shows it; None where an exhaustive case does."""
+    """The seed that shows it; None if an exhaustive case does."""
 
 
 def hunt(mutant: Mutant, *, most: int = 20_000, first: int = 0) -> Catch | None:
-    """The first schedule from seed `first` on that shows the mutant's flaw; None if none of `most`
-    does.
+    """The first schedule from seed `first` on that shows the mutant's flaw.
+
+    None if none of `most` schedules does.
     """
     with mutant.in_force():
         if mutant.shown_by in BY_NAME:

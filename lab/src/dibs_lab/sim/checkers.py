@@ -1,8 +1,8 @@
-"""What must hold of a run, judged from its history alone.
+"""The rules for a run, checked with its history alone.
 
-Nothing here asks the code under test for its opinion: holding is computed from when requests were
-sent and what the journal says, decisions from what was written and when it arrived. A checker that
-shared the fold with the services would share its mistakes.
+The checkers do not ask the code under test: they compute who held an issue from the times of
+requests and from the journal, and decisions from what was written and when it arrived. A checker
+that shared the fold with the services would share its errors.
 """
 
 from collections import defaultdict
@@ -38,7 +38,7 @@ _FOR_EVER = 1 << 62
 
 
 class Hold(Struct, frozen=True):
-    """A time in which somebody acted as the holder of an issue."""
+    """A time in which a run acted as the holder of an issue."""
 
     issue: IssueRef
     run: RunId
@@ -62,7 +62,7 @@ class Violation(Struct, frozen=True):
 
 
 def holds(run: Run) -> list[Hold]:
-    """Every hold of the run, in the order in which they began."""
+    """Every hold of the run, by its start."""
     book = _Book(microseconds(run.scenario.terms.trust.total_seconds()))
     for note in run.notes:
         book.take(note)
@@ -70,7 +70,7 @@ def holds(run: Run) -> list[Hold]:
 
 
 class _Book:
-    """Follows each fibre: when it asked, which run it works for."""
+    """Follows each fibre: when it sent its request, and which run it works for."""
 
     def __init__(self, trust_us: int) -> None:
         self._trust_us = trust_us
@@ -127,12 +127,12 @@ class _Book:
 
 
 class Evidence(Struct, frozen=True):
-    """A run, and what follows from its history: worked out once for all rules."""
+    """A run, and what follows from its history; computed once for all rules."""
 
     run: Run
     holds: list[Hold]
     decisions: Mapping[tuple[IssueRef, str], dict[RunId, int]]
-    """Per issue and stage: which runs finished it, and when."""
+    """For each issue and stage: which runs finished it, and when."""
 
     @classmethod
     def of(cls, run: Run) -> "Evidence":
@@ -161,7 +161,7 @@ def one_holder(evidence: Evidence) -> Iterator[Violation]:
 
 
 def acts_within_trust(evidence: Evidence) -> Iterator[Violation]:
-    """Nobody is told that it may go on after its lease can have become another's."""
+    """No holder is told that it may continue when another run may already hold the issue."""
     times: dict[RunId, list[Hold]] = defaultdict(list)
     for hold in evidence.holds:
         times[hold.run].append(hold)
@@ -174,7 +174,7 @@ def acts_within_trust(evidence: Evidence) -> Iterator[Violation]:
 
 
 def fences_rise(evidence: Evidence) -> Iterator[Violation]:
-    """Each hold has a higher fence than the one before, and no effect was let in with a lower."""
+    """Each hold has a higher fence than the one before; no effect with a lower one is accepted."""
     for issue, held in _by_issue(evidence.holds).items():
         for before, after in pairwise(held):
             if after.fence <= before.fence:
@@ -201,12 +201,12 @@ def advanced_once(evidence: Evidence) -> Iterator[Violation]:
 
 
 def _decisions(run: Run) -> Mapping[tuple[IssueRef, str], dict[RunId, int]]:
-    """Which runs ended with the issue moved on, by what was written in time or was believed.
+    """Which runs ended with the issue moved on: their ending was in time, or was acted upon.
 
-    Where one holder is promised, what was once written in time stands, whatever its writer was told
-    later: an ending that is undone is one of the flaws to be found. Where two may hold at once, the
-    one that was not in force writes in time as well; if it was told so, and nobody else went by it,
-    it decided nothing.
+    Where one holder is promised, an ending that was written in time counts, whatever its writer
+    learned later: an undone ending is one of the flaws to find. Where two may hold at once, the one
+    that was not in force also writes in time; if it was told so, and nobody acted on its ending, it
+    decided nothing.
     """
     found = _written_or_believed(run)
     if run.scenario.exclusive:
@@ -254,7 +254,7 @@ def _written_or_believed(run: Run) -> Mapping[tuple[IssueRef, str], dict[RunId, 
 
 
 def _advances_in_time(card: Card, edited: Comment, forced: Mapping[RunId, ServerTime]) -> bool:
-    """In time is before its lease ended: by itself, or by force."""
+    """Whether the edit came before its lease ended, by expiry or by force."""
     if card.state is not CardState.RELEASED or card.ending is None:
         return False
     in_time = card.prev is not None and edited.updated_at < card.prev
@@ -263,7 +263,7 @@ def _advances_in_time(card: Card, edited: Comment, forced: Mapping[RunId, Server
 
 
 def _put_back(run: Run, issue: IssueRef, *, up_to: str | None = None) -> int:
-    """How often another hand put the issue into this stage, or into one before it."""
+    """How often somebody else put the issue into this stage, or into one before it."""
     names = [stage.name for stage in run.pipeline.stages]
     before = names[: names.index(StageName(up_to)) + 1] if up_to is not None else names
     labels = {stage.label for stage in run.pipeline.stages if stage.name in before}
@@ -275,7 +275,7 @@ def _put_back(run: Run, issue: IssueRef, *, up_to: str | None = None) -> int:
 
 
 def losers_touch_nothing(evidence: Evidence) -> Iterator[Violation]:
-    """Between its bid and its defeat, a claimant writes nothing but its own card."""
+    """Between its bid and its defeat, a claimant writes only its own card."""
     wrote: dict[int, list[Note]] = {}
     for note in evidence.run.notes:
         match note.what:
@@ -309,7 +309,7 @@ def _touched(note: Note, run: RunId) -> Violation:
 
 
 def comes_to_rest(evidence: Evidence) -> Iterator[Violation]:
-    """Every issue ends done, parked or paused within the bound after the faults stopped."""
+    """Within the bound after the faults stopped, every issue is done, parked or paused."""
     run = evidence.run
     for issue, rested in run.at_rest.items():
         if not rested:
@@ -319,7 +319,7 @@ def comes_to_rest(evidence: Evidence) -> Iterator[Violation]:
 
 
 def picture_is_true(evidence: Evidence) -> Iterator[Violation]:
-    """Once quiet: exactly one stage, the one that the decisions lead to, and no claim label."""
+    """At the end: exactly one stage, the one that follows from the decisions; no claim label."""
     run, decided = evidence.run, evidence.decisions
     end_us = microseconds(run.passed_s)
     for issue, snapshot in run.snapshots.items():
@@ -327,7 +327,7 @@ def picture_is_true(evidence: Evidence) -> Iterator[Violation]:
             continue
         stages = run.pipeline.stages_of(snapshot.issue.labels)
         if len(stages) > 1 and _put_back(run, issue):
-            continue  # a person's second stage label is a person's to take off
+            continue  # a person's second stage label is a person's to remove
         if len(stages) != 1:
             text = f"{issue} carries {len(stages)} stages: {sorted(snapshot.issue.labels)}"
             yield Violation("picture is true", end_us, issue, text)
@@ -385,11 +385,11 @@ RULES: tuple[Checker, ...] = (
     forgeries_are_void,
 )
 _NEED_ORDER = frozenset({one_holder, fences_rise, advanced_once})
-"""What a comment lease promises only while settle covers the lag and nobody tampers with cards."""
+"""Rules that leases in comments keep only while settle covers the lag and cards are intact."""
 
 
 def promised(rule: Checker, scenario: Scenario) -> bool:
-    """Whether this rule is exact in such a world; otherwise its breaks are counted, no more."""
+    """Whether this rule must hold in every run of such a world; else violations are counted."""
     if rule is picture_is_true:
         return scenario.pictured
     if rule is comes_to_rest:
@@ -398,7 +398,7 @@ def promised(rule: Checker, scenario: Scenario) -> bool:
 
 
 def violations(run: Run) -> list[Violation]:
-    """Every break of a rule that is promised for this run."""
+    """Every violation of a rule that is promised for this run."""
     evidence = Evidence.of(run)
     rules = [rule for rule in RULES if promised(rule, run.scenario)]
     return [violation for rule in rules for violation in rule(evidence)]

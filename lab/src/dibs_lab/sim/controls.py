@@ -1,8 +1,8 @@
-"""Two other protocols in the same world: what a proof must be able to refute.
+"""Two other protocols in the same world, which the proof must refute.
 
-Both are written from the descriptions in the documents this project grew out of, as small models
-on the same wires, with the same faults, judged by the same checkers. `seed_script` is the worked
-example of labels as locks; `state_machine` is the published issue-claim state machine.
+Both are written from the descriptions in the documents with which this project began, as small
+models on the same wires, with the same faults and the same checkers. `seed_script` is the worked
+example that uses labels as locks; `state_machine` is the published issue-claim state machine.
 """
 
 import re
@@ -28,7 +28,7 @@ from dibs_lab.sim.world import World
 
 
 class Control(Protocol):
-    """One worker of another protocol. It keeps no lease object: once it has won, it works."""
+    """One worker of another protocol. It has no lease object: once it has won, it works."""
 
     @property
     def name(self) -> str: ...
@@ -45,7 +45,7 @@ class Control(Protocol):
     def new_run(self) -> RunId: ...
 
     def work(self, issue: IssueRef, run: RunId, fence: Fence) -> None:
-        """Nothing renews, nothing checks: that is how both are described."""
+        """Work without renewals and without checks: that is how both are described."""
         ...
 
     def moved_on(self, issue: IssueRef, run: RunId) -> None: ...
@@ -60,7 +60,7 @@ def _done(control: Control) -> str:
 
 
 def seed_script(control: Control) -> None:
-    """One pass: scan, label, comment, read, earliest claim ever wins, loser takes the label off."""
+    """One pass: scan, label, comment, read; the earliest claim wins, a loser removes the label."""
     _sweep_by_age(control)
     tracker, claimed = control.tracker, "claimed"
     found = tracker.find(IssueQuery((_stage(control),), (claimed,), limit=1)).issues
@@ -86,7 +86,7 @@ def _seed_claims(snapshot: Snapshot) -> list[Comment]:
 
 
 def _sweep_by_age(control: Control) -> None:
-    """Its sweep: the latest claim is older than its ttl, so the label comes off."""
+    """Its sweep: if the latest claim is older than its ttl, remove the label."""
     for issue in control.tracker.find(IssueQuery((_stage(control), "claimed"))).issues:
         snapshot = control.tracker.read(issue.ref)
         claims = _seed_claims(snapshot)
@@ -101,7 +101,7 @@ _WINDOW = 50
 
 
 def state_machine(control: Control) -> None:
-    """One firing: claim, yield to a strictly earlier claim, work, release; sweep what is old."""
+    """One firing: claim, yield to a strictly earlier claim, work, release; sweep old claims."""
     _sweep_stale(control)
     tracker = control.tracker
     found = tracker.find(IssueQuery((_stage(control),), (_IN_FLIGHT,), limit=1)).issues
@@ -143,7 +143,7 @@ def _unreleased(comments: Sequence[Comment]) -> list[tuple[str, str, ServerTime]
 
 
 def _yields(snapshot: Snapshot, run: str, window: timedelta) -> bool:
-    """Only to a claim with a strictly smaller timestamp; an own claim that is not seen has won."""
+    """Whether an earlier claim has a smaller timestamp; False if our own claim is not visible."""
     claims = _unreleased(snapshot.comments)
     mine = next((at for _, firing, at in claims if firing == run), None)
     if mine is None:
@@ -154,7 +154,7 @@ def _yields(snapshot: Snapshot, run: str, window: timedelta) -> bool:
 
 
 def _sweep_stale(control: Control) -> None:
-    """A label without a claim counts as stale at once; a claim, once it is older than the limit."""
+    """A label without a claim counts as stale at once; a claim when it is older than the limit."""
     tracker = control.tracker
     for issue in tracker.find(IssueQuery((_IN_FLIGHT,))).issues:
         snapshot = tracker.read(issue.ref)
@@ -215,7 +215,7 @@ class _Simulated(Struct):
 
 
 def workers_of(firing: Firing) -> Callable[[World], None]:
-    """A cast: as many workers of another protocol as the scenario has of ours."""
+    """A cast: as many workers of another protocol as the scenario has workers of dibs."""
 
     def cast(world: World) -> None:
         for number in range(1, world.scenario.workers + 1):
@@ -233,7 +233,7 @@ def start_control(
     doomed: bool = True,
     through: Callable[[WiredTracker], object] = lambda tracker: tracker,
 ) -> None:
-    """One worker of another protocol; `through` is how it sees the tracker."""
+    """One worker of another protocol; `through` is its view of the tracker."""
     process = world.process(name)
     wire = world.wire(process)
     seen = cast("Tracker", through(world.tracker(wire)))
@@ -247,7 +247,7 @@ def start_control(
             while True:
                 with suppress(DibsError):
                     firing(control)
-                control.stop()  # a script that ended with an error works no more
+                control.stop()  # a script that ended with an error stops
                 control.rest()
         except Killed:
             again = partial(start_control, world, firing, name, doomed=False, through=through)
@@ -293,7 +293,7 @@ class _Stepped(Struct):
 
 
 def two_claimants_of(firing: Firing) -> Case:
-    """What `exhaustive.CASES` begins with, for another protocol."""
+    """The first case of `exhaustive.CASES`, for another protocol."""
 
     def role(actor: Actor) -> None:
         firing(_Stepped(actor))

@@ -1,8 +1,8 @@
-"""What is counted while a fleet is simulated, in place of a history of everything.
+"""The counts of a simulated fleet, instead of a full history.
 
 Counts starts, endings, deaths, waits and requests as they happen, and keeps nothing that grows with
-the number of calls: one hundred thousand issues must fit. Decides what a duplicate start and a
-takeover are; what they mean for a fleet is said elsewhere.
+the number of calls: one hundred thousand issues must fit. This module decides what a duplicate
+start and a takeover are; `sizing` reports what they mean for a fleet.
 """
 
 from array import array
@@ -21,7 +21,7 @@ _FIRST_BIN_US = 1_000_000
 
 
 class Purpose(StrEnum):
-    """Why a worker called."""
+    """Why a worker sent a request."""
 
     SCANNING = "scanning"
     CLAIMING = "claiming"
@@ -31,7 +31,7 @@ class Purpose(StrEnum):
 
 
 class Line(StrEnum):
-    """What is kept over time."""
+    """The counts that are kept over time."""
 
     ARRIVED = "arrived"
     STARTED = "started"
@@ -65,14 +65,14 @@ class Series:
             bins[:] = [left + right for left, right in zip(bins[::2], bins[1::2], strict=False)]
 
     def counts(self, line: Line, until_us: int) -> tuple[int, ...]:
-        """Each stretch's count, up to and with the one that `until_us` lies in."""
+        """Each stretch's count, up to and including the stretch of `until_us`."""
         length = until_us // self.width_us + 1
         bins = self._bins[line][:length]
         return (*bins, *([0] * (length - len(bins))))
 
 
 class Busiest:
-    """The most in any one stretch of time, such as a clock hour."""
+    """The highest count in any one stretch of time, such as a clock hour."""
 
     def __init__(self, length_us: int) -> None:
         self._length_us = length_us
@@ -89,14 +89,14 @@ class Busiest:
 
 
 class _Start(Struct):
-    """A handler that is at work."""
+    """A handler that runs."""
 
     process: Process
     at_us: int
 
 
 class Tally:
-    """Everything that is counted in one simulation."""
+    """All counts of one simulation."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -147,7 +147,7 @@ class Tally:
         self.series.add(Line.ARRIVED, now_us)
 
     def rest(self, issue: IssueRef, *, done: bool) -> None:
-        """The issue was closed or parked. Its clock stops here, once."""
+        """The issue was closed or parked. Its time stops here, once."""
         if self._arrived_us.pop(issue, None) is None:
             return
         self._rested.add(issue)
@@ -161,7 +161,7 @@ class Tally:
         self.series.add(Line.RESTED, self._simulation.now_us)
 
     def left_alone(self, since_us: int) -> int:
-        """How many are open, were begun once, and have not been at work since then."""
+        """How many open issues were started once and have had no run since `since_us`."""
         return sum(
             issue not in self._at_work and touched_us < since_us
             for issue, touched_us in self._touched_us.items()
@@ -174,7 +174,7 @@ class Tally:
     # Runs
 
     def hear(self, process: Process, event: Event) -> None:
-        """What a worker writes into its journal."""
+        """Count a worker's event."""
         self.events[event.kind] += 1
         issue, run = event.issue, event.run
         if event.kind is EventKind.FREED and issue in self._blocked_us:
@@ -235,7 +235,7 @@ class Tally:
             self._touched_us[issue] = self._simulation.now_us
 
     def die(self, process: Process) -> None:
-        """A worker was killed, with whatever it held."""
+        """Count the death of a worker and its leases."""
         self.crashes += 1
         for run, issue in self._held.pop(process, {}).items():
             self.holders_died += 1

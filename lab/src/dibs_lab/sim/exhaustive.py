@@ -1,13 +1,13 @@
 """Every interleaving of a few actors, step by step, on the memory tracker.
 
-A schedule is a list of choices: whose port call takes effect next, or who dies now. Two schedules
-that leave the server in the same state, with every actor having been told the same, have the same
-future; so the tree of schedules is walked as a graph, every state once, and the schedules are
-counted as the paths through it. Nothing is sampled and nothing is left out.
+A schedule is a list of choices: whose port call takes effect next, or who dies now. If two
+schedules leave the server in the same state, and every actor got the same answers, they have the
+same future. So the tree of schedules is walked as a graph, every state once, and the schedules are
+counted as the paths through it. No schedule is left out.
 
-What must hold is judged in every state: at most one actor trusts its lease, and nothing that was
-finished is finished again. At the end of every schedule whoever is left has a ttl to pass and
-comes back for the issue, which must then come to rest.
+The rules are checked in every state: at most one actor trusts its lease, and nothing that was
+finished is finished again. At the end of every schedule a ttl passes, an actor comes back for the
+issue, and the issue must come to rest.
 """
 
 import threading
@@ -40,7 +40,7 @@ _TICK_S = 12.0
 
 
 class Broken(AssertionError):
-    """A state that must not be, with the schedule that leads there."""
+    """A state that must not occur, with the schedule that leads there."""
 
 
 class Act(StrEnum):
@@ -55,11 +55,11 @@ class Choice(NamedTuple):
 
 Schedule = tuple[Choice, ...]
 Role = Callable[["Actor"], None]
-"""What an actor does, in terms of the shipped services."""
+"""What an actor does, by calls of the shipped services."""
 
 
 class Actor(OneAtATime):
-    """Somebody whose steps are interleaved with the others'. Its own tracker, clock and threads."""
+    """An actor whose steps are interleaved with others'. Has its own tracker, clock and threads."""
 
     traits = TrackerTraits(name="stepped")
 
@@ -73,7 +73,7 @@ class Actor(OneAtATime):
         self.process = Process(table.simulation, name)
         self.steps = 0
         self.trail = 0
-        """A hash of everything it was ever told: all that its next step depends on."""
+        """A hash of every answer it ever got: all that its next step depends on."""
         self.wrote: list[tuple[str, tuple[object, ...]]] = []
         self.works = False
         """A control that has won: it trusts itself until it is done."""
@@ -95,12 +95,12 @@ class Actor(OneAtATime):
         )
 
     def _reached(self, step: Step) -> None:
-        """What it wrote before it bid was about others: an ending rolled forward."""
+        """Forget what it wrote before its bid: that was an ending which it rolled forward."""
         if step is Step.CLAIM_STARTED:
             self.wrote.clear()
 
     def observe(self, event: Event) -> None:
-        """A `ports.system.Observer`, which tells when a bid was lost."""
+        """A `ports.system.Observer` that notices when a bid was lost."""
         if event.kind is EventKind.CLAIM_LOST:
             _check_own_card_only(self)
 
@@ -111,12 +111,12 @@ class Actor(OneAtATime):
     # Being scheduled
 
     def play(self, role: Role) -> None:
-        """Take on a role; it is begun with the first step."""
+        """Give the actor a role; its first step begins it."""
         self._fibre = self.process.start(lambda: role(self), self.name)
         self.steps = 0
 
     def step(self) -> None:
-        """Make the call it waits to make, and go on to the next. The first step also sets out."""
+        """Make the call it waits for, and run to the next call. The first step also starts it."""
         assert self._fibre is not None, "it plays"
         if self.steps == 0:
             self.table.simulation.step(self._fibre)
@@ -148,7 +148,7 @@ class Actor(OneAtATime):
         trusted = (keeper.over.is_set(), keeper.trusted_until) if keeper is not None else None
         return self.process.alive, self.works, trusted
 
-    # ports.system: time stands still until somebody's turn moves it
+    # ports.system: time passes only when an actor's turn moves it
 
     def now(self) -> LocalTime:
         return self.process.now()
@@ -212,13 +212,13 @@ class Actor(OneAtATime):
         self._call("close", lambda: self.table.tracker.close(issue), writes=True)
 
     def prepare(self, labels: Sequence[str]) -> None:
-        """Labels need no making here."""
+        """Do nothing: this tracker needs no labels created."""
 
 
 class Traveller(Actor):
-    """The same on a tracker that takes several effects in one request: each is a step of its own.
+    """An actor on a tracker that takes several effects in one request; each effect is a step.
 
-    Death in the middle leaves a part of it, as when the server dies.
+    If the actor dies in the middle, a part of the request took effect, as if the server had died.
     """
 
     traits = TrackerTraits(name="stepped", applies=Applies.IN_ONE_REQUEST)
@@ -235,7 +235,7 @@ class Traveller(Actor):
         for effect in effects:
             try:
                 apply_one(self, issue, effect, reached)
-            except DibsError as refusal:  # it does not stop those after it
+            except DibsError as refusal:  # the effects after it still happen
                 failure = failure or refusal
         if failure is not None:
             raise failure
@@ -245,7 +245,7 @@ class Traveller(Actor):
 
 
 class Table:
-    """One schedule being played: the server, the actors, and the time."""
+    """One schedule being run: the server, the actors, and the time."""
 
     def __init__(self, case: "Case") -> None:
         self.simulation = Simulation()
@@ -292,7 +292,7 @@ class Table:
 
     @property
     def state(self) -> object:
-        """All that the future depends on."""
+        """Everything that the future depends on."""
         told = tuple(
             (actor.belief, None if actor.over else (actor.trail, actor.steps > 0))
             for actor in self.actors
@@ -324,7 +324,7 @@ class Table:
                     yield card.run
 
     def end(self) -> None:
-        """Nobody is left; somebody comes back after a ttl, and the issue comes to rest."""
+        """All actors are done: after a ttl an actor comes back, and the issue comes to rest."""
         self.interleaved = False
         self.pass_time(2 * SCENARIO.ttl_s)
         rescuer = self._kind(self, "r")
@@ -354,19 +354,19 @@ class Table:
 
 
 def claim_and_finish(actor: Actor) -> None:
-    """A worker: claim, and if it is ours, finish."""
+    """A worker: claim, and finish if the claim won."""
     claim(actor)
     if actor.keeper is not None:
         finish(actor)
 
 
 def claim(actor: Actor) -> None:
-    """Look first, then bid."""
+    """Read the issue first, then bid."""
     _claim(actor, look_first=True)
 
 
 def bid(actor: Actor) -> None:
-    """Bid at once, as after a scan that saw an issue nobody had ever touched."""
+    """Bid at once, as after a scan that found an issue without any comment."""
     _claim(actor, look_first=False)
 
 
@@ -386,7 +386,7 @@ def finish(actor: Actor) -> None:
 
 
 def renew(actor: Actor) -> None:
-    """A holder that goes on working: one renewal, which may tell it to stop."""
+    """A holder that continues to work: one renewal, which may tell it to stop."""
     assert actor.keeper is not None, "the prelude made it the holder"
     actor.keeper.renew_now()
 
@@ -396,7 +396,7 @@ def sweep(actor: Actor) -> None:
 
 
 def revoke(actor: Actor) -> None:
-    """An operator asks whoever holds it to stop."""
+    """An operator asks the current holder to stop."""
     steering, issue = actor.services.steering, actor.table.issue
     record = actor.services.leases.standing(actor.read(issue)).record
     if record is not None and record.live:
@@ -419,7 +419,7 @@ def _sweep_and_work(actor: Actor) -> None:
 
 
 def _check_own_card_only(actor: Actor) -> None:
-    """A loser touches nothing but its own card."""
+    """A loser changes only its own card."""
     for op, arguments in actor.wrote:
         card = parse_mark(str(arguments[-1])) if op in ("comment", "edit_comment") else None
         if not isinstance(card, Card) or not card.run.startswith(actor.name):
@@ -431,14 +431,14 @@ class Part(Struct, frozen=True):
     role: Role
     mortal: bool = True
     from_s: float = 0.0
-    """It comes only when so much time has passed."""
+    """The actor starts only after this much time."""
 
 
 class Case(Struct, frozen=True):
     name: str
     parts: tuple[Part, ...]
     prelude: tuple[Part, ...] = ()
-    """What has happened before the interleaving begins."""
+    """What happened before the interleaving begins."""
     deaths: int = 1
     """How many actors may die, each after any of its steps."""
     one_trip: bool = False
@@ -506,7 +506,7 @@ CASES: tuple[Case, ...] = (
 
 
 class Tally(Struct):
-    """How much was looked at."""
+    """How many schedules and states were checked."""
 
     schedules: int = 0
     states: int = 0
@@ -516,7 +516,7 @@ class Tally(Struct):
 def explore(
     case: Case, *, merge: bool = True, progress: Callable[[int], None] = lambda _: None
 ) -> Tally:
-    """Every schedule of the case. Raises Broken, with the schedule, at the first that is wrong."""
+    """Check every schedule of the case. Raises Broken, with the schedule, at a violation."""
     return _Explorer(case, merge=merge, progress=progress).explore()
 
 
@@ -549,7 +549,7 @@ class _Explorer(Struct):
         return count
 
     def _judge(self, table: Table, schedule: Schedule, *, last: bool) -> None:
-        """Raises Broken with the whole schedule that led there."""
+        """Raises Broken with the whole schedule that led to a violation."""
         try:
             table.check()
             if last:
@@ -578,14 +578,14 @@ class _Explorer(Struct):
 
 
 class Survey(Struct, frozen=True):
-    """How many schedules of a case there are, and in how many two hold at once."""
+    """How many schedules a case has, and in how many of them two hold at once."""
 
     schedules: int
     two_holders: int
 
 
 def survey(case: Case) -> Survey:
-    """The same walk for a protocol that is known to fail: its failures are counted."""
+    """The same walk for a protocol that is known to fail: counts its failures."""
     known: dict[object, tuple[int, int]] = {}
 
     def walk(schedule: Schedule) -> tuple[int, int]:

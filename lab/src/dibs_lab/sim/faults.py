@@ -1,7 +1,7 @@
-"""What may go wrong, and the dice that decide when it does.
+"""The faults of a run, and the random numbers that decide when they happen.
 
-All chances are per port call unless they say otherwise. They end with the storm; delays and lag
-are what the tracker is like, and stay.
+All chances are per port call unless the docstring says otherwise. They end with the storm; delays
+and lag are properties of the tracker, and stay.
 """
 
 import random
@@ -17,7 +17,7 @@ from dibs_lab.sim.history import Fault, History
 from dibs_lab.sim.tearing import Tear
 
 _LIVES = 60
-"""A process that is to die does so within so many steps: about two claims and a finish."""
+"""A process that is to die does so within this many steps: about two claims and a finish."""
 _GIVING_UP_S = 10.0
 _HALF = 0.5
 
@@ -27,53 +27,53 @@ class Faults(Struct, frozen=True):
     """Request and reply each take up to this long, so requests overtake each other."""
     slow: float = 0.0
     slow_s: float = 40.0
-    """One call takes up to this much longer; the rest of its process goes on."""
+    """One call takes up to this much longer; the rest of its process continues."""
     freeze: float = 0.0
     freeze_s: float = 40.0
-    """The whole process stops for up to this long, and does not notice."""
+    """The whole process stops for up to this long, without noticing."""
     crash: float = 0.0
     """The chance that a process dies at all, at any step: between two calls or within one."""
     lost_reply: float = 0.0
-    """The write took effect and nobody was told."""
+    """The write takes effect, but its reply does not arrive."""
     straggle: float = 0.0
     """A write's sender gives up on it, and it takes effect later."""
     in_flight_s: float | None = None
-    """How much later at most, and how long any request may be under way; None: nobody can say."""
+    """The longest time that a request may be under way; None: the tracker declares none."""
     cut_short: float = 0.0
-    """The server dies in the middle of a trip: what it did before that stands."""
+    """The server dies in the middle of a trip: the effects before that remain."""
     failed_in_part: float = 0.0
     """One effect of a trip does not happen, and all others do."""
     unavailable: float = 0.0
     rate_limited: float = 0.0
     truncated: float = 0.0
-    """A reading lacks some of the comments."""
+    """A read lacks some of the comments."""
     fail: float = 0.0
     """The chance that a handler fails."""
     read_lag_s: float = 0.0
     """Readers see the server as it was up to this long ago, in order."""
     write_lag_s: float = 0.0
-    """Each write is seen up to this much later, independently of all others."""
+    """Each write becomes visible up to this much later, independently of all others."""
     torn_s: float = 0.0
-    """A reading takes up to this long: its labels are from one end of it, its comments from the
-    other. Where readers lag, each of the two does so by itself."""
+    """A read takes up to this long: its labels are from its start and its comments from its end, or
+    the other way round. Where readers lag, labels and comments lag separately."""
     read_again: float = 0.0
-    """A trip's reply does not show the whole issue, so its sender reads it, like any reader."""
+    """A trip's reply does not show the whole issue, so its sender reads the issue as usual."""
     grain_s: float = 1.0
     """The step of the server's timestamps."""
     clock_offset_s: float = 3600.0
-    """Every process's clock is off by up to this much, either way."""
+    """Every process's clock is wrong by up to this much, in either direction."""
     operator: int = 0
-    """So many graceful revokes."""
+    """The number of graceful revokes."""
     force: int = 0
-    """So many forced ones."""
+    """The number of forced revokes."""
     person: int = 0
-    """So many label changes, pauses and re-queues by people."""
+    """The number of label changes, pauses and re-queues by people."""
     vandal: int = 0
-    """So many cards edited or deleted by people with write access."""
+    """The number of cards edited or deleted by people with write access."""
     stranger: int = 0
-    """So many forged cards and revokes by people without."""
+    """The number of forged cards and revokes by people without write access."""
     bot: int = 0
-    """So many times another bot writes back the whole set of labels it read a while ago."""
+    """How often another bot writes back the whole set of labels it read a while ago."""
 
     @property
     def lag_s(self) -> float:
@@ -81,7 +81,7 @@ class Faults(Struct, frozen=True):
 
     @property
     def tampers(self) -> bool:
-        """Whether somebody with every right to ends leases that are trusted."""
+        """Whether people with write access end trusted leases: forced revokes, deleted cards."""
         return bool(self.force or self.vandal)
 
 
@@ -97,7 +97,7 @@ class Trouble(StrEnum):
 
 
 class Weather:
-    """The faults of one run, from its one seed."""
+    """The faults of one run, drawn from its seed."""
 
     def __init__(
         self, faults: Faults, dice: random.Random, history: History, *, calm_from_us: int
@@ -133,7 +133,7 @@ class Weather:
         return process.simulation.now_us < self._calm_from_us
 
     def travel(self, process: Process, *, out: bool = False) -> None:
-        """A request or a reply on its way; anything may happen to the process meanwhile."""
+        """A request or a reply under way; faults may strike the process meanwhile."""
         self.step(process)
         simulation = process.simulation
         delay_us = int(self.dice.random() * self._delay_us)
@@ -148,7 +148,7 @@ class Weather:
         simulation.pause(delay_us)
 
     def step(self, process: Process, at: Step | None = None) -> None:
-        """One step nearer to its death, if it is to die."""
+        """Count one step; a process that is to die may die here."""
         process.insist_alive()
         if process not in self._fatal:
             return
@@ -176,14 +176,14 @@ class Weather:
         return Trouble.NONE
 
     def refuse(self, process: Process, trouble: Trouble, op: str) -> NoReturn:
-        """The server does not do it, and says so."""
+        """The server refuses the request, and answers that it does."""
         self._note(process, Fault(trouble.value, op))
         if trouble is Trouble.RATE_LIMITED:
             raise RateLimited("slow down", retry_after_s=self.dice.uniform(1.0, 10.0))
         raise Unavailable(f"{op}: 502")
 
     def tear(self) -> Tear | None:
-        """How the next reading comes apart; None if readings are one moment."""
+        """How the next read is torn; None if reads are of one moment."""
         torn_us = microseconds(self.faults.torn_s)
         if not torn_us:
             return None
@@ -194,13 +194,13 @@ class Weather:
         return self.faults.read_again > 0 and self.dice.random() < self.faults.read_again
 
     def straggles_us(self) -> int:
-        """How long after it was sent a write lies about that its sender has given up on."""
+        """How long a write that its sender has given up on waits before it takes effect."""
         return int(self.dice.random() * microseconds(self.faults.in_flight_s or 0.0))
 
     def lose_reply(
         self, process: Process, op: str, trouble: Trouble = Trouble.LOST_REPLY
     ) -> NoReturn:
-        """The server did it, or will, and the answer does not arrive."""
+        """The server did it, or will, and the reply does not arrive."""
         self._note(process, Fault(trouble.value, op))
         process.sleep(self.dice.uniform(0.0, _GIVING_UP_S))
         raise Unavailable(f"{op}: no reply")

@@ -1,9 +1,9 @@
-"""Virtual time and the fibres that live in it.
+"""Virtual time and its fibres.
 
-A fibre is a piece of a process: its main loop, a job, a keeper. It runs alone until it waits, and
-every port call waits. Which fibre runs next follows from the times they wait for and from nothing
-else, so the same seed gives the same run. Processes can be killed and frozen from outside, as an
-operating system does it: without a word to the code that runs in them.
+A fibre is a part of a process: its main loop, a job, a keeper. It runs alone until it waits, and
+every port call waits. Only the times for which fibres wait decide which fibre runs next, so the
+same seed gives the same run. Processes can be killed and frozen from outside, as an operating
+system does it: the code in them is not notified.
 """
 
 import heapq
@@ -23,16 +23,16 @@ _NEVER_US = 1 << 62
 
 
 def microseconds(seconds: float) -> int:
-    """Rounded up: a wait for any time at all must move the clock."""
+    """Rounded up: a wait for any positive time must move the clock."""
     return ceil(seconds * 1_000_000)
 
 
 class Killed(BaseException):
-    """The process dies here. Not an Exception: nothing in the program may catch it."""
+    """The process dies here. Not an Exception: no code of the program may catch it."""
 
 
 class Fibre:
-    """One line of execution in a process."""
+    """One thread of execution in a process."""
 
     __slots__ = ("_greenlet", "due", "ended", "name", "number", "process", "watching")
 
@@ -46,7 +46,7 @@ class Fibre:
         self.watching: threading.Event | None = None
         """The event that ends its wait early."""
         self.due = 0
-        """Which entry of the queue is its valid one; older ones are void."""
+        """The number of its valid entry in the queue; older entries are void."""
         self._greenlet = greenlet(self._run_to_its_end(work), process.simulation.hub)
 
     def _run_to_its_end(self, work: Callable[[], None]) -> Callable[[], None]:
@@ -65,7 +65,7 @@ class Fibre:
         self._greenlet.switch()
 
     def kill(self) -> None:
-        """Let it die where it stands. Its clean-up code runs, and every port refuses it."""
+        """Let it die at its current point. Its clean-up code runs, and every port refuses it."""
         if self._greenlet:
             self._greenlet.throw(Killed())
         else:  # it never ran
@@ -73,14 +73,14 @@ class Fibre:
             self.process.fibres.discard(self)
 
     def join(self) -> None:
-        """Wait for its end: what `ports.system` asks for."""
+        """Wait for its end, as `ports.system` requires."""
         self.process.insist_alive()
         if not self.ended.is_set() and self is not self.process.simulation.running:
             self.process.simulation.wait(self.ended, None)
 
 
 class Process:
-    """What dies at once and freezes as a whole. A `ports.system.Threads`, and a `Clock`."""
+    """A unit that dies at once and freezes as a whole. A `ports.system.Threads`, and a `Clock`."""
 
     def __init__(self, simulation: "Simulation", name: str, *, clock_offset_s: float = 0.0) -> None:
         self.simulation = simulation
@@ -111,42 +111,42 @@ class Process:
         return self.simulation.wait(event, microseconds(seconds))
 
     def wait_idly(self, seconds: float) -> None:
-        """A rest between two rounds, in which nothing is under way."""
+        """A rest between two rounds, while no request is under way."""
         self.wait(self._nothing, seconds)
 
-    # What is done to it
+    # What is done to the process
 
     def insist_alive(self) -> None:
         if not self.alive:
             raise Killed
 
     def freeze(self, seconds: float) -> None:
-        """Nothing in it runs for so long, and it does not notice."""
+        """Nothing in the process runs for so long, and it does not notice."""
         until_us = self.simulation.now_us + microseconds(seconds)
         self.frozen_until_us = max(self.frozen_until_us, until_us)
 
     def die(self) -> None:
-        """From one of its own fibres, which does not come back."""
+        """Die, called from one of its own fibres; the call does not return."""
         self.alive = False
         self.simulation.leave_dying(self)
         raise Killed
 
     def kill(self) -> None:
-        """From outside."""
+        """Kill the process from outside."""
         self.alive = False
         for fibre in sorted(self.fibres, key=lambda one: one.number):
             fibre.kill()
 
     @property
     def idle(self) -> bool:
-        """Nothing but its main loop is there, and that waits for something to do."""
+        """Only its main loop exists, and that waits for something to do."""
         if not self.alive or not self.fibres:
             return True
         return len(self.fibres) == 1 and all(one.watching is not None for one in self.fibres)
 
 
 class Simulation:
-    """The queue of everything that waits, in the order of virtual time."""
+    """The queue of all waiting fibres, in the order of virtual time."""
 
     def __init__(self, *, grain: timedelta = timedelta(milliseconds=1)) -> None:
         self.now_us = 0
@@ -162,7 +162,7 @@ class Simulation:
         self._dying: list[Process] = []
 
     def server_now(self) -> ServerTime:
-        """The server's time of day, in whole grains."""
+        """The server's clock, in whole grains."""
         grains = self.now_us // self._grain_us
         if grains != self._told_grains:
             passed = timedelta(microseconds=grains * self._grain_us)
@@ -188,7 +188,7 @@ class Simulation:
         self._switch_away(fibre)
 
     def wait(self, event: threading.Event, duration_us: int | None) -> bool:
-        """Until the event is set or the time is over; None waits for ever."""
+        """Wait until the event is set or the time is over; None waits for ever."""
         if event.is_set():
             return True
         fibre = self._me()
@@ -204,13 +204,13 @@ class Simulation:
         return event.is_set()
 
     def park(self) -> None:
-        """Until somebody steps this fibre by hand: no time wakes it."""
+        """Wait until this fibre is stepped by hand: no time wakes it."""
         fibre = self._me()
         fibre.due = next(self._order)
         self._switch_away(fibre)
 
     def leave_dying(self, process: Process) -> None:
-        """A fibre cannot kill its siblings: whoever ends returns to the hub. So the hub does it."""
+        """Let the hub kill the process: a fibre cannot kill its siblings, only return there."""
         self._dying.append(process)
 
     def _me(self) -> Fibre:
@@ -225,7 +225,7 @@ class Simulation:
     # From the hub
 
     def run(self, until_us: int, *, over: Callable[[], bool] = lambda: False) -> None:
-        """Go on until the time, or until `over` says that nothing more can come."""
+        """Run until the time, or until `over` is true because nothing more can happen."""
         while self._queue:
             moment_us, _, fibre, due = self._queue[0]
             if moment_us > until_us:
@@ -257,7 +257,7 @@ class Simulation:
         self._wake_watchers(fibre.process)
 
     def _wake_watchers(self, process: Process) -> None:
-        """Events are a process's own, so only its own fibres can have been waiting for one."""
+        """Wake fibres whose event is set. Events belong to one process, so only its fibres wait."""
         if len(process.fibres) == 1 and self._stepped in process.fibres:
             return
         woken = [

@@ -1,6 +1,6 @@
-"""Everybody who touches issues and is not a worker: operators, people, vandals, strangers, bots.
+"""Everybody who changes issues and is not a worker: operators, people, vandals, strangers, bots.
 
-Each acts once, at a moment of the storm that the dice choose, over a wire like everybody else's.
+Each acts once, at a random moment of the storm, over a wire like a worker's.
 """
 
 from collections.abc import Callable, Collection
@@ -22,7 +22,7 @@ Act = Callable[[World, Process, Wire, WiredTracker, IssueRef], None]
 
 
 def set_out(world: World) -> None:
-    """Send everybody on their way that the scenario asks for."""
+    """Start everybody whom the scenario asks for."""
     faults = world.scenario.faults
     for number, act in (
         (faults.operator, revoke_gracefully),
@@ -47,7 +47,7 @@ def _send(world: World, act: Act) -> None:
         process.sleep(at_s)
         try:
             act(world, process, wire, tracker, issue)
-        except DibsError as failure:  # a person who is refused shrugs
+        except DibsError as failure:  # a person who is refused gives up
             wire.note(Fault("gave up", str(failure)))
 
     process.start(main, "main")
@@ -71,7 +71,7 @@ def revoke_by_force(
 def _revoke(
     world: World, process: Process, tracker: WiredTracker, issue: IssueRef, *, force: bool
 ) -> None:
-    """Waits until somebody holds it: a revoke of nothing shows nothing."""
+    """Wait until a run holds the issue, then revoke: a revoke without a lease shows nothing."""
     services = world.services(process)
     while world.weather.storms(process):
         record = services.leases.standing(tracker.read(issue)).record
@@ -88,7 +88,7 @@ def _revoke(
 def change_labels(
     world: World, process: Process, wire: Wire, tracker: WiredTracker, issue: IssueRef
 ) -> None:
-    """Pause and resume; take `claimed` off; move the issue back to its first stage."""
+    """Pause and resume; remove `claimed`; move the issue back to its first stage."""
     marks, first = world.pipeline.labels, world.pipeline.stages[0]
     match world.dice.randrange(3):
         case 0:
@@ -115,7 +115,7 @@ def _edit(
     added, removed = frozenset(add), frozenset(remove)
 
     def change() -> None:
-        """Noted when it takes effect: the person may never hear of it."""
+        """Recorded when it takes effect: the person may never get the reply."""
         world.server.edit_labels(issue, add=sorted(added), remove=sorted(removed))
         wire.note(Meddled(issue, added, removed))
 
@@ -126,7 +126,7 @@ def _edit(
 def spoil_a_card(
     world: World, _: Process, wire: Wire, tracker: WiredTracker, issue: IssueRef
 ) -> None:
-    """With write access: a card is deleted, or overwritten with something else."""
+    """With write access: delete a card, or overwrite it with something else."""
     snapshot = tracker.read(issue)
     cards = [one for one in snapshot.comments if isinstance(parse_mark(one.body), Card)]
     if not cards:
@@ -151,7 +151,7 @@ def _shortened_card(comment: Comment) -> str:
 
 
 def forge(world: World, _: Process, wire: Wire, tracker: WiredTracker, issue: IssueRef) -> None:
-    """Without write access, anybody may comment: with a card of one's own, or in another's name."""
+    """Without write access: comment with a card of one's own, or with another run's id."""
     snapshot = tracker.read(issue)
     body = world.dice.choice(_forgeries(world, snapshot))
     wire.note(Fault("forged", body.partition("\n")[0]))
@@ -190,7 +190,7 @@ def _forgeries(world: World, snapshot: Snapshot) -> list[str]:
 def write_labels_back(
     world: World, process: Process, wire: Wire, tracker: WiredTracker, issue: IssueRef
 ) -> None:
-    """Reads the labels, thinks, and sets the whole list to what it read plus its own."""
+    """Read the labels, wait, and set the whole list to what was read plus its own label."""
     read = tracker.read(issue).issue.labels
     process.sleep(world.dice.uniform(0.0, 5.0))
 

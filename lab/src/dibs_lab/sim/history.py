@@ -1,4 +1,4 @@
-"""What happened in a run, in the order in which it happened: the only thing checkers look at."""
+"""What happened in a run, in order: the only input of the checkers."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from dibs.core.ids import Fence, IssueRef, RunId
 
 
 class Called(Struct, frozen=True):
-    """A port call took effect at the server, or was answered by it."""
+    """A port call took effect at the server, or the server answered it."""
 
     op: str
     issue: IssueRef | None
@@ -20,14 +20,14 @@ class Called(Struct, frozen=True):
 
 
 class Fault(Struct, frozen=True):
-    """The world went wrong, or somebody interfered."""
+    """A fault struck, or somebody interfered."""
 
     kind: str
     text: str = ""
 
 
 class Holds(Struct, frozen=True):
-    """Somebody began to act as the holder: said by a control, which keeps no journal."""
+    """A control began to act as the holder; it reports that itself, because it has no journal."""
 
     issue: IssueRef
     run: RunId
@@ -35,7 +35,7 @@ class Holds(Struct, frozen=True):
 
 
 class Acts(Struct, frozen=True):
-    """A handler asked whether the lease is still its own, was told yes, and went on."""
+    """A handler asked whether it still holds the lease, was told yes, and went on."""
 
     run: RunId
 
@@ -45,7 +45,7 @@ class LetsGo(Struct, frozen=True):
 
 
 class Effect(Struct, frozen=True):
-    """A handler's side effect arrived, with the fence it was done under."""
+    """A handler's side effect arrived, with its fence."""
 
     issue: IssueRef
     run: RunId
@@ -61,7 +61,7 @@ class Advances(Struct, frozen=True):
 
 
 class Meddled(Struct, frozen=True):
-    """A hand other than a worker's changed the labels: what the stages say now is its word."""
+    """Somebody other than a worker changed the labels: the stage labels are now that decision."""
 
     issue: IssueRef
     added: frozenset[str]

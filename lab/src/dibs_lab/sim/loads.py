@@ -1,7 +1,7 @@
-"""How much work comes, and when: lengths of work and arrivals of issues, as people write them.
+"""How much work arrives, and when: durations of work and arrivals of issues, as people write them.
 
-Decides the spellings (`10m`, `5m..20m`, `~10m`; `all`, `2m`, `30/h`) and how each is drawn. Dice
-are handed in. Knows nothing of who does the work.
+This module decides the spellings (`10m`, `5m..20m`, `~10m`; `all`, `2m`, `30/h`) and how each is
+drawn. The caller passes the random numbers. It does not know who does the work.
 """
 
 import random
@@ -36,7 +36,7 @@ class Fixed(Struct, frozen=True):
 
 
 class Between(Struct, frozen=True):
-    """Any length from one to the other is as likely."""
+    """Every duration between the two is equally likely."""
 
     shortest: timedelta
     longest: timedelta
@@ -53,7 +53,7 @@ class Between(Struct, frozen=True):
 
 
 class Exponential(Struct, frozen=True):
-    """Many short, few long: what is known is the mean alone."""
+    """Many short, few long: only the mean is known."""
 
     mean: timedelta
 
@@ -69,7 +69,7 @@ class Exponential(Struct, frozen=True):
 
 
 class Sampled(Struct, frozen=True):
-    """As it was: each length is one that was seen."""
+    """Each duration is one that was measured."""
 
     lengths_s: tuple[float, ...]
 
@@ -106,7 +106,7 @@ def parse_work(text: str) -> Work:
 
 
 class AtOnce(Struct, frozen=True):
-    """All of them are there when the fleet starts."""
+    """All issues exist when the fleet starts."""
 
     def gaps_s(self, _: random.Random) -> Iterator[float]:
         return repeat(0.0)
@@ -132,7 +132,7 @@ class Evenly(Struct, frozen=True):
 
 
 class AtRandom(Struct, frozen=True):
-    """Independently of each other, so many an hour on average."""
+    """Independently of each other, with this many an hour on average."""
 
     per_hour: float
 
@@ -149,10 +149,10 @@ class AtRandom(Struct, frozen=True):
 
 
 class Recorded(Struct, frozen=True):
-    """As they came once; over again if more are wanted."""
+    """As in the journal; repeated if more are needed."""
 
     seen_s: tuple[float, ...]
-    """The time from each to the next."""
+    """The time from each arrival to the next."""
 
     def gaps_s(self, _: random.Random) -> Iterator[float]:
         return cycle(self.seen_s)
@@ -182,7 +182,7 @@ def parse_arrival(text: str) -> Arrival:
 
 
 def parse_rate(text: str) -> float:
-    """Read `30/h`, `1/d` or `0`, as so many an hour. Raises ValueError."""
+    """Read `30/h`, `1/d` or `0` as a number per hour. Raises ValueError."""
     compact = text.strip().lower()
     if compact == "0":
         return 0.0
@@ -193,7 +193,7 @@ def parse_rate(text: str) -> float:
 
 
 def format_rate(per_hour: float) -> str:
-    """An hour, or a day where that would be less than one."""
+    """Per hour, or per day where the hourly rate is below one."""
     if not per_hour:
         return "0"
     unit = "h" if per_hour >= 1 else "d"

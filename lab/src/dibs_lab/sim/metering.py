@@ -1,8 +1,8 @@
-"""What calls cost in requests to the tracker's API, and when the API says no more.
+"""What calls cost in requests to the tracker's API, and when the API refuses more.
 
-`Costs` is the one table of prices: each call of the port done the plain way over REST, without
-batching and without conditional requests. An adapter that does better brings a table of its own.
-Which worker asked, and why, is not known here.
+`Costs` is the only table of prices: each port call done over REST without batching and without
+conditional requests. An adapter that needs fewer requests brings its own table. This module does
+not know which worker asked, or why.
 """
 
 import re
@@ -17,7 +17,7 @@ from dibs.ports.tracker import Found
 
 MINUTE_US = 60_000_000
 HOUR_US = 3_600_000_000
-# What GitHub allows one token: the primary limit, and the secondary one for what creates content.
+# GitHub's limits for one token: the primary limit, and the secondary one for creating content.
 GITHUB_REQUESTS_AN_HOUR = 5000
 GITHUB_CREATING_A_MINUTE = 80
 GITHUB_CREATING_AN_HOUR = 500
@@ -28,7 +28,7 @@ _HOURLY = re.compile(r"(\d{1,9}) */ *h", re.ASCII)
 class Price(NamedTuple):
     requests: int = 0
     creating: int = 0
-    """How many of them create content, which is limited more tightly."""
+    """How many of them create content, which has a tighter limit."""
 
 
 class Costs(Struct, frozen=True):
@@ -67,7 +67,7 @@ class Costs(Struct, frozen=True):
 
 
 class Limits(Struct, frozen=True):
-    """How much an API allows. None: as much as anybody wants."""
+    """How much an API allows. None: no limit."""
 
     requests_an_hour: int | None = None
     creating_a_minute: int | None = None
@@ -83,7 +83,7 @@ class Limits(Struct, frozen=True):
 
 
 def github(tokens: int) -> Limits:
-    """So many tokens of different accounts, evenly used."""
+    """The limits of this many tokens of different accounts, used evenly."""
     return Limits(
         requests_an_hour=GITHUB_REQUESTS_AN_HOUR * tokens,
         creating_a_minute=GITHUB_CREATING_A_MINUTE * tokens,
@@ -115,7 +115,7 @@ def parse_limits(text: str) -> Limits:
 
 
 class _Window:
-    """So many in each stretch of time; what is over is refused until the next begins."""
+    """A limit for each stretch of time; requests above it are refused until the next begins."""
 
     def __init__(self, what: str, most: int, length_us: int) -> None:
         self._what = what
@@ -141,7 +141,7 @@ class _Window:
 
 
 class Allowance:
-    """The API's own count of what was asked of it."""
+    """The API's own count of requests."""
 
     def __init__(self, limits: Limits) -> None:
         self._any: list[_Window] = []
@@ -156,7 +156,7 @@ class Allowance:
             self._creating.append(window)
 
     def admit(self, op: str, now_us: int) -> None:
-        """Raises RateLimited, with how long to wait, if there is no room."""
+        """Raises RateLimited, with the time to wait, if the limit is reached."""
         for window in self._any:
             window.insist_on_room(now_us)
         if op in ("comment", "create"):

@@ -1,8 +1,8 @@
-"""A fleet that is being switched: runners of the published state machine beside ours, on one issue.
+"""A fleet during its migration: runners of the published state machine beside dibs, on one issue.
 
-The runners are the control of `controls`, ours the shipped workers on the pipeline and in the
-dialect that preset `agent` gives them. Counted is who held an issue together with whom: two of
-theirs, one of each, two of ours.
+The runners are the control of `controls`; the dibs workers are the shipped ones, with the pipeline
+and the dialect of preset `agent`. Counted are pairs that held an issue at once: two runners, one of
+each, two dibs workers.
 """
 
 from collections import Counter
@@ -73,7 +73,7 @@ class MixedWorld(World):
 
 
 class FailsOpen:
-    """What their runners make of a reading that fails: an open issue with nothing on it."""
+    """What runners of the state machine do with a failed read: an open issue with nothing on it."""
 
     def __init__(self, truth: MemoryTracker, inner: WiredTracker) -> None:
         self._truth = truth
@@ -126,7 +126,7 @@ def _kind(one: Hold, other: Hold) -> Pair:
 
 
 def count_pairs(scenario: Scenario, seeds: Iterable[int], fleet: Fleet) -> Counter[Pair]:
-    """In how many schedules each kind of double holder came up."""
+    """In how many schedules each kind of double holder occurred."""
     counted: Counter[Pair] = Counter()
     for seed in seeds:
         counted.update(pairs(play_mixed(scenario, seed, fleet)))
@@ -150,4 +150,4 @@ WORLDS: tuple[Scenario, ...] = (
     _world("crashes and stalls", Faults(freeze=0.1, freeze_s=40.0, crash=0.15)),
     _world("work longer than a claim counts", Faults(), work_s=(15.0, 60.0)),
 )
-"""What their rules say nothing about, one thing at a time. Ours settle as they do on GitHub."""
+"""What the state machine's rules do not cover, one fault at a time. dibs settles as on GitHub."""

@@ -1,7 +1,7 @@
-"""Our own protocol, broken in one rule each: what the checkers must catch, or they prove nothing.
+"""dibs' own protocol, each time with one broken rule: the checkers must catch every one.
 
 Each mutant replaces one function of the core or of a service while it is in force. They are the
-drafts that failed on the way to the protocol, and the rules people leave out when they write one.
+drafts that failed on the way to the protocol, and rules that people often leave out.
 """
 
 from collections.abc import Iterable, Iterator
@@ -46,7 +46,7 @@ Place = ModuleType | type
 class Mutant(Struct, frozen=True):
     name: str
     shown_by: str
-    """The name of a scenario, or of an exhaustive case, that shows it."""
+    """The name of a scenario, or of an exhaustive case, that shows the flaw."""
     changes: tuple[tuple[Place, str, Any], ...]
 
     @contextmanager
@@ -84,7 +84,7 @@ def _fold_without_conceded(marks: Marks, rules: FoldRules) -> Folded:
 
 
 def _prove_by_time_only(snapshot: Snapshot, run: RunId, rules: FoldRules) -> Proof:
-    """Nobody with a smaller timestamp, so we have won: equal ones are no obstacle."""
+    """Win if no bid has a smaller timestamp: equal timestamps do not matter."""
     result = _PROVE(snapshot, run, rules)
     if isinstance(result, Won | NoProof):
         return result
@@ -110,7 +110,7 @@ def _painted_when_not_claimed(snapshot: Snapshot, *rest: Any) -> Record:
 def _paint_with_the_decision(
     self: card_endings.CardEndings, lease: Lease, ending: Ending, painter: Painter
 ) -> ReleaseResult:
-    """One request less: the labels go along with the edit, before anybody knows if it counts."""
+    """Save a request: send the labels with the edit, before it is known whether it counts."""
     seen, asked_at = self._tracker.read(lease.issue), self._clock.now()
     plan = painter(Record(lease, seen.now, ending, painted=False), seen)
     released = own_cards.card(lease, CardState.RELEASED, ending)
@@ -133,6 +133,7 @@ def _look_for_nothing(_self: own_cards.OwnCards, _run: RunId) -> bool:
 
 
 def _acknowledge_at_once(self: showing._StoredEnding) -> None:
+    """Acknowledge as soon as the painter itself sees the labels."""
     self._store.acknowledge(self.record)
 
 
@@ -164,7 +165,7 @@ def _the_same_fence(*_: object) -> Fence:
 
 
 class _AlwaysComplete:
-    """A list is believed whatever its length."""
+    """Trust a list whatever its length."""
 
     def __get__(self, snapshot: Snapshot | None, owner: type) -> bool:
         return True

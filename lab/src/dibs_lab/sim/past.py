@@ -1,9 +1,9 @@
-"""What a journal tells about the fleet that wrote it: how long work took, who vanished, what came.
+"""What a journal tells about its fleet: how long work took, who vanished, what arrived.
 
-Reads the lines that `dibs` appends to `.dibs/events.jsonl`. Only runs with a handler count: people
-and scripts take as long as they like. Each stage of each issue is one piece of work, because the
-simulated pipeline has one worked stage. A line that is no event is left out and counted: a journal
-is for people, and somebody may have edited it.
+Reads the lines that `dibs` appends to `.dibs/events.jsonl`. Only runs with a handler count, because
+people and scripts take any time. Each stage of each issue is one piece of work, because the
+simulated pipeline has one stage with a handler. A line that is no event is skipped and counted: a
+journal is for people, and somebody may have edited it.
 """
 
 import json
@@ -35,17 +35,17 @@ class Past(Struct, frozen=True):
     """What can be learned from a journal."""
 
     work_s: tuple[float, ...]
-    """How long each handler took that came to an end by itself."""
+    """The duration of each handler that ended by itself."""
     gaps_s: tuple[float, ...]
-    """From the first start of each piece of work to that of the next."""
+    """The time from the first start of each piece of work to that of the next."""
     issues: int
     """Pieces of work: issues, or their stages where they have several."""
     workers: int
     """Holders with different names."""
     vanished: int
-    """Runs that ended without a word."""
+    """Runs that have no ending."""
     held_s: float
-    """How long runs held their leases, all together."""
+    """How long all runs together held their leases."""
     skipped: int
     """Lines that could not be read."""
 
@@ -86,7 +86,7 @@ class _Reading(Struct):
 
 
 def read_journal(lines: Iterable[str], *, ttl: timedelta) -> Past:
-    """A run that was heard of less than a ttl before the journal's end may still be going on."""
+    """Read a journal. A run with an event less than a ttl before its end may still go on."""
     reading = _Reading()
     for line in lines:
         _read_line(reading, line)

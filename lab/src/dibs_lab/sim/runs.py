@@ -1,4 +1,4 @@
-"""One seed, played to its end: what a run leaves behind for checkers and for people to read."""
+"""One seed, run to its end: the result for checkers and for people."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,18 +13,18 @@ from dibs_lab.sim.history import Note
 from dibs_lab.sim.world import Scenario, World
 
 Cast = Callable[[World], None]
-"""Who takes part: starts the processes of a world."""
+"""Starts the processes that take part in a world."""
 
 
 class Run(Struct, frozen=True):
-    """A finished run. Seed, scenario and version are all it takes to play it again."""
+    """A finished run. Seed, scenario and version are enough to repeat it."""
 
     scenario: Scenario
     seed: int
     pipeline: Pipeline
     notes: tuple[Note, ...]
     snapshots: Mapping[IssueRef, Snapshot]
-    """How the server had it at the end."""
+    """The server's final state."""
     at_rest: Mapping[IssueRef, bool]
     passed_s: float
     switches: int
@@ -32,7 +32,7 @@ class Run(Struct, frozen=True):
 
 
 def our_workers(world: World) -> None:
-    """The shipped worker, as often as the scenario says, and everybody else it names."""
+    """The number of shipped workers that the scenario says, and everybody else it names."""
     for number in range(1, world.scenario.workers + 1):
         world.start_worker(f"w{number}")
     hands.set_out(world)
@@ -49,7 +49,7 @@ def play(scenario: Scenario, seed: int, cast: Cast = our_workers) -> Run:
 
 
 def finished(world: World) -> Run:
-    """What is left of a world that has ended."""
+    """The result of a world that has ended."""
     return Run(
         scenario=world.scenario,
         seed=world.seed,

@@ -1,4 +1,4 @@
-"""The worlds that are tried: the protocol's section 10, and everything it leaves out."""
+"""The worlds that are simulated: the protocol's section 10, and everything it leaves out."""
 
 from msgspec.structs import replace
 
@@ -86,11 +86,11 @@ STORMS: tuple[Scenario, ...] = (
         ),
     ),
 )
-"""Faults that the model had not."""
+"""Faults that the model did not have."""
 
 
 def on_a_store(scenario: Scenario) -> Scenario:
-    """The same world with an atomic lease store, which no lag concerns."""
+    """The same world with an atomic lease store, which has no lag."""
     return replace(scenario, name=f"{scenario.name} (atomic store)", leases=MEMORY)
 
 
@@ -98,13 +98,13 @@ ATOMIC: tuple[Scenario, ...] = tuple(on_a_store(scenario) for scenario in (MODEL
 
 
 def in_one_trip(scenario: Scenario, **faults: float) -> Scenario:
-    """The same world where a tracker takes several effects in one request, one after the other."""
+    """The same world with a tracker that takes several effects in one request, one by one."""
     changed = replace(scenario.faults, in_flight_s=4.0, **faults)
     return replace(scenario, name=f"{scenario.name} (one trip)", one_trip=True, faults=changed)
 
 
 def without_a_bound(scenario: Scenario) -> Scenario:
-    """The same world, where nobody can say how long a request may be under way."""
+    """The same world with a tracker that declares no bound for a request under way."""
     changed = replace(scenario.faults, in_flight_s=None)
     return replace(scenario, name=f"{scenario.name} (no bound)", faults=changed)
 
@@ -141,7 +141,7 @@ ONE_TRIP: tuple[Scenario, ...] = (
     ),
     *(on_a_store(without_a_bound(in_one_trip(scenario))) for scenario in _LAGGING_OR_LACKING),
 )
-"""Trackers that are asked for less often: what others do may come between any two effects."""
+"""Trackers that need fewer requests: others may write between any two effects."""
 
 LATE: tuple[Scenario, ...] = (
     Scenario(
@@ -158,11 +158,11 @@ LATE: tuple[Scenario, ...] = (
         straggle=0.1,
     ),
 )
-"""A client has no answer and stops waiting; its write takes effect all the same."""
+"""A client gets no answer and stops waiting; its write still takes effect."""
 
 
 def _crowd(name: str, *, settle_s: float = 0.0, **faults: float) -> Scenario:
-    """As many issues as workers and short work: bids arrive while others end what is bid for."""
+    """As many issues as workers and short work: bids arrive while others end the same lease."""
     return Scenario(
         name=name,
         workers=6,
@@ -174,7 +174,7 @@ def _crowd(name: str, *, settle_s: float = 0.0, **faults: float) -> Scenario:
 
 
 def torn(scenario: Scenario) -> Scenario:
-    """The same world, where labels and comments of a reading are from two moments."""
+    """The same world, where labels and comments of a read are from two moments."""
     changed = replace(scenario.faults, torn_s=1.0)
     return replace(scenario, name=f"{scenario.name} (torn readings)", faults=changed)
 
@@ -207,7 +207,7 @@ TORN: tuple[Scenario, ...] = (
     *(on_a_store(scenario) for scenario in (*_CROWDS, _TORN_STAGES)),
     *(on_a_store(in_one_trip(scenario)) for scenario in _TORN_ANYWHERE),
 )
-"""A reading is not one moment: its labels may be older than the cards beside them, or newer."""
+"""A read is not of one moment: its labels may be older than the cards beside them, or newer."""
 
 ALL: tuple[Scenario, ...] = (*MODEL, *STORMS, *ATOMIC, *ONE_TRIP, *LATE, *TORN)
 BY_NAME = {scenario.name: scenario for scenario in ALL}

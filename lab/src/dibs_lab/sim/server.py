@@ -1,8 +1,8 @@
-"""The tracker's server: one truth, and what a reader is shown of it.
+"""The tracker's server: the true state, and what a reader sees of it.
 
-The truth is the memory tracker, unchanged. A reader may lag behind it in order (a replica), or see
-each write only after a delay of its own, so that a later write is seen before an earlier one. The
-writer's own reply always tells the truth.
+The true state is the memory tracker, unchanged. A reader may lag behind it in order (a replica), or
+see each write only after a delay of its own, so that a later write is visible before an earlier
+one. The writer's own reply always shows its own changes.
 """
 
 import random
@@ -26,7 +26,7 @@ class _Posted(Struct, frozen=True):
 
 
 class _Counted(Struct, frozen=True):
-    """The issue's own count of comments; it lags by itself, as a column of another table does."""
+    """The issue's own count of comments; it lags separately, as a column of another table does."""
 
     number: int
     delta: int
@@ -64,7 +64,7 @@ class _Change(Struct, frozen=True):
 
     @property
     def touches(self) -> object:
-        """What an earlier change of the same thing no longer shows behind."""
+        """The thing that is changed: a later change hides earlier changes of the same thing."""
         match self.what:
             case _Edited(before) | _Deleted(before):
                 return before.id
@@ -79,7 +79,7 @@ Own = list[_Change]
 
 
 class Server:
-    """What all processes share."""
+    """The server that all processes share."""
 
     def __init__(
         self,
@@ -107,10 +107,10 @@ class Server:
         return self._shown(snapshot, self._as_of_us())
 
     def read_after(self, issue: IssueRef, own: Own) -> Snapshot:
-        """What the reply to a request shows that has made these changes.
+        """What the reply to a request with these changes shows.
 
-        A replica that lags in order shows them with all that was before; writes that are seen each
-        in their own time need not be in it.
+        A replica that lags in order shows them with everything before them; if each write has its
+        own delay, the reply need not show other writes.
         """
         snapshot = self.truth.read(issue)
         if not self._lags:
@@ -130,11 +130,11 @@ class Server:
         return Found(tuple(page), found.now, more=len(shown) > query.skip + query.limit)
 
     def _lagging(self, as_of_us: int) -> dict[IssueRef, Issue]:
-        """The issues that this reader may find where or as they are no longer."""
+        """The issues that this reader may see in an earlier state."""
         shown = {}
         for ref, changes in list(self._unseen.items()):
             if all(isinstance(change.what, _Edited) for change in changes):
-                self._forget_what_all_see(ref, changes)  # an edit moves no issue
+                self._forget_what_all_see(ref, changes)  # an edit does not change an issue's labels
                 continue
             snapshot = self.truth.read(ref)
             bare = Snapshot(snapshot.issue, (), snapshot.now)
@@ -146,7 +146,7 @@ class Server:
         return self._simulation.now_us - behind_us
 
     def _shown(self, snapshot: Snapshot, as_of_us: int, own: Sequence[_Change] = ()) -> Snapshot:
-        """The truth, with every change taken back that this reader cannot see yet."""
+        """The true state without the changes that this reader cannot see yet."""
         changes = self._unseen.get(snapshot.issue.ref)
         if not changes:
             return snapshot
@@ -171,7 +171,7 @@ class Server:
 
     @contextmanager
     def noting(self, own: Own | None) -> Iterator[None]:
-        """What is changed within belongs to this request."""
+        """Record the changes that are made inside as those of this request."""
         self._own = own
         try:
             yield
@@ -231,7 +231,7 @@ class Server:
 
 
 class _View:
-    """One reader's picture of an issue, made by going back from the newest change."""
+    """One reader's state of an issue, made by going back from the newest change."""
 
     def __init__(self, snapshot: Snapshot, *, updated_before: ServerTime) -> None:
         self._thread = snapshot

@@ -1,11 +1,11 @@
-"""How a fleet would fare: the shipped worker, as often as wanted, on a simulated tracker.
+"""How a fleet would perform: any number of shipped workers on a simulated tracker.
 
 The workers are those of `dibs work`: `wiring.Services` builds them, and they claim, renew, spread,
-sweep and finish as they do in earnest. Simulated are the clock, the threads, the tracker, the lease
-store, and the handlers, which only take their time. Time is virtual, so a week takes seconds.
+sweep and finish as in production. Simulated are the clock, the threads, the tracker, the lease
+store, and the handlers, which only take time. Time is virtual, so a week takes seconds.
 
-`Fleet` says what is simulated, `simulate` does it, and `Sizing` says what came of it. The same
-fleet and seed give the same answer. Which settings are good is for the reader to decide.
+`Fleet` says what is simulated, `simulate` runs it, and `Sizing` is the result. The same fleet and
+seed give the same result. The reader decides which settings are good.
 """
 
 import random
@@ -57,7 +57,7 @@ Answer = TypeVar("Answer")
 
 
 class Fleet(Struct, frozen=True):
-    """What is simulated. A fleet that exists makes sense; one that does not says why."""
+    """What is simulated. Raises ValueError for values that make no sense."""
 
     workers: int = 10
     issues: int = 1000
@@ -66,11 +66,11 @@ class Fleet(Struct, frozen=True):
     ttl: timedelta = timedelta(minutes=10)
     settle: timedelta = ZERO
     lag: timedelta = ZERO
-    """Each write is seen up to this much later, by each reader alike and apart from all others."""
+    """Each write becomes visible up to this much later, to all readers, independently of others."""
     crash_per_hour: float = 0.0
-    """How often each worker is killed, for each hour that it is up."""
+    """How often each worker is killed, per hour that it runs."""
     restart: timedelta = timedelta(minutes=1)
-    """How long after that it is up again."""
+    """How long until a killed worker runs again."""
     delay: timedelta = timedelta(milliseconds=500)
     """A request and its reply together take up to this long."""
     leases: str = COMMENTS
@@ -78,11 +78,11 @@ class Fleet(Struct, frozen=True):
     jobs: int = 1
     poll: timedelta = timedelta(seconds=5)
     sweep: timedelta | None = None
-    """None: a third of the ttl, as everywhere."""
+    """None: a third of the ttl, the usual default."""
     attempts: int = 3
     """A crash counts as a failed attempt; the last one parks the issue."""
     longest: timedelta = timedelta(days=60)
-    """When the simulation ends, whatever is left."""
+    """When the simulation ends, even if issues are left."""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class Fleet(Struct, frozen=True):
 
     @property
     def places(self) -> int:
-        """How many issues can be at work at once."""
+        """How many issues the fleet can work at once."""
         return self.workers * self.jobs
 
 
@@ -135,7 +135,7 @@ def _between(name: str, value: int, least: int, most: int) -> None:
 
 
 class Distribution(Struct, frozen=True):
-    """Many lengths of time, in short. All zero where there were none."""
+    """A summary of many durations. All zero if there were none."""
 
     count: int = 0
     mean_s: float = 0.0
@@ -143,7 +143,7 @@ class Distribution(Struct, frozen=True):
     p90_s: float = 0.0
     most_s: float = 0.0
     bins: tuple[int, ...] = ()
-    """How many fell into each of so many equal parts of nothing to `most_s`."""
+    """The number of durations in each of the equal parts of 0 to `most_s`."""
 
     @classmethod
     def of(cls, lengths_s: Iterable[float], parts: int = 40) -> "Distribution":
@@ -165,11 +165,11 @@ class Distribution(Struct, frozen=True):
 
 
 class Requests(Struct, frozen=True):
-    """What the fleet asked of the tracker's API, priced by `Costs`."""
+    """The fleet's requests to the tracker's API, priced by `Costs`."""
 
     total: int
     creating: int
-    """How many created content: a comment, which GitHub limits more tightly."""
+    """How many created content: a comment, for which GitHub has a tighter limit."""
     an_issue: float
     an_hour: float
     busiest_hour: int
@@ -178,9 +178,9 @@ class Requests(Struct, frozen=True):
     by_call: Mapping[str, int]
     by_purpose: Mapping[str, int]
     refused: int
-    """How often the API said to slow down."""
+    """How often the API refused a request because of its limit."""
     limited_s: float
-    """How long calls waited for that, all together: from a refusal to the next call let through."""
+    """How long calls waited for that in total: from a refusal to the next accepted call."""
     to_store: int
     """Calls of an atomic lease store, which is another server."""
 
@@ -198,7 +198,7 @@ class Timeline(Struct, frozen=True):
 
 
 class Sizing(Struct, frozen=True):
-    """What came of it."""
+    """The result of a simulation."""
 
     fleet: Fleet
     passed_s: float
@@ -206,31 +206,31 @@ class Sizing(Struct, frozen=True):
     done: int
     parked: int
     unfinished: int
-    """Neither, when the time was over; `lost` among them."""
+    """Neither done nor parked when the time was over; includes `lost`."""
     lost: int
-    """Begun once, and then nobody's for five ttls until the end: what must never be."""
+    """Begun once, and then held by nobody for five ttls until the end: must never happen."""
     starts: int
     """How often a handler was started."""
     duplicate_starts: int
-    """While another run of the issue was at work and trusted its lease, or after it was done."""
+    """Starts while another run of the issue worked and trusted its lease, or after it was done."""
     repeated_starts: int
-    """After an earlier run was over without finishing: its holder died or lost its lease."""
+    """Starts after an earlier run ended without finishing: its holder died or lost its lease."""
     advanced_twice: int
     crashes: int
     holders_died: int
     """Leases whose holder was killed."""
     leases_lost: int
-    """Holders that lived and had to stop: they could not renew in time."""
+    """Holders that were alive and had to stop: they could not renew in time."""
     races_lost: int
     """Bids that did not win."""
     blocked: Distribution
-    """From a holder's death until its issue is free: the lease expires, and somebody sweeps."""
+    """From a holder's death until its issue is free: the lease expires, and a worker sweeps."""
     takeover: Distribution
     """From a holder's death to the next start of a handler on its issue."""
     wait: Distribution
     """From an issue's arrival to the first start of a handler on it."""
     busy_s: float
-    """Time of handlers, all together."""
+    """The time of all handlers together."""
     wasted_s: float
     """How much of that was cut off by a crash or a lost lease."""
     requests: Requests
@@ -240,7 +240,7 @@ class Sizing(Struct, frozen=True):
 
     @property
     def an_hour(self) -> float:
-        """Issues done an hour."""
+        """Issues done per hour."""
         return self.done / self.passed_s * 3600 if self.passed_s else 0.0
 
     @property
@@ -276,7 +276,7 @@ class _AllAtRest(Exception):
 
 
 class _Watched(Simulation):
-    """Time that somebody looks at after each step, from outside of all fibres."""
+    """A simulation that calls a function after each step, outside of all fibres."""
 
     after_each_step: Callable[[], None] = staticmethod(lambda: None)
 
@@ -286,7 +286,7 @@ class _Watched(Simulation):
 
 
 class _MeteredWire(Wire):
-    """One worker's line to the tracker and the store: it takes time, and the API keeps count."""
+    """One worker's connection to the tracker and the store: it takes time, and counts requests."""
 
     def __init__(self, process: Process, trial: "_Trial") -> None:
         super().__init__(process, trial.weather, trial.history)
@@ -302,7 +302,7 @@ class _MeteredWire(Wire):
         *arguments: object,
         writes: bool = False,
     ) -> Answer:
-        """One wait, and the effect at its end: half the steps, and who is sized cannot tell."""
+        """One wait, and the effect at its end: half the steps, with the same results for sizing."""
         trial = self._trial
         self._process.sleep(trial.dice.random() * trial.delay_s)
         if op not in _STORE_CALLS:
@@ -329,7 +329,7 @@ class _MeteredWire(Wire):
             trial.tally.limited_us += now_us - self._limited_from_us.pop(fibre)
 
     def _purpose(self, op: str, arguments: tuple[object, ...]) -> Purpose:
-        """The main loop looks for work, claims and sweeps; the rest has threads of its own."""
+        """The main loop looks for work, claims and sweeps; other calls come from other threads."""
         running = self._trial.simulation.running
         assert running is not None, "only a fibre calls"
         if running.name.startswith("dibs-keeper"):
@@ -367,7 +367,8 @@ class _Trial:
         self._pauses = MemoryPauses(self.simulation.server_now)
         self._working: list[Process] = []
         self._runs = 0
-        # Of their own, so that fleets with the same seed have the same issues and the same luck.
+        # Separate random numbers, so that fleets with the same seed have the same issues and
+        # crashes.
         work = random.Random(f"{fleet.seed} work")
         self._work_s = [fleet.work.draw_s(work) for _ in range(fleet.issues)]
 
@@ -392,7 +393,7 @@ class _Trial:
         progress(Progress(tally.rested, issues, simulation.passed_s))
 
     def end(self) -> None:
-        """Let go of every fibre."""
+        """End every fibre."""
         for process in self._working:
             process.kill()
 
@@ -420,11 +421,11 @@ class _Trial:
         self.tally.arrive(self.server.create(draft).ref)
 
     def seeks_work(self, query: IssueQuery) -> bool:
-        """Whether a query is a scan for work. The others are a sweep's."""
+        """Whether a query is a scan for work. The other queries are a sweep's."""
         return query.labels[:1] == (self._pipeline.stages[0].label,)
 
     def look_for_rest(self, op: str, issue: IssueRef, arguments: tuple[object, ...]) -> None:
-        """Closed is done; the label for people is parked."""
+        """A closed issue is done; an issue with the label for people is parked."""
         match op, arguments:
             case "close", _:
                 self.tally.rest(issue, done=True)
@@ -434,7 +435,7 @@ class _Trial:
     # Workers
 
     def _employ(self, name: str) -> None:
-        """A worker, and whoever starts it again when it died."""
+        """Start a worker, and start it again whenever it dies."""
         if not self.fleet.crash_per_hour:
             self._start_worker(name)
             return
@@ -492,7 +493,7 @@ class _Trial:
         return RunId(f"run{self._runs}")
 
     def _handler(self, process: Process) -> Callable[[Assigned], None]:
-        """Takes as long as the issue takes, and stops when it is told to."""
+        """A handler that takes as long as the issue takes, and stops when it is told to."""
 
         def handle(work: Assigned) -> None:
             keeper = work.lease
@@ -577,7 +578,7 @@ def _settings(fleet: Fleet) -> config.Settings:
 
 
 def _pipeline(fleet: Fleet) -> Pipeline:
-    """One worked stage and the end."""
+    """One stage with a handler, and the end."""
     first, *_, last = STAGES.stages
     worked = replace(first, next=(last.name,), terms=fleet.terms, attempts=fleet.attempts)
     return replace(STAGES, stages=(worked, replace(last, terms=fleet.terms)))

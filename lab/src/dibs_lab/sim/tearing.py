@@ -1,14 +1,14 @@
-"""Readings that are not one moment: an issue's own fields from one, its comments from another.
+"""Reads that are not of one moment: an issue's own fields from one, its comments from another.
 
-A server answers a reading with several queries of its own, one after the other. What others write
-between two of them is in the reply with its later half only: labels from before an ending was
-painted beside the card that says that it is, or the card from before beside labels from after.
-Where readers lag, each query may be answered by another replica, so each half lags by itself.
+A server answers a read with several queries of its own, one after the other. What others write
+between two of them is only in the later part of the reply: labels from before an ending was painted
+beside the card that says that it is shown, or the card from before beside labels from after. Where
+readers lag, each query may be answered by another replica, so each part lags separately.
 
-No half is older than its request, but for that lag: what was written before it was sent is in both.
-The reply to a trip is read where the trip has written, after its last effect, so each half shows
-all that was there by then; what others write while it is read comes in between. A list of issues is
-torn like one issue, and which issues it finds is a query of its own, as it always was.
+Apart from that lag, no part is older than its request: both contain what was written before it was
+sent. The reply to a trip is read where the trip has written, after its last effect, so each part
+shows everything up to then; what others write during the read may be in one part only. A list of
+issues is torn like one issue; which issues it finds is a separate query, as always.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ Look = Callable[[], tuple[Snapshot, ...]]
 
 
 class Tear(Struct, frozen=True):
-    """How one reading comes apart."""
+    """How one read is torn."""
 
     gap_us: int = 0
-    """How long after the first half the second is read."""
+    """How long after the first part the second is read."""
     comments_first: bool = False
 
     def read(self, look: Look, pause: Callable[[int], None]) -> tuple[Snapshot, ...]:

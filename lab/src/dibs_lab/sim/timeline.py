@@ -1,4 +1,4 @@
-"""A run as a page of text: one line per thing that happened, in order, with the faults marked."""
+"""A run as text: one line for each thing that happened, in order, with the faults marked."""
 
 from collections.abc import Collection, Iterator
 

@@ -1,8 +1,8 @@
-"""Requests on their way: what was sent takes effect, whether or not its sender hears of it.
+"""Requests under way: a request takes effect whether or not its sender gets the reply.
 
-A trip does several effects in one request, each at an instant of its own, so that others come in
-between. The server may die half-way, and one effect may fail while those after it happen. A write
-that its sender has given up on may take effect later, within the time that the tracker names.
+A trip has several effects in one request, each at its own instant, so that others may write in
+between. The server may die halfway, and one effect may fail while the later ones happen. A write
+that its sender has given up on may take effect later, within the time that the tracker declares.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ Note = Callable[[Called], None]
 
 
 class Network:
-    """Carries requests apart from the processes that sent them: these may die or freeze."""
+    """Carries requests separately from the processes that sent them, which may die or freeze."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.process = Process(simulation, "network")
@@ -44,18 +44,18 @@ class Network:
 
 
 class Course(Struct, frozen=True):
-    """What the dice have in store for one trip."""
+    """The faults that strike one trip."""
 
     gaps_us: tuple[int, ...]
     """How long the server takes before each effect."""
     cut_at: int | None = None
-    """The effect before which it dies."""
+    """The effect before which the server dies."""
     failing: int | None = None
     """The effect that does not happen, while all others do."""
     late_us: int = 0
-    """How long the request lies about before any of it is done."""
+    """How long the request waits before its first effect."""
     tear: Tear | None = None
-    """How its reply comes apart."""
+    """How its reply is torn."""
 
     @property
     def total_us(self) -> int:
@@ -64,7 +64,7 @@ class Course(Struct, frozen=True):
 
 
 class Trip(Struct):
-    """One request with several effects, and what came of it."""
+    """One request with several effects, and its results."""
 
     server: Server
     issue: IssueRef
@@ -101,7 +101,7 @@ class Trip(Struct):
 
 
 def do(server: Server, issue: IssueRef, effect: Effect, own: Own | None = None) -> Called:
-    """One effect on the server, told as the call that it would be by itself."""
+    """Make one effect on the server; returns the call that it would be as a single request."""
     with server.noting(own):
         match effect:
             case AddLabels(labels):
@@ -124,7 +124,7 @@ def do(server: Server, issue: IssueRef, effect: Effect, own: Own | None = None) 
 
 
 def chart(trouble: Trouble, effects: int, dice: Callable[[], float], gap_us: int) -> Course:
-    """Draw the course of a trip that meets such trouble."""
+    """Draw the faults of a trip that meets this trouble."""
     gaps = tuple(int(dice() * gap_us) for _ in range(effects))
     return Course(
         gaps,

@@ -1,7 +1,8 @@
-"""What lies between a process and what it shares with others: time, and everything that goes wrong.
+"""The connection between a process and what it shares with others: time, and every fault.
 
-Every call of a port is a request that travels, an effect at one instant, and a reply that travels.
-Nothing else in the simulated world waits, so these are the points at which processes interleave.
+Every call of a port consists of a request that travels, an effect at one instant, and a reply that
+travels. Nothing else in the simulated world waits, so these are the points at which processes
+interleave.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,15 +38,15 @@ from dibs_lab.sim.trips import Network, Trip, chart
 
 Answer = TypeVar("Answer")
 _SLOW_READINGS = 0.25
-"""How often a reading's way back is played by itself. What was read is acted upon with the next
-request, so that one's way out is a delay between the two as well.
+"""The share of reads whose reply travels separately. For the others, the travel of the process's
+next request is the delay between the read and the action that follows from it.
 """
 _TRIP_GAP_US = 150_000
-"""How long the server takes for each effect of a trip, at most."""
+"""The longest time that the server takes for each effect of a trip."""
 
 
 class Wire:
-    """One process's line to the outside."""
+    """One process's connection to the outside."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Wire:
         do: Callable[[], object],
         arguments: tuple[object, ...],
     ) -> NoReturn:
-        """It takes effect all the same, later on."""
+        """The sender gives up; the request takes effect later."""
         note, late_us = self._as_sender(late=True), self._weather.straggles_us()
 
         def deliver() -> None:
@@ -120,7 +121,7 @@ class Wire:
         self._network.carry(lambda: trip.run(self._network))
         if trouble is Trouble.STRAGGLING:
             weather.lose_reply(process, "trip", trouble)
-        process.simulation.pause(course.total_us + 1)  # by then it is through
+        process.simulation.pause(course.total_us + 1)  # by then the trip is done
         if trouble is Trouble.LOST_REPLY:
             weather.lose_reply(process, "trip")
         weather.travel(process)
@@ -131,7 +132,7 @@ class Wire:
         return self._shortened(trip.answer) if trouble is Trouble.TRUNCATED else trip.answer
 
     def look(self, server: Server, issues: Sequence[IssueRef]) -> tuple[Snapshot, ...]:
-        """Some issues, as one reading shows them."""
+        """Some issues, as one read shows them."""
 
         def look() -> tuple[Snapshot, ...]:
             return tuple(server.read(issue) for issue in issues)
@@ -143,13 +144,13 @@ class Wire:
         return self._weather.reads_again()
 
     def _as_sender(self, *, late: bool) -> Callable[[What], None]:
-        """Note what the network does as the sender's doing; late, in no order with the rest."""
+        """Record what the network does as the sender's act; if late, in no order with the rest."""
         running = self._process.simulation.running
         name, fibre = self._process.name, running.number if running and not late else 0
         return lambda what: self._history.note(name, fibre, what)
 
     def _shortened(self, answer: Answer) -> Answer:
-        """A page of comments is missing; sometimes the client knows that, sometimes not."""
+        """Remove a page of comments; sometimes the client knows that, sometimes not."""
         if isinstance(answer, Snapshot) and answer.comments:
             keep = self._weather.dice.randrange(len(answer.comments))
             newest = self._weather.dice.random() < 0.5
@@ -240,11 +241,11 @@ class WiredTracker(OneAtATime):
         self._wire.call("close", issue, lambda: self._server.close(issue), writes=True)
 
     def prepare(self, labels: Sequence[str]) -> None:
-        """Labels need no making here."""
+        """Do nothing: this tracker needs no labels created."""
 
 
 class WiredTrips(WiredTracker):
-    """The same with effects in one request, and many issues in one reading."""
+    """The same with effects in one request, and many issues in one read."""
 
     def __init__(self, wire: Wire, server: Server, **traits: Any) -> None:
         super().__init__(wire, server, **traits)
@@ -285,7 +286,7 @@ class WiredTrips(WiredTracker):
 
 
 class WiredStore:
-    """A `ports.leases.LeaseStore`: another server, with the same weather between."""
+    """A `ports.leases.LeaseStore`: another server, with the same faults in between."""
 
     def __init__(self, wire: Wire, store: LeaseStore) -> None:
         self._wire = wire

@@ -1,9 +1,9 @@
 """One simulated world: a server, workers that share nothing else, people, and one seed.
 
-The workers are the shipped ones: `wiring.Services` builds them from the same parts as a process
-does. Only what they reach outside with is simulated: the clock, the threads, the tracker, the
-lease store. A run ends when every issue has come to rest and every process is idle, or when the
-time in which that must have happened is over.
+The workers are the shipped ones: `wiring.Services` builds them from the same parts as in a process.
+Only what they use to reach the outside is simulated: the clock, the threads, the tracker, the lease
+store. A run ends when every issue has come to rest and every process is idle, or when the time in
+which that must have happened is over.
 """
 
 import random
@@ -41,7 +41,7 @@ MEMORY = "memory"
 
 
 class Scenario(Struct, frozen=True):
-    """Everything a run is made from, but the seed."""
+    """Everything that a run depends on, except the seed."""
 
     name: str = "unnamed"
     workers: int = 3
@@ -54,7 +54,7 @@ class Scenario(Struct, frozen=True):
     ttl_s: float = 20.0
     settle_s: float = 0.0
     work_s: tuple[float, float] = (1.0, 30.0)
-    """How long a handler takes, from and to."""
+    """The shortest and the longest time of a handler."""
     storm_s: float = 90.0
     """When the faults stop."""
     faults: Faults = field(default_factory=Faults)
@@ -66,22 +66,22 @@ class Scenario(Struct, frozen=True):
         """Whether a reader that sees its own bid is sure to see every earlier one.
 
         A replica that lags in order shows no later write without the earlier ones, so it needs no
-        settle; writes that are seen each in their own time do.
+        settle; if each write has its own delay, settle must cover it.
         """
         return self.faults.write_lag_s == 0 or self.settle_s > self.faults.lag_s
 
     @property
     def timely(self) -> bool:
-        """Whether settle is set for this tracker: below the lag, holders give up what they have."""
+        """Whether settle covers this tracker's lag; if not, holders give up their leases."""
         return self.faults.lag_s == 0 or self.settle_s > self.faults.lag_s
 
     @property
     def pictured(self) -> bool:
         """Whether the labels are sure to be right in the end, on a tracker that cannot batch.
 
-        Not where other hands change labels while a painter sleeps, nor where a lagging tracker
-        hides from whoever paints for an atomic store the card that would say so; nor where a label
-        comes late that nobody is there to look after, or one of several is left out.
+        Not where other people change labels while a painter is suspended; nor where a lagging
+        tracker hides the card from a process that paints for an atomic store; nor where a label
+        change takes effect late and nobody checks it, or one of several changes is left out.
         """
         faults = self.faults
         hands = faults.bot or faults.person or faults.tampers
@@ -119,7 +119,7 @@ def settings_of(scenario: Scenario, *, closes: bool = True) -> config.Settings:
 
 
 def pipeline_of(scenario: Scenario, *, closes: bool) -> Pipeline:
-    """So many worked stages and the end: each is worked once, or something is wrong."""
+    """The stages with handlers, and the end. Each stage must be worked exactly once."""
     first, second, last = STAGES.stages
     rest = Backoff(timedelta(seconds=scenario.ttl_s / 4), timedelta(seconds=scenario.ttl_s))
     # Crashes count as attempts, and a storm has many of them.
@@ -136,7 +136,7 @@ def pipeline_of(scenario: Scenario, *, closes: bool) -> Pipeline:
 
 
 class NoRunner:
-    """Handlers run in the simulated process itself."""
+    """Fails if called: handlers run in the simulated process itself."""
 
     def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
         raise AssertionError("a simulated stage has no command")
@@ -246,7 +246,7 @@ class World:
         return process
 
     def _work(self, process: Process, run: Callable[[], object]) -> None:
-        """A worker that dies is started anew by whatever supervises it."""
+        """Run a worker; if it dies, start it again, as a supervisor does."""
         try:
             run()
         except Killed:
@@ -255,7 +255,7 @@ class World:
             raise
 
     def replace_dead(self, name: str, start: Callable[[], object]) -> None:
-        """Soon after, under the same name, as a service manager does."""
+        """Start it again soon after its death, with the same name, as a service manager does."""
         if self._over:
             return
         nanny = self.process(f"{name}'s nanny")
@@ -304,7 +304,7 @@ class World:
     # The run
 
     def at_rest(self, issue: IssueRef) -> bool:
-        """Done, parked or paused, and nobody's."""
+        """Done, parked or paused, and held by nobody."""
         known, marks = self.server.truth.read(issue).issue, self.pipeline.labels
         if known.labels & {marks.claimed, *self.pipeline.working_labels}:
             return False
@@ -313,7 +313,7 @@ class World:
         stages = self.pipeline.stages_of(known.labels)
         if len(stages) == 1:
             return stages[0].final or not known.open
-        # No stage or several: nobody works it. Whose doing that is, the picture's rule will say.
+        # No stage or several: nobody works it. The rule about the picture reports the cause.
         painted_by_s = self.scenario.storm_s + 3 * self.scenario.ttl_s
         return self.simulation.passed_s > painted_by_s
 
@@ -326,7 +326,7 @@ class World:
         self.simulation.run(microseconds(self.scenario.horizon_s), over=self.quiet)
 
     def end(self) -> None:
-        """Let go of every fibre."""
+        """End every fibre."""
         self._over = True
         for process in self.processes:
             process.kill()

@@ -1,7 +1,7 @@
-"""A fleet before it exists: dibs simulate.
+"""The command `dibs simulate`.
 
-Has fleets simulated and shows what came of them, with a bar while it lasts. What is simulated, and
-how, is the simulator's; it is imported when the command is run.
+It runs the simulator with the chosen fleets and prints the results, with a progress bar. The
+simulator decides what is simulated; it is imported when the command runs.
 """
 
 import logging
@@ -102,7 +102,7 @@ def simulate_command(
 
 
 def _insist_on_a_place(page: Path | None) -> None:
-    """Before the work: nobody wants to learn of a typo ten minutes later."""
+    """Check the page's path before the simulation, so that a typo does not waste ten minutes."""
     if page is None:
         return
     if page.is_dir():
@@ -118,7 +118,7 @@ def _write(page: Path, text: str) -> None:
         raise Unwritable(f"the page cannot be written: {failure}") from failure
 
 
-# While it lasts
+# Progress
 
 
 def _simulate(fleets: Sequence["Fleet"], names: Sequence[str]) -> list["Sizing"]:
@@ -147,7 +147,7 @@ Show = Callable[[str, int, float], None]
 
 @contextmanager
 def _progress(issues: int) -> Iterator[Show]:
-    """A bar on a terminal, a line now and then elsewhere."""
+    """A bar on a terminal, else a line now and then."""
     if not sys.stderr.isatty():
         yield _plain_lines(issues)
         return
@@ -192,7 +192,7 @@ def _plain_lines(issues: int) -> Show:
 
 @contextmanager
 def _quiet_workers() -> Iterator[None]:
-    """What simulated workers warn of is no news, unless somebody asked to hear everything."""
+    """Silence the simulated workers' warnings, unless the user asked for all logs."""
     log = logging.getLogger("dibs")
     before = log.level
     if not log.isEnabledFor(logging.INFO):
@@ -205,7 +205,7 @@ def _quiet_workers() -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], None]]:
-    """Ctrl-C between two steps: in the middle of one it would hit a worker, who would go on."""
+    """Handle Ctrl-C between two steps: within a step it would hit a worker, which would go on."""
     asked = False
 
     def on_signal(_: int, __: FrameType | None) -> None:

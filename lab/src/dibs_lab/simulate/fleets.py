@@ -1,7 +1,7 @@
-"""From what was said to what is simulated: options, a dibs.toml and a journal become fleets.
+"""Builds fleets from options, a dibs.toml and a journal.
 
-Decides which of them is heard: an option before the journal, the journal before the file. Every
-value is read by the one who gives it its meaning; what is wrong is said with the option's name.
+An option overrides the journal, and the journal overrides the file. The module that defines a
+value's meaning parses it; an error names the option.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from dibs_lab.sim.sizing import COMMENTS, STORE, Fleet
 
 _MOST_VALUES = 20
 _IN_STORES = ("sqlite", "memory")
-"""How a dibs.toml says that leases are kept in a store."""
+"""The kinds of `leases` in a dibs.toml that keep leases in a store."""
 
 
 def _whole(text: str) -> int:
@@ -57,7 +57,7 @@ READERS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "for": ("longest", parse_duration),
     "seed": ("seed", _whole),
 }
-"""Each option's field of a fleet, and who reads it."""
+"""Each option's field of a fleet, and its parser."""
 
 
 def fleets(
@@ -66,7 +66,7 @@ def fleets(
     asked: Mapping[str, str],
     compared: tuple[str, Sequence[str]] | None,
 ) -> list[Fleet]:
-    """One, or one for each value that is compared."""
+    """One fleet, or one for each compared value."""
     known = {
         **_from_settings(settings),
         **(_from_past(past) if past else {}),
@@ -110,11 +110,11 @@ def _fleet(known: Mapping[str, Any]) -> Fleet:
         raise click.UsageError(str(flaw)) from flaw
 
 
-# A dibs.toml, or what it would say by default
+# A dibs.toml, or its defaults
 
 
 def _stage(settings: Settings) -> Stage:
-    """The stage that a worker would serve first; the first where none has a handler."""
+    """The stage that a worker would serve first; the first stage if none has a handler."""
     stages = settings.pipeline.stages
     return next((stage for stage in stages if stage.served), stages[0])
 
@@ -153,7 +153,7 @@ def past_of(journal: Path, settings: Settings) -> Past:
 
 
 def _bounded(lines: Iterator[str]) -> Iterator[str]:
-    """A line of a journal is short; what is not is no line of a journal."""
+    """Skip lines that are too long for a journal."""
     return (line if len(line) < 100_000 else "?" for line in lines)
 
 

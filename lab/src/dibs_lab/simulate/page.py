@@ -1,7 +1,7 @@
-"""What came of simulated fleets as one page of HTML: no script, no network, nothing beside it.
+"""The results of simulated fleets as one HTML page: no script, no network, no other files.
 
-Decides what is plotted and what each plot's title says: the finding, not the axis. How plots are
-drawn is `plots`; what the figures are called is `report`.
+This module decides what is plotted, and gives each plot a title that states the finding, not the
+axis. `plots` draws; `report` names the figures.
 """
 
 from collections.abc import Callable, Sequence
@@ -175,7 +175,7 @@ def _takeovers(sizing: Sizing) -> str:
 
 
 def _spans(title: str, found: Distribution, along: str, marks: list[Mark]) -> str:
-    """How long it took, lease by lease."""
+    """A distribution of durations, lease by lease."""
     return _figure(
         title,
         (),
@@ -272,7 +272,7 @@ def _comparisons(key: str, values: Sequence[str], found: Sequence[Sizing]) -> st
 
 
 def _throughput(key: str, values: Sequence[str], found: Sequence[Sizing]) -> str:
-    """A difference that another seed would turn round is none."""
+    """Throughput by value. A difference that another seed would reverse counts as none."""
     done = [sizing.an_hour for sizing in found]
     best = done.index(max(done))
     if min(done) > _AS_GOOD_AS * max(done):
@@ -359,13 +359,13 @@ def _together(key: str, values: Sequence[str], found: Sequence[Sizing]) -> str:
 
 
 def _over_time(line: Timeline, levels: Sequence[float]) -> list[tuple[float, float]]:
-    """Each level stands at the end of its stretch."""
+    """The points of a curve: each level at the end of its stretch."""
     points = [(0.0, 0.0), *(((at + 1) * line.width_s, level) for at, level in enumerate(levels))]
     return thinned(points, _MOST_POINTS)
 
 
 def _rates(sizing: Sizing, counts: Sequence[int]) -> list[tuple[float, float]]:
-    """Counts as so many an hour, over stretches long enough to mean something."""
+    """Counts as rates per hour, over stretches that are long enough to be meaningful."""
     width_s = sizing.timeline.width_s
     merged = max(1, round(len(counts) / (_MOST_POINTS / 2)))
     stretches = []
@@ -378,7 +378,7 @@ def _rates(sizing: Sizing, counts: Sequence[int]) -> list[tuple[float, float]]:
 
 
 def _figure(title: str, legend: Sequence[Curve], draw: Draw) -> str:
-    """Drawn twice, for wide and for narrow screens: text in a picture does not flow."""
+    """Drawn twice, for wide and for narrow screens: text in a picture does not wrap."""
     names = "".join(
         f'<span class="key"><i class="tone{curve.tone}"></i>{escape(curve.name)}</span>'
         for curve in legend

@@ -1,6 +1,7 @@
-"""What came of a simulated fleet, in words: the same facts for the table, the page and JSON.
+"""The results of a simulated fleet in words: the same facts for the table, the page and JSON.
 
-Decides which figures matter and what they are called. Simulates nothing and draws nothing.
+This module decides which figures matter and what they are called. It simulates nothing and draws
+nothing.
 """
 
 from collections.abc import Sequence
@@ -50,7 +51,7 @@ def fleet_rows(fleet: Fleet) -> list[Row]:
 
 
 def headline(fleet: Fleet, varied: str | None = None) -> str:
-    """The fleet in a line, without what is varied."""
+    """The fleet in one line, without the compared option."""
     said = {
         "workers": _count(fleet.workers, "worker"),
         "issues": _count(fleet.issues, "issue"),
@@ -63,9 +64,9 @@ def headline(fleet: Fleet, varied: str | None = None) -> str:
 
 
 def tokens(sizing: Sizing) -> int | None:
-    """How many tokens of GitHub the busiest hour and minute would take.
+    """How many GitHub tokens the busiest hour and minute would need.
 
-    None where a limit kept the fleet from asking for what it wanted.
+    None if a limit kept the fleet from sending the requests it wanted.
     """
     if sizing.fleet.limits != NO_LIMITS:
         return None
@@ -88,7 +89,7 @@ def lengths(found: Distribution) -> str:
 
 
 def outcome_rows(sizing: Sizing) -> list[Row]:
-    """The answer to the question that was asked."""
+    """The main results."""
     at_rest = f"{amount(sizing.done)} done, {sizing.parked} parked"
     return [
         ("simulated", clock(sizing.passed_s)),
@@ -108,7 +109,7 @@ def outcome_rows(sizing: Sizing) -> list[Row]:
 
 
 def request_rows(sizing: Sizing) -> list[tuple[str, str, str, str]]:
-    """Requests by what they were for: all, for each issue, an hour, and their share."""
+    """Requests by purpose: all, per issue, per hour, and their share."""
     asked = sizing.requests
     settled = max(1, sizing.done + sizing.parked)
     hours = sizing.passed_s / 3600 or 1.0
@@ -125,7 +126,7 @@ def request_rows(sizing: Sizing) -> list[tuple[str, str, str, str]]:
 
 
 def limit_rows(sizing: Sizing) -> list[tuple[str, str, str, str]]:
-    """Against what one token on GitHub allows."""
+    """The requests compared with the limits of one GitHub token."""
     asked = sizing.requests
     rows = (
         ("requests an hour", asked.busiest_hour, GITHUB_REQUESTS_AN_HOUR),
@@ -163,7 +164,7 @@ def alarms(sizing: Sizing) -> list[str]:
 
 
 def findings(sizing: Sizing) -> list[str]:
-    """What follows from the figures. Facts; the reader decides."""
+    """What follows from the figures: facts only, no advice."""
     fleet, said = sizing.fleet, alarms(sizing)
     if sizing.parked:
         said.append(
@@ -190,7 +191,7 @@ def lines(sizing: Sizing) -> list[str]:
 
 
 def comparison(key: str, values: Sequence[str], found: Sequence[Sizing]) -> list[str]:
-    """One line for each value of the setting that was varied."""
+    """One line for each value of the compared option."""
     made = [headline(found[0].fleet, key), ""]
     made += table((key, *COMPARED), compared_rows(values, found))
     said = [
@@ -239,7 +240,7 @@ def compared_rows(values: Sequence[str], found: Sequence[Sizing]) -> list[tuple[
 
 
 def data(key: str | None, values: Sequence[str], found: Sequence[Sizing]) -> dict[str, Any]:
-    """Everything, for programs."""
+    """All results, for programs."""
     results = [
         {"value": value, **sizing_data(sizing)} if key else sizing_data(sizing)
         for value, sizing in zip(values, found, strict=True)
