@@ -119,7 +119,7 @@ def test_who_we_are_and_who_is_believed_is_told(hub):
     assert set(findings) == {
         (OK, "we are fleet-bot"),
         (OK, "our permission: write"),
-        (OK, "believed: authors with write access"),
+        (OK, "trusted: authors with write access"),
     }
 
 

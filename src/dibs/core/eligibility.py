@@ -324,7 +324,7 @@ def judge(
     elif standing.bidding_until is not None and now < standing.bidding_until:
         reason = Reason(
             ReasonCode.BID_PENDING,
-            "somebody has bid for it and not yet confirmed",
+            "another run has bid for it and not confirmed yet",
             "wait: the bid is confirmed, conceded or expires",
             until=standing.bidding_until,
         )
@@ -386,7 +386,7 @@ def judge_claimable(
         reasons.append(Reason(ReasonCode.UNPROTECTED, text, remedy))
     approved = isinstance(stage.gate, ApprovalGate) and stage.gate.label in issue.labels
     if approved and changed_since(snapshot, stage.name):
-        text = f"its text was changed after somebody approved it out of stage {stage.name!r}"
+        text = f"its text was changed after it was approved out of stage {stage.name!r}"
         remedy = "a person reads it again and approves it: dibs approve"
         reasons.append(Reason(ReasonCode.GATE_SHUT, text, remedy))
     attempts = count_attempts(tries, stage)
@@ -454,7 +454,7 @@ def _people_reasons(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
         yield Reason(
             ReasonCode.PAUSED,
             f"a person paused it (label {marks.paused!r})",
-            f"whoever paused it resumes it; dibs show {issue.ref.typed} tells who and why",
+            f"ask the person who paused it; dibs show {issue.ref.typed} tells who and why",
         )
     if marks.parked in issue.labels:
         yield Reason(
@@ -475,7 +475,7 @@ def _people_reasons(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
         yield Reason(
             ReasonCode.ASSIGNED,
             f"it is assigned to {' and '.join(names)}",
-            "whoever has it works it, or takes the assignment off in the tracker; "
+            "the assignee works it, or takes the assignment off in the tracker; "
             "accounts of the fleet are named in [people] fleet",
         )
     for pull in people.pulling(issue)[:_MOST_NAMED]:
@@ -490,11 +490,11 @@ def _pause_reasons(issue: Issue, pauses: tuple[Pause, ...]) -> Iterable[Reason]:
     for pause in pauses:
         fleet, scope = pause.scope is PauseScope.FLEET, pause.scope.value
         if fleet or pause.repo == issue.ref.repo:
-            said = f"{pause.by or 'somebody'} said so at {format_instant(pause.since)}"
+            said = f"{pause.by or 'somebody'} paused it at {format_instant(pause.since)}"
             yield Reason(
                 ReasonCode.FLEET_PAUSED if fleet else ReasonCode.REPOSITORY_PAUSED,
                 f"the {scope} is paused; {said}: {pause.reason}",
-                f"ask {pause.by or 'whoever said so'} to resume the {scope}",
+                f"ask {pause.by or 'a person'} to resume the {scope}",
             )
 
 

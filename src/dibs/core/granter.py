@@ -58,7 +58,7 @@ def objection(granter: Granter, store: str) -> Reason | None:
         case Moving(origin, target):
             return Reason(
                 ReasonCode.GRANTED_ELSEWHERE,
-                f"leases are on the move from {origin} to {target}, and nobody grants meanwhile",
+                f"leases are moving from {origin} to {target}; no store grants until that ends",
                 "wait for dibs leases migrate to end, or run it again if it was interrupted",
             )
 
@@ -78,9 +78,9 @@ def keeps_house(granter: Granter, store: str) -> bool:
 CONTROL_LABEL = "dibs:control"
 CONTROL_TITLE = "dibs: control"
 CONTROL_BODY = (
-    "This issue is no work. Its comments are the log of what dibs was told about the whole"
-    " repository: which store grants leases, and what is paused. It may be closed; if it is deleted"
-    " or loses its label, that is forgotten."
+    "Do not work on this issue. Its comments are the log of dibs for the whole repository: which"
+    " store grants leases, and what is paused. Closing it changes nothing; if it is deleted or"
+    " loses its label, the log is lost."
 )
 _LONGEST_STORE = 1000
 

@@ -424,7 +424,7 @@ def label_looks(pipeline: Pipeline) -> Mapping[str, LabelLook]:
     marks = pipeline.labels
     looks = {
         marks.claimed: LabelLook("fbca04", "dibs: a lease is held; its card says whose"),
-        marks.paused: LabelLook("d93f0b", "dibs: hands off, a person said so"),
+        marks.paused: LabelLook("d93f0b", "dibs: hands off, a person paused it"),
         marks.parked: LabelLook("b60205", "dibs: set aside for a person to look at"),
         CONTROL_LABEL: LabelLook("5319e7", "dibs: the log of who grants and what is paused"),
     }

@@ -258,7 +258,7 @@ class OneAtATime:
         return None
 
     def standpoint(self) -> Standpoint:
-        return Standpoint(believed="everybody who can write to the tracker")
+        return Standpoint(believed="every account that can write to the tracker")
 
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
         return ()

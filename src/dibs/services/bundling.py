@@ -69,7 +69,7 @@ class Waits(Struct, frozen=True):
         return tuple(
             Reason(
                 ReasonCode.BUNDLE_WAITS,
-                f"it is worked together with {ref}, of which is true: {reason.text}",
+                f"its bundle waits for {ref}: {reason.text}",
                 f"look at what keeps that one back: dibs why {ref.typed}",
                 until=reason.until,
             )

@@ -134,7 +134,7 @@ def _account(of: Subject) -> Iterator[Finding]:
 @_check("trust")
 def _trust(of: Subject) -> Iterator[Finding]:
     if not of.tracker.traits.accounts:
-        yield fine("trust", "whoever can write to the tracker is believed")
+        yield fine("trust", "every account that can write to the tracker is trusted")
         return
     stands = of.tracker.standpoint()
     if stands.may_write is False:
@@ -142,12 +142,12 @@ def _trust(of: Subject) -> Iterator[Finding]:
         yield Finding("account", Level.FAIL, text, "give the account or the token write access")
     elif stands.permission:
         yield fine("account", f"our permission: {stands.permission}")
-    yield fine("trust", f"believed: {stands.believed}")
+    yield fine("trust", f"trusted: {stands.believed}")
     if stands.doubt:
         look = "name all accounts of the fleet in [github] trusted, in every worker's settings"
         yield Finding("trust", Level.WARN, stands.doubt, look)
     if stands.ours_count is False:
-        text = "cards by our own account are not believed, so nothing we claim would be ours"
+        text = "cards by our own account do not count, so no claim of ours would count"
         look = "give the account write access, or name it in [github] trusted"
         yield Finding("trust", Level.FAIL, text, look)
 
@@ -184,11 +184,13 @@ def _granter(of: Subject) -> Iterator[Finding]:
     granter = of.granting.granter
     match granter:
         case None:
-            text = "nothing was granted yet; the first store that grants is appointed by it"
+            text = (
+                "nothing was granted yet; the first store that grants a lease becomes the granter"
+            )
         case Appointed(store, floor):
             text = f"leases are granted by {store}" + (f", above fence {floor}" if floor else "")
         case Moving(origin, target):
-            text = f"leases are on the move from {origin} to {target}"
+            text = f"leases are moving from {origin} to {target}"
         case _:
             assert_never(granter)
     yield fine("granter", text)
@@ -213,7 +215,7 @@ def _signing(of: Subject) -> Iterator[Finding]:
         more = f" and {len(held) - 3} more" if len(held) > 3 else ""
         few = ", ".join(held[:3]) + more
         text = f"{len(held)} leases are held by cards without a signature: {few}"
-        look = "stay lenient until they have ended or were renewed by somebody with the key"
+        look = "stay lenient until they have ended or were renewed by a process with the key"
         yield Finding("signing", Level.WARN, text, look)
     else:
         yield fine("signing", "every card in force is signed; strict would change nothing now")
@@ -269,8 +271,8 @@ def about_signing(keyring: Keyring | None) -> Iterator[Finding]:
     first, *others = keyring.ids
     verified = f"; also verified: {', '.join(others)}" if others else ""
     if keyring.strictness is Strictness.LENIENT:
-        text = f"lenient: we sign with {first}{verified}; what is not signed is believed, too"
-        look = "set DIBS_SIGNING to strict once everybody has the key"
+        text = f"lenient: we sign with {first}{verified}; unsigned marks count, too"
+        look = "set DIBS_SIGNING to strict once every process has the key"
         yield Finding("signing", Level.WARN, text, look)
     else:
         yield fine("signing", f"strict: we sign with {first}{verified}; only signed marks count")

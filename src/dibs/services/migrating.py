@@ -68,7 +68,7 @@ class Migrating:
         floor = Fence(0) if present is None else present.floor
         moving = Moving(origin, target, floor, self._new_run())
         if self._granters.appoint(moving, instead_of=present) != moving:
-            raise CannotMove("somebody else is moving the leases at this moment")
+            raise CannotMove("another process is moving the leases at this moment")
         over = False
         try:
             until = self._clock.now() + patience_s
@@ -90,7 +90,7 @@ class Migrating:
             floor = Fence(max(moving.floor, self._origin.highest(), self._shown))
             granter = self._granters.appoint(Appointed(target, floor), instead_of=moving)
             if not isinstance(granter, Appointed) or granter.store != target:
-                raise CannotMove("somebody else is moving the leases, too")
+                raise CannotMove("another process is moving the leases, too")
             yield Moved(granter)
             over = True
         finally:

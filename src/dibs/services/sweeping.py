@@ -238,7 +238,7 @@ class Sweeping:
             self._seen_live[ref] = (snapshot.issue.updated_at, over_at)
             return Swept(ref, Sweep.LIVE, f"{record.lease.holder} holds it")
         if standing.bidding_until is not None and snapshot.now < standing.bidding_until:
-            return Swept(ref, Sweep.YOUNG, "somebody is bidding for it")
+            return Swept(ref, Sweep.YOUNG, "another run is bidding for it")
         if not snapshot.complete:
             return Swept(ref, Sweep.YOUNG, "not all its comments could be read")
         people = self._pipeline.people

@@ -151,7 +151,10 @@ class PeopleFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     assignees: Annotated[bool, doc("A person is assigned to it.")] = True
     pulls: Annotated[bool, doc("Somebody has an open pull request that will close it.")] = True
     markers: Annotated[bool, doc("Another tool's comment says that it is at work.")] = True
-    fleet: Annotated[list[Login], doc("Accounts of the fleet: they keep nobody off.")] = []
+    fleet: Annotated[
+        list[Login],
+        doc("Accounts of the fleet: their assignments and pull requests keep no worker off."),
+    ] = []
     marker_ttl: Annotated[Duration, doc("How long another tool's marker counts.")] = "4h"
 
 
@@ -212,7 +215,7 @@ class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = "auto"
     preset: Annotated[str, doc("The pipeline to start from: stages, agent or none.")] = "stages"
     ttl: Annotated[Duration, doc("The lease's length, for all stages.")] = "10m"
-    max_ttl: Annotated[Duration, doc("A card that asks for more is not a card.")] = "1d"
+    max_ttl: Annotated[Duration, doc("Workers ignore a card with a longer ttl.")] = "1d"
     grace: Annotated[Duration, doc("How long an expired lease is left alone.")] = "0s"
     settle: Annotated[
         Duration | None, doc("How long after a write every reader sees it; the tracker's own.")

@@ -118,7 +118,7 @@ STORES: tuple[StoreKind, ...] = (
     StoreKind(
         "comments",
         "comments",
-        "whoever reads and writes the tracker",
+        "every process that reads and writes the tracker",
         _FENCED | Guarantee.SERVER_CLOCK,
     ),
     StoreKind("sqlite", "sqlite:PATH", "one machine", _CLOCKED),
@@ -126,7 +126,7 @@ STORES: tuple[StoreKind, ...] = (
     StoreKind(
         "redis",
         "redis://HOST[:PORT][/DB]",
-        "whoever reaches the server",
+        "every process that reaches the server",
         _CLOCKED,
         waiting=Waiting.TOLD,
         opens=lambda place, _: _adapter("redis").RedisLeases.connect(place),
@@ -139,7 +139,7 @@ STORES: tuple[StoreKind, ...] = (
     StoreKind(
         "postgresql",
         "postgresql://HOST[:PORT]/DATABASE",
-        "whoever reaches the server",
+        "every process that reaches the server",
         _CLOCKED,
         waiting=Waiting.TOLD,
         opens=lambda place, _: _adapter("postgres").PostgresLeases.connect(place),
@@ -149,7 +149,7 @@ STORES: tuple[StoreKind, ...] = (
     StoreKind(
         "etcd",
         "etcd://HOST[:PORT][,HOST...]",
-        "whoever reaches the cluster",
+        "every process that reaches the cluster",
         _CLOCKED,
         waiting=Waiting.TOLD,
         opens=lambda place, _: _adapter("etcd").EtcdLeases(place),
@@ -158,7 +158,7 @@ STORES: tuple[StoreKind, ...] = (
     StoreKind(
         "dynamodb",
         "dynamodb://TABLE",
-        "whoever reaches the table",
+        "every process that reaches the table",
         _COUNTED,
         Expiry.WATCHED,
         opens=lambda place, it: _adapter("dynamodb").DynamoLeases.connect(place, it.sightings()),
@@ -167,7 +167,7 @@ STORES: tuple[StoreKind, ...] = (
     StoreKind(
         "git",
         "git:REMOTE",
-        "whoever may push to the remote",
+        "every account that may push to the remote",
         _COUNTED,
         Expiry.WATCHED,
         opens=_git,
@@ -175,7 +175,7 @@ STORES: tuple[StoreKind, ...] = (
     StoreKind(
         "git+github",
         "git+github:OWNER/REPO",
-        "whoever may push to the repository",
+        "every account that may push to the repository",
         _ATOMIC,
         Expiry.WATCHED,
         opens=_git_over_github,

@@ -205,7 +205,7 @@ TRACKERS = (
     TrackerKind(
         "github",
         "github:OWNER/REPO[,OWNER/REPO...]",
-        "everybody who may write to the repository",
+        "every account that may write to the repository",
         _open_github,
         extra="github",
         repos=_repositories,

@@ -201,7 +201,9 @@ class Api(Struct, frozen=True):
     def insist_owns(self, address: str) -> None:
         """Raises Unavailable for an address of another server, which must not get the token."""
         if urlsplit(address)[:2] != urlsplit(self.rest)[:2]:
-            raise Unavailable(f"{self.host} refers to another server, which is not told the token")
+            raise Unavailable(
+                f"{self.host} redirects to another server; the token is not sent there"
+            )
 
 
 def api_of(environment: Mapping[str, str]) -> Api:

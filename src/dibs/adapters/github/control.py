@@ -211,7 +211,9 @@ class GithubControl:
         posted = self._home.say(render_appointment(granter, over=control.appointment))
         standing = self._home.seen_with(posted).granter
         if standing is None:
-            raise Unavailable(f"{self._home.repository}: nobody is appointed, as it seems")
+            raise Unavailable(
+                f"{self._home.repository}: the control issue does not show the appointment yet"
+            )
         return standing
 
     # What is paused

@@ -429,7 +429,7 @@ class OverRest:
         if reply.status == _GONE:
             raise NotPermitted(
                 f"{self.door.name} has its issues turned off, so it cannot be a backlog; "
-                "somebody who administers it turns them on in its settings"
+                "an administrator turns them on in its settings"
             )
         self.door.insist_done(reply, "POST", "/issues")
         made = decode(reply.body, RestIssue)

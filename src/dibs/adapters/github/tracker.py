@@ -193,8 +193,8 @@ class GithubTracker(OverRest):
             wait_s = self._transport.graphql_back_in()
             if wait_s is not None:
                 raise RateLimited(
-                    f"{self._traits.repo}: whether somebody has a pull request for it cannot be "
-                    "seen, since nothing is left of the token's GraphQL budget",
+                    f"{self._traits.repo}: open pull requests cannot be read, since "
+                    "nothing is left of the token's GraphQL budget",
                     retry_after_s=max(wait_s, 1.0),
                 )
         if self._ids.issue(self.number(issue)) is None:

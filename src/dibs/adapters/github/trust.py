@@ -509,8 +509,8 @@ class Viewer:
         if folded(repository.full_name) != folded(name):
             found.append(
                 f"{name} is called {repository.full_name} now; it still answers to its old name, "
-                "until somebody else takes that: set tracker to the new one, in every worker at "
-                "once"
+                "until another repository takes that name: set tracker to the new one, in every "
+                "worker at once"
             )
         if repository.archived:
             found.append(f"{name} is archived: nothing can be written to it")
