@@ -3,19 +3,15 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import click
-
 from dibs.core.durations import describe_span
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit, for_error, table
 
 if TYPE_CHECKING:
     from dibs.ports.tracker import BudgetReport
 
 
-@click.command("budget")
-@as_json
-@answering
+@command("budget")
 def budget_command(context: Context) -> Answer:
     """Show the tracker's remaining request limits, and the requests of the last hour."""
     reports = context.services.budgets()

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from dibs.core.durations import parse_instant
 from dibs.core.lease import Outcome
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit, table, tell
 from dibs.settings import load as config
 
@@ -71,12 +71,10 @@ echo "$DIBS_ISSUE $DIBS_STAGE done under fence $DIBS_FENCE, attempt $DIBS_ATTEMP
 _LONGEST_S = 100.0
 
 
-@click.command("demo")
+@command("demo")
 @click.option("--workers", default=4, show_default=True, type=click.IntRange(3, 32))
 @click.option("--issues", default=len(_TITLES), show_default=True, type=click.IntRange(4, 500))
 @click.option("--keep", is_flag=True, help="Leave the folder behind and say where it is.")
-@as_json
-@answering
 def demo_command(context: Context, workers: int, issues: int, keep: bool) -> Answer:
     """Drain a fresh backlog with several workers; kill one, freeze another; show the outcome."""
     folder = Path(tempfile.mkdtemp(prefix="dibs-demo-"))

@@ -9,17 +9,15 @@ import click
 
 from dibs.core.errors import DibsError
 from dibs.core.references import without_secrets
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit
 
 if TYPE_CHECKING:
     from dibs.services.diagnosing import Finding
 
 
-@click.command("doctor")
+@command("doctor")
 @click.option("--offline", is_flag=True, help="Only what needs no network.")
-@as_json
-@answering
 def doctor_command(context: Context, offline: bool) -> Answer:
     """Check settings, tracker, store, keys and handlers; name every problem. Makes no changes."""
     findings = list(_findings(context, offline=offline))

@@ -12,7 +12,7 @@ import click
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import LeaseLost, Unavailable
 from dibs.core.ids import Fence
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.leasing import duration, lost
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.ports.leases import Guarantee
@@ -26,7 +26,7 @@ def fence_command() -> None:
     """Ask whether a fence still counts: check."""
 
 
-@fence_command.command("check")
+@command("check", fence_command)
 @click.argument("issue", metavar="[ISSUE]", required=False, envvar="DIBS_ISSUE")
 @click.option("--run", required=True, envvar="DIBS_RUN", help="The run that holds it [$DIBS_RUN].")
 @click.option(
@@ -35,8 +35,6 @@ def fence_command() -> None:
 @click.option(
     "--for", "span", metavar="DURATION", callback=duration, help="It must last that long, too."
 )
-@as_json
-@answering
 def check_command(
     context: Context, issue: str | None, run: str, fence: int | None, span: timedelta | None
 ) -> Answer:

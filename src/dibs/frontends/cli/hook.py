@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dibs.core.errors import DibsError
 from dibs.core.ids import Fence, RunId
 from dibs.core.references import parse_reference
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.hook.rules import (
     NotGits,
@@ -45,10 +45,8 @@ def hook_command() -> None:
 # Putting it in, taking it out
 
 
-@hook_command.command("install")
+@command("install", hook_command)
 @dry_run
-@as_json
-@answering
 def install_command(context: Context, dry_run: bool) -> Answer:
     """Install the pre-push hook in this repository. An existing hook is kept, and runs first."""
     from dibs.wiring.services import git_hooks
@@ -62,10 +60,8 @@ def install_command(context: Context, dry_run: bool) -> Answer:
     return Answer(data, lines, warnings=done.remarks)
 
 
-@hook_command.command("uninstall")
+@command("uninstall", hook_command)
 @dry_run
-@as_json
-@answering
 def uninstall_command(context: Context, dry_run: bool) -> Answer:
     """Remove the pre-push hook, and restore the hook from before. Exit 3 if not installed."""
     from dibs.wiring.services import git_hooks
@@ -84,7 +80,7 @@ def uninstall_command(context: Context, dry_run: bool) -> Answer:
 # What git runs
 
 
-@hook_command.command("run")
+@command("run", hook_command)
 @click.option(
     "--before",
     default="",
@@ -100,8 +96,6 @@ def uninstall_command(context: Context, dry_run: bool) -> Answer:
 )
 @click.argument("remote", required=False, default="")
 @click.argument("address", required=False, default="")
-@as_json
-@answering
 def run_command(
     context: Context, before: str, bodies: Sequence[Path], remote: str, address: str
 ) -> Answer:

@@ -10,12 +10,12 @@ from msgspec.structs import asdict
 from dibs.core.durations import describe_span
 from dibs.core.ids import StageName
 from dibs.core.issue import Draft
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference, stage_option
+from dibs.frontends.cli.context import Context, command, dry_run, reference, stage_option
 from dibs.frontends.cli.output import Answer, Exit, ago, issue_data, record_data, table
 from dibs.services.board import Row
 
 
-@click.command("add")
+@command("add")
 @click.argument("titles", metavar="TITLE...", nargs=-1, required=True)
 @click.option("--body", default="", help="The issue's text.")
 @click.option(
@@ -26,8 +26,6 @@ from dibs.services.board import Row
 @click.option("--stage", metavar="STAGE", help="The stage to start in; the first one by default.")
 @click.option("--label", "labels", multiple=True, help="A further label; may be repeated.")
 @dry_run
-@as_json
-@answering
 def add_command(
     context: Context,
     titles: Sequence[str],
@@ -66,12 +64,10 @@ def add_command(
     )
 
 
-@click.command("list")
+@command("list")
 @stage_option
 @click.option("--all", "everything", is_flag=True, help="Closed issues too.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
-@as_json
-@answering
 def list_command(context: Context, stage: str | None, everything: bool, limit: int) -> Answer:
     """List issues with their stage and who holds them, the oldest first."""
     name = StageName(stage) if stage else None
@@ -79,11 +75,9 @@ def list_command(context: Context, stage: str | None, everything: bool, limit: i
     return _listing(rows, limit)
 
 
-@click.command("ready")
+@command("ready")
 @stage_option
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
-@as_json
-@answering
 def ready_command(context: Context, stage: str | None, limit: int) -> Answer:
     """List issues that could be claimed now, the most urgent first. Exit 3 if there are none."""
     name = StageName(stage) if stage else None
@@ -124,10 +118,8 @@ def row_data(row: Row) -> dict[str, object]:
     }
 
 
-@click.command("show")
+@command("show")
 @reference
-@as_json
-@answering
 def show_command(context: Context, issue: str) -> Answer:
     """Show an issue: stage, lease, history and text."""
     snapshot, row, standing = context.services.board.show(context.ref(issue))

@@ -10,7 +10,7 @@ from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
 from dibs.core.lease import Lease
-from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
+from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
 from dibs.frontends.cli.output import (
     Answer,
     Exit,
@@ -39,7 +39,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
         raise click.BadParameter(str(flaw)) from flaw
 
 
-@click.command("claim")
+@command("claim")
 @click.argument("issue", metavar="[ISSUE]", required=False)
 @click.option("--next", "next_one", is_flag=True, help="The most urgent issue that is ready.")
 @click.option("--stage", metavar="STAGE", help="With --next: only from this stage.")
@@ -47,8 +47,6 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 @click.option("--wait", callback=duration, help="How long to wait for one that another holds.")
 @as_name
 @dry_run
-@as_json
-@answering
 def claim_command(
     context: Context,
     issue: str | None,
@@ -132,12 +130,10 @@ def claimed_lines(lease: Lease) -> list[str]:
     ]
 
 
-@click.command("heartbeat")
+@command("heartbeat")
 @reference
 @run_option
 @dry_run
-@as_json
-@answering
 def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> Answer:
     """Renew a lease that `dibs claim` gave you. Exit 5 if the lease is lost."""
     claimed = resume(context, context.ref(issue), run)
@@ -178,7 +174,7 @@ def lost(result: "NotHeld", run: str) -> LeaseLost:
     return LeaseLost(result.issue, fence=record.lease.fence, why=why)
 
 
-@click.command("release")
+@command("release")
 @reference
 @run_option
 @click.option(
@@ -191,8 +187,6 @@ def lost(result: "NotHeld", run: str) -> LeaseLost:
 @click.option("--to", metavar="STAGE", help="With advanced: the next stage, if there are several.")
 @click.option("--note", default="", help="A word for the card.")
 @dry_run
-@as_json
-@answering
 def release_command(
     context: Context, issue: str, run: str, outcome: str, to: str | None, note: str, dry_run: bool
 ) -> Answer:

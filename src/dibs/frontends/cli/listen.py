@@ -22,7 +22,7 @@ import click
 
 from dibs.core.errors import BadConfiguration
 from dibs.frontends.cli import output
-from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run
+from dibs.frontends.cli.context import Context, as_name, command, dry_run
 from dibs.frontends.cli.output import Answer, Exit, tell
 from dibs.frontends.cli.work import catching_signals
 
@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     from dibs.services.listening import Listening
 
 
-@click.command("follow")
+@command("follow")
 @click.option("--limit", default=1000, show_default=True, type=click.IntRange(1, 1_000_000))
 @as_name
 @dry_run
-@as_json
-@answering
 def follow_command(context: Context, limit: int, name: str | None, dry_run: bool) -> Answer:
     """Move issues where their pull requests went: on if merged, back if closed unmerged."""
     following = context.services.following
@@ -71,7 +69,7 @@ _AT_ONCE = 32
 _HEALTH = "/healthz"
 
 
-@click.command("listen")
+@command("listen")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
@@ -82,8 +80,6 @@ _HEALTH = "/healthz"
 )
 @click.option("--path", default="/webhook", show_default=True, help="Where deliveries are sent to.")
 @click.option("--insecure", is_flag=True, help="Without a secret: believe whoever reaches it.")
-@as_json
-@answering
 def listen_command(context: Context, host: str, port: int, path: str, insecure: bool) -> Answer:
     """Wake the workers of this folder when the tracker reports a change.
 

@@ -130,9 +130,10 @@ class LazyGroup(click.Group):
         def missing(arguments: tuple[str, ...]) -> None:  # noqa: ARG001
             from dibs.core.errors import BadConfiguration
 
-            error = BadConfiguration(f"dibs {cmd_name} is in dibs-lab, which is not installed")
-            error.hint = f"install it with: pip install dibs-lab=={__version__}"
-            raise error
+            hint = f"install it with: pip install dibs-lab=={__version__}"
+            raise BadConfiguration(
+                f"dibs {cmd_name} is in dibs-lab, which is not installed", hint=hint
+            )
 
         return missing
 
@@ -218,7 +219,7 @@ def run(arguments: list[str]) -> int:
         from dibs.core.errors import DibsError
         from dibs.frontends.cli import output
         from dibs.frontends.cli.context import json_asked
-        from dibs.frontends.cli.output import Exit, for_error
+        from dibs.frontends.cli.output import Exit
 
         as_json = json_asked("--json" in arguments)
         match error:
@@ -236,7 +237,7 @@ def run(arguments: list[str]) -> int:
                 error.show(sys.stderr)
                 return int(Exit.USAGE)
             case DibsError():
-                return output.emit_error(error, for_error(error), as_json=as_json)
+                return output.emit_error(error, as_json=as_json)
             case BrokenPipeError():
                 return output.unheard()
         raise

@@ -2,7 +2,7 @@
 
 import click
 
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit
 
 
@@ -11,7 +11,7 @@ def migrate_command() -> None:
     """Take over a repository that another system has worked."""
 
 
-@migrate_command.command("alfred")
+@command("alfred", migrate_command)
 @click.option("--apply", is_flag=True, help="Do it. Without this it only says what it would do.")
 @click.option(
     "--max-age-hours",
@@ -21,8 +21,6 @@ def migrate_command() -> None:
     metavar="N",
     help="How long a claim without a lease counts.",
 )
-@as_json
-@answering
 def alfred_command(context: Context, apply: bool, max_age_hours: float) -> Answer:
     """Take over the labels and comments of the issue-claim state machine, as they are.
 

@@ -12,7 +12,7 @@ from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import BadConfiguration
 from dibs.core.named import LoopSpec, chosen_hold
 from dibs.core.pipeline import Command
-from dibs.frontends.cli.context import Context, answering, as_json, as_name
+from dibs.frontends.cli.context import Context, as_name, command
 from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, record_data, table, tell
 from dibs.ports.system import Exited
@@ -23,15 +23,13 @@ if TYPE_CHECKING:
     from dibs.wiring.services import Services
 
 
-@click.command("hold")
+@command("hold")
 @click.argument("held", metavar="[NAME]", required=False)
 @click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--slots", type=click.IntRange(1, 100_000), help="How many may hold it at once.")
 @click.option("--ttl", callback=duration, help="How long the lease runs between renewals.")
 @click.option("--wait", callback=duration, help="How long to wait for a slot.")
 @as_name
-@as_json
-@answering
 def hold_command(
     context: Context,
     held: str | None,
@@ -103,12 +101,10 @@ def _run_holding(
     return Answer({**data, "stopped": end.why}, [f"{name}: the command was ended: {end.why}"], code)
 
 
-@click.command("loop")
+@command("loop")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--once", is_flag=True, help="End after the first tick that fell to this process.")
 @as_name
-@as_json
-@answering
 def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str | None) -> Answer:
     """Run configured loops, all or the named ones: each ticks once per window across replicas."""
     from dibs.named.loops import Rhythm

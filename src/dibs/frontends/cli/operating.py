@@ -8,7 +8,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span, format_instant
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference
+from dibs.frontends.cli.context import Context, command, dry_run, reference
 from dibs.frontends.cli.output import (
     Answer,
     Exit,
@@ -22,10 +22,8 @@ from dibs.frontends.cli.output import (
 from dibs.services.board import Overview
 
 
-@click.command("why")
+@command("why")
 @reference
-@as_json
-@answering
 def why_command(context: Context, issue: str) -> Answer:
     """Say why an issue is not being picked: every reason, and what would have to change."""
     found = context.services.explaining.explain(context.ref(issue))
@@ -48,13 +46,11 @@ def why_command(context: Context, issue: str) -> Answer:
     return Answer(data, [heading, *reason_lines(found.reasons)])
 
 
-@click.command("status")
+@command("status")
 @click.option("--watch", is_flag=True, help="Go on showing it until interrupted.")
 @click.option(
     "--every", default=1.0, show_default=True, help="With --watch: seconds between looks."
 )
-@as_json
-@answering
 def status_command(context: Context, watch: bool, every: float) -> Answer:
     """Show the stages, and the issues in flight with their holders."""
     board = context.services.board
@@ -126,12 +122,10 @@ def overview_lines(overview: Overview) -> list[str]:
     return lines
 
 
-@click.command("runs")
+@command("runs")
 @click.argument("issue", metavar="[ISSUE]", required=False)
 @click.option("--output", "wanted", metavar="RUN", help="Print what this run's handler wrote.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
-@as_json
-@answering
 def runs_command(context: Context, issue: str | None, wanted: str | None, limit: int) -> Answer:
     """Show the runs of an issue, the latest runs on this machine, or the output of a run."""
     folder = context.settings.runs
@@ -176,11 +170,9 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
     return Answer(rows, lines)
 
 
-@click.command("sweep")
+@command("sweep")
 @click.option("--limit", default=1000, show_default=True, type=click.IntRange(1, 1_000_000))
 @dry_run
-@as_json
-@answering
 def sweep_command(context: Context, limit: int, dry_run: bool) -> Answer:
     """Free expired issues, and finish endings that a crash left half shown.
 
@@ -203,11 +195,9 @@ def sweep_command(context: Context, limit: int, dry_run: bool) -> Answer:
     return Answer(data, lines)
 
 
-@click.command("fsck")
+@command("fsck")
 @click.option("--repair", is_flag=True, help="Mend what follows from the cards and the store.")
 @dry_run
-@as_json
-@answering
 def fsck_command(context: Context, repair: bool, dry_run: bool) -> Answer:
     """Compare every issue's labels with its cards and leases. Exit 1 if a flaw remains."""
     services = context.services

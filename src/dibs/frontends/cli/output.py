@@ -113,17 +113,18 @@ def unheard() -> int:
     return int(Exit.DONE)
 
 
-def emit_error(error: DibsError, exit_code: Exit, *, as_json: bool) -> int:
+def emit_error(error: DibsError, *, as_json: bool) -> int:
+    exit_code = int(for_error(error))
     if as_json:
         problem = {"code": error.code, "message": str(error), "hint": error.hint}
         if isinstance(error, LeaseLost):
             problem |= {"issue": str(error.issue), "fence": str(error.fence)}
         if isinstance(error, NotGranted):
             problem |= {"issue": str(error.issue)}
-        write_json({"ok": False, "exit": int(exit_code), "error": problem})
+        write_json({"ok": False, "exit": exit_code, "error": problem})
     else:
         tell(f"dibs: {error}" + (f"\n  {error.hint}" if error.hint else ""))
-    return int(exit_code)
+    return exit_code
 
 
 def write(text: str) -> None:

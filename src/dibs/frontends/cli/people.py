@@ -10,7 +10,7 @@ from click.termui import confirm
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.ids import RunId
-from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
+from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
 from dibs.frontends.cli.leasing import (
     claimed_lines,
     describe_claim,
@@ -28,7 +28,7 @@ from dibs.services.resuming import NotHeld
 from dibs.services.steering import Approved, NothingToRevoke
 
 
-@click.command("take")
+@command("take")
 @reference
 @click.option("--ttl", callback=duration, help="How long you need it; person_ttl by default.")
 @click.option(
@@ -36,8 +36,6 @@ from dibs.services.steering import Approved, NothingToRevoke
 )
 @as_name
 @dry_run
-@as_json
-@answering
 def take_command(
     context: Context,
     issue: str,
@@ -76,14 +74,12 @@ def take_command(
     )
 
 
-@click.command("give-back")
+@command("give-back")
 @reference
 @click.option("--to", metavar="STAGE", help="You finished it: move it to this stage.")
 @click.option("--note", default="", help="A word for the card.")
 @as_name
 @dry_run
-@as_json
-@answering
 def give_back_command(
     context: Context, issue: str, to: str | None, note: str, name: str | None, dry_run: bool
 ) -> Answer:
@@ -103,12 +99,10 @@ def give_back_command(
     return finish(context, result, outcome, to, note, dry_run=dry_run)
 
 
-@click.command("approve")
+@command("approve")
 @click.argument("issues", metavar="ISSUE...", nargs=-1, required=True)
 @as_name
 @dry_run
-@as_json
-@answering
 def approve_command(
     context: Context, issues: Sequence[str], name: str | None, dry_run: bool
 ) -> Answer:
@@ -136,13 +130,11 @@ def approve_command(
     return Answer({"approved": approved}, lines, Exit.DONE if approved else Exit.NOTHING)
 
 
-@click.command("label")
+@command("label")
 @reference
 @click.option("--add", multiple=True, metavar="LABEL", help="Put this label on; may be repeated.")
 @click.option("--remove", multiple=True, metavar="LABEL", help="Take this one off; the same.")
 @dry_run
-@as_json
-@answering
 def label_command(
     context: Context, issue: str, add: Sequence[str], remove: Sequence[str], dry_run: bool
 ) -> Answer:
@@ -176,15 +168,13 @@ _repository = click.option("--repository", is_flag=True, help="The whole reposit
 _fleet = click.option("--fleet", is_flag=True, help="Every worker, whatever the repository.")
 
 
-@click.command("pause")
+@command("pause")
 @_issues
 @_repository
 @_fleet
 @click.option("--reason", required=True, help="Why; everybody will read it.")
 @as_name
 @dry_run
-@as_json
-@answering
 def pause_command(
     context: Context,
     issues: Sequence[str],
@@ -210,14 +200,12 @@ def pause_command(
     return Answer({"paused": targets, "reason": reason}, [f"{target} {verb}" for target in targets])
 
 
-@click.command("resume")
+@command("resume")
 @_issues
 @_repository
 @_fleet
 @as_name
 @dry_run
-@as_json
-@answering
 def resume_command(
     context: Context,
     issues: Sequence[str],
@@ -243,7 +231,7 @@ def resume_command(
     return Answer({"resumed": lifted}, [f"{target} resumed" for target in lifted])
 
 
-@click.command("revoke")
+@command("revoke")
 @reference
 @click.option("--reason", required=True, help="Why; the holder and everybody else will read it.")
 @click.option("--run", help="The run you mean; the present holder's by default.")
@@ -251,8 +239,6 @@ def resume_command(
 @click.option("--yes", is_flag=True, help="With --force: you have read what it risks.")
 @as_name
 @dry_run
-@as_json
-@answering
 def revoke_command(
     context: Context,
     issue: str,

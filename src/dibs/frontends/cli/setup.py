@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.output import Answer
 from dibs.settings import load as config
 
@@ -27,7 +27,7 @@ preset  = "{preset}"
 """
 
 
-@click.command("init")
+@command("init")
 @click.option("--preset", type=click.Choice(["stages", "agent"]), default="stages")
 @click.option(
     "--tracker",
@@ -36,8 +36,6 @@ preset  = "{preset}"
     help="Where the issues are, for a file that is not there yet: github:OWNER/REPO.",
 )
 @dry_run
-@as_json
-@answering
 def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> Answer:
     """Write a dibs.toml and make the backlog ready. Safe to run again; keeps existing files."""
     path = context.config_file or context.directory / config.FILE_NAME
@@ -68,9 +66,7 @@ def config_command() -> None:
     """Look at the configuration: show, validate, schema."""
 
 
-@config_command.command("show")
-@as_json
-@answering
+@command("show", config_command)
 def config_show(context: Context) -> Answer:
     """Print the settings in force and where they come from."""
     from dibs.settings.show import as_lines, shown
@@ -79,10 +75,8 @@ def config_show(context: Context) -> Answer:
     return Answer(shown(settings), list(as_lines(settings)))
 
 
-@config_command.command("validate")
+@command("validate", config_command)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@as_json
-@answering
 def config_validate(context: Context, file: Path | None) -> Answer:
     """Check the configuration, or FILE. Exit 1 and name the mistake if invalid."""
     from dibs.wiring.services import refuse_unknown
@@ -92,19 +86,15 @@ def config_validate(context: Context, file: Path | None) -> Answer:
     return Answer({"source": settings.source, "valid": True}, [f"{settings.source} is valid"])
 
 
-@config_command.command("schema")
-@as_json
-@answering
+@command("schema", config_command)
 def config_schema(_: Context) -> Answer:
     """Print the JSON Schema of dibs.toml."""
     schema = config.schema()
     return Answer(schema, [json.dumps(schema, indent=2)])
 
 
-@click.command("completion")
+@command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@as_json
-@answering
 def completion_command(_: Context, shell: str) -> Answer:
     """Print the completion script for a shell; evaluate it in the shell's start-up file."""
     from click.shell_completion import get_completion_class

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from dibs.core.errors import Misuse
 from dibs.core.granter import Appointed, Granter, Moving
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, table, tell
 
@@ -23,9 +23,7 @@ _SET_IT_EVERYWHERE = (
 )
 
 
-@click.command("stores")
-@as_json
-@answering
+@command("stores")
 def stores_command(context: Context) -> Answer:
     """Show what each lease store promises, and which store is configured."""
     from dibs.core.references import without_secrets
@@ -70,9 +68,7 @@ def leases_command() -> None:
     """Show which store grants leases, or move them to another: show, migrate."""
 
 
-@leases_command.command("show")
-@as_json
-@answering
+@command("show", leases_command)
 def show_command(context: Context) -> Answer:
     """Say which store grants, and whether this configuration agrees."""
     granting = context.services.granting
@@ -93,7 +89,7 @@ def show_command(context: Context) -> Answer:
     return Answer(data, lines, Exit.SHUT if objections else Exit.DONE)
 
 
-@leases_command.command("migrate")
+@command("migrate", leases_command)
 @click.option(
     "--from", "origin", metavar="STORE", help="Where they are; env:NAME reads a variable."
 )
@@ -108,8 +104,6 @@ def show_command(context: Context) -> Answer:
     help="How long running work may take to end before it is called off.",
 )
 @dry_run
-@as_json
-@answering
 def migrate_command(
     context: Context, origin: str | None, target: str | None, wait: timedelta, dry_run: bool
 ) -> Answer:

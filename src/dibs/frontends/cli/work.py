@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dibs.core.ids import holder_name
 from dibs.core.pipeline import Command
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, tell
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dibs.services.working import WorkReport
 
 
-@click.command("work")
+@command("work")
 @click.option("--stage", "stages", multiple=True, metavar="STAGE", help="Serve only this stage.")
 @click.option("--run", "command", metavar="COMMAND", help="The handler, for one --stage.")
 @click.option("--jobs", type=click.IntRange(1, 1000), help="Issues worked at once.")
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 @click.option("--name", help="This worker's name on the cards; host and process by default.")
 @click.option("--quiet", is_flag=True, help="Do not tell what happens.")
 @dry_run
-@as_json
-@answering
 def work_command(
     context: Context,
     stages: Sequence[str],
