@@ -3,6 +3,8 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from dibs.core.durations import describe_span
 from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit, for_error, table
@@ -23,19 +25,8 @@ def budget_command(context: Context) -> Answer:
         {
             "server": report.place,
             "now": report.now,
-            "limits": [
-                {
-                    "name": limit.name,
-                    "limit": limit.limit,
-                    "used": limit.used,
-                    "remaining": limit.remaining,
-                    "resets_at": limit.resets_at,
-                }
-                for limit in report.allowances
-            ],
-            "pace": [
-                {"name": kept.name, "used": kept.used, "most": kept.most} for kept in report.kept
-            ],
+            "limits": [asdict(limit) for limit in report.allowances],
+            "pace": [asdict(kept) for kept in report.kept],
             "counted": dict(report.counted),
             "shared": report.shared,
             "shut": None

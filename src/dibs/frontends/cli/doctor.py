@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from dibs.core.errors import DibsError
 from dibs.core.references import without_secrets
@@ -24,15 +25,7 @@ def doctor_command(context: Context, offline: bool) -> Answer:
     levels = [finding.level.value for finding in findings]
     counts = {level: levels.count(level) for level in ("ok", "warn", "fail")}
     data: dict[str, Any] = {
-        "findings": [
-            {
-                "check": finding.check,
-                "level": finding.level.value,
-                "text": finding.text,
-                "look": finding.look or None,
-            }
-            for finding in findings
-        ],
+        "findings": [{**asdict(finding), "look": finding.look or None} for finding in findings],
         **counts,
     }
     lines = []

@@ -16,7 +16,6 @@ from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.leasing import duration, lost
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.ports.leases import Guarantee
-from dibs.services.resuming import NotHeld
 
 _NO_CLOCK = "the store has no clock, so how long the lease lasts is known to its holder only"
 
@@ -62,7 +61,7 @@ def check_command(
         return Answer({"issue": issue, "why": str(outage)}, [line], Exit.UNPROVEN)
     revoked = record is not None and record.revocation is not None
     if record is None or record.lease.run != run or not (record.live or revoked):
-        raise lost(NotHeld(ref, record), run)
+        raise lost(ref, record, run)
     lease = record.lease
     if record.revocation is not None:
         why = f"revoked by {record.revocation.by}: {record.revocation.reason}"

@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from dibs.core.errors import DibsError
 from dibs.core.ids import Fence, RunId
@@ -120,11 +120,13 @@ def run_command(
     if settings is None:
         return Answer({"unchecked": []})  # without a backlog no issue is guarded
     texts = [path.read_bytes()[:_LARGEST_BODY].decode("utf-8", "replace") for path in bodies]
+    from dibs.hook.guard import Guarded
+
     try:
         guarded = _check_push(settings, context.directory, pushed, texts, (remote, address))
     except (DibsError, NotGits) as failure:
-        return _answer(settings, None, [str(failure)])
-    return _answer(settings, guarded, [])
+        guarded = Guarded(unchecked=(str(failure),))
+    return _answer(guarded, strict=settings.hook.strict)
 
 
 def _run_earlier_hook(before: str, arguments: Sequence[str], pushed: bytes) -> Answer | None:
@@ -239,26 +241,12 @@ def _describe_pusher(
     )
 
 
-def _answer(settings: Settings, guarded: "Guarded | None", failures: list[str]) -> Answer:
+def _answer(guarded: "Guarded", *, strict: bool) -> Answer:
     """Refuse the push for any objection, and with `[hook] strict` also if a check failed."""
-    unchecked = [*failures, *(guarded.unchecked if guarded else ())]
-    objections = guarded.objections if guarded else ()
-    data: dict[str, Any] = {
-        "issues": [str(issue) for issue in guarded.issues] if guarded else [],
-        "objections": [
-            {
-                "issue": str(objection.issue),
-                "code": objection.code,
-                "text": objection.text,
-                "look": objection.look,
-            }
-            for objection in objections
-        ],
-        "remarks": list(guarded.remarks) if guarded else [],
-        "unchecked": unchecked,
-        "strict": settings.hook.strict,
-    }
-    remarks = [f"dibs: {remark}" for remark in data["remarks"]]
+    objections, unchecked = guarded.objections, guarded.unchecked
+    data = {**asdict(guarded), "strict": strict}
+    data["objections"] = [asdict(objection) for objection in objections]
+    remarks = [f"dibs: {remark}" for remark in guarded.remarks]
     if objections:
         lines = ["dibs: the push is refused: it says that it closes what is not yours to close"]
         for objection in objections:
@@ -267,7 +255,7 @@ def _answer(settings: Settings, guarded: "Guarded | None", failures: list[str]) 
         lines.append("  If the lease is yours, push with DIBS_RUN set to its run.")
         warnings = [*remarks, *(f"dibs: not checked: {why}" for why in unchecked)]
         return Answer(data, lines, Exit.ERROR, warnings=warnings)
-    if unchecked and settings.hook.strict:
+    if unchecked and strict:
         lines = [f"dibs: the push is refused, because it could not be checked: {unchecked[0]}"]
         lines += [f"  also: {why}" for why in unchecked[1:]]
         lines.append("  [hook] strict is set; try again, or say so to whoever keeps the backlog")

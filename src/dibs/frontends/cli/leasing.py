@@ -1,29 +1,25 @@
 """Leases by hand, for scripts and agents: claim, heartbeat, release."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span, parse_duration
 from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
-from dibs.core.lease import Lease
+from dibs.core.lease import Lease, Record
 from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
 from dibs.frontends.cli.output import (
     Answer,
     Exit,
     for_reasons,
     lease_data,
-    reason_data,
     reason_lines,
     record_data,
 )
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
-
-if TYPE_CHECKING:
-    from dibs.services.resuming import NotHeld
 
 run_option = click.option(
     "--run", required=True, envvar="DIBS_RUN", help="The run that `dibs claim` gave [$DIBS_RUN]."
@@ -91,25 +87,22 @@ def note_run(context: Context, lease: Lease) -> None:
     """Note the run in the git working tree, where `dibs hook` looks for the pusher's runs."""
     from dibs.wiring.services import run_file
 
-    noted = run_file(context.directory)
-    if noted is not None:
+    if (noted := run_file(context.directory)) is not None:
         noted.note(lease.issue, lease.run)
-
-
-def forget_run(context: Context, run: RunId) -> None:
-    from dibs.wiring.services import run_file
-
-    noted = run_file(context.directory)
-    if noted is not None:
-        noted.forget(run)
 
 
 def describe_claim(result: ClaimResult) -> Answer:
     match result:
         case Claimed(lease):
-            return Answer(lease_data(lease), claimed_lines(lease))
+            lines = [
+                f"{lease.issue} claimed for {lease.stage}",
+                f"  run    {lease.run}",
+                f"  fence  {lease.fence}",
+                f"  until  {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({describe_span(lease.ttl)})",
+            ]
+            return Answer(lease_data(lease), lines)
         case Refused(issue, reasons):
-            data = {"issue": str(issue), "reasons": [reason_data(reason) for reason in reasons]}
+            data = {"issue": str(issue), "reasons": [asdict(reason) for reason in reasons]}
             lines = [f"{issue} may not be claimed:", *reason_lines(reasons)]
             return Answer(data, lines, for_reasons(reasons))
         case Beaten(issue, record):
@@ -119,15 +112,6 @@ def describe_claim(result: ClaimResult) -> Answer:
         case Doubtful(issue, why):
             line = f"{issue}: no win could be proved, so there is none: {why}"
             return Answer({"issue": str(issue), "why": why}, [line], Exit.UNPROVEN)
-
-
-def claimed_lines(lease: Lease) -> list[str]:
-    return [
-        f"{lease.issue} claimed for {lease.stage}",
-        f"  run    {lease.run}",
-        f"  fence  {lease.fence}",
-        f"  until  {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({describe_span(lease.ttl)})",
-    ]
 
 
 @command("heartbeat")
@@ -155,23 +139,21 @@ def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
     context.services.granting.insist()
     result = context.services.resuming.resume(ref, RunId(run))
     if isinstance(result, NotHeld):
-        raise lost(result, run)
-    claimed: Claimed = result
-    return claimed
+        raise lost(ref, result.record, run)
+    return result
 
 
-def lost(result: "NotHeld", run: str) -> LeaseLost:
+def lost(issue: IssueRef, record: Record | None, run: str) -> LeaseLost:
     """The error for a run that does not hold the issue, with the reason."""
-    record = result.record
     if record is None:
-        return LeaseLost(result.issue, fence=Fence(0), why=f"run {run} never held it")
+        return LeaseLost(issue, fence=Fence(0), why=f"run {run} never held it")
     if record.lease.run != run:
         why = f"run {record.lease.run} of {record.lease.holder} came after run {run}"
     elif record.ending is not None:
         why = f"run {run} has ended it already ({record.ending.outcome.value})"
     else:
         why = f"run {run} let it expire"
-    return LeaseLost(result.issue, fence=record.lease.fence, why=why)
+    return LeaseLost(issue, fence=record.lease.fence, why=why)
 
 
 @command("release")
@@ -203,6 +185,7 @@ def finish(
     Raises LeaseLost if the lease was lost before, and IllegalMove for a stage out of reach.
     """
     from dibs.services.ending import FinishRefused
+    from dibs.wiring.services import run_file
 
     if to is not None and outcome != "advanced":
         raise click.UsageError("--to goes with --outcome advanced")
@@ -216,13 +199,13 @@ def finish(
     advancing = services.advancing
     if outcome == "advanced":
         result = advancing.advance(keeper, to, note)
-    elif outcome == "failed":
-        result = advancing.fail(keeper, note)
     else:
-        result = advancing.give_back(keeper, note)
+        end = advancing.fail if outcome == "failed" else advancing.give_back
+        result = end(keeper, note)
     if isinstance(result, FinishRefused):
         raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)
-    forget_run(context, keeper.run)
+    if (noted := run_file(context.directory)) is not None:
+        noted.forget(keeper.run)
     ending = result.ending
     onward = f" to {ending.next}" if ending.next else ""
     data = {

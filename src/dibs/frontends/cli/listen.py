@@ -19,12 +19,14 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from dibs.core.errors import BadConfiguration
 from dibs.frontends.cli import output
 from dibs.frontends.cli.context import Context, as_name, command, dry_run
 from dibs.frontends.cli.output import Answer, Exit, tell
 from dibs.frontends.cli.work import catching_signals
+from dibs.ports.system import Happening
 
 if TYPE_CHECKING:
     from dibs.services.listening import Listening
@@ -45,14 +47,11 @@ def follow_command(context: Context, limit: int, name: str | None, dry_run: bool
     report = following.follow(context.holder(name), limit=limit, dry_run=dry_run)
     data |= {
         "looked_at": report.looked_at,
-        "followed": [
-            {"issue": str(entry.issue), "action": entry.action.value, "text": entry.text}
-            for entry in report.followed
-        ],
+        "followed": [asdict(entry) for entry in report.followed],
     }
     would = "would be " if dry_run else ""
     lines = [
-        f"{entry.issue} {would if entry.changed else ''}{entry.action.value}: {entry.text}"
+        f"{entry.issue} {would if entry.changed else ''}{entry.action}: {entry.text}"
         for entry in report.followed
     ]
     if not report.changed:
@@ -145,15 +144,13 @@ class _Receiver:
     def hear(self, body: bytes, headers: dict[str, str]) -> str:
         """Receive a delivery and return the result as a word: `woke`, `refused` and the like."""
         heard = self._service.receive(body, headers)
-        did, happening = heard.did.value, heard.happening
+        did, happening = heard.did.value, heard.happening or Happening("")
         with self._lock:
             self.counts[did] += 1
             if not heard.worth_telling:
                 return did
-            event = happening.event[:80] if happening else ""
-            action = happening.action[:80] if happening else ""
-            repo = happening.repo[:200] if happening else ""
-            issue = str(happening.issue) if happening and happening.issue else None
+            event, action, repo = happening.event[:80], happening.action[:80], happening.repo[:200]
+            issue = str(happening.issue) if happening.issue else None
             data = {
                 "did": did,
                 "delivery": heard.number[:80],
@@ -163,7 +160,7 @@ class _Receiver:
                 "issue": issue,
                 "why": heard.why,
             }
-            what = " ".join(word for word in (event, action) if word) or "a delivery"
+            what = f"{event} {action}".strip() or "a delivery"
             about = f" ({issue or repo})" if issue or repo else ""
             line = f"{what}{about}: {did}" + (f", {heard.why}" if heard.why else "")
             printable = "".join(letter if letter.isprintable() else "?" for letter in line)

@@ -157,9 +157,8 @@ class LazyGroup(click.Group):
 
             close = difflib.get_close_matches(args[0], COMMANDS, n=1)
             if close and args[0] not in COMMANDS:
-                raise click.UsageError(
-                    f"{error.message} Did you mean {close[0]!r}?", ctx
-                ) from error
+                text = f"{error.message} Did you mean {close[0]!r}?"
+                raise click.UsageError(text, ctx) from error
             raise
 
 

@@ -6,24 +6,15 @@ from datetime import timedelta
 
 import click
 from click.termui import confirm
+from msgspec.structs import replace
 
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.ids import RunId
 from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
-from dibs.frontends.cli.leasing import (
-    claimed_lines,
-    describe_claim,
-    duration,
-    finish,
-    note_run,
-)
+from dibs.frontends.cli.leasing import describe_claim, duration, finish, note_run
 from dibs.frontends.cli.output import Answer, Exit, lease_data, record_data, tell
-from dibs.services.claiming import (
-    A_PERSON_MAY_OVERLOOK,
-    Claimed,
-    ClaimOptions,
-)
+from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Claimed, ClaimOptions
 from dibs.services.resuming import NotHeld
 from dibs.services.steering import Approved, NothingToRevoke
 
@@ -68,10 +59,9 @@ def take_command(
             announced = True
         clock.sleep(min(1.0, left))
     note_run(context, result.lease)
-    lines = claimed_lines(result.lease)
-    return Answer(
-        lease_data(result.lease), [*lines, f"  give it back with: dibs give-back {ref.typed}"]
-    )
+    answer = describe_claim(result)
+    how_to_end = f"  give it back with: dibs give-back {ref.typed}"
+    return replace(answer, lines=[*answer.lines, how_to_end])
 
 
 @command("give-back")
