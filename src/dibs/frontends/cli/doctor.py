@@ -1,7 +1,7 @@
 """`dibs doctor`: check the whole set-up without changing it."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,10 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
 
     yield fine("configuration", f"read from {settings.source}")
     pipeline = settings.pipeline
-    yield from _trying("signing", lambda: diagnosing.about_signing(wiring.keyring_of(os.environ)))
+    try:
+        yield from diagnosing.about_signing(wiring.keyring_of(os.environ))
+    except DibsError as error:
+        yield failed("signing", error)
     yield from diagnosing.about_handlers(pipeline, wiring.runner_of(settings))
     yield from diagnosing.about_places(
         pipeline, lambda: wiring.places_of(settings), wiring.named_repos(settings)
@@ -75,21 +78,10 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
         text = f"there is no backlog yet at {tracker}"
         yield Finding("tracker", Level.WARN, text, "dibs init or dibs add makes it")
     else:
-
-        def connect_and_examine() -> Iterable[Finding]:
-            return context.services.diagnosing.examine()
-
-        yield from _trying("tracker", connect_and_examine)
-
-
-def _trying(check: str, look: Callable[[], Iterable["Finding"]]) -> Iterator["Finding"]:
-    """Findings of a check; an error of dibs ends the check and becomes a finding."""
-    from dibs.services.diagnosing import failed
-
-    try:
-        yield from look()
-    except DibsError as error:
-        yield failed(check, error)
+        try:
+            yield from context.services.diagnosing.examine()
+        except DibsError as error:
+            yield failed("tracker", error)
 
 
 def _folder(name: str, path: Path) -> Iterator["Finding"]:

@@ -68,23 +68,20 @@ def add_command(
 @stage_option
 @click.option("--all", "everything", is_flag=True, help="Closed issues too.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
-def list_command(context: Context, stage: str | None, everything: bool, limit: int) -> Answer:
+def list_command(context: Context, stage: StageName | None, everything: bool, limit: int) -> Answer:
     """List issues with their stage and who holds them, the oldest first."""
-    name = StageName(stage) if stage else None
-    rows = context.services.board.rows(stage=name, closed_too=everything, limit=limit)
+    rows = context.services.board.rows(stage=stage or None, closed_too=everything, limit=limit)
     return _listing(rows, limit)
 
 
 @command("ready")
 @stage_option
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
-def ready_command(context: Context, stage: str | None, limit: int) -> Answer:
+def ready_command(context: Context, stage: StageName | None, limit: int) -> Answer:
     """List issues that could be claimed now, the most urgent first. Exit 3 if there are none."""
-    name = StageName(stage) if stage else None
-    rows = context.services.board.ready(stage=name, limit=limit)
-    answer = _listing(rows, limit)
+    rows = context.services.board.ready(stage=stage or None, limit=limit)
     if rows:
-        return answer
+        return _listing(rows, limit)
     return Answer([], ["nothing is ready; dibs why ISSUE says what keeps one back"], Exit.NOTHING)
 
 

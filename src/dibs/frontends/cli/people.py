@@ -105,18 +105,14 @@ def approve_command(
         lines = [f"{ref} would be approved" for ref in refs]
         return Answer({"would_approve": [str(ref) for ref in refs]}, lines)
     steering, by = context.services.steering, context.holder(name)
-    results = {ref: steering.approve(ref, by=by) for ref in refs}
-    approved = {
-        str(ref): result.stage.name
-        for ref, result in results.items()
-        if isinstance(result, Approved)
-    }
-    lines = [
-        f"{ref} approved, out of {approved[str(ref)]}"
-        if str(ref) in approved
-        else f"{ref} stands before no gate"
-        for ref in refs
-    ]
+    approved, lines = {}, []
+    for ref in refs:
+        result = steering.approve(ref, by=by)
+        if isinstance(result, Approved):
+            approved[str(ref)] = result.stage.name
+            lines.append(f"{ref} approved, out of {result.stage.name}")
+        else:
+            lines.append(f"{ref} stands before no gate")
     return Answer({"approved": approved}, lines, Exit.DONE if approved else Exit.NOTHING)
 
 

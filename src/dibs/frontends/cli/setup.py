@@ -57,8 +57,7 @@ def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> 
     lines = [f"not done, only said: {line}" if dry_run else line for line in done]
     lines.append(f"stages: {' -> '.join(names)}")
     lines.append("next: dibs add 'a first issue'; then give a stage a handler and run dibs work")
-    data = {"file": str(path), "wrote": fresh, "stages": names, "made": list(made)}
-    return Answer(data, lines)
+    return Answer({"file": str(path), "wrote": fresh, "stages": names, "made": made}, lines)
 
 
 @click.group("config")

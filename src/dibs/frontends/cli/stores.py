@@ -1,8 +1,9 @@
 """Lease stores: what each kind promises, which store grants, and moving to another store."""
 
 import os
+from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
@@ -73,19 +74,10 @@ def show_command(context: Context) -> Answer:
     """Say which store grants, and whether this configuration agrees."""
     granting = context.services.granting
     objections = granting.objections()
-    granter = granting.granter
-    match granter:
-        case Appointed(store, floor):
-            line = f"granted by {store}" + (f", above fence {floor}" if floor else "")
-        case Moving(origin, target):
-            line = f"on the move from {origin} to {target}; nobody grants"
-        case None:
-            line = "nothing was granted yet; the first store that grants is appointed by it"
-        case _:
-            assert_never(granter)
+    data, line = _describe(granting.granter)
     lines = [line, f"configured here: {granting.store}"]
     lines += [f"{reason.text}; {reason.remedy}" for reason in objections]
-    data = {**_granter_data(granter), "configured": granting.store, "agrees": not objections}
+    data |= {"configured": granting.store, "agrees": not objections}
     return Answer(data, lines, Exit.SHUT if objections else Exit.DONE)
 
 
@@ -119,16 +111,12 @@ def migrate_command(
     origin = _place(origin) if origin else _origin(context, target)
     if dry_run:  # opening the target might create it
         there_name = granter_name(replace(context.settings, leases=target))
-        here = _connect(context, origin)
-        try:
+        with closing(_connect(context, origin)) as here:
             held = [str(record.lease.issue) for record in here.leases.live()]
-        finally:
-            here.close()
         data = {"from": here.granting.store, "to": there_name, "held": held}
         line = f"leases would move from {data['from']} to {data['to']}; {len(held)} are held now"
         return Answer(data, [line])
-    here, there = _connect(context, origin), _connect(context, target)
-    try:
+    with closing(_connect(context, origin)) as here, closing(_connect(context, target)) as there:
         there.leases.live(limit=1)  # the target has to answer before any grant is stopped
         last: Progress | None = None
         for progress in here.migrating.migrate(
@@ -143,15 +131,12 @@ def migrate_command(
             case Moved(granter):
                 line = f"leases are granted by {granter.store} now, above fence {granter.floor}"
                 lines = [line, _SET_IT_EVERYWHERE]
-                return Answer({"moved": True, **_granter_data(granter)}, lines)
+                return Answer({"moved": True, **_describe(granter)[0]}, lines)
             case GaveUp(issues):
                 line = f"called off: {', '.join(issues[:5])} did not end in time; nothing has moved"
                 return Answer({"moved": False, "held": list(issues)}, [line], Exit.HELD)
             case _:
                 raise AssertionError("a migration ends with Moved or GaveUp")
-    finally:
-        here.close()
-        there.close()
 
 
 def _place(place: str) -> str:
@@ -189,11 +174,15 @@ def _connect(context: Context, leases: str) -> "Services":
     return connect(settings, author=config.actor(), create=True)
 
 
-def _granter_data(granter: Granter | None) -> dict[str, Any]:
+def _describe(granter: Granter | None) -> tuple[dict[str, Any], str]:
+    """The granter as data and in words."""
+    data = {"granter": None, "floor": 0, "moving_from": None, "moving_to": None}
     match granter:
         case Appointed(store, floor):
-            return {"granter": store, "floor": floor, "moving_from": None, "moving_to": None}
+            line = f"granted by {store}" + (f", above fence {floor}" if floor else "")
+            return {**data, "granter": store, "floor": floor}, line
         case Moving(origin, target, floor):
-            return {"granter": None, "floor": floor, "moving_from": origin, "moving_to": target}
+            line = f"on the move from {origin} to {target}; nobody grants"
+            return {**data, "floor": floor, "moving_from": origin, "moving_to": target}, line
         case None:
-            return {"granter": None, "floor": 0, "moving_from": None, "moving_to": None}
+            return data, "nothing was granted yet; the first store that grants is appointed by it"
