@@ -231,9 +231,13 @@ def store_kind(setting: str) -> StoreKind | None:
     return ours or kind_declared_as(scheme, "dibs.stores", StoreKind)
 
 
-def store_kinds() -> tuple[StoreKind, ...]:
-    """Every row: ours, then those of other distributions."""
-    return (*STORES, *kinds_declared("dibs.stores", StoreKind))
+def store_kinds() -> dict[str, StoreKind | BadConfiguration]:
+    """Every row by its scheme: ours, which win, then those of other distributions.
+
+    A row that cannot be loaded is its error.
+    """
+    ours: dict[str, StoreKind | BadConfiguration] = {kind.scheme: kind for kind in STORES}
+    return ours | kinds_declared("dibs.stores", StoreKind) | ours
 
 
 def open_store(place: str, around: Surroundings) -> ClosableStore:

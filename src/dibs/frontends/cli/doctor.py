@@ -57,13 +57,17 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
     except DibsError as error:
         yield failed("signing", error)
     yield from diagnosing.about_handlers(pipeline, wiring.runner_of(settings))
+    try:
+        kind = tracker_kind(settings.tracker)
+    except DibsError as error:  # another distribution's, and broken
+        yield failed("tracker", error)
+        return
     yield from diagnosing.about_places(
         pipeline, lambda: wiring.places_of(settings), wiring.named_repos(settings)
     )
     yield from _folder("runs", settings.runs)
     if settings.journal is not None:
         yield from _folder("journal", settings.journal.parent)
-    kind = tracker_kind(settings.tracker)
     if kind is not None and kind.deliveries is not None:
         text = "no GITHUB_WEBHOOK_SECRET, so dibs listen accepts nothing"
         if wiring.webhook_keys(os.environ):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from dibs.core.errors import Misuse
+from dibs.core.errors import BadConfiguration, Misuse
 from dibs.core.granter import Appointed, Granter, Moving
 from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.leasing import duration
@@ -28,30 +28,42 @@ _SET_IT_EVERYWHERE = (
 def stores_command(context: Context) -> Answer:
     """Show what each lease store promises, and which store is configured."""
     from dibs.core.references import without_secrets
-    from dibs.wiring.stores import store_kind, store_kinds
+    from dibs.wiring import kinds_declared
+    from dibs.wiring.stores import store_kinds
+    from dibs.wiring.trackers import TrackerKind
 
     settings = context.settings
     place = settings.tracker if settings.leases == "auto" else settings.leases
-    configured = store_kind(place)
-    data, rows = [], []
-    for kind in store_kinds():
+    configured = place.partition(":")[0]
+    data: list[dict[str, Any]] = []
+    rows = []
+    for scheme, kind in store_kinds().items():
+        if isinstance(kind, BadConfiguration):  # another distribution's, and broken
+            row = {"leases": f"{scheme}:", "schemes": [scheme], "guarantees": ()}
+            unknown = dict.fromkeys(("expiry", "waiting", "scope", "extra"))
+            known = {"configured": scheme == configured, "problem": str(kind)}
+            data.append({**row, **unknown, **known})
+            rows.append((f"{scheme}:", *("-" * 6), str(kind)))
+            continue
         promised = kind.promises.names
         data.append(
             {
                 "leases": kind.form,
                 "schemes": [kind.scheme, *kind.also],
-                "guarantees": list(promised),
-                "expiry": kind.expiry.value,
-                "waiting": kind.waiting.value,
+                "guarantees": promised,
+                "expiry": kind.expiry,
+                "waiting": kind.waiting,
                 "scope": kind.scope,
                 "extra": kind.extra or None,
-                "configured": kind is configured,
+                "configured": configured in (scheme, *kind.also),
+                "problem": None,
             }
         )
         marks = ["yes" if name in promised else "no" for name in ("atomic", "fenced", "counted")]
         install = f"dibs[{kind.extra}]" if kind.extra else "built in"
-        row = (kind.form, *marks, kind.expiry.value, kind.waiting.value, kind.scope, install)
-        rows.append(row)
+        rows.append((kind.form, *marks, kind.expiry, kind.waiting, kind.scope, install))
+    declared = kinds_declared("dibs.trackers", TrackerKind).values()
+    broken_trackers = [str(kind) for kind in declared if isinstance(kind, BadConfiguration)]
     headings = ("leases", "one holder", "fence", "wip", "expiry by", "waiting", "scope", "install")
     lines = [
         *table(headings, rows),
@@ -61,7 +73,7 @@ def stores_command(context: Context) -> Answer:
         "fence: rises with every grant, so that the place of writing can refuse the stale one",
         "wip: a stage's limit is kept in the step that grants, not counted afterwards",
     ]
-    return Answer(data, lines)
+    return Answer(data, lines, warnings=broken_trackers)
 
 
 @click.group("leases")
