@@ -19,7 +19,7 @@ def budget_command(context: Context) -> Answer:
     reports = context.services.budgets()
     if not reports:
         name = context.services.tracker.traits.name
-        line = f"the tracker {name} counts no requests: there is no budget to keep to"
+        line = f"the tracker {name} has no limit for requests"
         return Answer({"budgets": []}, [line], Exit.NOTHING)
     data = [
         {
@@ -44,7 +44,7 @@ def budget_command(context: Context) -> Answer:
         {"budgets": data},
         lines,
         for_error(troubles[0]) if troubles else Exit.DONE,
-        warnings=[f"the server was not heard: {trouble}" for trouble in troubles],
+        warnings=[f"the server did not answer: {trouble}" for trouble in troubles],
     )
 
 
@@ -54,18 +54,18 @@ def _report_lines(report: "BudgetReport") -> list[str]:
     if shut is None:
         state = "requests pass"
     elif shut.wait_s <= 0:
-        state = f"{shut.why}; the next request tries whether that is over"
+        state = f"{shut.why}; the next request shows whether that is over"
     else:
         state = f"{shut.why}; nothing is sent for {describe_span(timedelta(seconds=shut.wait_s))}"
     lines = [f"{report.place}: {state}"]
     if report.now is None:
-        lines.append("what is left was not asked for")
+        lines.append("the remaining limits are unknown")
     elif not report.allowances:
         lines.append("the server sets no hourly limit")
     else:
         now = report.now
         lines += table(
-            ("hourly limit", "used by all machines", "left", "of", "starts anew in"),
+            ("hourly limit", "used by all machines", "left", "of", "resets in"),
             [
                 (
                     limit.name,
@@ -79,7 +79,7 @@ def _report_lines(report: "BudgetReport") -> list[str]:
         )
     lines.append("")
     lines += table(
-        ("kept to by this machine", "used", "most"),
+        ("limit of this machine", "used", "most"),
         [(kept.name, kept.used, "any" if kept.most is None else kept.most) for kept in report.kept],
     )
     whose = "this machine" if report.shared else "this process"

@@ -113,7 +113,7 @@ def command(
 
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 as_name = click.option(
-    "--as", "name", metavar="NAME", help="Who you are, for cards and comments [$DIBS_ACTOR]."
+    "--as", "name", metavar="NAME", help="Your name, for cards and comments [$DIBS_ACTOR]."
 )
 stage_option = click.option("--stage", metavar="STAGE", help="Only this stage.")
 reference = click.argument("issue", metavar="ISSUE")

@@ -74,7 +74,7 @@ _LONGEST_S = 100.0
 @command("demo")
 @click.option("--workers", default=4, show_default=True, type=click.IntRange(3, 32))
 @click.option("--issues", default=len(_TITLES), show_default=True, type=click.IntRange(4, 500))
-@click.option("--keep", is_flag=True, help="Leave the folder behind and say where it is.")
+@click.option("--keep", is_flag=True, help="Keep the folder and print its path.")
 def demo_command(context: Context, workers: int, issues: int, keep: bool) -> Answer:
     """Drain a fresh backlog with several workers; kill one, freeze another; show the outcome."""
     folder = Path(tempfile.mkdtemp(prefix="dibs-demo-"))
@@ -142,11 +142,11 @@ class Demo:
             self._interfere(overview)
             draw(overview, self._lines)
             if all(process.poll() is not None for process in self._processes.values()):
-                self._say(f"every worker has gone home after {self._elapsed():.0f} s")
+                self._say(f"every worker has ended after {self._elapsed():.0f} s")
                 draw(self._services.board.overview(), self._lines)
                 return
             self._clock.sleep(0.15)
-        self._say("out of time")
+        self._say("the demo is out of time")
 
     def _interfere(self, overview: "Overview") -> None:
         """Kill a holder, then freeze another holder and wake it once the issue was advanced.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @command("doctor")
-@click.option("--offline", is_flag=True, help="Only what needs no network.")
+@click.option("--offline", is_flag=True, help="Make only the checks that need no network.")
 def doctor_command(context: Context, offline: bool) -> Answer:
     """Check settings, tracker, store, keys and handlers; name every problem. Makes no changes."""
     findings = list(_findings(context, offline=offline))
@@ -69,18 +69,18 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
     if settings.journal is not None:
         yield from _folder("journal", settings.journal.parent)
     if kind is not None and kind.deliveries is not None:
-        text = "no GITHUB_WEBHOOK_SECRET, so dibs listen accepts nothing"
+        text = "GITHUB_WEBHOOK_SECRET is not set, so dibs listen accepts nothing"
         if wiring.webhook_keys(os.environ):
             text = "a secret is set: dibs listen verifies what is delivered"
         yield fine("webhooks", text)
     tracker = without_secrets(settings.tracker)
     if offline:
-        yield fine("tracker", f"{tracker}, not asked")
-        yield fine("leases", f"{without_secrets(settings.leases)}, not asked")
+        yield fine("tracker", f"{tracker}, not checked offline")
+        yield fine("leases", f"{without_secrets(settings.leases)}, not checked offline")
         yield from diagnosing.about_terms(pipeline, settings.settle, None)
     elif wiring.backlog_is_absent(settings):
         text = f"there is no backlog yet at {tracker}"
-        yield Finding("tracker", Level.WARN, text, "dibs init or dibs add makes it")
+        yield Finding("tracker", Level.WARN, text, "dibs init or dibs add creates it")
     else:
         try:
             yield from context.services.diagnosing.examine()
@@ -97,5 +97,5 @@ def _folder(name: str, path: Path) -> Iterator["Finding"]:
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         yield fine(name, f"{path} can be written")
     else:
-        text = f"{path} cannot be written: {nearest} is no folder that we may write to"
+        text = f"{path} cannot be written: dibs may not write to the folder {nearest}"
         yield Finding(name, Level.FAIL, text, f"look at the permissions of {nearest}")

@@ -39,7 +39,7 @@ _SIGNALLED = 128
 
 @click.group("hook")
 def hook_command() -> None:
-    """Refuse pushes that would do work twice: the issue is another's, or has a pull request."""
+    """Refuse pushes for issues that another holds or that have a pull request."""
 
 
 # Putting it in, taking it out
@@ -52,10 +52,10 @@ def install_command(context: Context, dry_run: bool) -> Answer:
     from dibs.wiring.services import git_hooks
 
     done = git_hooks(context.directory).install(dry_run=dry_run)
-    verb = "would be put in" if dry_run else "is put in"
-    lines = [f"the pre-push hook {verb if done.changed else 'is there already'}: {done.path}"]
+    verb = "would be installed" if dry_run else "is installed"
+    lines = [f"the pre-push hook {verb if done.changed else 'is installed already'}: {done.path}"]
     if done.chained:
-        lines.append("  the hook that was there before is run first")
+        lines.append("  the hook from before runs first")
     data = {"path": str(done.path), "changed": done.changed, "chained": done.chained}
     return Answer(data, lines, warnings=done.remarks)
 
@@ -69,11 +69,11 @@ def uninstall_command(context: Context, dry_run: bool) -> Answer:
     done = git_hooks(context.directory).uninstall(dry_run=dry_run)
     data = {"path": str(done.path), "changed": done.changed, "restored": done.chained}
     if not done.changed:
-        return Answer(data, [f"{done.path} is none of ours"], Exit.NOTHING)
-    verb = "would be taken out" if dry_run else "is taken out"
+        return Answer(data, [f"there is no hook of dibs at {done.path}"], Exit.NOTHING)
+    verb = "would be removed" if dry_run else "is removed"
     lines = [f"the pre-push hook {verb}: {done.path}"]
     if done.chained:
-        lines.append("  the hook that was there before is back")
+        lines.append("  the hook from before is restored")
     return Answer(data, lines)
 
 
@@ -85,14 +85,14 @@ def uninstall_command(context: Context, dry_run: bool) -> Answer:
     "--before",
     default="",
     metavar="FILE",
-    help="A hook that is run first, with the same input; empty for none.",
+    help="A hook to run first, with the same input; empty for none.",
 )
 @click.option(
     "--body",
     "bodies",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The text of a pull request that is to be opened; may be repeated.",
+    help="A file with the text of a new pull request; may be repeated.",
 )
 @click.argument("remote", required=False, default="")
 @click.argument("address", required=False, default="")
@@ -108,7 +108,7 @@ def run_command(
     if not sys.stdin.isatty():
         pushed = sys.stdin.buffer.read()
     elif not bodies:
-        raise click.UsageError("git runs this and says on standard input what is pushed")
+        raise click.UsageError("git runs this command, with the pushed refs on standard input")
     if (refused := _run_earlier_hook(before, [remote, address], pushed)) is not None:
         return refused
     if os.environ.get(_SKIP, "") not in ("", "0"):
@@ -248,7 +248,7 @@ def _answer(guarded: "Guarded", *, strict: bool) -> Answer:
     data["objections"] = [asdict(objection) for objection in objections]
     remarks = [f"dibs: {remark}" for remark in guarded.remarks]
     if objections:
-        lines = ["dibs: the push is refused: it says that it closes what is not yours to close"]
+        lines = ["dibs: the push is refused: it would close issues that are not yours to close"]
         for objection in objections:
             lines.append(f"  {objection.issue} {objection.code}: {objection.text}")
             lines.append(f"    {objection.look}")
@@ -258,7 +258,7 @@ def _answer(guarded: "Guarded", *, strict: bool) -> Answer:
     if unchecked and strict:
         lines = [f"dibs: the push is refused, because it could not be checked: {unchecked[0]}"]
         lines += [f"  also: {why}" for why in unchecked[1:]]
-        lines.append("  [hook] strict is set; try again, or say so to whoever keeps the backlog")
+        lines.append("  [hook] strict is set; try again, or tell the people who run the backlog")
         return Answer(data, lines, Exit.ERROR, warnings=remarks)
     doubts = [f"dibs: the push was not checked: {why}" for why in unchecked]
     return Answer(data, warnings=[*remarks, *doubts])

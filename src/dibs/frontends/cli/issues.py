@@ -21,7 +21,7 @@ from dibs.services.board import Row
 @click.option(
     "--body-file",
     type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False),
-    help="Read the text from here.",
+    help="Read the issue's text from this file; - for standard input.",
 )
 @click.option("--stage", metavar="STAGE", help="The stage to start in; the first one by default.")
 @click.option("--label", "labels", multiple=True, help="A further label; may be repeated.")
@@ -49,7 +49,7 @@ def add_command(
         titles = sys.stdin.read().splitlines()
     wanted = [title for title in titles if title.strip()]
     if not wanted:
-        raise click.UsageError("there is no title")
+        raise click.UsageError("every title is empty; name at least one")
     for text in (*wanted, body, *labels):
         if not text.isprintable() and any(0xD800 <= ord(char) <= 0xDFFF for char in text):
             raise click.UsageError("a title, text or label is not valid UTF-8")
@@ -66,7 +66,7 @@ def add_command(
 
 @command("list")
 @stage_option
-@click.option("--all", "everything", is_flag=True, help="Closed issues too.")
+@click.option("--all", "everything", is_flag=True, help="List closed issues too.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
 def list_command(context: Context, stage: StageName | None, everything: bool, limit: int) -> Answer:
     """List issues with their stage and who holds them, the oldest first."""
@@ -82,7 +82,7 @@ def ready_command(context: Context, stage: StageName | None, limit: int) -> Answ
     rows = context.services.board.ready(stage=stage or None, limit=limit)
     if rows:
         return _listing(rows, limit)
-    return Answer([], ["nothing is ready; dibs why ISSUE says what keeps one back"], Exit.NOTHING)
+    return Answer([], ["no issue is ready; dibs why ISSUE shows the reasons for one"], Exit.NOTHING)
 
 
 def _listing(rows: Sequence[Row], limit: int) -> Answer:
@@ -100,7 +100,7 @@ def _listing(rows: Sequence[Row], limit: int) -> Answer:
             for row in rows
         ],
     )
-    warnings = [f"the first {limit}; ask for more with --limit"] if len(rows) == limit else []
+    warnings = [f"only the first {limit}; --limit lists more"] if len(rows) == limit else []
     return Answer(
         [row_data(row) for row in rows], lines if rows else ["no issues"], Exit.DONE, warnings
     )

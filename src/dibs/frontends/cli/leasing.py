@@ -22,7 +22,7 @@ from dibs.frontends.cli.output import (
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
 
 run_option = click.option(
-    "--run", required=True, envvar="DIBS_RUN", help="The run that `dibs claim` gave [$DIBS_RUN]."
+    "--run", required=True, envvar="DIBS_RUN", help="The run that `dibs claim` printed [$DIBS_RUN]."
 )
 
 
@@ -37,10 +37,10 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 
 @command("claim")
 @click.argument("issue", metavar="[ISSUE]", required=False)
-@click.option("--next", "next_one", is_flag=True, help="The most urgent issue that is ready.")
+@click.option("--next", "next_one", is_flag=True, help="Claim the most urgent issue that is ready.")
 @click.option("--stage", metavar="STAGE", help="With --next: only from this stage.")
-@click.option("--ttl", callback=duration, help="How long the lease runs; the stage's by default.")
-@click.option("--wait", callback=duration, help="How long to wait for one that another holds.")
+@click.option("--ttl", callback=duration, help="Length of the lease; the stage's ttl by default.")
+@click.option("--wait", callback=duration, help="How long to wait if another holds the issue.")
 @as_name
 @dry_run
 def claim_command(
@@ -55,9 +55,9 @@ def claim_command(
 ) -> Answer:
     """Claim an issue and print its run and fence. Renew the lease yourself, with heartbeat."""
     if (issue is None) is not next_one:
-        raise click.UsageError("name an issue, or ask for --next")
+        raise click.UsageError("name an issue or use --next, one of the two")
     if wait is not None and next_one:
-        raise click.UsageError("--wait goes with an issue: the next one is held by nobody")
+        raise click.UsageError("--wait needs an ISSUE: --next claims only issues that nobody holds")
     options = ClaimOptions(context.holder(name), ttl=ttl)
     services = context.services
     if issue:
@@ -103,14 +103,14 @@ def describe_claim(result: ClaimResult) -> Answer:
             return Answer(lease_data(lease), lines)
         case Refused(issue, reasons):
             data = {"issue": str(issue), "reasons": [asdict(reason) for reason in reasons]}
-            lines = [f"{issue} may not be claimed:", *reason_lines(reasons)]
+            lines = [f"{issue} cannot be claimed:", *reason_lines(reasons)]
             return Answer(data, lines, for_reasons(reasons))
         case Beaten(issue, record):
             left = describe_span(record.remaining)
             line = f"{issue} is held by {record.lease.holder} for another {left}"
             return Answer({"issue": str(issue), "lease": record_data(record)}, [line], Exit.HELD)
         case Doubtful(issue, why):
-            line = f"{issue}: no win could be proved, so there is none: {why}"
+            line = f"{issue}: dibs could not confirm the claim, so you do not hold it: {why}"
             return Answer({"issue": str(issue), "why": why}, [line], Exit.UNPROVEN)
 
 
@@ -146,13 +146,14 @@ def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
 def lost(issue: IssueRef, record: Record | None, run: str) -> LeaseLost:
     """The error for a run that does not hold the issue, with the reason."""
     if record is None:
-        return LeaseLost(issue, fence=Fence(0), why=f"run {run} never held it")
+        return LeaseLost(issue, fence=Fence(0), why=f"run {run} never held the issue")
     if record.lease.run != run:
-        why = f"run {record.lease.run} of {record.lease.holder} came after run {run}"
+        holding = f"run {record.lease.run} of {record.lease.holder}"
+        why = f"the latest lease belongs to {holding}, not to run {run}"
     elif record.ending is not None:
-        why = f"run {run} has ended it already ({record.ending.outcome.value})"
+        why = f"run {run} already ended its lease ({record.ending.outcome.value})"
     else:
-        why = f"run {run} let it expire"
+        why = f"the lease of run {run} expired"
     return LeaseLost(issue, fence=record.lease.fence, why=why)
 
 
@@ -164,10 +165,10 @@ def lost(issue: IssueRef, record: Record | None, run: str) -> LeaseLost:
     type=click.Choice(["advanced", "returned", "failed"]),
     default="returned",
     show_default=True,
-    help="What came of it.",
+    help="How the work ended.",
 )
 @click.option("--to", metavar="STAGE", help="With advanced: the next stage, if there are several.")
-@click.option("--note", default="", help="A word for the card.")
+@click.option("--note", default="", help="A note for the issue's card.")
 @dry_run
 def release_command(
     context: Context, issue: str, run: str, outcome: str, to: str | None, note: str, dry_run: bool
@@ -188,7 +189,7 @@ def finish(
     from dibs.wiring.services import run_file
 
     if to is not None and outcome != "advanced":
-        raise click.UsageError("--to goes with --outcome advanced")
+        raise click.UsageError("--to needs --outcome advanced")
     services = context.services
     if outcome == "advanced":
         services.pipeline.target(claimed.stage.name, to)

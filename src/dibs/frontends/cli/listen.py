@@ -42,7 +42,7 @@ def follow_command(context: Context, limit: int, name: str | None, dry_run: bool
     stages = [stage.name for stage in following.stages]
     data: dict[str, object] = {"stages": stages, "dry_run": dry_run}
     if not stages:
-        line = "no stage follows pull requests, or the tracker has none"
+        line = "no stage follows pull requests, or the tracker has no pull requests"
         return Answer({**data, "looked_at": 0, "followed": []}, [line], Exit.NOTHING)
     report = following.follow(context.holder(name), limit=limit, dry_run=dry_run)
     data |= {
@@ -55,7 +55,7 @@ def follow_command(context: Context, limit: int, name: str | None, dry_run: bool
         for entry in report.followed
     ]
     if not report.changed:
-        lines.append(f"nothing to follow: {report.looked_at} looked at in {', '.join(stages)}")
+        lines.append(f"no issue moved: {report.looked_at} checked in {', '.join(stages)}")
         return Answer(data, lines, Exit.NOTHING)
     return Answer(data, lines)
 
@@ -77,8 +77,8 @@ _HEALTH = "/healthz"
     type=click.IntRange(0, 65535),
     help="The port; 0 for any that is free.",
 )
-@click.option("--path", default="/webhook", show_default=True, help="Where deliveries are sent to.")
-@click.option("--insecure", is_flag=True, help="Without a secret: believe whoever reaches it.")
+@click.option("--path", default="/webhook", show_default=True, help="The path for deliveries.")
+@click.option("--insecure", is_flag=True, help="Accept deliveries without a secret.")
 def listen_command(context: Context, host: str, port: int, path: str, insecure: bool) -> Answer:
     """Wake the workers of this folder when the tracker reports a change.
 
@@ -88,7 +88,7 @@ def listen_command(context: Context, host: str, port: int, path: str, insecure: 
     from dibs.wiring.services import listening
 
     if not path.startswith("/") or path == _HEALTH:
-        raise click.UsageError(f"--path must begin with / and be another than {_HEALTH}")
+        raise click.UsageError(f"--path must begin with / and must not be {_HEALTH}")
     bare_host = host.strip("[]")
     try:
         loopback = ipaddress.ip_address(bare_host).is_loopback
@@ -102,7 +102,7 @@ def listen_command(context: Context, host: str, port: int, path: str, insecure: 
         server = _Server(host, port, path, receiver)
     except OSError as failure:
         cause = failure.strerror or str(failure)
-        raise BadConfiguration(f"{host} port {port} cannot be listened on: {cause}") from failure
+        raise BadConfiguration(f"dibs cannot listen on {host} port {port}: {cause}") from failure
     with server, catching_signals(lambda _: server.shutdown()) as received:
         shown_host = f"[{bare_host}]" if ":" in host else host
         where = f"http://{shown_host}:{server.server_address[1]}{path}"
@@ -196,7 +196,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
-            self._answer(HTTPStatus.LENGTH_REQUIRED, "say how long it is")
+            self._answer(HTTPStatus.LENGTH_REQUIRED, "a Content-Length is required")
         elif len(length) > 9 or int(length) > _LONGEST_BODY:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too long")
         else:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 @command("hold")
 @click.argument("held", metavar="[NAME]", required=False)
 @click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("--slots", type=click.IntRange(1, 100_000), help="How many may hold it at once.")
-@click.option("--ttl", callback=duration, help="How long the lease runs between renewals.")
+@click.option("--slots", type=click.IntRange(1, 100_000), help="How many may hold NAME at once.")
+@click.option("--ttl", callback=duration, help="How long the lease lasts without a renewal.")
 @click.option("--wait", callback=duration, help="How long to wait for a slot.")
 @as_name
 def hold_command(
@@ -42,22 +42,22 @@ def hold_command(
     """Run a command while holding NAME, alone or as one of --slots. Without a name, list holders.
 
     The command finds the fence in DIBS_FENCE, and is ended if the lease is lost. The exit code is
-    that of the command; 4 if NAME could not be had, 5 if the lease was lost.
+    that of the command; 4 if NAME was not granted, 5 if the lease was lost.
     """
     context.creates = True
     if held is None:
         records = context.services.holds.holders()
         if not records:
-            return Answer([], ["nothing is held by name"], Exit.NOTHING)
+            return Answer([], ["no name is held"], Exit.NOTHING)
         rows = [
             (record.lease.issue, record.lease.holder, record.lease.fence, record.lease.beats,
              describe_span(record.remaining))
             for record in records
         ]  # fmt: skip
         lines = table(("name/slot", "holder", "fence", "renewed", "left"), rows)
-        return Answer([record_data(record) for record in records], lines)
+        return Answer(list(map(record_data, records)), lines)
     if not command:
-        raise click.UsageError("say what to run: dibs hold NAME -- COMMAND")
+        raise click.UsageError("a command is missing: dibs hold NAME -- COMMAND")
     spec = chosen_hold(context.settings.holds, held, slots=slots, ttl=ttl, wait=wait)
     from dibs.named.holds import HoldRefused, HoldWish
     from dibs.named.loops import run_kept
@@ -69,9 +69,8 @@ def hold_command(
         by = [f"{record.lease.holder} for another {describe_span(record.remaining)}"
               for record in taken.by]  # fmt: skip
         why = taken.why or f"held by {', '.join(by)}"
-        holders = [record_data(record) for record in taken.by]
-        line = f"{taken.name} could not be had: {why}"
-        return Answer({"name": taken.name, "why": why, "by": holders}, [line], Exit.HELD)
+        refusal = {"name": taken.name, "why": why, "by": list(map(record_data, taken.by))}
+        return Answer(refusal, [f"{taken.name} was not granted: {why}"], Exit.HELD)
     try:
         stop = _stop_on_signals()
         end = run_kept(
@@ -89,16 +88,16 @@ def hold_command(
     if isinstance(end, Exited):
         return Answer({**data, "exit": end.code}, [], end.code)
     code = Exit.INTERRUPTED if stop.is_set() else Exit.LOST
-    line = f"{spec.name}: the command was ended: {end.why}"
+    line = f"{spec.name}: dibs ended the command: {end.why}"
     return Answer({**data, "stopped": end.why}, [line], code)
 
 
 @command("loop")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--once", is_flag=True, help="End after the first tick that fell to this process.")
+@click.option("--once", is_flag=True, help="End after the first tick that this process runs.")
 @as_name
 def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str | None) -> Answer:
-    """Run configured loops, all or the named ones: each ticks once per window across replicas."""
+    """Run all loops, or those named: in each window, one replica runs the command."""
     from concurrent.futures import ThreadPoolExecutor
 
     from dibs.named.loops import Rhythm, run_kept
@@ -107,10 +106,10 @@ def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str
     configured = {spec.name: spec for spec in context.settings.loops}
     if missing := [wanted for wanted in names if wanted not in configured]:
         listed = ", ".join(configured) or "none"
-        raise BadConfiguration(f"no loop {missing[0]!r} is configured; there are: {listed}")
+        raise BadConfiguration(f"no loop {missing[0]!r} is configured; configured: {listed}")
     specs = [configured[wanted] for wanted in names or configured]
     if not specs:
-        raise BadConfiguration("no loop is configured; give dibs.toml a [[loop]]")
+        raise BadConfiguration("no loop is configured; add a [[loop]] to dibs.toml")
     services, stop = context.services, _stop_on_signals()
     for spec in specs:
         services.runner.check(spec.command)

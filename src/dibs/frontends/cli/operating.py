@@ -41,9 +41,9 @@ def why_command(context: Context, issue: str) -> Answer:
 
 
 @command("status")
-@click.option("--watch", is_flag=True, help="Go on showing it until interrupted.")
+@click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
 @click.option(
-    "--every", default=1.0, show_default=True, help="With --watch: seconds between looks."
+    "--every", default=1.0, show_default=True, help="With --watch: seconds between two looks."
 )
 def status_command(context: Context, watch: bool, every: float) -> Answer:
     """Show the stages, and the issues in flight with their holders."""
@@ -181,7 +181,7 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
         return Answer({"run": wanted, "output": text}, [text.rstrip("\n")])
     if issue is None:
         if not folder.is_dir():
-            return Answer([], [f"no handler ran here yet ({folder} is not there)"], Exit.NOTHING)
+            return Answer([], [f"no handler ran here yet: {folder} does not exist"], Exit.NOTHING)
         newest = sorted(folder.iterdir(), key=lambda run: run.stat().st_mtime, reverse=True)[:limit]
         local = []
         for run in (run for run in newest if run.is_dir()):
@@ -234,7 +234,7 @@ def sweep_command(context: Context, limit: int, dry_run: bool) -> Answer:
 
 
 @command("fsck")
-@click.option("--repair", is_flag=True, help="Mend what follows from the cards and the store.")
+@click.option("--repair", is_flag=True, help="Repair what the cards and leases explain.")
 @dry_run
 def fsck_command(context: Context, repair: bool, dry_run: bool) -> Answer:
     """Compare every issue's labels with its cards and leases. Exit 1 if a flaw remains."""

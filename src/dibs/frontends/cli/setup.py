@@ -33,7 +33,7 @@ preset  = "{preset}"
     "--tracker",
     default=config.EMBEDDED_TRACKER,
     metavar="PLACE",
-    help="Where the issues are, for a file that is not there yet: github:OWNER/REPO.",
+    help="The tracker of a new dibs.toml: github:OWNER/REPO, for example.",
 )
 @dry_run
 def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> Answer:
@@ -44,18 +44,17 @@ def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> 
     first = config.from_mapping(wanted, source="preset", root=path.parent)
     done = []
     if fresh:
-        done.append(f"wrote {path.name}")
+        done.append(f"{'would write' if dry_run else 'wrote'} {path.name}")
         if not dry_run:
             stage = first.pipeline.stages[0].name
             text = _TEMPLATE.format(preset=preset, first=stage, tracker=json.dumps(tracker))
             path.write_text(text, encoding="utf-8")
     settings = first if fresh and dry_run else config.load(path)
-    done.append(f"prepared {settings.tracker}")
+    done.append(f"{'would prepare' if dry_run else 'prepared'} {settings.tracker}")
     made = () if dry_run else context.connect(settings).prepare()
     done += [f"made {what}" for what in made]
     names = [stage.name for stage in settings.pipeline.stages]
-    lines = [f"not done, only said: {line}" if dry_run else line for line in done]
-    lines.append(f"stages: {' -> '.join(names)}")
+    lines = [*done, f"stages: {' -> '.join(names)}"]
     lines.append("next: dibs add 'a first issue'; then give a stage a handler and run dibs work")
     return Answer({"file": str(path), "wrote": fresh, "stages": names, "made": made}, lines)
 

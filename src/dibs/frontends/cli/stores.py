@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _SET_IT_EVERYWHERE = (
-    "set leases to it wherever dibs runs; whoever is set up for another claims nothing"
+    "set leases to this store wherever dibs runs; workers with another store claim nothing"
 )
 
 
@@ -70,8 +70,8 @@ def stores_command(context: Context) -> Answer:
         "",
         f"configured: {without_secrets(settings.leases)}",
         "one holder: at most one live lease on an issue, however many race for it (atomic)",
-        "fence: rises with every grant, so that the place of writing can refuse the stale one",
-        "wip: a stage's limit is kept in the step that grants, not counted afterwards",
+        "fence: a number that rises with every grant; the place of writing can refuse a stale one",
+        "wip: the store checks a stage's limit in the same step in which it grants",
     ]
     return Answer(data, lines, warnings=broken_trackers)
 
@@ -95,17 +95,20 @@ def show_command(context: Context) -> Answer:
 
 @command("migrate", leases_command)
 @click.option(
-    "--from", "origin", metavar="STORE", help="Where they are; env:NAME reads a variable."
+    "--from",
+    "origin",
+    metavar="STORE",
+    help="The store that grants now; env:NAME reads a variable.",
 )
 @click.option(
-    "--to", "target", metavar="STORE", help="Where they go; the configured store by default."
+    "--to", "target", metavar="STORE", help="The new store; the configured store by default."
 )
 @click.option(
     "--wait",
     default="1h",
     show_default=True,
     callback=duration,
-    help="How long running work may take to end before it is called off.",
+    help="How long to wait for running work to end; after that the move is called off.",
 )
 @dry_run
 def migrate_command(
@@ -138,14 +141,14 @@ def migrate_command(
             if changed and isinstance(progress, Draining) and not context.as_json:
                 issues = progress.issues
                 more = f" and {len(issues) - 5} more" if len(issues) > 5 else ""
-                tell(f"nobody grants; waiting for {', '.join(issues[:5])}{more}")
+                tell(f"no store grants; waiting for {', '.join(issues[:5])}{more}")
         match last:
             case Moved(granter):
                 line = f"leases are granted by {granter.store} now, above fence {granter.floor}"
                 lines = [line, _SET_IT_EVERYWHERE]
                 return Answer({"moved": True, **_describe(granter)[0]}, lines)
             case GaveUp(issues):
-                line = f"called off: {', '.join(issues[:5])} did not end in time; nothing has moved"
+                line = f"leases did not end in time: {', '.join(issues[:5])}; nothing was moved"
                 return Answer({"moved": False, "held": list(issues)}, [line], Exit.HELD)
             case _:
                 raise AssertionError("a migration ends with Moved or GaveUp")
@@ -175,7 +178,7 @@ def _origin(context: Context, target: str) -> str:
         case Appointed(store) | Moving(store):
             return place_of(store, settings)
         case None:
-            raise Misuse("nothing was ever granted here: just set leases to the store you want")
+            raise Misuse("no lease was granted here yet: set leases to the store that you want")
 
 
 def _connect(context: Context, leases: str) -> "Services":
@@ -191,10 +194,10 @@ def _describe(granter: Granter | None) -> tuple[dict[str, Any], str]:
     data = {"granter": None, "floor": 0, "moving_from": None, "moving_to": None}
     match granter:
         case Appointed(store, floor):
-            line = f"granted by {store}" + (f", above fence {floor}" if floor else "")
+            line = f"{store} grants leases" + (f", above fence {floor}" if floor else "")
             return {**data, "granter": store, "floor": floor}, line
         case Moving(origin, target, floor):
-            line = f"on the move from {origin} to {target}; nobody grants"
+            line = f"leases are on the move from {origin} to {target}; no store grants"
             return {**data, "floor": floor, "moving_from": origin, "moving_to": target}, line
         case None:
-            return data, "nothing was granted yet; the first store that grants is appointed by it"
+            return data, "no lease was granted yet; the first store that grants becomes the granter"
