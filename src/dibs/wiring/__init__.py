@@ -49,9 +49,8 @@ def kinds_declared(group: str, expected: type[_Kind]) -> dict[str, _Kind | BadCo
     for scheme in sorted({point.name for point in entry_points(group=group)}):
         try:
             row = kind_declared_as(scheme, group, expected)
-        except BadConfiguration as error:
-            rows[scheme] = error
-        else:
             assert row is not None, "the entry point was found above"
             rows[scheme] = row
+        except BadConfiguration as error:
+            rows[scheme] = error
     return rows

@@ -232,10 +232,7 @@ def store_kind(setting: str) -> StoreKind | None:
 
 
 def store_kinds() -> dict[str, StoreKind | BadConfiguration]:
-    """Every row by its scheme: ours, which win, then those of other distributions.
-
-    A row that cannot be loaded is its error.
-    """
+    """Every row by its scheme: ours, then those of others; a broken row is its error."""
     ours: dict[str, StoreKind | BadConfiguration] = {kind.scheme: kind for kind in STORES}
     return ours | kinds_declared("dibs.stores", StoreKind) | ours
 
