@@ -55,7 +55,7 @@ def test_what_is_asked_for_may_be_said_instead(project):
     asked = ("fence", "check", "1", "--run", lease["run"])
     assert project.dibs(*asked).code == 0
     assert project.dibs(*asked, "--fence", str(lease["fence"])).code == 0
-    assert project.dibs(*asked, "--fence", str(lease["fence"] + 1)).told(5, "has fence").code == 5
+    assert project.dibs(*asked, "--fence", str(lease["fence"] + 1)).told(5, "holds fence").code == 5
     assert project.dibs("fence", "check", "9", "--run", lease["run"]).told(1, "no issue").code == 1
 
 
@@ -122,7 +122,7 @@ def test_a_store_that_cannot_be_asked_proves_nothing(project):
     assert said.code == 8
     assert said.data["issue"] == "1"
     assert said.data["why"]
-    assert "could not be asked" in project.dibs("fence", "check", "1", "--run", "deadbeef").err
+    assert "dibs could not ask" in project.dibs("fence", "check", "1", "--run", "deadbeef").err
 
 
 def test_the_help_says_what_it_cannot_do(project):

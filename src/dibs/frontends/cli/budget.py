@@ -19,7 +19,7 @@ def budget_command(context: Context) -> Answer:
     reports = context.services.budgets()
     if not reports:
         name = context.services.tracker.traits.name
-        line = f"the tracker {name} has no limit for requests"
+        line = f"the tracker {name} has no limit for requests, so there is no budget"
         return Answer({"budgets": []}, [line], Exit.NOTHING)
     data = [
         {

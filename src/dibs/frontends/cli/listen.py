@@ -117,7 +117,7 @@ def listen_command(context: Context, host: str, port: int, path: str, insecure: 
     counts = receiver.counts
     did = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     code = Exit.INTERRUPTED if signal.SIGINT in received else Exit.DONE
-    return Answer(dict(counts), [f"heard {did or 'nothing'}"], code)
+    return Answer(dict(counts), [f"deliveries: {did or 'none'}"], code)
 
 
 def _say(data: dict[str, Any], line: str, *, as_json: bool) -> None:

@@ -194,7 +194,7 @@ def _describe(granter: Granter | None) -> tuple[dict[str, Any], str]:
     data = {"granter": None, "floor": 0, "moving_from": None, "moving_to": None}
     match granter:
         case Appointed(store, floor):
-            line = f"{store} grants leases" + (f", above fence {floor}" if floor else "")
+            line = f"leases are granted by {store}" + (f", above fence {floor}" if floor else "")
             return {**data, "granter": store, "floor": floor}, line
         case Moving(origin, target, floor):
             line = f"leases are on the move from {origin} to {target}; no store grants"
