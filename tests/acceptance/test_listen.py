@@ -261,7 +261,7 @@ def test_a_tracker_that_tells_nothing_is_refused(project: Project) -> None:
 
 def test_a_port_that_is_taken_is_told(listener: Listener) -> None:
     port = str(listener.port)
-    listener.project.dibs("listen", "--port", port, env=KEYS).told(1, "cannot be listened on")
+    listener.project.dibs("listen", "--port", port, env=KEYS).told(1, "dibs cannot listen on")
 
 
 @pytest.mark.parametrize("path", ["webhook", "/healthz"])

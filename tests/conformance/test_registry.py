@@ -1,5 +1,6 @@
 """Adapters of strangers: laid out as pip does, configured by their scheme, put to the suites."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,8 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.in_process import run_in_process
 
 from dibs.core.errors import BadConfiguration
+from dibs.frontends.cli.main import run
 from dibs.settings.load import from_mapping
 from dibs.testing.conformance import TrackerHarness, prove_tracker
 from dibs.wiring.services import refuse_unknown
@@ -70,6 +73,7 @@ lost = tiny_adapters:MISSING
 [dibs.stores]
 tinystore = tiny_adapters:STORE
 """
+BROKEN_STORE = "broken = tiny_adapters_without_their_library:STORE\n"
 
 
 def install(folder: Path) -> None:
@@ -126,7 +130,7 @@ def test_a_strangers_tracker_is_opened_by_its_scheme_and_conforms(installed, tmp
 
 def test_a_strangers_store_is_opened_by_its_scheme_and_listed(installed, tmp_path):
     kind = store_kind("tinystore:leases.db")
-    assert kind in store_kinds()
+    assert store_kinds()["tinystore"] is kind
     store = open_store("tinystore:leases.db", Surroundings(tmp_path))
     assert type(store).__name__ == "TinyStore"
     store.close()
@@ -157,6 +161,52 @@ def test_a_whole_backlog_runs_on_them(installed, tmp_path):
     dibs("pause", "--fleet", "--reason", "a look around")
     assert "a look around" in dibs("status")
     assert "tinystore:PATH" in dibs("stores")
+
+
+@pytest.fixture
+def asked(installed, tmp_path):
+    """The program beside a broken store and a broken tracker, in a folder of its own."""
+    points = installed / "tiny_adapters-1.0.dist-info" / "entry_points.txt"
+    points.write_text(points.read_text() + BROKEN_STORE)
+    folder = tmp_path / "backlog"
+    folder.mkdir()
+
+    def ask(*words: str, file: str = ""):
+        (folder / "dibs.toml").write_text(file)
+        return run_in_process(run, words, cwd=folder, env={})
+
+    return ask
+
+
+def test_a_store_that_cannot_be_loaded_says_so_in_its_row_and_hides_no_other(asked):
+    told = asked("stores")
+    assert told.returncode == 0, told.stderr
+    rows = {line.split()[0]: line for line in told.stdout.splitlines() if line}
+    assert {"comments", "sqlite:PATH", "tinystore:PATH", "broken:"} <= set(rows)
+    assert rows["broken:"].endswith(
+        "'broken' is declared in dibs.stores as tiny_adapters_without_their_library:STORE, which "
+        "cannot be loaded: No module named 'tiny_adapters_without_their_library'"
+    )
+    assert "'lost' is declared in dibs.trackers as tiny_adapters:MISSING" in told.stderr
+
+
+def test_the_row_of_a_broken_store_has_the_keys_of_all_rows(asked):
+    told = asked("stores", "--json", file='leases = "broken:somewhere"\n')
+    assert told.returncode == 0, told.stderr
+    rows = {row["leases"]: row for row in json.loads(told.stdout)["data"]}
+    assert {frozenset(row) for row in rows.values()} == {frozenset(rows["comments"])}
+    assert [form for form, row in rows.items() if row["configured"]] == ["broken:"]
+    assert [form for form, row in rows.items() if row["problem"]] == ["broken:"]
+    assert "cannot be loaded" in rows["broken:"]["problem"]
+
+
+def test_a_configured_tracker_that_cannot_be_loaded_leaves_stores_and_doctor_usable(asked):
+    stores = asked("stores", file='tracker = "lost:x"\n')
+    assert (stores.returncode, "sqlite:PATH" in stores.stdout) == (0, True)
+    doctor = asked("doctor", file='tracker = "lost:x"\n')
+    assert doctor.returncode == 1
+    assert "fail  tracker        'lost' is declared in dibs.trackers as" in doctor.stderr
+    assert "ok    configuration" in doctor.stderr
 
 
 def test_a_scheme_that_nobody_declares_is_refused_with_those_that_there_are(installed, tmp_path):

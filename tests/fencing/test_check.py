@@ -55,7 +55,7 @@ def test_what_is_asked_for_may_be_said_instead(project):
     asked = ("fence", "check", "1", "--run", lease["run"])
     assert project.dibs(*asked).code == 0
     assert project.dibs(*asked, "--fence", str(lease["fence"])).code == 0
-    assert project.dibs(*asked, "--fence", str(lease["fence"] + 1)).told(5, "has fence").code == 5
+    assert project.dibs(*asked, "--fence", str(lease["fence"] + 1)).told(5, "holds fence").code == 5
     assert project.dibs("fence", "check", "9", "--run", lease["run"]).told(1, "no issue").code == 1
 
 
@@ -85,13 +85,15 @@ def test_a_lease_that_expired_is_lost_and_so_is_one_that_another_holds(project, 
         return project.dibs("fence", "check", env=of(lease)).code == 5
 
     until(over, "the lease runs out")
-    project.dibs("fence", "check", env=of(lease)).told(5, f"run {lease['run']} let it expire")
+    project.dibs("fence", "check", env=of(lease)).told(
+        5, f"the lease of run {lease['run']} expired"
+    )
     project.dibs("sweep")
     project.configure(pipeline(leases, ttl="1h", top="settle = '50ms'\n"))
     taken = project.dibs("claim", "1", "--as", "bob", "--json").data
     assert taken["fence"] > lease["fence"]
     late = project.dibs("fence", "check", env=of(lease))
-    late.told(5, f"run {taken['run']} of bob came after run {lease['run']}")
+    late.told(5, f"belongs to run {taken['run']} of bob, not to run {lease['run']}")
     said = project.dibs("fence", "check", "--json", env=of(lease)).error
     assert (said["code"], said["issue"]) == ("LEASE_LOST", "#1")
     assert project.dibs("fence", "check", env=of(taken)).code == 0
@@ -105,12 +107,12 @@ def test_a_lease_that_was_revoked_or_ended_is_lost(project):
     project.dibs("fence", "check", env=of(lease)).told(5, "revoked by carl: dead")
     again = project.dibs("claim", "1", "--json").data
     project.dibs("release", "1", "--run", again["run"])
-    project.dibs("fence", "check", env=of(again)).told(5, "has ended it already")
+    project.dibs("fence", "check", env=of(again)).told(5, "already ended its lease")
 
 
 def test_a_run_that_never_held_it_is_told_so(project):
     project.begin(pipeline(ttl="1h"), 1, history=False)
-    project.dibs("fence", "check", "1", "--run", "deadbeef").told(5, "never held it")
+    project.dibs("fence", "check", "1", "--run", "deadbeef").told(5, "never held the issue")
 
 
 def test_a_store_that_cannot_be_asked_proves_nothing(project):
@@ -120,7 +122,7 @@ def test_a_store_that_cannot_be_asked_proves_nothing(project):
     assert said.code == 8
     assert said.data["issue"] == "1"
     assert said.data["why"]
-    assert "could not be asked" in project.dibs("fence", "check", "1", "--run", "deadbeef").err
+    assert "dibs could not ask" in project.dibs("fence", "check", "1", "--run", "deadbeef").err
 
 
 def test_the_help_says_what_it_cannot_do(project):

@@ -66,7 +66,7 @@ def test_asking_costs_nothing(hub, tmp_path):
 def test_for_people(hub, tmp_path):
     done = dibs(hub, tmp_path, "budget")
     assert done.returncode == 0
-    for word in ("REST", "GraphQL", "starts anew", "creations a minute", "80", "requests pass"):
+    for word in ("REST", "GraphQL", "resets in", "creations a minute", "80", "requests pass"):
         assert word in done.stdout
 
 

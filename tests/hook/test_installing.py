@@ -30,7 +30,7 @@ def test_it_is_put_in_once_and_taken_out_again(clone):
     text = hook.read_text()
     assert sys.executable in text
     assert stat.S_IMODE(hook.stat().st_mode) & 0o111
-    assert "is there already" in install(clone).out
+    assert "is installed already" in install(clone).out
     assert hook.read_text() == text
     assert clone.dibs("hook", "uninstall").code == 0
     assert not hook.exists()
@@ -38,10 +38,10 @@ def test_it_is_put_in_once_and_taken_out_again(clone):
 
 
 def test_a_dry_run_writes_nothing(clone):
-    assert "would be put in" in install(clone, "--dry-run").out
+    assert "would be installed" in install(clone, "--dry-run").out
     assert not hook_of(clone).exists()
     install(clone)
-    assert "would be taken out" in clone.dibs("hook", "uninstall", "--dry-run").out
+    assert "would be removed" in clone.dibs("hook", "uninstall", "--dry-run").out
     assert hook_of(clone).exists()
 
 
@@ -49,15 +49,15 @@ def test_a_hook_that_is_there_is_run_first_with_the_same_input_and_put_back(clon
     hook, log = hook_of(clone), tmp_path / "log"
     hook.write_text(LOG)
     hook.chmod(0o755)
-    assert "is run first" in install(clone).out
-    assert "is there already" in install(clone).out
+    assert "the hook from before runs first" in install(clone).out
+    assert "is installed already" in install(clone).out
     sha = clone.commit("Nothing to close")
     before = clone.git("rev-parse", "origin/main")
     assert clone.push("main", LOG=str(log)).went_out
     assert log.read_text() == (
         f"args: origin {clone.remote}\nrefs/heads/main {sha} refs/heads/main {before}\n"
     )
-    assert "is back" in clone.dibs("hook", "uninstall").out
+    assert "is restored" in clone.dibs("hook", "uninstall").out
     assert hook.read_text() == LOG
     assert stat.S_IMODE(hook.stat().st_mode) == 0o755
     assert sorted(path.name for path in hook.parent.glob("pre-push*")) == [
@@ -105,7 +105,7 @@ def test_it_goes_where_core_hookspath_says(clone):
     assert not hook_of(clone).exists()
     (clone.folder / "deep").mkdir()
     deeper = clone.beside(clone.folder / "deep")
-    assert "is there already" in install(deeper).out
+    assert "is installed already" in install(deeper).out
     assert deeper.dibs("hook", "uninstall").code == 0
 
 
@@ -119,7 +119,7 @@ def test_one_hook_does_for_all_working_trees(clone):
     tree = clone.worktree("second", "-b", "second")
     install(tree)
     assert hook_of(clone).exists()
-    assert "is there already" in install(clone).out
+    assert "is installed already" in install(clone).out
 
 
 def test_huskys_own_folder_is_left_to_husky(clone):
@@ -172,7 +172,7 @@ def test_a_crash_between_two_steps_is_gone_on_from(clone, tmp_path):
     kept = hook.with_name("pre-push.before-dibs")
     kept.write_text(LOG)
     kept.chmod(0o755)
-    assert "is run first" in install(clone).out
+    assert "the hook from before runs first" in install(clone).out
     hook.unlink()
     assert clone.dibs("hook", "uninstall").code == 0
     assert hook.read_text() == LOG
@@ -183,7 +183,7 @@ def test_an_interpreter_that_moved_is_replaced_by_another_install(clone):
     install(clone)
     hook = hook_of(clone)
     hook.write_text(hook.read_text().replace(sys.executable, "/gone/python"))
-    assert "is put in" in install(clone).out
+    assert "is installed: " in install(clone).out
     assert sys.executable in hook.read_text()
 
 

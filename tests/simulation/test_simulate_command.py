@@ -228,7 +228,7 @@ def test_files_that_cannot_be_used_are_named_before_anything_is_simulated(simula
 def test_without_the_laboratory_it_says_what_to_install(simulate, monkeypatch):
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
     said = simulate(*SMALL, code=1)
-    assert "dibs simulate is in dibs-lab, which is not installed" in said.err
+    assert "dibs simulate needs the distribution dibs-lab, which is not installed" in said.err
     told = json.loads(simulate(*SMALL, "--json", code=1).out)
     assert told["error"]["hint"] == f"install it with: pip install dibs-lab=={dibs.__version__}"
     assert "dibs-lab, which is not installed" in " ".join(simulate("--help").out.split())

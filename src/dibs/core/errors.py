@@ -50,7 +50,7 @@ class BadReference(Misuse):
     """The text is not a spelling of an issue."""
 
     code = "BAD_REFERENCE"
-    hint = "write it as 123, #123, owner/repo#123, ABC-123 or the issue's URL"
+    hint = "write an issue as 123, #123, owner/repo#123, ABC-123 or the issue's URL"
 
     def __init__(self, text: str, why: str = "does not name an issue") -> None:
         self.text = text
@@ -72,7 +72,7 @@ class NoSuchComment(Misuse):
     """The issue does not have this comment, or not any more."""
 
     code = "NO_SUCH_COMMENT"
-    hint = "somebody may have deleted it; look at the issue with: dibs show"
+    hint = "somebody may have deleted the comment; look at the issue with: dibs show ISSUE"
 
     def __init__(self, issue: IssueRef, comment: int) -> None:
         self.issue, self.comment = issue, comment
@@ -83,7 +83,7 @@ class IssueMoved(NoSuchIssue):
     """The issue was transferred: it has another number in another repository now."""
 
     code = "ISSUE_MOVED"
-    hint = "nothing of ours moved with it but its comments; look at it where it is now"
+    hint = "only its comments moved with it, and nothing else of dibs; look at the issue there"
 
     def __init__(self, issue: IssueRef, where: str) -> None:
         super().__init__(issue)
@@ -95,7 +95,7 @@ class IssueLocked(Misuse):
     """The issue's conversation takes no comments, from this account or from any."""
 
     code = "ISSUE_LOCKED"
-    hint = "somebody with write access unlocks the conversation, or works the issue"
+    hint = "ask somebody with write access to unlock the conversation, or to work the issue"
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class BadName(Misuse):
     """The text is not a name for a hold or a loop."""
 
     code = "BAD_NAME"
-    hint = "a letter, then up to 63 letters, digits, dots, dashes and underscores"
+    hint = "a name is a letter, then up to 63 letters, digits, dots, dashes and underscores"
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -141,7 +141,7 @@ class CannotMove(Misuse):
     """The leases are not where they were said to be."""
 
     code = "CANNOT_MOVE"
-    hint = "look at who grants with: dibs leases show"
+    hint = "look at which store grants with: dibs leases show"
 
 
 class IllegalMove(Misuse):
@@ -152,19 +152,19 @@ class IllegalMove(Misuse):
 
     def __init__(self, origin: StageName, target: str, legal: tuple[StageName, ...]) -> None:
         self.origin, self.target, self.legal = origin, target, legal
-        onward = ", ".join(legal) or "nowhere"
-        super().__init__(f"stage {origin!r} may not move to {target!r}; it may move to {onward}")
+        onward = f"it may move to {', '.join(legal)}" if legal else "it may move nowhere"
+        super().__init__(f"an issue in {origin!r} may not move to {target!r}; {onward}")
 
 
 class NotGranted(DibsError):
     """A lease that the caller insisted on could not be had."""
 
     code = "NOT_GRANTED"
-    hint = "look at every reason with: dibs why"
+    hint = "look at every reason with: dibs why ISSUE"
 
     def __init__(self, issue: IssueRef, why: str, *, codes: tuple[str, ...] = ()) -> None:
         self.issue, self.why, self.codes = issue, why, codes
-        super().__init__(f"{issue} was not granted: {why}")
+        super().__init__(f"the lease on {issue} was not granted: {why}")
 
 
 class LeaseLost(DibsError):
@@ -182,7 +182,7 @@ class GrantedElsewhere(DibsError):
     """Another store grants leases now, so this one's word about them is worth nothing."""
 
     code = "GRANTED_ELSEWHERE"
-    hint = "look at who grants with: dibs leases show"
+    hint = "look at which store grants with: dibs leases show"
 
 
 class BadConfiguration(DibsError):
@@ -208,7 +208,7 @@ class HandlerUnusable(DibsError):
     """A stage's handler cannot be started at all, so running it says nothing about the issue."""
 
     code = "HANDLER_UNUSABLE"
-    hint = "mend the stage's run, python or worktree setting; no attempt was counted"
+    hint = "correct the stage's run, python or worktree setting; no attempt was counted"
 
 
 class Outage(DibsError):

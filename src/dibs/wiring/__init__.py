@@ -38,10 +38,19 @@ def kind_declared_as(scheme: str, group: str, expected: type[_Kind]) -> _Kind | 
     return kind
 
 
-def kinds_declared(group: str, expected: type[_Kind]) -> tuple[_Kind, ...]:
-    """Every row that installed distributions declare, by scheme; for lists that people read."""
+def kinds_declared(group: str, expected: type[_Kind]) -> dict[str, _Kind | BadConfiguration]:
+    """Every row that installed distributions declare, by scheme; for lists that people read.
+
+    A row that cannot be loaded is its error, so that a broken distribution hides no other row.
+    """
     from importlib.metadata import entry_points
 
-    schemes = sorted({point.name for point in entry_points(group=group)})
-    rows = (kind_declared_as(scheme, group, expected) for scheme in schemes)
-    return tuple(row for row in rows if row is not None)
+    rows: dict[str, _Kind | BadConfiguration] = {}
+    for scheme in sorted({point.name for point in entry_points(group=group)}):
+        try:
+            row = kind_declared_as(scheme, group, expected)
+            assert row is not None, "the entry point was found above"
+            rows[scheme] = row
+        except BadConfiguration as error:
+            rows[scheme] = error
+    return rows

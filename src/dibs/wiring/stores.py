@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct, field
 
+from dibs.core.errors import BadConfiguration
 from dibs.ports.leases import Guarantee, LeaseStore
 from dibs.settings.load import GithubSettings
 from dibs.wiring import kind_declared_as, kinds_declared
@@ -191,9 +192,10 @@ def store_kind(setting: str) -> StoreKind | None:
     return ours or kind_declared_as(scheme, "dibs.stores", StoreKind)
 
 
-def store_kinds() -> tuple[StoreKind, ...]:
-    """Every row: ours, then those of other distributions."""
-    return (*STORES, *kinds_declared("dibs.stores", StoreKind))
+def store_kinds() -> dict[str, StoreKind | BadConfiguration]:
+    """Every row by its scheme: ours, then those of others; a broken row is its error."""
+    ours: dict[str, StoreKind | BadConfiguration] = {kind.scheme: kind for kind in STORES}
+    return ours | kinds_declared("dibs.stores", StoreKind) | ours
 
 
 def open_store(place: str, around: Surroundings) -> ClosableStore:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs.core.errors import Unwritable
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, tell
 from dibs_lab.plots import clock
 
@@ -56,7 +56,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command("simulate")
+@command("simulate")
 @_options
 @click.option(
     "--compare",
@@ -72,8 +72,6 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option(
     "--html", "page", type=click.Path(path_type=Path), help="Write a page with plots there too."
 )
-@as_json
-@answering
 def simulate_command(
     context: Context, compare: str | None, journal: Path | None, page: Path | None, **said: Any
 ) -> Answer:

@@ -3,43 +3,30 @@
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import click
+from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit, for_error, table
 
 if TYPE_CHECKING:
     from dibs.ports.tracker import BudgetReport
 
 
-@click.command("budget")
-@as_json
-@answering
+@command("budget")
 def budget_command(context: Context) -> Answer:
     """Show the tracker's remaining request limits, and the requests of the last hour."""
     reports = context.services.budgets()
     if not reports:
         name = context.services.tracker.traits.name
-        line = f"the tracker {name} counts no requests: there is no budget to keep to"
+        line = f"the tracker {name} has no limit for requests, so there is no budget"
         return Answer({"budgets": []}, [line], Exit.NOTHING)
     data = [
         {
             "server": report.place,
             "now": report.now,
-            "limits": [
-                {
-                    "name": limit.name,
-                    "limit": limit.limit,
-                    "used": limit.used,
-                    "remaining": limit.remaining,
-                    "resets_at": limit.resets_at,
-                }
-                for limit in report.allowances
-            ],
-            "pace": [
-                {"name": kept.name, "used": kept.used, "most": kept.most} for kept in report.kept
-            ],
+            "limits": [asdict(limit) for limit in report.allowances],
+            "pace": [asdict(kept) for kept in report.kept],
             "counted": dict(report.counted),
             "shared": report.shared,
             "shut": None
@@ -57,7 +44,7 @@ def budget_command(context: Context) -> Answer:
         {"budgets": data},
         lines,
         for_error(troubles[0]) if troubles else Exit.DONE,
-        warnings=[f"the server was not heard: {trouble}" for trouble in troubles],
+        warnings=[f"the server did not answer: {trouble}" for trouble in troubles],
     )
 
 
@@ -67,18 +54,18 @@ def _report_lines(report: "BudgetReport") -> list[str]:
     if shut is None:
         state = "requests pass"
     elif shut.wait_s <= 0:
-        state = f"{shut.why}; the next request tries whether that is over"
+        state = f"{shut.why}; the next request shows whether that is over"
     else:
         state = f"{shut.why}; nothing is sent for {describe_span(timedelta(seconds=shut.wait_s))}"
     lines = [f"{report.place}: {state}"]
     if report.now is None:
-        lines.append("what is left was not asked for")
+        lines.append("the remaining limits are unknown")
     elif not report.allowances:
         lines.append("the server sets no hourly limit")
     else:
         now = report.now
         lines += table(
-            ("hourly limit", "used by all machines", "left", "of", "starts anew in"),
+            ("hourly limit", "used by all machines", "left", "of", "resets in"),
             [
                 (
                     limit.name,
@@ -92,7 +79,7 @@ def _report_lines(report: "BudgetReport") -> list[str]:
         )
     lines.append("")
     lines += table(
-        ("kept to by this machine", "used", "most"),
+        ("limit of this machine", "used", "most"),
         [(kept.name, kept.used, "any" if kept.most is None else kept.most) for kept in report.kept],
     )
     whose = "this machine" if report.shared else "this process"

@@ -14,7 +14,7 @@ from dibs.core.errors import DibsError, Unwritable
 from dibs.core.ids import HolderId, IssueRef, holder_name
 from dibs.core.references import parse_reference
 from dibs.frontends.cli import output
-from dibs.frontends.cli.output import Answer, for_error
+from dibs.frontends.cli.output import Answer
 from dibs.settings import load as config
 from dibs.settings.load import Settings
 
@@ -67,42 +67,53 @@ def json_asked(value: bool) -> bool:
     return value or os.environ.get("DIBS_JSON", "") not in ("", "0")
 
 
-def answering(command: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a command print its answer and exit with the answer's code.
+def command(
+    name: str, group: click.Group | None = None
+) -> Callable[[Callable[..., Answer]], click.Command]:
+    """Make a function a command of the program or of a group, with the option `--json`.
 
-    Errors of dibs are printed too, and so are failures to write the output.
+    The command prints the function's answer and exits with the answer's code. It prints errors of
+    dibs too, and failures to write the output.
     """
 
-    @functools.wraps(command)
-    @click.pass_obj
-    def wrapped(context: Context, /, *args: Any, **kwargs: Any) -> None:
-        context.as_json |= kwargs.pop("as_json", False)
-        context.creates = not kwargs.get("dry_run", True)
-        try:
-            answer = command(context, *args, **kwargs)
-            code = output.emit(answer, as_json=context.as_json)
-        except DibsError as error:
-            code = output.emit_error(error, for_error(error), as_json=context.as_json)
-        except BrokenPipeError:
-            code = output.unheard()
-        except OSError as failure:
-            output.unheard()  # buffered output cannot be written either
-            unwritable = Unwritable(str(failure))
-            code = output.emit_error(unwritable, for_error(unwritable), as_json=context.as_json)
-        finally:
-            context.close()
-        if code:
-            raise SystemExit(code)
+    def make(function: Callable[..., Answer]) -> click.Command:
+        @click.command(name)
+        @functools.wraps(function)
+        @click.pass_obj
+        def made(context: Context, /, *args: Any, as_json: bool, **kwargs: Any) -> None:
+            context.as_json |= as_json
+            context.creates = not kwargs.get("dry_run", True)
+            try:
+                code = output.emit(function(context, *args, **kwargs), as_json=context.as_json)
+            except DibsError as error:
+                code = output.emit_error(error, as_json=context.as_json)
+            except BrokenPipeError:
+                code = output.unheard()
+            except OSError as failure:
+                output.unheard()  # buffered output cannot be written either
+                code = output.emit_error(Unwritable(str(failure)), as_json=context.as_json)
+            finally:
+                context.close()
+            if code:
+                raise SystemExit(code)
 
-    return wrapped
+        made.params.append(
+            click.Option(
+                ["--json", "as_json"],
+                is_flag=True,
+                help="Answer with one JSON object on standard output.",
+            )
+        )
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return make
 
 
-as_json = click.option(
-    "--json", "as_json", is_flag=True, help="Answer with one JSON object on standard output."
-)
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 as_name = click.option(
-    "--as", "name", metavar="NAME", help="Who you are, for cards and comments [$DIBS_ACTOR]."
+    "--as", "name", metavar="NAME", help="Your name, for cards and comments [$DIBS_ACTOR]."
 )
 stage_option = click.option("--stage", metavar="STAGE", help="Only this stage.")
 reference = click.argument("issue", metavar="ISSUE")

@@ -15,15 +15,15 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec import Struct, field
 
 from dibs.core.durations import parse_instant
-from dibs.core.lease import Outcome
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.core.lease import Lease, Outcome
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit, table, tell
 from dibs.settings import load as config
 
@@ -71,12 +71,10 @@ echo "$DIBS_ISSUE $DIBS_STAGE done under fence $DIBS_FENCE, attempt $DIBS_ATTEMP
 _LONGEST_S = 100.0
 
 
-@click.command("demo")
+@command("demo")
 @click.option("--workers", default=4, show_default=True, type=click.IntRange(3, 32))
 @click.option("--issues", default=len(_TITLES), show_default=True, type=click.IntRange(4, 500))
-@click.option("--keep", is_flag=True, help="Leave the folder behind and say where it is.")
-@as_json
-@answering
+@click.option("--keep", is_flag=True, help="Keep the folder and print its path.")
 def demo_command(context: Context, workers: int, issues: int, keep: bool) -> Answer:
     """Drain a fresh backlog with several workers; kill one, freeze another; show the outcome."""
     folder = Path(tempfile.mkdtemp(prefix="dibs-demo-"))
@@ -95,24 +93,16 @@ def demo_command(context: Context, workers: int, issues: int, keep: bool) -> Ans
 Draw = Callable[["Overview", list[str]], None]
 
 
-class Story(Struct):
-    """The record of the demo: the killed and the frozen worker, and the lines for the screen."""
-
-    killed: str = ""
-    frozen: str = ""
-    frozen_run: str = ""
-    frozen_issue: str = ""
-    frozen_at_s: float = 0.0
-    woken: bool = False
-    lines: list[str] = field(default_factory=list)
-
-
 class Demo:
     def __init__(self, folder: Path, workers: int, issues: int) -> None:
-        self._folder = folder
+        self._folder, self._issues = folder, issues
         self._names = [f"worker-{number}" for number in range(1, workers + 1)]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._story = Story()
+        self._lines: list[str] = []
+        self._killed = ""
+        self._frozen: Lease | None = None
+        """The lease of the worker that is or was frozen."""
+        self._frozen_at_s, self._woken = 0.0, False
         (folder / "dibs.toml").write_text(_TOML)
         (folder / "handler.sh").write_text(_HANDLER)
         from dibs.core.issue import Draft
@@ -125,7 +115,6 @@ class Demo:
         for number in range(issues):
             title = _TITLES[number % len(_TITLES)]
             self._services.tracker.create(Draft(title, labels=frozenset({first})))
-        self._issues = issues
 
     @contextmanager
     def fleet(self) -> Iterator[None]:
@@ -151,14 +140,13 @@ class Demo:
         while self._clock.now() - self._started_at < _LONGEST_S:
             overview = self._services.board.overview()
             self._interfere(overview)
-            draw(overview, self._story.lines)
-            alive = [name for name in self._names if self._processes[name].poll() is None]
-            if not alive:
-                self._say(f"every worker has gone home after {self._elapsed():.0f} s")
-                draw(self._services.board.overview(), self._story.lines)
+            draw(overview, self._lines)
+            if all(process.poll() is not None for process in self._processes.values()):
+                self._say(f"every worker has ended after {self._elapsed():.0f} s")
+                draw(self._services.board.overview(), self._lines)
                 return
             self._clock.sleep(0.15)
-        self._say("out of time")
+        self._say("the demo is out of time")
 
     def _interfere(self, overview: "Overview") -> None:
         """Kill a holder, then freeze another holder and wake it once the issue was advanced.
@@ -167,43 +155,36 @@ class Demo:
         worker stopped in the middle of a write keeps the file of SQLite locked: after 12 s the demo
         wakes the worker and tries again.
         """
-        story, events = self._story, self.events()
-        done = sum(event["event"] == "advanced" for event in events)
-        fences = [
-            event.get("fence", 0)
-            for event in events
-            if event["event"] == "claimed" and event.get("run") == story.frozen_run
-        ]
-        overtaken = bool(fences) and any(
-            event["event"] == "advanced"
-            and event.get("issue") == story.frozen_issue
-            and event.get("fence", 0) >= fences[0]
-            for event in events
-        )
-        if not story.killed and done >= 2 and overview.in_flight:
-            lease = overview.in_flight[0].lease
-            story.killed = lease.holder
+        advanced = [event for event in self.events() if event["event"] == "advanced"]
+        leases = [record.lease for record in overview.in_flight]
+        frozen = self._frozen
+        if not self._killed and len(advanced) >= 2 and leases:
+            lease = leases[0]
+            self._killed = lease.holder
             self._processes[lease.holder].kill()
             self._say(f"{lease.holder} was killed with SIGKILL while it held {lease.issue}")
-        elif story.killed and not story.frozen and done >= 5:
-            leases = [record.lease for record in overview.in_flight]
+        elif self._killed and frozen is None and len(advanced) >= 5:
             alive = [lease for lease in leases if self._processes[lease.holder].poll() is None]
-            for lease in [lease for lease in alive if lease.holder != story.killed][:1]:
-                story.frozen, story.frozen_run = lease.holder, lease.run
-                story.frozen_issue, story.frozen_at_s = str(lease.issue), self._elapsed()
+            for lease in [lease for lease in alive if lease.holder != self._killed][:1]:
+                self._frozen, self._frozen_at_s = lease, self._elapsed()
                 self._processes[lease.holder].send_signal(signal.SIGSTOP)
                 self._say(f"{lease.holder} was frozen with SIGSTOP while it held {lease.issue}")
-        elif story.frozen and not story.woken and overtaken:
-            story.woken = True
-            self._processes[story.frozen].send_signal(signal.SIGCONT)
-            self._say(f"{story.frozen} was woken with SIGCONT; {story.frozen_issue} is done")
-        elif story.frozen and not story.woken and self._elapsed() > story.frozen_at_s + 12:
-            self._processes[story.frozen].send_signal(signal.SIGCONT)
-            self._say(f"{story.frozen} was stopped in the middle of a write; woken, trying again")
-            story.frozen = ""
+        elif frozen is None or self._woken:
+            return
+        elif any(
+            event.get("issue") == str(frozen.issue) and event.get("fence", 0) >= frozen.fence
+            for event in advanced
+        ):
+            self._woken = True
+            self._processes[frozen.holder].send_signal(signal.SIGCONT)
+            self._say(f"{frozen.holder} was woken with SIGCONT; {frozen.issue} is done")
+        elif self._elapsed() > self._frozen_at_s + 12:
+            self._processes[frozen.holder].send_signal(signal.SIGCONT)
+            self._say(f"{frozen.holder} was stopped in the middle of a write; woken, trying again")
+            self._frozen = None
 
     def _say(self, line: str) -> None:
-        self._story.lines.append(f"{self._elapsed():5.1f} s  {line}")
+        self._lines.append(f"{self._elapsed():5.1f} s  {line}")
 
     def _elapsed(self) -> float:
         return self._clock.now() - self._started_at
@@ -234,14 +215,14 @@ class Demo:
             "done": len(rows) - len(lost),
             "lost": lost,
             "advanced_twice": twice,
-            "killed": self._story.killed,
-            "frozen": self._story.frozen,
+            "killed": self._killed,
+            "frozen": self._frozen.holder if self._frozen else "",
             "takeovers": _takeovers(histories, events),
             "finishes_refused": refused,
             "seconds": round(self._elapsed(), 1),
             "runs": {ref: [entry.outcome for entry in runs] for ref, runs in histories.items()},
         }
-        healthy = not lost and not twice and self._story.killed and self._story.woken
+        healthy = not lost and not twice and self._killed and self._woken
         return Answer(data, self._summary(data, histories), Exit.DONE if healthy else Exit.ERROR)
 
     def _summary(
@@ -271,28 +252,28 @@ class Demo:
             f"{event['fence']}: {event.get('why', '')}"
             for event in data["finishes_refused"]
         ]
-        lines.append("")
-        lines.append(
+        totals = (
             f"{data['issues']} issues, {data['done']} done, {len(data['lost'])} lost, "
             f"{len(data['advanced_twice'])} advanced twice, in {data['seconds']} s"
         )
-        return lines
+        return [*lines, "", totals]
 
 
 def _takeovers(
     histories: dict[str, tuple["RunRow", ...]], events: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Pairs of runs in the same stage: a vanished run, and the next run."""
-    fences = {e["run"]: (e["fence"], e["logged_at"]) for e in events if e["event"] == "claimed"}
+    claims = {e["run"]: (e["fence"], e["logged_at"]) for e in events if e["event"] == "claimed"}
     found = []
     for ref, runs in histories.items():
         for before, after in itertools.pairwise(runs):
             if before.outcome != "vanished" or before.stage != after.stage:
                 continue
-            old_fence, claimed_at = fences.get(before.run, (0, ""))
-            fence, taken_at = fences.get(after.run, (0, ""))
+            # A worker may die between its claim and the journal's line about the claim.
+            old_fence, claimed_at = claims.get(before.run, (0, ""))
+            fence, taken_at = claims.get(after.run, (0, ""))
             both = claimed_at and taken_at
-            wait = parse_instant(taken_at) - parse_instant(claimed_at) if both else None
+            wait = parse_instant(taken_at) - parse_instant(claimed_at) if both else timedelta()
             found.append(
                 {
                     "issue": ref,
@@ -301,7 +282,7 @@ def _takeovers(
                     "old_fence": old_fence,
                     "by": after.holder,
                     "fence": fence,
-                    "after_s": wait.total_seconds() if wait else 0.0,
+                    "after_s": wait.total_seconds(),
                 }
             )
     return found
@@ -332,7 +313,7 @@ def _screen(*, as_json: bool) -> Iterator[Draw]:
     from rich.live import Live
     from rich.text import Text
 
-    from dibs.frontends.cli.live import render
+    from dibs.frontends.cli.operating import render
 
     with Live(console=Console(stderr=True), refresh_per_second=8) as live:
 

@@ -1,40 +1,31 @@
 """`dibs doctor`: check the whole set-up without changing it."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from dibs.core.errors import DibsError
 from dibs.core.references import without_secrets
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit
 
 if TYPE_CHECKING:
     from dibs.services.diagnosing import Finding
 
 
-@click.command("doctor")
-@click.option("--offline", is_flag=True, help="Only what needs no network.")
-@as_json
-@answering
+@command("doctor")
+@click.option("--offline", is_flag=True, help="Make only the checks that need no network.")
 def doctor_command(context: Context, offline: bool) -> Answer:
     """Check settings, tracker, store, keys and handlers; name every problem. Makes no changes."""
     findings = list(_findings(context, offline=offline))
     levels = [finding.level.value for finding in findings]
     counts = {level: levels.count(level) for level in ("ok", "warn", "fail")}
     data: dict[str, Any] = {
-        "findings": [
-            {
-                "check": finding.check,
-                "level": finding.level.value,
-                "text": finding.text,
-                "look": finding.look or None,
-            }
-            for finding in findings
-        ],
+        "findings": [{**asdict(finding), "look": finding.look or None} for finding in findings],
         **counts,
     }
     lines = []
@@ -61,44 +52,40 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
 
     yield fine("configuration", f"read from {settings.source}")
     pipeline = settings.pipeline
-    yield from _trying("signing", lambda: diagnosing.about_signing(wiring.keyring_of(os.environ)))
+    try:
+        yield from diagnosing.about_signing(wiring.keyring_of(os.environ))
+    except DibsError as error:
+        yield failed("signing", error)
     yield from diagnosing.about_handlers(pipeline, wiring.runner_of(settings))
+    try:
+        kind = tracker_kind(settings.tracker)
+    except DibsError as error:  # another distribution's, and broken
+        yield failed("tracker", error)
+        return
     yield from diagnosing.about_places(
         pipeline, lambda: wiring.places_of(settings), wiring.named_repos(settings)
     )
     yield from _folder("runs", settings.runs)
     if settings.journal is not None:
         yield from _folder("journal", settings.journal.parent)
-    kind = tracker_kind(settings.tracker)
     if kind is not None and kind.deliveries is not None:
-        text = "no GITHUB_WEBHOOK_SECRET, so dibs listen accepts nothing"
+        text = "GITHUB_WEBHOOK_SECRET is not set, so dibs listen accepts nothing"
         if wiring.webhook_keys(os.environ):
             text = "a secret is set: dibs listen verifies what is delivered"
         yield fine("webhooks", text)
     tracker = without_secrets(settings.tracker)
     if offline:
-        yield fine("tracker", f"{tracker}, not asked")
-        yield fine("leases", f"{without_secrets(settings.leases)}, not asked")
+        yield fine("tracker", f"{tracker}, not checked offline")
+        yield fine("leases", f"{without_secrets(settings.leases)}, not checked offline")
         yield from diagnosing.about_terms(pipeline, settings.settle, None)
     elif wiring.backlog_is_absent(settings):
         text = f"there is no backlog yet at {tracker}"
-        yield Finding("tracker", Level.WARN, text, "dibs init or dibs add makes it")
+        yield Finding("tracker", Level.WARN, text, "dibs init or dibs add creates it")
     else:
-
-        def connect_and_examine() -> Iterable[Finding]:
-            return context.services.diagnosing.examine()
-
-        yield from _trying("tracker", connect_and_examine)
-
-
-def _trying(check: str, look: Callable[[], Iterable["Finding"]]) -> Iterator["Finding"]:
-    """Findings of a check; an error of dibs ends the check and becomes a finding."""
-    from dibs.services.diagnosing import failed
-
-    try:
-        yield from look()
-    except DibsError as error:
-        yield failed(check, error)
+        try:
+            yield from context.services.diagnosing.examine()
+        except DibsError as error:
+            yield failed("tracker", error)
 
 
 def _folder(name: str, path: Path) -> Iterator["Finding"]:
@@ -110,5 +97,5 @@ def _folder(name: str, path: Path) -> Iterator["Finding"]:
     if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
         yield fine(name, f"{path} can be written")
     else:
-        text = f"{path} cannot be written: {nearest} is no folder that we may write to"
+        text = f"{path} cannot be written: dibs may not write to the folder {nearest}"
         yield Finding(name, Level.FAIL, text, f"look at the permissions of {nearest}")

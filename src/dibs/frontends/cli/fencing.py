@@ -12,31 +12,28 @@ import click
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import LeaseLost, Unavailable
 from dibs.core.ids import Fence
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.leasing import duration, lost
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.ports.leases import Guarantee
-from dibs.services.resuming import NotHeld
 
-_NO_CLOCK = "the store has no clock, so how long the lease lasts is known to its holder only"
+_NO_CLOCK = "the store has no clock, so only the holder knows how long the lease lasts"
 
 
 @click.group("fence")
 def fence_command() -> None:
-    """Ask whether a fence still counts: check."""
+    """Check whether a run still holds its issue: check."""
 
 
-@fence_command.command("check")
+@command("check", fence_command)
 @click.argument("issue", metavar="[ISSUE]", required=False, envvar="DIBS_ISSUE")
 @click.option("--run", required=True, envvar="DIBS_RUN", help="The run that holds it [$DIBS_RUN].")
 @click.option(
     "--fence", type=click.IntRange(min=1), envvar="DIBS_FENCE", help="Its fence [$DIBS_FENCE]."
 )
 @click.option(
-    "--for", "span", metavar="DURATION", callback=duration, help="It must last that long, too."
+    "--for", "span", metavar="DURATION", callback=duration, help="Exit 8 if the lease ends sooner."
 )
-@as_json
-@answering
 def check_command(
     context: Context, issue: str | None, run: str, fence: int | None, span: timedelta | None
 ) -> Answer:
@@ -60,17 +57,17 @@ def check_command(
             return Answer(reason, [f"{ref}: {cannot_answer}"], Exit.UNPROVEN)
         record = services.leases.standing(services.tracker.read(ref)).record
     except Unavailable as outage:
-        line = f"{issue}: whether the lease stands could not be asked: {outage}"
+        line = f"{issue}: dibs could not ask whether the run still holds it: {outage}"
         return Answer({"issue": issue, "why": str(outage)}, [line], Exit.UNPROVEN)
     revoked = record is not None and record.revocation is not None
     if record is None or record.lease.run != run or not (record.live or revoked):
-        raise lost(NotHeld(ref, record), run)
+        raise lost(ref, record, run)
     lease = record.lease
     if record.revocation is not None:
         why = f"revoked by {record.revocation.by}: {record.revocation.reason}"
         raise LeaseLost(ref, fence=lease.fence, why=why)
     if fence is not None and fence != lease.fence:
-        raise LeaseLost(ref, fence=Fence(fence), why=f"run {run} has fence {lease.fence}")
+        raise LeaseLost(ref, fence=Fence(fence), why=f"run {run} holds fence {lease.fence}")
     left = describe_span(record.remaining)
     data = {
         "issue": str(ref),

@@ -7,15 +7,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from dibs.core.errors import DibsError
 from dibs.core.ids import Fence, RunId
 from dibs.core.references import parse_reference
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.hook.rules import (
     NotGits,
@@ -39,33 +39,29 @@ _SIGNALLED = 128
 
 @click.group("hook")
 def hook_command() -> None:
-    """Refuse pushes that would do work twice: the issue is another's, or has a pull request."""
+    """Refuse pushes for issues that another holds or that have a pull request."""
 
 
 # Putting it in, taking it out
 
 
-@hook_command.command("install")
+@command("install", hook_command)
 @dry_run
-@as_json
-@answering
 def install_command(context: Context, dry_run: bool) -> Answer:
     """Install the pre-push hook in this repository. An existing hook is kept, and runs first."""
     from dibs.hook.git import GitHooks
 
     done = GitHooks.of(context.directory).install(dry_run=dry_run)
-    verb = "would be put in" if dry_run else "is put in"
-    lines = [f"the pre-push hook {verb if done.changed else 'is there already'}: {done.path}"]
+    verb = "would be installed" if dry_run else "is installed"
+    lines = [f"the pre-push hook {verb if done.changed else 'is installed already'}: {done.path}"]
     if done.chained:
-        lines.append("  the hook that was there before is run first")
+        lines.append("  the hook from before runs first")
     data = {"path": str(done.path), "changed": done.changed, "chained": done.chained}
     return Answer(data, lines, warnings=done.remarks)
 
 
-@hook_command.command("uninstall")
+@command("uninstall", hook_command)
 @dry_run
-@as_json
-@answering
 def uninstall_command(context: Context, dry_run: bool) -> Answer:
     """Remove the pre-push hook, and restore the hook from before. Exit 3 if not installed."""
     from dibs.hook.git import GitHooks
@@ -73,35 +69,33 @@ def uninstall_command(context: Context, dry_run: bool) -> Answer:
     done = GitHooks.of(context.directory).uninstall(dry_run=dry_run)
     data = {"path": str(done.path), "changed": done.changed, "restored": done.chained}
     if not done.changed:
-        return Answer(data, [f"{done.path} is none of ours"], Exit.NOTHING)
-    verb = "would be taken out" if dry_run else "is taken out"
+        return Answer(data, [f"there is no hook of dibs at {done.path}"], Exit.NOTHING)
+    verb = "would be removed" if dry_run else "is removed"
     lines = [f"the pre-push hook {verb}: {done.path}"]
     if done.chained:
-        lines.append("  the hook that was there before is back")
+        lines.append("  the hook from before is restored")
     return Answer(data, lines)
 
 
 # What git runs
 
 
-@hook_command.command("run")
+@command("run", hook_command)
 @click.option(
     "--before",
     default="",
     metavar="FILE",
-    help="A hook that is run first, with the same input; empty for none.",
+    help="A hook to run first, with the same input; empty for none.",
 )
 @click.option(
     "--body",
     "bodies",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The text of a pull request that is to be opened; may be repeated.",
+    help="A file with the text of a new pull request; may be repeated.",
 )
 @click.argument("remote", required=False, default="")
 @click.argument("address", required=False, default="")
-@as_json
-@answering
 def run_command(
     context: Context, before: str, bodies: Sequence[Path], remote: str, address: str
 ) -> Answer:
@@ -114,7 +108,7 @@ def run_command(
     if not sys.stdin.isatty():
         pushed = sys.stdin.buffer.read()
     elif not bodies:
-        raise click.UsageError("git runs this and says on standard input what is pushed")
+        raise click.UsageError("git runs this command, with the pushed refs on standard input")
     if (refused := _run_earlier_hook(before, [remote, address], pushed)) is not None:
         return refused
     if os.environ.get(_SKIP, "") not in ("", "0"):
@@ -126,11 +120,13 @@ def run_command(
     if settings is None:
         return Answer({"unchecked": []})  # without a backlog no issue is guarded
     texts = [path.read_bytes()[:_LARGEST_BODY].decode("utf-8", "replace") for path in bodies]
+    from dibs.hook.guard import Guarded
+
     try:
         guarded = _check_push(settings, context.directory, pushed, texts, (remote, address))
     except (DibsError, NotGits) as failure:
-        return _answer(settings, None, [str(failure)])
-    return _answer(settings, guarded, [])
+        guarded = Guarded(unchecked=(str(failure),))
+    return _answer(guarded, strict=settings.hook.strict)
 
 
 def _run_earlier_hook(before: str, arguments: Sequence[str], pushed: bytes) -> Answer | None:
@@ -247,38 +243,24 @@ def _describe_pusher(
     )
 
 
-def _answer(settings: Settings, guarded: "Guarded | None", failures: list[str]) -> Answer:
+def _answer(guarded: "Guarded", *, strict: bool) -> Answer:
     """Refuse the push for any objection, and with `[hook] strict` also if a check failed."""
-    unchecked = [*failures, *(guarded.unchecked if guarded else ())]
-    objections = guarded.objections if guarded else ()
-    data: dict[str, Any] = {
-        "issues": [str(issue) for issue in guarded.issues] if guarded else [],
-        "objections": [
-            {
-                "issue": str(objection.issue),
-                "code": objection.code,
-                "text": objection.text,
-                "look": objection.look,
-            }
-            for objection in objections
-        ],
-        "remarks": list(guarded.remarks) if guarded else [],
-        "unchecked": unchecked,
-        "strict": settings.hook.strict,
-    }
-    remarks = [f"dibs: {remark}" for remark in data["remarks"]]
+    objections, unchecked = guarded.objections, guarded.unchecked
+    data = {**asdict(guarded), "strict": strict}
+    data["objections"] = [asdict(objection) for objection in objections]
+    remarks = [f"dibs: {remark}" for remark in guarded.remarks]
     if objections:
-        lines = ["dibs: the push is refused: it says that it closes what is not yours to close"]
+        lines = ["dibs: the push is refused: it would close issues that are not yours to close"]
         for objection in objections:
             lines.append(f"  {objection.issue} {objection.code}: {objection.text}")
             lines.append(f"    {objection.look}")
         lines.append("  If the lease is yours, push with DIBS_RUN set to its run.")
         warnings = [*remarks, *(f"dibs: not checked: {why}" for why in unchecked)]
         return Answer(data, lines, Exit.ERROR, warnings=warnings)
-    if unchecked and settings.hook.strict:
+    if unchecked and strict:
         lines = [f"dibs: the push is refused, because it could not be checked: {unchecked[0]}"]
         lines += [f"  also: {why}" for why in unchecked[1:]]
-        lines.append("  [hook] strict is set; try again, or say so to whoever keeps the backlog")
+        lines.append("  [hook] strict is set; try again, or tell the people who run the backlog")
         return Answer(data, lines, Exit.ERROR, warnings=remarks)
     doubts = [f"dibs: the push was not checked: {why}" for why in unchecked]
     return Answer(data, warnings=[*remarks, *doubts])

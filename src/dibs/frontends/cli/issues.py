@@ -10,24 +10,22 @@ from msgspec.structs import asdict
 from dibs.core.durations import describe_span
 from dibs.core.ids import StageName
 from dibs.core.issue import Draft
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference, stage_option
+from dibs.frontends.cli.context import Context, command, dry_run, reference, stage_option
 from dibs.frontends.cli.output import Answer, Exit, ago, issue_data, record_data, table
 from dibs.services.board import Row
 
 
-@click.command("add")
+@command("add")
 @click.argument("titles", metavar="TITLE...", nargs=-1, required=True)
 @click.option("--body", default="", help="The issue's text.")
 @click.option(
     "--body-file",
     type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False),
-    help="Read the text from here.",
+    help="Read the issue's text from this file; - for standard input.",
 )
 @click.option("--stage", metavar="STAGE", help="The stage to start in; the first one by default.")
 @click.option("--label", "labels", multiple=True, help="A further label; may be repeated.")
 @dry_run
-@as_json
-@answering
 def add_command(
     context: Context,
     titles: Sequence[str],
@@ -51,7 +49,7 @@ def add_command(
         titles = sys.stdin.read().splitlines()
     wanted = [title for title in titles if title.strip()]
     if not wanted:
-        raise click.UsageError("there is no title")
+        raise click.UsageError("every title is empty; name at least one")
     for text in (*wanted, body, *labels):
         if not text.isprintable() and any(0xD800 <= ord(char) <= 0xDFFF for char in text):
             raise click.UsageError("a title, text or label is not valid UTF-8")
@@ -66,32 +64,25 @@ def add_command(
     )
 
 
-@click.command("list")
+@command("list")
 @stage_option
-@click.option("--all", "everything", is_flag=True, help="Closed issues too.")
+@click.option("--all", "everything", is_flag=True, help="List closed issues too.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
-@as_json
-@answering
-def list_command(context: Context, stage: str | None, everything: bool, limit: int) -> Answer:
+def list_command(context: Context, stage: StageName | None, everything: bool, limit: int) -> Answer:
     """List issues with their stage and who holds them, the oldest first."""
-    name = StageName(stage) if stage else None
-    rows = context.services.board.rows(stage=name, closed_too=everything, limit=limit)
+    rows = context.services.board.rows(stage=stage or None, closed_too=everything, limit=limit)
     return _listing(rows, limit)
 
 
-@click.command("ready")
+@command("ready")
 @stage_option
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
-@as_json
-@answering
-def ready_command(context: Context, stage: str | None, limit: int) -> Answer:
+def ready_command(context: Context, stage: StageName | None, limit: int) -> Answer:
     """List issues that could be claimed now, the most urgent first. Exit 3 if there are none."""
-    name = StageName(stage) if stage else None
-    rows = context.services.board.ready(stage=name, limit=limit)
-    answer = _listing(rows, limit)
+    rows = context.services.board.ready(stage=stage or None, limit=limit)
     if rows:
-        return answer
-    return Answer([], ["nothing is ready; dibs why ISSUE says what keeps one back"], Exit.NOTHING)
+        return _listing(rows, limit)
+    return Answer([], ["no issue is ready; dibs why ISSUE shows the reasons for one"], Exit.NOTHING)
 
 
 def _listing(rows: Sequence[Row], limit: int) -> Answer:
@@ -109,7 +100,7 @@ def _listing(rows: Sequence[Row], limit: int) -> Answer:
             for row in rows
         ],
     )
-    warnings = [f"the first {limit}; ask for more with --limit"] if len(rows) == limit else []
+    warnings = [f"only the first {limit}; --limit lists more"] if len(rows) == limit else []
     return Answer(
         [row_data(row) for row in rows], lines if rows else ["no issues"], Exit.DONE, warnings
     )
@@ -124,10 +115,8 @@ def row_data(row: Row) -> dict[str, object]:
     }
 
 
-@click.command("show")
+@command("show")
 @reference
-@as_json
-@answering
 def show_command(context: Context, issue: str) -> Answer:
     """Show an issue: stage, lease, history and text."""
     snapshot, row, standing = context.services.board.show(context.ref(issue))

@@ -1,32 +1,28 @@
 """Leases by hand, for scripts and agents: claim, heartbeat, release."""
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span, parse_duration
 from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
-from dibs.core.lease import Lease
-from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
+from dibs.core.lease import Lease, Record
+from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
 from dibs.frontends.cli.output import (
     Answer,
     Exit,
     for_reasons,
     lease_data,
-    reason_data,
     reason_lines,
     record_data,
 )
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
 
-if TYPE_CHECKING:
-    from dibs.services.resuming import NotHeld
-
 run_option = click.option(
-    "--run", required=True, envvar="DIBS_RUN", help="The run that `dibs claim` gave [$DIBS_RUN]."
+    "--run", required=True, envvar="DIBS_RUN", help="The run that `dibs claim` printed [$DIBS_RUN]."
 )
 
 
@@ -39,16 +35,14 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
         raise click.BadParameter(str(flaw)) from flaw
 
 
-@click.command("claim")
+@command("claim")
 @click.argument("issue", metavar="[ISSUE]", required=False)
-@click.option("--next", "next_one", is_flag=True, help="The most urgent issue that is ready.")
+@click.option("--next", "next_one", is_flag=True, help="Claim the most urgent issue that is ready.")
 @click.option("--stage", metavar="STAGE", help="With --next: only from this stage.")
-@click.option("--ttl", callback=duration, help="How long the lease runs; the stage's by default.")
-@click.option("--wait", callback=duration, help="How long to wait for one that another holds.")
+@click.option("--ttl", callback=duration, help="Length of the lease; the stage's ttl by default.")
+@click.option("--wait", callback=duration, help="How long to wait if another holds the issue.")
 @as_name
 @dry_run
-@as_json
-@answering
 def claim_command(
     context: Context,
     issue: str | None,
@@ -61,9 +55,9 @@ def claim_command(
 ) -> Answer:
     """Claim an issue and print its run and fence. Renew the lease yourself, with heartbeat."""
     if (issue is None) is not next_one:
-        raise click.UsageError("name an issue, or ask for --next")
+        raise click.UsageError("name an issue or use --next, one of the two")
     if wait is not None and next_one:
-        raise click.UsageError("--wait goes with an issue: the next one is held by nobody")
+        raise click.UsageError("--wait needs an ISSUE: --next claims only issues that nobody holds")
     options = ClaimOptions(context.holder(name), ttl=ttl)
     services = context.services
     if issue:
@@ -93,51 +87,37 @@ def note_run(context: Context, lease: Lease) -> None:
     """Note the run in the git working tree, where `dibs hook` looks for the pusher's runs."""
     from dibs.hook.run_files import run_file
 
-    noted = run_file(context.directory)
-    if noted is not None:
+    if (noted := run_file(context.directory)) is not None:
         noted.note(lease.issue, lease.run)
-
-
-def forget_run(context: Context, run: RunId) -> None:
-    from dibs.hook.run_files import run_file
-
-    noted = run_file(context.directory)
-    if noted is not None:
-        noted.forget(run)
 
 
 def describe_claim(result: ClaimResult) -> Answer:
     match result:
         case Claimed(lease):
-            return Answer(lease_data(lease), claimed_lines(lease))
+            lines = [
+                f"{lease.issue} claimed for {lease.stage}",
+                f"  run    {lease.run}",
+                f"  fence  {lease.fence}",
+                f"  until  {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({describe_span(lease.ttl)})",
+            ]
+            return Answer(lease_data(lease), lines)
         case Refused(issue, reasons):
-            data = {"issue": str(issue), "reasons": [reason_data(reason) for reason in reasons]}
-            lines = [f"{issue} may not be claimed:", *reason_lines(reasons)]
+            data = {"issue": str(issue), "reasons": [asdict(reason) for reason in reasons]}
+            lines = [f"{issue} cannot be claimed:", *reason_lines(reasons)]
             return Answer(data, lines, for_reasons(reasons))
         case Beaten(issue, record):
             left = describe_span(record.remaining)
             line = f"{issue} is held by {record.lease.holder} for another {left}"
             return Answer({"issue": str(issue), "lease": record_data(record)}, [line], Exit.HELD)
         case Doubtful(issue, why):
-            line = f"{issue}: no win could be proved, so there is none: {why}"
+            line = f"{issue}: dibs could not confirm the claim, so you do not hold it: {why}"
             return Answer({"issue": str(issue), "why": why}, [line], Exit.UNPROVEN)
 
 
-def claimed_lines(lease: Lease) -> list[str]:
-    return [
-        f"{lease.issue} claimed for {lease.stage}",
-        f"  run    {lease.run}",
-        f"  fence  {lease.fence}",
-        f"  until  {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({describe_span(lease.ttl)})",
-    ]
-
-
-@click.command("heartbeat")
+@command("heartbeat")
 @reference
 @run_option
 @dry_run
-@as_json
-@answering
 def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> Answer:
     """Renew a lease that `dibs claim` gave you. Exit 5 if the lease is lost."""
     claimed = resume(context, context.ref(issue), run)
@@ -159,26 +139,25 @@ def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
     context.services.granting.insist()
     result = context.services.resuming.resume(ref, RunId(run))
     if isinstance(result, NotHeld):
-        raise lost(result, run)
-    claimed: Claimed = result
-    return claimed
+        raise lost(ref, result.record, run)
+    return result
 
 
-def lost(result: "NotHeld", run: str) -> LeaseLost:
+def lost(issue: IssueRef, record: Record | None, run: str) -> LeaseLost:
     """The error for a run that does not hold the issue, with the reason."""
-    record = result.record
     if record is None:
-        return LeaseLost(result.issue, fence=Fence(0), why=f"run {run} never held it")
+        return LeaseLost(issue, fence=Fence(0), why=f"run {run} never held the issue")
     if record.lease.run != run:
-        why = f"run {record.lease.run} of {record.lease.holder} came after run {run}"
+        holding = f"run {record.lease.run} of {record.lease.holder}"
+        why = f"the latest lease belongs to {holding}, not to run {run}"
     elif record.ending is not None:
-        why = f"run {run} has ended it already ({record.ending.outcome.value})"
+        why = f"run {run} already ended its lease ({record.ending.outcome.value})"
     else:
-        why = f"run {run} let it expire"
-    return LeaseLost(result.issue, fence=record.lease.fence, why=why)
+        why = f"the lease of run {run} expired"
+    return LeaseLost(issue, fence=record.lease.fence, why=why)
 
 
-@click.command("release")
+@command("release")
 @reference
 @run_option
 @click.option(
@@ -186,13 +165,11 @@ def lost(result: "NotHeld", run: str) -> LeaseLost:
     type=click.Choice(["advanced", "returned", "failed"]),
     default="returned",
     show_default=True,
-    help="What came of it.",
+    help="How the work ended.",
 )
 @click.option("--to", metavar="STAGE", help="With advanced: the next stage, if there are several.")
-@click.option("--note", default="", help="A word for the card.")
+@click.option("--note", default="", help="A note for the issue's card.")
 @dry_run
-@as_json
-@answering
 def release_command(
     context: Context, issue: str, run: str, outcome: str, to: str | None, note: str, dry_run: bool
 ) -> Answer:
@@ -209,9 +186,10 @@ def finish(
     Raises LeaseLost if the lease was lost before, and IllegalMove for a stage out of reach.
     """
     from dibs.services.ending import FinishRefused
+    from dibs.hook.run_files import run_file
 
     if to is not None and outcome != "advanced":
-        raise click.UsageError("--to goes with --outcome advanced")
+        raise click.UsageError("--to needs --outcome advanced")
     services = context.services
     if outcome == "advanced":
         services.pipeline.target(claimed.stage.name, to)
@@ -222,13 +200,13 @@ def finish(
     advancing = services.advancing
     if outcome == "advanced":
         result = advancing.advance(keeper, to, note)
-    elif outcome == "failed":
-        result = advancing.fail(keeper, note)
     else:
-        result = advancing.give_back(keeper, note)
+        end = advancing.fail if outcome == "failed" else advancing.give_back
+        result = end(keeper, note)
     if isinstance(result, FinishRefused):
         raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)
-    forget_run(context, keeper.run)
+    if (noted := run_file(context.directory)) is not None:
+        noted.forget(keeper.run)
     ending = result.ending
     onward = f" to {ending.next}" if ending.next else ""
     data = {

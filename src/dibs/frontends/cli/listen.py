@@ -19,46 +19,43 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from dibs.core.errors import BadConfiguration
 from dibs.frontends.cli import output
-from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run
+from dibs.frontends.cli.context import Context, as_name, command, dry_run
 from dibs.frontends.cli.output import Answer, Exit, tell
 from dibs.frontends.cli.work import catching_signals
+from dibs.ports.system import Happening
 
 if TYPE_CHECKING:
     from dibs.services.listening import Listening
 
 
-@click.command("follow")
+@command("follow")
 @click.option("--limit", default=1000, show_default=True, type=click.IntRange(1, 1_000_000))
 @as_name
 @dry_run
-@as_json
-@answering
 def follow_command(context: Context, limit: int, name: str | None, dry_run: bool) -> Answer:
     """Move issues where their pull requests went: on if merged, back if closed unmerged."""
     following = context.services.following
     stages = [stage.name for stage in following.stages]
     data: dict[str, object] = {"stages": stages, "dry_run": dry_run}
     if not stages:
-        line = "no stage follows pull requests, or the tracker has none"
+        line = "no stage follows pull requests, or the tracker has no pull requests"
         return Answer({**data, "looked_at": 0, "followed": []}, [line], Exit.NOTHING)
     report = following.follow(context.holder(name), limit=limit, dry_run=dry_run)
     data |= {
         "looked_at": report.looked_at,
-        "followed": [
-            {"issue": str(entry.issue), "action": entry.action.value, "text": entry.text}
-            for entry in report.followed
-        ],
+        "followed": [asdict(entry) for entry in report.followed],
     }
     would = "would be " if dry_run else ""
     lines = [
-        f"{entry.issue} {would if entry.changed else ''}{entry.action.value}: {entry.text}"
+        f"{entry.issue} {would if entry.changed else ''}{entry.action}: {entry.text}"
         for entry in report.followed
     ]
     if not report.changed:
-        lines.append(f"nothing to follow: {report.looked_at} looked at in {', '.join(stages)}")
+        lines.append(f"no issue moved: {report.looked_at} checked in {', '.join(stages)}")
         return Answer(data, lines, Exit.NOTHING)
     return Answer(data, lines)
 
@@ -71,7 +68,7 @@ _AT_ONCE = 32
 _HEALTH = "/healthz"
 
 
-@click.command("listen")
+@command("listen")
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--port",
@@ -80,10 +77,8 @@ _HEALTH = "/healthz"
     type=click.IntRange(0, 65535),
     help="The port; 0 for any that is free.",
 )
-@click.option("--path", default="/webhook", show_default=True, help="Where deliveries are sent to.")
-@click.option("--insecure", is_flag=True, help="Without a secret: believe whoever reaches it.")
-@as_json
-@answering
+@click.option("--path", default="/webhook", show_default=True, help="The path for deliveries.")
+@click.option("--insecure", is_flag=True, help="Accept deliveries without a secret.")
 def listen_command(context: Context, host: str, port: int, path: str, insecure: bool) -> Answer:
     """Wake the workers of this folder when the tracker reports a change.
 
@@ -93,7 +88,7 @@ def listen_command(context: Context, host: str, port: int, path: str, insecure: 
     from dibs.wiring.services import listening
 
     if not path.startswith("/") or path == _HEALTH:
-        raise click.UsageError(f"--path must begin with / and be another than {_HEALTH}")
+        raise click.UsageError(f"--path must begin with / and must not be {_HEALTH}")
     bare_host = host.strip("[]")
     try:
         loopback = ipaddress.ip_address(bare_host).is_loopback
@@ -107,7 +102,7 @@ def listen_command(context: Context, host: str, port: int, path: str, insecure: 
         server = _Server(host, port, path, receiver)
     except OSError as failure:
         cause = failure.strerror or str(failure)
-        raise BadConfiguration(f"{host} port {port} cannot be listened on: {cause}") from failure
+        raise BadConfiguration(f"dibs cannot listen on {host} port {port}: {cause}") from failure
     with server, catching_signals(lambda _: server.shutdown()) as received:
         shown_host = f"[{bare_host}]" if ":" in host else host
         where = f"http://{shown_host}:{server.server_address[1]}{path}"
@@ -122,7 +117,7 @@ def listen_command(context: Context, host: str, port: int, path: str, insecure: 
     counts = receiver.counts
     did = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     code = Exit.INTERRUPTED if signal.SIGINT in received else Exit.DONE
-    return Answer(dict(counts), [f"heard {did or 'nothing'}"], code)
+    return Answer(dict(counts), [f"deliveries: {did or 'none'}"], code)
 
 
 def _say(data: dict[str, Any], line: str, *, as_json: bool) -> None:
@@ -149,15 +144,13 @@ class _Receiver:
     def hear(self, body: bytes, headers: dict[str, str]) -> str:
         """Receive a delivery and return the result as a word: `woke`, `refused` and the like."""
         heard = self._service.receive(body, headers)
-        did, happening = heard.did.value, heard.happening
+        did, happening = heard.did.value, heard.happening or Happening("")
         with self._lock:
             self.counts[did] += 1
             if not heard.worth_telling:
                 return did
-            event = happening.event[:80] if happening else ""
-            action = happening.action[:80] if happening else ""
-            repo = happening.repo[:200] if happening else ""
-            issue = str(happening.issue) if happening and happening.issue else None
+            event, action, repo = happening.event[:80], happening.action[:80], happening.repo[:200]
+            issue = str(happening.issue) if happening.issue else None
             data = {
                 "did": did,
                 "delivery": heard.number[:80],
@@ -167,7 +160,7 @@ class _Receiver:
                 "issue": issue,
                 "why": heard.why,
             }
-            what = " ".join(word for word in (event, action) if word) or "a delivery"
+            what = f"{event} {action}".strip() or "a delivery"
             about = f" ({issue or repo})" if issue or repo else ""
             line = f"{what}{about}: {did}" + (f", {heard.why}" if heard.why else "")
             printable = "".join(letter if letter.isprintable() else "?" for letter in line)
@@ -203,7 +196,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         length = self.headers.get("Content-Length", "")
         if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
-            self._answer(HTTPStatus.LENGTH_REQUIRED, "say how long it is")
+            self._answer(HTTPStatus.LENGTH_REQUIRED, "a Content-Length is required")
         elif len(length) > 9 or int(length) > _LONGEST_BODY:
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too long")
         else:

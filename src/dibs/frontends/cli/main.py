@@ -32,27 +32,21 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
         "leasing",
         "End a lease: advance the issue, give it back, or count a failed attempt.",
     ),
-    "fence": ("fencing", "Ask whether a fence still counts: check."),
-    "work": ("work", "Serve stages: claim, run the handler, advance; over and over."),
-    "listen": (
-        "listen",
-        "Wake the workers of this folder when the tracker reports a change.",
-    ),
+    "fence": ("fencing", "Check whether a run still holds its issue: check."),
+    "work": ("work", "Work issues: claim one, run its stage's handler, advance it; then the next."),
+    "listen": ("listen", "Wake the workers of this folder when the tracker reports a change."),
     "hold": ("named", "Run a command while holding NAME, alone or as one of --slots."),
     "loop": (
         "named",
-        "Run configured loops, all or the named ones: each ticks once per window across replicas.",
+        "Run all loops, or those named: in each window, one replica runs the command.",
     ),
     "take": ("people", "Take an issue yourself."),
     "give-back": ("people", "Give back an issue you took: to its own stage, or on to another."),
-    "approve": (
-        "people",
-        "Open the gate in front of an issue; the next worker moves the issue on.",
-    ),
+    "approve": ("people", "Approve issues that wait at a gate; the next worker moves them on."),
     "label": ("people", "Change an issue's labels by hand, as you would in a tracker's own pages."),
     "pause": ("people", "Pause issues, the repository or the whole fleet."),
     "resume": ("people", "Lift a pause, or re-queue a parked issue with all its attempts."),
-    "revoke": ("people", "Take a lease away."),
+    "revoke": ("people", "Take a lease away from its holder."),
     "why": (
         "operating",
         "Say why an issue is not being picked: every reason, and what would have to change.",
@@ -62,10 +56,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
         "operating",
         "Show the runs of an issue, the latest runs on this machine, or the output of a run.",
     ),
-    "sweep": (
-        "operating",
-        "Free expired issues, and finish endings that a crash left half shown.",
-    ),
+    "sweep": ("operating", "Free expired issues, and finish endings that a crash left half shown."),
     "follow": (
         "listen",
         "Move issues where their pull requests went: on if merged, back if closed unmerged.",
@@ -76,12 +67,9 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
         "Show the tracker's remaining request limits, and the requests of the last hour.",
     ),
     "doctor": ("doctor", "Check settings, tracker, store, keys and handlers; name every problem."),
-    "hook": (
-        "hook",
-        "Refuse pushes that would do work twice: the issue is another's, or has a pull request.",
-    ),
+    "hook": ("hook", "Refuse pushes for issues that another holds or that have a pull request."),
     "leases": ("stores", "Show which store grants leases, or move them to another: show, migrate."),
-    "migrate": ("migrate", "Take over a repository that another system has worked."),
+    "migrate": ("migrate", "Take over a repository from another system."),
     "stores": ("stores", "Show what each lease store promises, and which store is configured."),
     "demo": (
         "demo",
@@ -123,16 +111,16 @@ class LazyGroup(click.Group):
         if found:
             command = found[cmd_name].load()
             return command
-        about = f"{about} In the distribution dibs-lab, which is not installed."
+        about = f"{about} Needs the distribution dibs-lab, which is not installed."
 
         @click.command(cmd_name, help=about, context_settings={"ignore_unknown_options": True})
         @click.argument("arguments", nargs=-1)
         def missing(arguments: tuple[str, ...]) -> None:  # noqa: ARG001
             from dibs.core.errors import BadConfiguration
 
-            error = BadConfiguration(f"dibs {cmd_name} is in dibs-lab, which is not installed")
-            error.hint = f"install it with: pip install dibs-lab=={__version__}"
-            raise error
+            hint = f"install it with: pip install dibs-lab=={__version__}"
+            text = f"dibs {cmd_name} needs the distribution dibs-lab, which is not installed"
+            raise BadConfiguration(text, hint=hint)
 
         return missing
 
@@ -156,15 +144,14 @@ class LazyGroup(click.Group):
 
             close = difflib.get_close_matches(args[0], COMMANDS, n=1)
             if close and args[0] not in COMMANDS:
-                raise click.UsageError(
-                    f"{error.message} Did you mean {close[0]!r}?", ctx
-                ) from error
+                text = f"{error.message} Did you mean {close[0]!r}?"
+                raise click.UsageError(text, ctx) from error
             raise
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="dibs", message="%(prog)s %(version)s")
-@click.option("-C", "--directory", type=click.Path(), help="Work as if started there.")
+@click.option("-C", "--directory", type=click.Path(), help="Run as if started in this folder.")
 @click.option(
     "--config",
     "config_file",
@@ -173,7 +160,7 @@ class LazyGroup(click.Group):
     help="The configuration file [$DIBS_CONFIG].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON [$DIBS_JSON].")
-@click.option("-v", "--verbose", count=True, help="Say more on standard error.")
+@click.option("-v", "--verbose", count=True, help="Log to standard error; -vv logs more.")
 @click.pass_context
 def cli(
     ctx: click.Context,
@@ -218,7 +205,7 @@ def run(arguments: list[str]) -> int:
         from dibs.core.errors import DibsError
         from dibs.frontends.cli import output
         from dibs.frontends.cli.context import json_asked
-        from dibs.frontends.cli.output import Exit, for_error
+        from dibs.frontends.cli.output import Exit
 
         as_json = json_asked("--json" in arguments)
         match error:
@@ -236,7 +223,7 @@ def run(arguments: list[str]) -> int:
                 error.show(sys.stderr)
                 return int(Exit.USAGE)
             case DibsError():
-                return output.emit_error(error, for_error(error), as_json=as_json)
+                return output.emit_error(error, as_json=as_json)
             case BrokenPipeError():
                 return output.unheard()
         raise

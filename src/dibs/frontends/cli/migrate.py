@@ -2,17 +2,17 @@
 
 import click
 
-from dibs.frontends.cli.context import Context, answering, as_json
+from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit
 
 
 @click.group("migrate")
 def migrate_command() -> None:
-    """Take over a repository that another system has worked."""
+    """Take over a repository from another system."""
 
 
-@migrate_command.command("alfred")
-@click.option("--apply", is_flag=True, help="Do it. Without this it only says what it would do.")
+@command("alfred", migrate_command)
+@click.option("--apply", is_flag=True, help="Make the changes; without this they are only listed.")
 @click.option(
     "--max-age-hours",
     type=click.FloatRange(min=0),
@@ -21,8 +21,6 @@ def migrate_command() -> None:
     metavar="N",
     help="How long a claim without a lease counts.",
 )
-@as_json
-@answering
 def alfred_command(context: Context, apply: bool, max_age_hours: float) -> Answer:
     """Take over the labels and comments of the issue-claim state machine, as they are.
 
@@ -41,16 +39,16 @@ def alfred_command(context: Context, apply: bool, max_age_hours: float) -> Answe
         if finding.changes and not apply:
             mark = " (would change)"
         elif finding.changes:
-            mark = " (done)" if finding.done else " (not done: it changed meanwhile)"
+            mark = " (done)" if finding.done else " (not done: the issue changed meanwhile)"
         lines.append(f"{finding.place} {finding.code.value}{mark}: {finding.text}")
     if changes and apply:
         lines.append(f"{done} of {len(changes)} changes done")
     elif changes:
-        lines.append(f"{len(changes)} changes, nothing written; --apply does them")
+        lines.append(f"{len(changes)} changes; nothing was written, --apply makes them")
     elif findings:
-        lines.append(f"nothing to change; {len(findings)} things are said above")
+        lines.append(f"nothing to change; the {len(findings)} findings are above")
     else:
-        lines.append("all is well")
+        lines.append("nothing to change")
     data = {
         "dry_run": not apply,
         "changes": len(changes),

@@ -1,6 +1,8 @@
 """Operations: why, status, runs, sweep, fsck."""
 
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -8,24 +10,14 @@ import msgspec
 from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span, format_instant
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run, reference
-from dibs.frontends.cli.output import (
-    Answer,
-    Exit,
-    ago,
-    reason_data,
-    reason_lines,
-    record_data,
-    table,
-    tell,
-)
+from dibs.frontends.cli import output
+from dibs.frontends.cli.context import Context, command, dry_run, reference
+from dibs.frontends.cli.output import Answer, Exit, ago, reason_lines, record_data, table, tell
 from dibs.services.board import Overview
 
 
-@click.command("why")
+@command("why")
 @reference
-@as_json
-@answering
 def why_command(context: Context, issue: str) -> Answer:
     """Say why an issue is not being picked: every reason, and what would have to change."""
     found = context.services.explaining.explain(context.ref(issue))
@@ -38,7 +30,7 @@ def why_command(context: Context, issue: str) -> Answer:
         "claimable": found.claimable,
         "failed_attempts": found.attempts.failed,
         "attempts_allowed": stage.attempts if stage else None,
-        "reasons": [reason_data(reason) for reason in found.reasons],
+        "reasons": [asdict(reason) for reason in found.reasons],
         "lease": record_data(found.standing.record),
     }
     if found.claimable:
@@ -48,13 +40,11 @@ def why_command(context: Context, issue: str) -> Answer:
     return Answer(data, [heading, *reason_lines(found.reasons)])
 
 
-@click.command("status")
-@click.option("--watch", is_flag=True, help="Go on showing it until interrupted.")
+@command("status")
+@click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
 @click.option(
-    "--every", default=1.0, show_default=True, help="With --watch: seconds between looks."
+    "--every", default=1.0, show_default=True, help="With --watch: seconds between two looks."
 )
-@as_json
-@answering
 def status_command(context: Context, watch: bool, every: float) -> Answer:
     """Show the stages, and the issues in flight with their holders."""
     board = context.services.board
@@ -63,10 +53,74 @@ def status_command(context: Context, watch: bool, every: float) -> Answer:
         objections = context.services.granting.objections()
         warnings = [f"{reason.text}; {reason.remedy}" for reason in objections]
         return Answer(overview_data(overview), overview_lines(overview), warnings=warnings)
-    from dibs.frontends.cli.live import watch as watch_live
-
-    watch_live(board.overview, max(every, 0.1), as_json=context.as_json)
+    _watch(board.overview, max(every, 0.1), as_json=context.as_json)
     return Answer(None)
+
+
+def _watch(look: Callable[[], Overview], every_s: float, *, as_json: bool) -> None:
+    """Show the board until interrupted: redrawn on a terminal, elsewhere only when it changes."""
+    pause = threading.Event()
+    if not as_json and sys.stdout.isatty():
+        from rich.live import Live
+
+        with Live(render(look()), refresh_per_second=8, screen=False) as live:
+            while True:
+                pause.wait(every_s)
+                live.update(render(look()))
+    last = ""
+    while True:
+        overview = look()
+        data = overview_data(overview)
+        shape = str({**data, "now": None, "in_flight": len(overview.in_flight)})
+        if shape != last:
+            last = shape
+            if as_json:
+                output.write_json(data)
+            else:
+                output.write("\n".join(overview_lines(overview)))
+            sys.stdout.flush()
+        pause.wait(every_s)
+
+
+_IN_FLIGHT = ("in flight", "stage", "holder", "fence", "renewed", "left")
+
+
+def _in_flight(overview: Overview) -> list[tuple[str, ...]]:
+    """The leases in flight as rows with the columns of `_IN_FLIGHT`."""
+    leases = [(record.lease, describe_span(record.remaining)) for record in overview.in_flight]
+    return [
+        (str(lease.issue), lease.stage, lease.holder, str(lease.fence), str(lease.beats), left)
+        for lease, left in leases
+    ]
+
+
+def render(overview: Overview, title: str = "dibs") -> Any:
+    """The board for a terminal."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    stages, flights = Table(title=title, title_justify="left"), Table(*_IN_FLIGHT)
+    for entry in overview.stages:
+        stages.add_column(entry.stage.name, justify="right")
+    stages.add_row(
+        *(
+            f"{entry.issues} there"
+            if entry.stage.final
+            else f"{entry.issues - entry.in_flight} waiting"
+            for entry in overview.stages
+        )
+    )
+    stages.add_row(
+        *("" if entry.stage.final else f"{entry.in_flight} in flight" for entry in overview.stages)
+    )
+    for row in _in_flight(overview):
+        flights.add_row(*row)
+    pauses = [
+        Text(f"the {pause.scope} is paused: {pause.reason}", style="yellow")
+        for pause in overview.pauses
+    ]
+    return Group(*pauses, stages, flights)
 
 
 def overview_data(overview: Overview) -> dict[str, Any]:
@@ -86,7 +140,7 @@ def overview_data(overview: Overview) -> dict[str, Any]:
         "paused": overview.paused,
         "parked": overview.parked,
         "pauses": [
-            {"scope": pause.scope.value, "reason": pause.reason, "by": pause.by}
+            {"scope": pause.scope, "reason": pause.reason, "by": pause.by}
             for pause in overview.pauses
         ],
     }
@@ -108,30 +162,14 @@ def overview_lines(overview: Overview) -> list[str]:
     if overview.paused or overview.parked:
         lines.append(f"paused {overview.paused}, parked for a person {overview.parked}")
     if overview.in_flight:
-        lines += [""]
-        lines += table(
-            ("in flight", "stage", "holder", "fence", "renewed", "left"),
-            [
-                (
-                    record.lease.issue,
-                    record.lease.stage,
-                    record.lease.holder,
-                    record.lease.fence,
-                    record.lease.beats,
-                    describe_span(record.remaining),
-                )
-                for record in overview.in_flight
-            ],
-        )
+        lines += ["", *table(_IN_FLIGHT, _in_flight(overview))]
     return lines
 
 
-@click.command("runs")
+@command("runs")
 @click.argument("issue", metavar="[ISSUE]", required=False)
 @click.option("--output", "wanted", metavar="RUN", help="Print what this run's handler wrote.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
-@as_json
-@answering
 def runs_command(context: Context, issue: str | None, wanted: str | None, limit: int) -> Answer:
     """Show the runs of an issue, the latest runs on this machine, or the output of a run."""
     folder = context.settings.runs
@@ -143,7 +181,7 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
         return Answer({"run": wanted, "output": text}, [text.rstrip("\n")])
     if issue is None:
         if not folder.is_dir():
-            return Answer([], [f"no handler ran here yet ({folder} is not there)"], Exit.NOTHING)
+            return Answer([], [f"no handler ran here yet: {folder} does not exist"], Exit.NOTHING)
         newest = sorted(folder.iterdir(), key=lambda run: run.stat().st_mtime, reverse=True)[:limit]
         local = []
         for run in (run for run in newest if run.is_dir()):
@@ -176,11 +214,9 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
     return Answer(rows, lines)
 
 
-@click.command("sweep")
+@command("sweep")
 @click.option("--limit", default=1000, show_default=True, type=click.IntRange(1, 1_000_000))
 @dry_run
-@as_json
-@answering
 def sweep_command(context: Context, limit: int, dry_run: bool) -> Answer:
     """Free expired issues, and finish endings that a crash left half shown.
 
@@ -188,26 +224,18 @@ def sweep_command(context: Context, limit: int, dry_run: bool) -> Answer:
     """
     report = context.services.sweeping.sweep(limit=limit, dry_run=dry_run)
     would = "would be " if dry_run else ""
-    lines = [f"{entry.issue} {would}{entry.action.value}: {entry.text}" for entry in report.changed]
-    data = {
-        "looked_at": report.looked_at,
-        "dry_run": dry_run,
-        "swept": [
-            {"issue": str(entry.issue), "action": entry.action.value, "text": entry.text}
-            for entry in report.swept
-        ],
-    }
-    if not report.changed:
+    lines = [f"{entry.issue} {would}{entry.action}: {entry.text}" for entry in report.changed]
+    swept = [asdict(entry) for entry in report.swept]
+    data = {"looked_at": report.looked_at, "dry_run": dry_run, "swept": swept}
+    if not lines:
         line = f"nothing to sweep: {report.looked_at} claimed, all in order"
         return Answer(data, [line], Exit.NOTHING)
     return Answer(data, lines)
 
 
-@click.command("fsck")
-@click.option("--repair", is_flag=True, help="Mend what follows from the cards and the store.")
+@command("fsck")
+@click.option("--repair", is_flag=True, help="Repair what the cards and leases explain.")
 @dry_run
-@as_json
-@answering
 def fsck_command(context: Context, repair: bool, dry_run: bool) -> Answer:
     """Compare every issue's labels with its cards and leases. Exit 1 if a flaw remains."""
     services = context.services
@@ -223,7 +251,7 @@ def fsck_command(context: Context, repair: bool, dry_run: bool) -> Answer:
         "flaws": [
             {
                 "issue": str(entry.flaw.issue),
-                "code": entry.flaw.code.value,
+                "code": entry.flaw.code,
                 "text": entry.flaw.text,
                 "repairable": bool(entry.flaw.repair) or entry.repaired,
                 "repaired": entry.repaired,
@@ -233,10 +261,9 @@ def fsck_command(context: Context, repair: bool, dry_run: bool) -> Answer:
     }
     lines = [f"the storage itself: {line}" for line in storage]
     lines += [
-        f"{entry.flaw.issue} {entry.flaw.code.value}: {entry.flaw.text}"
+        f"{entry.flaw.issue} {entry.flaw.code}: {entry.flaw.text}"
         f"{' (repaired)' if entry.repaired else ''}"
         for entry in findings
     ]
-    if not lines:
-        lines = ["labels, cards and leases agree"]
-    return Answer(data, lines, Exit.ERROR if left or storage else Exit.DONE)
+    code = Exit.ERROR if left or storage else Exit.DONE
+    return Answer(data, lines or ["labels, cards and leases agree"], code)

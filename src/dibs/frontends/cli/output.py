@@ -54,14 +54,12 @@ _ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
     (NotGranted, Exit.HELD),
     (RateLimited, Exit.LIMITED),
     (NotPermitted, Exit.FORBIDDEN),
+    (DibsError, Exit.ERROR),
 )
 
 
 def for_error(error: DibsError) -> Exit:
-    for kind, code in _ERRORS:
-        if isinstance(error, kind):
-            return code
-    return Exit.ERROR
+    return next(code for kind, code in _ERRORS if isinstance(error, kind))
 
 
 def for_reasons(reasons: tuple[Reason, ...]) -> Exit:
@@ -71,10 +69,8 @@ def for_reasons(reasons: tuple[Reason, ...]) -> Exit:
     if a person or a rule forbids the claim, NOTHING if the issue offers no work.
     """
     said = {MEANINGS[reason.code].refusal for reason in reasons}
-    for refusal in (RefusalKind.HELD, RefusalKind.UNPROVEN, RefusalKind.SHUT):
-        if refusal in said:
-            return Exit[refusal.name]
-    return Exit.NOTHING
+    ranked = (RefusalKind.HELD, RefusalKind.UNPROVEN, RefusalKind.SHUT)
+    return next((Exit[refusal.name] for refusal in ranked if refusal in said), Exit.NOTHING)
 
 
 class Answer(Struct, frozen=True):
@@ -113,17 +109,18 @@ def unheard() -> int:
     return int(Exit.DONE)
 
 
-def emit_error(error: DibsError, exit_code: Exit, *, as_json: bool) -> int:
+def emit_error(error: DibsError, *, as_json: bool) -> int:
+    exit_code = int(for_error(error))
     if as_json:
         problem = {"code": error.code, "message": str(error), "hint": error.hint}
         if isinstance(error, LeaseLost):
             problem |= {"issue": str(error.issue), "fence": str(error.fence)}
         if isinstance(error, NotGranted):
             problem |= {"issue": str(error.issue)}
-        write_json({"ok": False, "exit": int(exit_code), "error": problem})
+        write_json({"ok": False, "exit": exit_code, "error": problem})
     else:
         tell(f"dibs: {error}" + (f"\n  {error.hint}" if error.hint else ""))
-    return int(exit_code)
+    return exit_code
 
 
 def write(text: str) -> None:
@@ -153,12 +150,8 @@ def tell(text: str) -> None:
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     """Lines with aligned columns. Importing a library for tables costs more than most commands."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [
-        max(len(heading), *(len(row[place]) for row in cells)) if cells else len(heading)
-        for place, heading in enumerate(headings)
-    ]
-    lines = [list(headings), *cells]
+    lines = [[str(cell) for cell in row] for row in (headings, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in lines
     ]
@@ -205,21 +198,12 @@ def record_data(record: Record | None) -> dict[str, Any] | None:
     }
 
 
-def reason_data(reason: Reason) -> dict[str, Any]:
-    return {
-        "code": reason.code.value,
-        "text": reason.text,
-        "remedy": reason.remedy,
-        "until": format_instant(reason.until) if reason.until else None,
-    }
-
-
 def reason_lines(reasons: Sequence[Reason]) -> list[str]:
-    lines = []
-    for reason in reasons:
-        lines.append(f"  {reason.code.value}: {reason.text}")
-        lines.append(f"    to change it: {reason.remedy}")
-    return lines
+    return [
+        line
+        for reason in reasons
+        for line in (f"  {reason.code}: {reason.text}", f"    to change it: {reason.remedy}")
+    ]
 
 
 def ago(then: datetime, now: datetime) -> str:

@@ -6,38 +6,27 @@ from datetime import timedelta
 
 import click
 from click.termui import confirm
+from msgspec.structs import replace
 
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.ids import RunId
-from dibs.frontends.cli.context import Context, answering, as_json, as_name, dry_run, reference
-from dibs.frontends.cli.leasing import (
-    claimed_lines,
-    describe_claim,
-    duration,
-    finish,
-    note_run,
-)
+from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
+from dibs.frontends.cli.leasing import describe_claim, duration, finish, note_run
 from dibs.frontends.cli.output import Answer, Exit, lease_data, record_data, tell
-from dibs.services.claiming import (
-    A_PERSON_MAY_OVERLOOK,
-    Claimed,
-    ClaimOptions,
-)
+from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Claimed, ClaimOptions
 from dibs.services.resuming import NotHeld
 from dibs.services.steering import Approved, NothingToRevoke
 
 
-@click.command("take")
+@command("take")
 @reference
 @click.option("--ttl", callback=duration, help="How long you need it; person_ttl by default.")
 @click.option(
-    "--wait", callback=duration, help="Wait so long for the present holder to finish or expire."
+    "--wait", callback=duration, help="How long to wait for the present holder to finish or expire."
 )
 @as_name
 @dry_run
-@as_json
-@answering
 def take_command(
     context: Context,
     issue: str,
@@ -70,20 +59,17 @@ def take_command(
             announced = True
         clock.sleep(min(1.0, left))
     note_run(context, result.lease)
-    lines = claimed_lines(result.lease)
-    return Answer(
-        lease_data(result.lease), [*lines, f"  give it back with: dibs give-back {ref.typed}"]
-    )
+    answer = describe_claim(result)
+    how_to_end = f"  give it back with: dibs give-back {ref.typed}"
+    return replace(answer, lines=[*answer.lines, how_to_end])
 
 
-@click.command("give-back")
+@command("give-back")
 @reference
-@click.option("--to", metavar="STAGE", help="You finished it: move it to this stage.")
-@click.option("--note", default="", help="A word for the card.")
+@click.option("--to", metavar="STAGE", help="Move the issue to this stage: you finished it.")
+@click.option("--note", default="", help="A note for the issue's card.")
 @as_name
 @dry_run
-@as_json
-@answering
 def give_back_command(
     context: Context, issue: str, to: str | None, note: str, name: str | None, dry_run: bool
 ) -> Answer:
@@ -103,46 +89,38 @@ def give_back_command(
     return finish(context, result, outcome, to, note, dry_run=dry_run)
 
 
-@click.command("approve")
+@command("approve")
 @click.argument("issues", metavar="ISSUE...", nargs=-1, required=True)
 @as_name
 @dry_run
-@as_json
-@answering
 def approve_command(
     context: Context, issues: Sequence[str], name: str | None, dry_run: bool
 ) -> Answer:
-    """Open the gate in front of an issue; the next worker moves the issue on.
+    """Approve issues that wait at a gate; the next worker moves them on.
 
-    Exit 3 if none of the issues stands before a gate.
+    Exit 3 if none of the issues waits at a gate.
     """
     refs = [context.ref(issue) for issue in issues]
     if dry_run:
         lines = [f"{ref} would be approved" for ref in refs]
         return Answer({"would_approve": [str(ref) for ref in refs]}, lines)
     steering, by = context.services.steering, context.holder(name)
-    results = {ref: steering.approve(ref, by=by) for ref in refs}
-    approved = {
-        str(ref): result.stage.name
-        for ref, result in results.items()
-        if isinstance(result, Approved)
-    }
-    lines = [
-        f"{ref} approved, out of {approved[str(ref)]}"
-        if str(ref) in approved
-        else f"{ref} stands before no gate"
-        for ref in refs
-    ]
+    approved, lines = {}, []
+    for ref in refs:
+        result = steering.approve(ref, by=by)
+        if isinstance(result, Approved):
+            approved[str(ref)] = result.stage.name
+            lines.append(f"{ref} approved: it may leave {result.stage.name}")
+        else:
+            lines.append(f"{ref} waits at no gate")
     return Answer({"approved": approved}, lines, Exit.DONE if approved else Exit.NOTHING)
 
 
-@click.command("label")
+@command("label")
 @reference
-@click.option("--add", multiple=True, metavar="LABEL", help="Put this label on; may be repeated.")
-@click.option("--remove", multiple=True, metavar="LABEL", help="Take this one off; the same.")
+@click.option("--add", multiple=True, metavar="LABEL", help="Add this label; repeatable.")
+@click.option("--remove", multiple=True, metavar="LABEL", help="Remove this label; repeatable.")
 @dry_run
-@as_json
-@answering
 def label_command(
     context: Context, issue: str, add: Sequence[str], remove: Sequence[str], dry_run: bool
 ) -> Answer:
@@ -165,7 +143,7 @@ def label_command(
 def _scope(repository: bool, fleet: bool, issues: Sequence[str]) -> PauseScope | None:
     """The scope of a pause; None if issues are named. Exactly one kind of target must be given."""
     if sum((repository, fleet, bool(issues))) != 1:
-        raise click.UsageError("name issues, or --repository, or --fleet")
+        raise click.UsageError("name issues, or use --repository, or use --fleet")
     if fleet:
         return PauseScope.FLEET
     return PauseScope.REPOSITORY if repository else None
@@ -176,15 +154,13 @@ _repository = click.option("--repository", is_flag=True, help="The whole reposit
 _fleet = click.option("--fleet", is_flag=True, help="Every worker, whatever the repository.")
 
 
-@click.command("pause")
+@command("pause")
 @_issues
 @_repository
 @_fleet
-@click.option("--reason", required=True, help="Why; everybody will read it.")
+@click.option("--reason", required=True, help="The reason, for everybody to read.")
 @as_name
 @dry_run
-@as_json
-@answering
 def pause_command(
     context: Context,
     issues: Sequence[str],
@@ -210,14 +186,12 @@ def pause_command(
     return Answer({"paused": targets, "reason": reason}, [f"{target} {verb}" for target in targets])
 
 
-@click.command("resume")
+@command("resume")
 @_issues
 @_repository
 @_fleet
 @as_name
 @dry_run
-@as_json
-@answering
 def resume_command(
     context: Context,
     issues: Sequence[str],
@@ -243,16 +217,14 @@ def resume_command(
     return Answer({"resumed": lifted}, [f"{target} resumed" for target in lifted])
 
 
-@click.command("revoke")
+@command("revoke")
 @reference
-@click.option("--reason", required=True, help="Why; the holder and everybody else will read it.")
-@click.option("--run", help="The run you mean; the present holder's by default.")
+@click.option("--reason", required=True, help="The reason, for everybody to read.")
+@click.option("--run", help="Revoke only this run; the present holder's by default.")
 @click.option("--force", is_flag=True, help="End it at once: only for a holder known to be dead.")
-@click.option("--yes", is_flag=True, help="With --force: you have read what it risks.")
+@click.option("--yes", is_flag=True, help="With --force: you know what it risks.")
 @as_name
 @dry_run
-@as_json
-@answering
 def revoke_command(
     context: Context,
     issue: str,
@@ -263,10 +235,10 @@ def revoke_command(
     name: str | None,
     dry_run: bool,
 ) -> Answer:
-    """Take a lease away. The holder stops at the next renewal, and gives the issue back.
+    """Take a lease away from its holder.
 
-    With --force the lease ends at once, and a holder that is alive works beside the next holder
-    until the next renewal fails.
+    The holder stops at the next renewal, and gives the issue back. With --force the lease ends at
+    once, and a holder that is alive works beside the next holder until the next renewal fails.
     """
     ref, services = context.ref(issue), context.services
     services.granting.insist()
@@ -276,24 +248,24 @@ def revoke_command(
     lease = standing.live.lease
     if force and not yes and not dry_run:
         risk = (
-            f"{lease.holder} may still be working on {ref}. Ending its lease at once lets another "
-            "start beside it; without --force it is asked to stop first and nobody overlaps."
+            f"{lease.holder} may still be working on {ref}. If the lease ends at once, another "
+            f"holder may work beside {lease.holder}. Without --force, {lease.holder} stops first."
         )
         if not sys.stdin.isatty():
-            hint = "A person must confirm it, and there is nobody to ask here."
+            hint = "A person must confirm this, and standard input is not a terminal."
             raise click.UsageError(f"{risk} {hint}")
         tell(risk)
-        confirm("End it at once?", abort=True, err=True)
+        confirm("End the lease at once?", abort=True, err=True)
     if dry_run:
         return Answer(lease_data(lease), [f"the lease of {lease.holder} on {ref} would be revoked"])
     result = services.steering.revoke(
         ref, RunId(run or lease.run), by=context.holder(name), reason=reason, force=force
     )
     if isinstance(result, NothingToRevoke):
-        line = f"that run does not hold {ref}; nothing was written"
+        line = f"run {run or lease.run} does not hold {ref}; nothing was changed"
         return Answer({"issue": str(ref), "lease": record_data(result.record)}, [line], Exit.HELD)
     left = describe_span(result.record.remaining)
-    how = "ended" if force else f"asked to end; free in {left} at the latest"
+    how = "ended" if force else f"revoked; the issue is free in {left} at the latest"
     return Answer(
         {**lease_data(lease), "force": force, "reason": reason},
         [f"{ref}: the lease of {lease.holder} (run {lease.run}) is {how}"],

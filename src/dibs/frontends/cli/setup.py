@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.output import Answer
 from dibs.settings import load as config
 
@@ -27,17 +27,15 @@ preset  = "{preset}"
 """
 
 
-@click.command("init")
+@command("init")
 @click.option("--preset", type=click.Choice(["stages", "agent"]), default="stages")
 @click.option(
     "--tracker",
     default=config.EMBEDDED_TRACKER,
     metavar="PLACE",
-    help="Where the issues are, for a file that is not there yet: github:OWNER/REPO.",
+    help="The tracker of a new dibs.toml: github:OWNER/REPO, for example.",
 )
 @dry_run
-@as_json
-@answering
 def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> Answer:
     """Write a dibs.toml and make the backlog ready. Safe to run again; keeps existing files."""
     path = context.config_file or context.directory / config.FILE_NAME
@@ -46,21 +44,19 @@ def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> 
     first = config.from_mapping(wanted, source="preset", root=path.parent)
     done = []
     if fresh:
-        done.append(f"wrote {path.name}")
+        done.append(f"{'would write' if dry_run else 'wrote'} {path.name}")
         if not dry_run:
             stage = first.pipeline.stages[0].name
             text = _TEMPLATE.format(preset=preset, first=stage, tracker=json.dumps(tracker))
             path.write_text(text, encoding="utf-8")
     settings = first if fresh and dry_run else config.load(path)
-    done.append(f"prepared {settings.tracker}")
+    done.append(f"{'would prepare' if dry_run else 'prepared'} {settings.tracker}")
     made = () if dry_run else context.connect(settings).prepare()
     done += [f"made {what}" for what in made]
     names = [stage.name for stage in settings.pipeline.stages]
-    lines = [f"not done, only said: {line}" if dry_run else line for line in done]
-    lines.append(f"stages: {' -> '.join(names)}")
+    lines = [*done, f"stages: {' -> '.join(names)}"]
     lines.append("next: dibs add 'a first issue'; then give a stage a handler and run dibs work")
-    data = {"file": str(path), "wrote": fresh, "stages": names, "made": list(made)}
-    return Answer(data, lines)
+    return Answer({"file": str(path), "wrote": fresh, "stages": names, "made": made}, lines)
 
 
 @click.group("config")
@@ -68,9 +64,7 @@ def config_command() -> None:
     """Look at the configuration: show, validate, schema."""
 
 
-@config_command.command("show")
-@as_json
-@answering
+@command("show", config_command)
 def config_show(context: Context) -> Answer:
     """Print the settings in force and where they come from."""
     from dibs.settings.show import as_lines, shown
@@ -79,10 +73,8 @@ def config_show(context: Context) -> Answer:
     return Answer(shown(settings), list(as_lines(settings)))
 
 
-@config_command.command("validate")
+@command("validate", config_command)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@as_json
-@answering
 def config_validate(context: Context, file: Path | None) -> Answer:
     """Check the configuration, or FILE. Exit 1 and name the mistake if invalid."""
     from dibs.wiring.services import refuse_unknown
@@ -92,19 +84,15 @@ def config_validate(context: Context, file: Path | None) -> Answer:
     return Answer({"source": settings.source, "valid": True}, [f"{settings.source} is valid"])
 
 
-@config_command.command("schema")
-@as_json
-@answering
+@command("schema", config_command)
 def config_schema(_: Context) -> Answer:
     """Print the JSON Schema of dibs.toml."""
     schema = config.schema()
     return Answer(schema, [json.dumps(schema, indent=2)])
 
 
-@click.command("completion")
+@command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@as_json
-@answering
 def completion_command(_: Context, shell: str) -> Answer:
     """Print the completion script for a shell; evaluate it in the shell's start-up file."""
     from click.shell_completion import get_completion_class

@@ -1,15 +1,16 @@
 """Lease stores: what each kind promises, which store grants, and moving to another store."""
 
 import os
+from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
 
-from dibs.core.errors import Misuse
+from dibs.core.errors import BadConfiguration, Misuse
 from dibs.core.granter import Appointed, Granter, Moving
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, table, tell
 
@@ -19,50 +20,60 @@ if TYPE_CHECKING:
 
 
 _SET_IT_EVERYWHERE = (
-    "set leases to it wherever dibs runs; whoever is set up for another claims nothing"
+    "set leases to this store wherever dibs runs; workers with another store claim nothing"
 )
 
 
-@click.command("stores")
-@as_json
-@answering
+@command("stores")
 def stores_command(context: Context) -> Answer:
     """Show what each lease store promises, and which store is configured."""
     from dibs.core.references import without_secrets
-    from dibs.wiring.stores import store_kind, store_kinds
+    from dibs.wiring import kinds_declared
+    from dibs.wiring.stores import store_kinds
+    from dibs.wiring.trackers import TrackerKind
 
     settings = context.settings
     place = settings.tracker if settings.leases == "auto" else settings.leases
-    configured = store_kind(place)
-    data, rows = [], []
-    for kind in store_kinds():
+    configured = place.partition(":")[0]
+    data: list[dict[str, Any]] = []
+    rows = []
+    for scheme, kind in store_kinds().items():
+        if isinstance(kind, BadConfiguration):  # another distribution's, and broken
+            row = {"leases": f"{scheme}:", "schemes": [scheme], "guarantees": ()}
+            unknown = dict.fromkeys(("expiry", "waiting", "scope", "extra"))
+            known = {"configured": scheme == configured, "problem": str(kind)}
+            data.append({**row, **unknown, **known})
+            rows.append((f"{scheme}:", *("-" * 6), str(kind)))
+            continue
         promised = kind.promises.names
         data.append(
             {
                 "leases": kind.form,
                 "schemes": [kind.scheme, *kind.also],
-                "guarantees": list(promised),
-                "expiry": kind.expiry.value,
-                "waiting": kind.waiting.value,
+                "guarantees": promised,
+                "expiry": kind.expiry,
+                "waiting": kind.waiting,
                 "scope": kind.scope,
                 "extra": kind.extra or None,
-                "configured": kind is configured,
+                "configured": configured in (scheme, *kind.also),
+                "problem": None,
             }
         )
         marks = ["yes" if name in promised else "no" for name in ("atomic", "fenced", "counted")]
         install = f"dibs[{kind.extra}]" if kind.extra else "built in"
-        row = (kind.form, *marks, kind.expiry.value, kind.waiting.value, kind.scope, install)
-        rows.append(row)
+        rows.append((kind.form, *marks, kind.expiry, kind.waiting, kind.scope, install))
+    declared = kinds_declared("dibs.trackers", TrackerKind).values()
+    broken_trackers = [str(kind) for kind in declared if isinstance(kind, BadConfiguration)]
     headings = ("leases", "one holder", "fence", "wip", "expiry by", "waiting", "scope", "install")
     lines = [
         *table(headings, rows),
         "",
         f"configured: {without_secrets(settings.leases)}",
         "one holder: at most one live lease on an issue, however many race for it (atomic)",
-        "fence: rises with every grant, so that the place of writing can refuse the stale one",
-        "wip: a stage's limit is kept in the step that grants, not counted afterwards",
+        "fence: a number that rises with every grant; the place of writing can refuse a stale one",
+        "wip: the store checks a stage's limit in the same step in which it grants",
     ]
-    return Answer(data, lines)
+    return Answer(data, lines, warnings=broken_trackers)
 
 
 @click.group("leases")
@@ -70,46 +81,36 @@ def leases_command() -> None:
     """Show which store grants leases, or move them to another: show, migrate."""
 
 
-@leases_command.command("show")
-@as_json
-@answering
+@command("show", leases_command)
 def show_command(context: Context) -> Answer:
     """Say which store grants, and whether this configuration agrees."""
     granting = context.services.granting
     objections = granting.objections()
-    granter = granting.granter
-    match granter:
-        case Appointed(store, floor):
-            line = f"granted by {store}" + (f", above fence {floor}" if floor else "")
-        case Moving(origin, target):
-            line = f"on the move from {origin} to {target}; nobody grants"
-        case None:
-            line = "nothing was granted yet; the first store that grants is appointed by it"
-        case _:
-            assert_never(granter)
+    data, line = _describe(granting.granter)
     lines = [line, f"configured here: {granting.store}"]
     lines += [f"{reason.text}; {reason.remedy}" for reason in objections]
-    data = {**_granter_data(granter), "configured": granting.store, "agrees": not objections}
+    data |= {"configured": granting.store, "agrees": not objections}
     return Answer(data, lines, Exit.SHUT if objections else Exit.DONE)
 
 
-@leases_command.command("migrate")
+@command("migrate", leases_command)
 @click.option(
-    "--from", "origin", metavar="STORE", help="Where they are; env:NAME reads a variable."
+    "--from",
+    "origin",
+    metavar="STORE",
+    help="The store that grants now; env:NAME reads a variable.",
 )
 @click.option(
-    "--to", "target", metavar="STORE", help="Where they go; the configured store by default."
+    "--to", "target", metavar="STORE", help="The new store; the configured store by default."
 )
 @click.option(
     "--wait",
     default="1h",
     show_default=True,
     callback=duration,
-    help="How long running work may take to end before it is called off.",
+    help="How long to wait for running work to end; after that the move is called off.",
 )
 @dry_run
-@as_json
-@answering
 def migrate_command(
     context: Context, origin: str | None, target: str | None, wait: timedelta, dry_run: bool
 ) -> Answer:
@@ -125,16 +126,12 @@ def migrate_command(
     origin = _place(origin) if origin else _origin(context, target)
     if dry_run:  # opening the target might create it
         there_name = granter_name(replace(context.settings, leases=target))
-        here = _connect(context, origin)
-        try:
+        with closing(_connect(context, origin)) as here:
             held = [str(record.lease.issue) for record in here.leases.live()]
-        finally:
-            here.close()
         data = {"from": here.granting.store, "to": there_name, "held": held}
         line = f"leases would move from {data['from']} to {data['to']}; {len(held)} are held now"
         return Answer(data, [line])
-    here, there = _connect(context, origin), _connect(context, target)
-    try:
+    with closing(_connect(context, origin)) as here, closing(_connect(context, target)) as there:
         there.leases.live(limit=1)  # the target has to answer before any grant is stopped
         last: Progress | None = None
         for progress in here.migrating.migrate(
@@ -144,20 +141,17 @@ def migrate_command(
             if changed and isinstance(progress, Draining) and not context.as_json:
                 issues = progress.issues
                 more = f" and {len(issues) - 5} more" if len(issues) > 5 else ""
-                tell(f"nobody grants; waiting for {', '.join(issues[:5])}{more}")
+                tell(f"no store grants; waiting for {', '.join(issues[:5])}{more}")
         match last:
             case Moved(granter):
                 line = f"leases are granted by {granter.store} now, above fence {granter.floor}"
                 lines = [line, _SET_IT_EVERYWHERE]
-                return Answer({"moved": True, **_granter_data(granter)}, lines)
+                return Answer({"moved": True, **_describe(granter)[0]}, lines)
             case GaveUp(issues):
-                line = f"called off: {', '.join(issues[:5])} did not end in time; nothing has moved"
+                line = f"leases did not end in time: {', '.join(issues[:5])}; nothing was moved"
                 return Answer({"moved": False, "held": list(issues)}, [line], Exit.HELD)
             case _:
                 raise AssertionError("a migration ends with Moved or GaveUp")
-    finally:
-        here.close()
-        there.close()
 
 
 def _place(place: str) -> str:
@@ -184,7 +178,7 @@ def _origin(context: Context, target: str) -> str:
         case Appointed(store) | Moving(store):
             return place_of(store, settings)
         case None:
-            raise Misuse("nothing was ever granted here: just set leases to the store you want")
+            raise Misuse("no lease was granted here yet: set leases to the store that you want")
 
 
 def _connect(context: Context, leases: str) -> "Services":
@@ -195,11 +189,15 @@ def _connect(context: Context, leases: str) -> "Services":
     return connect(settings, author=config.actor(), create=True)
 
 
-def _granter_data(granter: Granter | None) -> dict[str, Any]:
+def _describe(granter: Granter | None) -> tuple[dict[str, Any], str]:
+    """The granter as data and in words."""
+    data = {"granter": None, "floor": 0, "moving_from": None, "moving_to": None}
     match granter:
         case Appointed(store, floor):
-            return {"granter": store, "floor": floor, "moving_from": None, "moving_to": None}
+            line = f"leases are granted by {store}" + (f", above fence {floor}" if floor else "")
+            return {**data, "granter": store, "floor": floor}, line
         case Moving(origin, target, floor):
-            return {"granter": None, "floor": floor, "moving_from": origin, "moving_to": target}
+            line = f"leases are on the move from {origin} to {target}; no store grants"
+            return {**data, "floor": floor, "moving_from": origin, "moving_to": target}, line
         case None:
-            return {"granter": None, "floor": 0, "moving_from": None, "moving_to": None}
+            return data, "no lease was granted yet; the first store that grants becomes the granter"

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dibs.core.ids import holder_name
 from dibs.core.pipeline import Command
-from dibs.frontends.cli.context import Context, answering, as_json, dry_run
+from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, tell
 
@@ -21,18 +21,16 @@ if TYPE_CHECKING:
     from dibs.services.working import WorkReport
 
 
-@click.command("work")
+@command("work")
 @click.option("--stage", "stages", multiple=True, metavar="STAGE", help="Serve only this stage.")
-@click.option("--run", "command", metavar="COMMAND", help="The handler, for one --stage.")
-@click.option("--jobs", type=click.IntRange(1, 1000), help="Issues worked at once.")
-@click.option("--once", is_flag=True, help="Work one issue, then leave. Exit 3 if there is none.")
-@click.option("--drain", is_flag=True, help="Leave when nothing is left to do or to wait for.")
-@click.option("--grace", callback=duration, help="How long SIGTERM lets handlers finish.")
+@click.option("--run", "command", metavar="COMMAND", help="The handler; needs exactly one --stage.")
+@click.option("--jobs", type=click.IntRange(1, 1000), help="How many issues to work at once.")
+@click.option("--once", is_flag=True, help="Work one issue, then end. Exit 3 if there is none.")
+@click.option("--drain", is_flag=True, help="End when no issue is left to work or to wait for.")
+@click.option("--grace", callback=duration, help="How long handlers may go on after SIGTERM.")
 @click.option("--name", help="This worker's name on the cards; host and process by default.")
-@click.option("--quiet", is_flag=True, help="Do not tell what happens.")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
 @dry_run
-@as_json
-@answering
 def work_command(
     context: Context,
     stages: Sequence[str],
@@ -45,7 +43,7 @@ def work_command(
     quiet: bool,
     dry_run: bool,
 ) -> Answer:
-    """Serve stages: claim, run the handler, advance; over and over.
+    """Work issues: claim one, run its stage's handler, advance it; then the next.
 
     The handler gets the issue as JSON on standard input. Exit 0 advances the issue, 75 gives it
     back, any other code is a failed attempt. On SIGTERM handlers may finish, or their issues are
@@ -55,7 +53,7 @@ def work_command(
     from dibs.wiring.services import worker_name
 
     if once and drain:
-        raise click.UsageError("--once and --drain exclude each other")
+        raise click.UsageError("use --once or --drain, not both")
     settings = context.settings
     if command is not None:
         if len(stages) != 1:
@@ -130,7 +128,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         "unusable": report.unusable,
     }
     did = ", ".join(f"{count} {what}" for what, count in sorted(report.outcomes.items()))
-    lines = [f"claimed {report.claimed} ({did or 'nothing came of it'})"]
+    lines = [f"claimed {report.claimed} ({did or 'no outcome'})"]
     if signal.SIGINT in received or len(received) > 1:
         return Answer(data, lines, Exit.INTERRUPTED)
     if report.unusable:
