@@ -185,8 +185,8 @@ def finish(
 
     Raises LeaseLost if the lease was lost before, and IllegalMove for a stage out of reach.
     """
-    from dibs.services.ending import FinishRefused
     from dibs.hook.run_files import run_file
+    from dibs.services.ending import FinishRefused
 
     if to is not None and outcome != "advanced":
         raise click.UsageError("--to needs --outcome advanced")
