@@ -77,7 +77,7 @@ from dibs.core.lease import (
     Revocation,
     Unproven,
 )
-from dibs.ports.leases import Guarantee
+from dibs.ports.leases import EVERY_GUARANTEE, Guarantee
 from dibs.ports.system import Clock
 
 _HELD = "held"
@@ -103,13 +103,7 @@ class _WriteResult(Struct, frozen=True):
 
 
 class DynamoLeases:
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.IDEMPOTENT
-        | Guarantee.DURABLE
-        | Guarantee.COUNTED
-    )
+    guarantees = EVERY_GUARANTEE & ~Guarantee.SERVER_CLOCK
 
     def __init__(self, table: DynamoTable, observations: Observations, clock: Clock) -> None:
         self._table, self._observations, self._clock = table, observations, clock

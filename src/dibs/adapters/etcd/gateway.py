@@ -36,6 +36,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.adapters.system import IdlePool
 from dibs.core.errors import BadConfiguration, BadTtl, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime, ServerTime, server_time
 from dibs.ports.system import Clock
@@ -555,8 +556,7 @@ class _Endpoint:
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, clock: Clock) -> None:
         self._host, self._port, self._tls, self._clock = host, port, tls, clock
-        self._lock = threading.Lock()
-        self._idle: list[http.client.HTTPConnection] = []
+        self._idle = IdlePool(_IDLE, http.client.HTTPConnection.close)
         self.seconds = ServerSeconds()
 
     def ask(
@@ -566,26 +566,20 @@ class _Endpoint:
 
         Returns the body of the reply, and the server's time when the reply was written.
         """
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        if connection is not None:
-            connection.sock.settimeout(wait_s)
-        else:
-            connection = self.connect(wait_s)
+        connection = self._idle.take() or self.connect(wait_s)
+        connection.sock.settimeout(wait_s)
         asked = self._clock.now()
         try:
             response = _send(connection, path, body, token)
             text = response.read()
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
-            self.close()  # after a restart of the server the idle connections are dead as well
+            self._idle.drop()  # after a restart of the server they are dead as well
             raise _Unanswered(f"{self}: {str(failure) or type(failure).__name__}") from failure
-        with self._lock:
-            reusable = not response.will_close and len(self._idle) < _IDLE
-            if reusable:
-                self._idle.append(connection)
-        if not reusable:
+        if response.will_close:
             connection.close()
+        else:
+            self._idle.keep(connection)
         if response.status != 200:
             _refuse(f"{self}", response.status, text)
         try:
@@ -611,10 +605,7 @@ class _Endpoint:
         return connection
 
     def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._idle.drop()
 
     def __str__(self) -> str:
         return f"{self._host}:{self._port}"

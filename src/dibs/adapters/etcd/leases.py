@@ -68,7 +68,7 @@ from dibs.core.lease import (
     StopAsked,
     Unproven,
 )
-from dibs.ports.leases import Guarantee
+from dibs.ports.leases import EVERY_GUARANTEE
 from dibs.ports.system import Clock
 
 _TRIES = 16
@@ -94,14 +94,7 @@ class _View(Struct, frozen=True):
 
 
 class EtcdLeases:
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.SERVER_CLOCK
-        | Guarantee.IDEMPOTENT
-        | Guarantee.DURABLE
-        | Guarantee.COUNTED
-    )
+    guarantees = EVERY_GUARANTEE
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         """`clock`: local and monotonic; measures durations only, such as the age of etcd leases."""

@@ -24,18 +24,12 @@ from dibs.core.lease import (
     RenewResult,
     Revocation,
 )
-from dibs.ports.leases import Guarantee
+from dibs.ports.leases import EVERY_GUARANTEE, Guarantee
 
 
 class MemoryLeases:
     name = "memory:"
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.SERVER_CLOCK
-        | Guarantee.IDEMPOTENT
-        | Guarantee.COUNTED
-    )
+    guarantees = EVERY_GUARANTEE & ~Guarantee.DURABLE
 
     def __init__(self, now: Callable[[], ServerTime]) -> None:
         self._now = now

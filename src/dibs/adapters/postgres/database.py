@@ -24,10 +24,8 @@ already. Knows no table.
 """
 
 import math
-import os
 import re
 import select
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -39,7 +37,7 @@ import psycopg
 from msgspec import Struct
 from psycopg import conninfo, pq
 
-from dibs.adapters.system import SystemClock
+from dibs.adapters.system import IdlePool, SystemClock
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime
 from dibs.ports.system import Clock
@@ -426,6 +424,9 @@ class ListeningSession(Struct, frozen=True):
     session: PostgresSession
     channel: str
 
+    def close(self) -> None:
+        self.session.close()
+
 
 class PostgresDatabase:
     """A server and a small pool of sessions. A thread borrows a session for each transaction."""
@@ -434,11 +435,8 @@ class PostgresDatabase:
         self.name = url.name
         self._url = url
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
-        self._idle: list[PostgresSession] = []
-        self._idle_listening: list[ListeningSession] = []
-        self._closed = False
-        self._pid = os.getpid()
+        self._idle = IdlePool(_MOST_IDLE, PostgresSession.close)
+        self._idle_listening = IdlePool(_MOST_IDLE, ListeningSession.close)
         self._pooled = False
         """A pooler was detected: keep no plans, and do not LISTEN."""
         self._strict = False
@@ -459,11 +457,7 @@ class PostgresDatabase:
     @contextmanager
     def listening(self) -> Iterator[ListeningSession | None]:
         """Lend a session that listens; None if a pooler is in between and LISTEN cannot work."""
-        listener: ListeningSession | None = None
-        with self._lock:
-            self._forget_after_fork()
-            if self._idle_listening:
-                listener = self._idle_listening.pop()
+        listener = self._idle_listening.take()
         if listener is None and not self._pooled:
             session = self._connect()
             try:
@@ -482,27 +476,19 @@ class PostgresDatabase:
             return
         try:
             yield listener
-        except SessionFailure as failure:
-            listener.session.close()
-            raise self._translate(failure) from failure
-        except BaseException:
-            listener.session.close()
+        except BaseException as failure:
+            listener.close()
+            if isinstance(failure, SessionFailure):
+                raise self._translate(failure) from failure
             raise
-        with self._lock:
-            room = not self._closed and len(self._idle_listening) < _MOST_IDLE
-            if room and listener.session.usable:
-                self._idle_listening.append(listener)
-                return
-        listener.session.close()
+        if listener.session.usable:
+            self._idle_listening.keep(listener)
+        else:
+            listener.close()
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle = [*self._idle, *(listener.session for listener in self._idle_listening)]
-            self._idle, self._idle_listening = [], []
-        if self._pid == os.getpid():
-            for session in idle:
-                session.close()
+        self._idle.close()
+        self._idle_listening.close()
 
     def __del__(self) -> None:
         self.close()
@@ -552,38 +538,20 @@ class PostgresDatabase:
                 hopeful = True  # the connection may have died long ago, while it was idle
         if not hopeful or is_fresh:
             raise self._translate(failure) from failure
-        self._drop_idle()  # the cause has most likely broken every idle session
+        self._idle.drop()  # the cause has most likely broken every idle session
         return True
 
     def _borrow(self) -> PostgresSession:
-        with self._lock:
-            self._forget_after_fork()
-            while self._idle:
-                session = self._idle.pop()
-                if session.quiet:
-                    return session
-                session.close()
+        while (session := self._idle.take()) is not None:
+            if session.quiet:
+                return session
+            session.close()
         return self._connect()
 
     def _give_back(self, session: PostgresSession) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < _MOST_IDLE and session.usable:
-                self._idle.append(session)
-                return
-        session.close()
-
-    def _forget_after_fork(self) -> None:
-        """In a forked child, drop the parent's sessions without closing them.
-
-        The server would notice even a close, and the parent still uses the sessions.
-        """
-        if self._pid != os.getpid():
-            self._pid, self._idle, self._idle_listening = os.getpid(), [], []
-
-    def _drop_idle(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for session in idle:
+        if session.usable:
+            self._idle.keep(session)
+        else:
             session.close()
 
     def _connect(self) -> PostgresSession:

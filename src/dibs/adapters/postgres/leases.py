@@ -49,7 +49,7 @@ from dibs.core.lease import (
     Revocation,
     Unproven,
 )
-from dibs.ports.leases import Guarantee
+from dibs.ports.leases import EVERY_GUARANTEE
 
 _TRIES = 10
 _MOST_AWAITING = 1000
@@ -68,14 +68,7 @@ class PostgresLeases:
     A thread borrows a session for each statement, and a second session while it waits for an end.
     """
 
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.SERVER_CLOCK
-        | Guarantee.IDEMPOTENT
-        | Guarantee.DURABLE
-        | Guarantee.COUNTED
-    )
+    guarantees = EVERY_GUARANTEE
 
     def __init__(self, database: PostgresDatabase, namespace: str | None = None) -> None:
         self._database = database

@@ -47,15 +47,7 @@ from dibs.core.lease import (
     RenewResult,
     Revocation,
 )
-from dibs.ports.leases import Guarantee
-
-_ALWAYS = (
-    Guarantee.ATOMIC
-    | Guarantee.FENCED
-    | Guarantee.SERVER_CLOCK
-    | Guarantee.IDEMPOTENT
-    | Guarantee.COUNTED
-)
+from dibs.ports.leases import EVERY_GUARANTEE, Guarantee
 
 
 class RedisLeases:
@@ -76,7 +68,8 @@ class RedisLeases:
     @property
     def guarantees(self) -> Guarantee:
         """`DURABLE` only if the server that was greeted last keeps an append-only file."""
-        return _ALWAYS | Guarantee.DURABLE if self._links.durable else _ALWAYS
+        durable = self._links.durable
+        return EVERY_GUARANTEE if durable else EVERY_GUARANTEE & ~Guarantee.DURABLE
 
     def close(self) -> None:
         self._links.close()

@@ -22,7 +22,6 @@ script is idempotent. A call that timed out is not repeated. Links do not cross 
 process starts with none.
 """
 
-import os
 import re
 import ssl
 import threading
@@ -55,6 +54,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from dibs.adapters.redis.scripts import BEGIN_EPOCH, Script
+from dibs.adapters.system import IdlePool
 from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Outage, Unavailable
 
 Address = tuple[str, int]
@@ -313,9 +313,7 @@ class RedisLinks:
         self.name = url.name
         self.durable = False
         """Whether the server that was greeted last keeps an append-only file."""
-        self._idle: list[Link] = []
-        self._pid = os.getpid()
-        self._closed = False
+        self._idle = IdlePool(_MOST_IDLE, Link.close)
         self._primary: Address | None = None
         self._asking_sentinels = threading.Lock()
         self._sentinel = _sentinel(url) if url.topology is RedisTopology.SENTINEL else None
@@ -330,7 +328,7 @@ class RedisLinks:
 
     def run_greeted(self, script: Script, words: Sequence[str]) -> Any:
         """Run the script on a new link, which greets the server before the script runs."""
-        self._drop_idle()
+        self._idle.drop()
         return self._call(self._open, lambda link: link.run(script, words))
 
     def ask(self, *commands: Sequence[str]) -> list[Any]:
@@ -338,8 +336,7 @@ class RedisLinks:
         return self._call(self._borrow, lambda link: link.ask(*commands))
 
     def close(self) -> None:
-        self._closed = True
-        self._drop_idle()
+        self._idle.close()
         for client in self._sentinel.sentinels if self._sentinel is not None else ():
             client.close()
 
@@ -356,7 +353,7 @@ class RedisLinks:
             except RedisError as failure:
                 if not isinstance(failure, _GONE) and _code(failure) != "READONLY":
                     raise
-            self._drop_idle()  # the idle links lead to the same server
+            self._idle.drop()  # the idle links lead to the same server
             return self._on(self._open(), second or first)
         except RedisError as failure:
             raise self._outage(failure) from failure
@@ -368,26 +365,11 @@ class RedisLinks:
         except BaseException:
             link.close()  # a reply that nobody reads may still be on its way
             raise
-        if self._closed or len(self._idle) >= _MOST_IDLE:
-            link.close()
-        else:
-            self._idle.append(link)
+        self._idle.keep(link)
         return reply
 
     def _borrow(self) -> Link:
-        if self._pid != os.getpid():  # forked: the parent goes on using its links
-            self._pid, self._idle = os.getpid(), []
-        return self._idle_link() or self._open()
-
-    def _idle_link(self) -> Link | None:
-        try:
-            return self._idle.pop()  # atomic: no two threads get the same link, without a lock
-        except IndexError:
-            return None
-
-    def _drop_idle(self) -> None:
-        while (link := self._idle_link()) is not None:
-            link.close()
+        return self._idle.take() or self._open()
 
     def _open(self) -> Link:
         """A new link to the first address that answers.
@@ -395,7 +377,7 @@ class RedisLinks:
         Raises dibs' own errors and never a RedisError: `_call` must not ask an unreachable server
         twice.
         """
-        if self._closed:
+        if self._idle.closed:
             raise Unavailable(f"{self.name} was closed by this program")
         link: Link | None = None
         failure: RedisError = ConnectionBroke("there is no address to ask")

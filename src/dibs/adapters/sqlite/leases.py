@@ -29,7 +29,7 @@ from dibs.core.lease import (
     RenewResult,
     Revocation,
 )
-from dibs.ports.leases import Guarantee
+from dibs.ports.leases import EVERY_GUARANTEE
 
 _SCHEMA = """
 CREATE TABLE leases (
@@ -75,14 +75,7 @@ _MINE = "repo = :repo AND key = :key AND run = :run"
 
 
 class SqliteLeases:
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.SERVER_CLOCK
-        | Guarantee.IDEMPOTENT
-        | Guarantee.DURABLE
-        | Guarantee.COUNTED
-    )
+    guarantees = EVERY_GUARANTEE
 
     def __init__(self, database: Database) -> None:
         self._database = database
