@@ -26,6 +26,7 @@ from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
 from msgspec import Struct, field
 
+from dibs.adapters.wrappers.leases import seconds_in
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,
@@ -140,12 +141,8 @@ def parse_place(url: str) -> DynamoPlace:
         )
     endpoint = _checked_endpoint(options.get("endpoint") or None)
     timeout, create = options.get("timeout", "5"), options.get("create", "false")
-    try:
-        timeout_s = float(timeout)
-    except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s <= 600:
-        raise BadConfiguration(f"timeout {timeout!r} is not a number of seconds from 0 to 600")
+    wrong = f"timeout {timeout!r} is not a number of seconds from 0 to 600"
+    timeout_s = seconds_in(timeout, 600, wrong)
     if create not in ("true", "false"):
         raise BadConfiguration(f"create may be true or false, not {create!r}")
     return DynamoPlace(

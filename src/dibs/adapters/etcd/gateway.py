@@ -30,13 +30,14 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from math import floor
 from typing import Any, Generic, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.system import IdlePool
+from dibs.adapters.wrappers.leases import seconds_in, split_host, split_url
 from dibs.core.errors import BadConfiguration, BadTtl, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime, ServerTime, server_time
 from dibs.ports.system import Clock
@@ -70,15 +71,7 @@ class EtcdPlace:
 
 def etcd_place(url: str) -> EtcdPlace:
     """Read the URL of a store. Raises BadConfiguration, without repeating a password."""
-    try:
-        parts = urlsplit(url)
-        url.encode()  # lone surrogates cannot be sent
-    except ValueError:
-        raise BadConfiguration(_UNREADABLE) from None
-    # A password with an unquoted / ? or # is cut off there. The rest of the password would be taken
-    # for a prefix or an option, and would then be shown.
-    if parts.fragment or "@" in parts.path + parts.query:
-        raise BadConfiguration(_UNREADABLE)
+    parts = split_url(url, _UNREADABLE)
     if parts.scheme not in ("etcd", "etcds"):
         raise BadConfiguration("an etcd store begins with etcd:// or etcds://")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -91,34 +84,17 @@ def etcd_place(url: str) -> EtcdPlace:
         raise BadConfiguration("the options ca, cert and key are for etcds://, which is TLS")
     userinfo, _, hosts = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
-    endpoints = tuple(_parse_endpoint(host) for host in hosts.split(","))
+    endpoints = [split_host(host.strip(), _UNREADABLE) for host in hosts.split(",")]
     timeout = options.get("timeout", "5")
-    try:
-        timeout_s = float(timeout)
-    except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s <= 600:
-        raise BadConfiguration(f"timeout={timeout} in the etcd URL is not a number of seconds")
+    wrong = f"timeout={timeout} in the etcd URL is not a number of seconds"
     return EtcdPlace(
-        endpoints=endpoints,
+        endpoints=tuple((host, _PORT if port is None else port) for host, port in endpoints),
         prefix=unquote(parts.path).strip("/") or "dibs",
-        timeout_s=timeout_s,
+        timeout_s=seconds_in(timeout, 600, wrong),
         user=unquote(user),
         password=unquote(password),
         tls=_tls_context(options) if secure else None,
     )
-
-
-def _parse_endpoint(text: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(f"//{text.strip()}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host:
-        # The text is not quoted: it may contain a password that should have stood before an @.
-        raise BadConfiguration(_UNREADABLE)
-    return host, port if port is not None else _PORT
 
 
 def _tls_context(options: dict[str, str]) -> ssl.SSLContext:

@@ -9,10 +9,8 @@ and, in `Terms`, how long etcd keeps it.
 
 import os
 import random
-import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,9 +43,15 @@ from dibs.adapters.etcd.records import (
     written_in,
 )
 from dibs.adapters.system import SystemClock
-from dibs.adapters.wrappers.leases import plain_bid, plain_ending, plain_revocation
+from dibs.adapters.wrappers.leases import (
+    Answer,
+    Recent,
+    WholeRecords,
+    plain_bid,
+    plain_ending,
+    plain_revocation,
+)
 from dibs.core import grants
-from dibs.core.bounded import Bounded
 from dibs.core.errors import Unavailable
 from dibs.core.ids import Fence, IssueRef, LocalTime, ServerTime
 from dibs.core.lease import (
@@ -58,14 +62,9 @@ from dibs.core.lease import (
     Full,
     Granted,
     Lease,
-    Lost,
     Record,
-    Released,
     ReleaseResult,
-    Renewed,
-    RenewResult,
     Revocation,
-    StopAsked,
     Unproven,
 )
 from dibs.ports.leases import EVERY_GUARANTEE
@@ -76,9 +75,6 @@ _NOTICING = timedelta(seconds=1)
 _PAGE = 500
 _REMEMBERED = 4096
 _LEAST_SPREAD_S, _MOST_SPREAD_S = 0.002, 0.128
-K = TypeVar("K")
-V = TypeVar("V")
-Answer = TypeVar("Answer")
 
 
 class _View(Struct, frozen=True):
@@ -93,7 +89,7 @@ class _View(Struct, frozen=True):
     """0: before the first revision, when no lease was live."""
 
 
-class EtcdLeases:
+class EtcdLeases(WholeRecords):
     guarantees = EVERY_GUARANTEE
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
@@ -111,9 +107,9 @@ class EtcdLeases:
         self._gateway = Gateway(self._place, self._clock, revision)
         self._terms = Terms(self._gateway, self._clock)
         # The last state that was seen. Only the number of requests depends on these caches.
-        self._readings: _Recent[IssueRef, IssueReading] = _Recent()
-        self._counts: _Recent[str, tuple[int, int]] = _Recent()
-        self._spreads: _Recent[IssueRef, float] = _Recent()
+        self._readings: Recent[IssueRef, IssueReading] = Recent(_REMEMBERED)
+        self._counts: Recent[str, tuple[int, int]] = Recent(_REMEMBERED)
+        self._spreads: Recent[IssueRef, float] = Recent(_REMEMBERED)
         self._pid = os.getpid()  # last: another thread may go on once it is set
 
     def close(self) -> None:
@@ -262,58 +258,24 @@ class EtcdLeases:
 
     # Changing a lease
 
-    def renew(self, lease: Lease) -> RenewResult:
-        def beat(known: Record | None, now: ServerTime) -> Record | StopAsked | Lost:
-            if known is not None:  # the clock of the member that we ask may be behind
-                now = max(now, ServerTime(known.lease.expires_at - known.lease.ttl))
-            return grants.renewal(known, lease, now)
-
-        until = self._deadline()
-        made: Record | StopAsked | Lost = self._change(lease.issue, beat, until, renewing=True)
-        return Renewed(replace(made.lease, card=lease.card)) if isinstance(made, Record) else made
-
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
-        ending = plain_ending(ending)
-
-        def end(known: Record | None, now: ServerTime) -> Record | Released | Lost:
-            return grants.ending(known, lease, ending, max(now, lease.granted_at))
-
-        until = self._deadline()
-        made: Record | Released | Lost = self._change(lease.issue, end, until)
-        return Released(made) if isinstance(made, Record) else made
-
-    def acknowledge(self, record: Record) -> None:
-        def paint(known: Record | None, now: ServerTime) -> Record | None:
-            del now
-            return grants.acknowledgement(known, record)
-
-        until = self._deadline()
-        self._change(record.lease.issue, paint, until)
+        return super().release(lease, plain_ending(ending))
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        revocation = plain_revocation(revocation)
-
-        def take(known: Record | None, now: ServerTime) -> Record | None:
-            if known is not None:
-                now = max(now, known.lease.granted_at)
-            return grants.revoked(known, revocation, now)
-
-        return self._change(issue, take, self._deadline())
+        return super().revoke(issue, plain_revocation(revocation))
 
     def _change(
         self,
         issue: IssueRef,
         decide: Callable[[Record | None, ServerTime], Record | Answer],
-        until: LocalTime,
         *,
         renewing: bool = False,
     ) -> Record | Answer:
-        """Write the record that `decide` makes, if the issue is unchanged; if not, decide again.
+        """The first decision may be based on a remembered reading, because a write compares.
 
-        `decide` gets the record and the server's time. The first decision may be based on a
-        remembered reading, because a write compares. An answer without a write is returned only if
-        the reading came from etcd during the call.
+        An answer without a write is returned only if the reading came from etcd during the call.
         """
+        until = self._deadline()
         reading, moment = self._readings.get(issue), None
         for _ in range(_TRIES):
             if reading is None:
@@ -323,7 +285,12 @@ class EtcdLeases:
                 etcd_lease, now = self._terms.begin(reading.record.lease.ttl, until)
             else:
                 now = self._gateway.recent_time(until)
-            made = decide(reading.record_at(moment or now), now)
+            known = reading.record_at(moment or now)
+            if known is not None:  # the clock of the member that we ask may be behind
+                lease = known.lease
+                begun = ServerTime(lease.expires_at - lease.ttl) if renewing else lease.granted_at
+                now = max(now, begun)
+            made = decide(known, now)
             if not isinstance(made, Record):
                 if moment is not None:
                     return made
@@ -520,22 +487,6 @@ class _Floor(Struct, frozen=True):
     """The comparison of the floor's key with the one that we read."""
     raising: tuple[Json, ...] = ()
     """The write that raises the floor; empty if the floor is high enough."""
-
-
-class _Recent(Generic[K, V]):
-    """A cache of the last few thousand values, for many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: Bounded[K, V] = Bounded(_REMEMBERED)
-
-    def get(self, key: K) -> V | None:
-        with self._lock:
-            return self._values.get(key)
-
-    def put(self, key: K, value: V) -> None:
-        with self._lock:
-            self._values[key] = value
 
 
 def _ended(record: Record) -> bool:

@@ -29,7 +29,7 @@ a lease under a limit since the counting began.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import Self, TypeVar
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,31 +40,23 @@ from dibs.adapters.git.records import (
     Records,
     Slot,
     StoredLease,
-    new_nonce,
     read_slots,
     write_slots,
 )
 from dibs.adapters.git.refs import GitRemote, Names, folder_of
-from dibs.adapters.system import SystemClock, wall_clock
-from dibs.adapters.wrappers.leases import MemoryObservations, Observations
+from dibs.adapters.system import SystemClock
+from dibs.adapters.wrappers.leases import (
+    Answer,
+    MemoryObservations,
+    Observations,
+    WholeRecords,
+    new_nonce,
+    time_of_day,
+)
 from dibs.core import grants
 from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.core.ids import Fence, IssueRef, ServerTime
-from dibs.core.lease import (
-    AcquireResult,
-    Bid,
-    Ending,
-    Full,
-    Granted,
-    Lease,
-    Record,
-    Released,
-    ReleaseResult,
-    Renewed,
-    RenewResult,
-    Revocation,
-    Unproven,
-)
+from dibs.core.lease import AcquireResult, Bid, Full, Granted, Record, Unproven
 from dibs.ports.leases import Guarantee
 from dibs.ports.refs import Move, Refs
 from dibs.ports.system import Clock
@@ -88,7 +80,7 @@ class Slots:
         ref = self._names.slots(stage)
         if (commit := tips.get(ref)) is None:
             return Turn(stage, None)
-        return Turn(stage, commit, tuple(read_slots(self._refs.messages([commit])[commit], ref)))
+        return Turn(stage, commit, read_slots(self._refs.messages([commit])[commit], ref))
 
     def taken(self, turn: Turn, tips: Mapping[str, str], mine: str) -> set[str]:
         """The refs of the stage's held records, without the bidder's own record `mine`.
@@ -133,10 +125,8 @@ _TURNS = 5
 _QUEUE_S = 30.0
 _PROMISED = Guarantee.ATOMIC | Guarantee.FENCED | Guarantee.IDEMPOTENT | Guarantee.DURABLE
 
-Answer = TypeVar("Answer")
 
-
-class GitLeases:
+class GitLeases(WholeRecords):
     def __init__(
         self, refs: Refs, observations: Observations, clock: Clock, *, prefix: str = "refs/dibs"
     ) -> None:
@@ -196,64 +186,17 @@ class GitLeases:
                 return _repeat_grant(found)
             return refusal if refusal is not None else _new_grant(bid, found)
 
-        def answer(record: Record) -> AcquireResult:
-            return Granted(record.lease)
-
-        def outrun() -> AcquireResult:
-            return Unproven(f"{bid.issue} changed hands faster than it could be taken")
-
-        return self._change(bid.issue, decide, answer, outrun, guess=self._refs.guesses)
-
-    def renew(self, lease: Lease) -> RenewResult:
-        def decide(found: FoundRecord) -> StoredLease | RenewResult:
-            made = grants.renewal(found.record, lease, _now(found))
-            return StoredLease.of(made, new_nonce()) if isinstance(made, Record) else made
-
-        def answer(record: Record) -> RenewResult:
-            return Renewed(replace(record.lease, card=lease.card))
-
-        return self._change(lease.issue, decide, answer)
-
-    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
-        def decide(found: FoundRecord) -> StoredLease | ReleaseResult:
-            made = grants.ending(found.record, lease, ending, _now(found))
-            return _after(found, made) if isinstance(made, Record) else made
-
-        def answer(record: Record) -> ReleaseResult:
-            return Released(record)
-
-        return self._change(lease.issue, decide, answer)
-
-    def acknowledge(self, record: Record) -> None:
-        def decide(found: FoundRecord) -> StoredLease | None:
-            made = grants.acknowledgement(found.record, record)
-            return _after(found, made) if made is not None else None
-
-        self._change(record.lease.issue, decide, lambda _: None)
-
-    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        def decide(found: FoundRecord) -> StoredLease | Record | None:
-            made = grants.revoked(found.record, revocation, _now(found))
-            return _after(found, made) if made is not None else None
-
-        return self._change(issue, decide, lambda record: record)
+        outrun = Unproven(f"{bid.issue} changed hands faster than it could be taken")
+        made: Record | AcquireResult
+        made = self._swap(bid.issue, decide, outrun, guess=self._refs.guesses)
+        return Granted(made.lease) if isinstance(made, Record) else made
 
     def read(self, issue: IssueRef) -> Record | None:
-        def decide(found: FoundRecord) -> StoredLease | Record | None:
-            return found.record
-
-        return self._change(issue, decide, lambda record: record)
+        return self._swap(issue, lambda found: found.record)
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         held = self._records.held(self._refs.tips([self._names.held])).values()
-        live = [
-            found.record
-            for found in held
-            if found.record is not None
-            and found.record.live
-            and stage in (None, found.record.lease.stage)
-        ]
-        live.sort(key=lambda record: (record.lease.granted_at, record.lease.issue))
+        live = grants.live_records((found.record for found in held), stage)
         return tuple(live[: max(0, limit)])
 
     def highest(self) -> Fence:
@@ -266,16 +209,31 @@ class GitLeases:
     def _change(
         self,
         issue: IssueRef,
+        decide: Callable[[Record | None, ServerTime], Record | Answer],
+        *,
+        renewing: bool = False,
+    ) -> Record | Answer:
+        def stored(found: FoundRecord) -> StoredLease | Answer:
+            made = decide(found.record, _now(found))
+            if not isinstance(made, Record):
+                return made
+            assert found.stored is not None, "there is nothing to decide about nothing"
+            return StoredLease.of(made, new_nonce() if renewing else found.stored.pulse)
+
+        return self._swap(issue, stored)
+
+    def _swap(
+        self,
+        issue: IssueRef,
         decide: Callable[[FoundRecord], StoredLease | Answer],
-        answer: Callable[[Record], Answer],
-        outrun: Callable[[], Answer] | None = None,
+        outrun: Answer | None = None,
         *,
         guess: bool = True,
-    ) -> Answer:
+    ) -> Record | Answer:
         """Write the lease that `decide` makes over the record, or return its answer.
 
-        `answer` turns the written record into an answer. `outrun` makes the answer if rivals were
-        faster in every turn; without `outrun`, Unavailable is raised.
+        `outrun` is the answer if rivals were faster in every turn; without `outrun`, Unavailable is
+        raised.
 
         With `guess`, the first decision is based on the remembered record: the server compares
         before a write. An answer without a write is returned only if the record was looked up
@@ -290,7 +248,7 @@ class GitLeases:
             if isinstance(made, StoredLease):
                 written = self._records.replace(ref, found, made)
                 if isinstance(written, FoundRecord):
-                    return answer(_written_record(written))
+                    return _written_record(written)
             elif not fresh:
                 found = None
                 continue
@@ -303,7 +261,7 @@ class GitLeases:
             else:
                 found, refused = None, written.why
         if outrun is not None:
-            return outrun()
+            return outrun
         raise Unavailable(f"{self.name}: {issue} could not be written in {_TURNS} turns: {refused}")
 
     # A limit
@@ -343,7 +301,7 @@ class GitLeases:
 
 
 def _new_grant(bid: Bid, found: FoundRecord) -> StoredLease:
-    record = grants.grant(bid, grants.next_fence(found.record, bid), _now(NOTHING))
+    record = grants.grant(bid, grants.next_fence(found.record, bid), time_of_day())
     return StoredLease.of(record, new_nonce())
 
 
@@ -356,11 +314,6 @@ def _repeat_grant(found: FoundRecord) -> StoredLease:
     return replace(found.stored, pulse=new_nonce())
 
 
-def _after(found: FoundRecord, decided: Record) -> StoredLease:
-    assert found.stored is not None, "there is nothing to decide about nothing"
-    return found.stored.after(decided)
-
-
 def _written_record(written: FoundRecord) -> Record:
     assert written.record is not None, "it was just written"
     return written.record
@@ -371,8 +324,7 @@ def _now(found: FoundRecord) -> ServerTime:
 
     So a time of day that was set back takes no time from a lease.
     """
-    wall = wall_clock()
-    now = ServerTime(wall.replace(microsecond=wall.microsecond // 1000 * 1000))
+    now = time_of_day()
     if found.stored is None or not found.held:
         return now
     lease = found.stored.lease

@@ -31,13 +31,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import psycopg
 from msgspec import Struct
 from psycopg import conninfo, pq
 
 from dibs.adapters.system import IdlePool, SystemClock
+from dibs.adapters.wrappers.leases import seconds_in, split_url
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime
 from dibs.ports.system import Clock
@@ -318,18 +319,11 @@ def parse_postgres_url(url: str) -> PostgresUrl:
     while data is on its way. If the URL names several servers, only the server that accepts writes
     can grant.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise BadConfiguration(_UNREADABLE) from None
+    parts = split_url(url, _UNREADABLE)
     if parts.scheme not in SCHEMES:
         raise BadConfiguration(
             f"{parts.scheme!r} is no scheme of the PostgreSQL store; it has {', '.join(SCHEMES)}"
         )
-    # An unquoted / ? or # ends the password early. The rest of the password must not be read as a
-    # database or an option, because an error text would then show it.
-    if parts.fragment or "@" in parts.path + parts.query:
-        raise BadConfiguration(_UNREADABLE)
     namespace, timeout_s, options = _parse_options(parts.query)
     try:
         given = conninfo.conninfo_to_dict(f"postgresql://{parts.netloc}{parts.path}?{options}")
@@ -381,14 +375,8 @@ def _parse_options(query: str) -> tuple[str | None, float, str]:
                 "those of libpq"
             )
     timeout = own.get("timeout", "5")
-    try:
-        seconds = float(timeout)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
-        raise BadConfiguration(
-            f"timeout {timeout!r} of the PostgreSQL store: write seconds, as in 5"
-        )
+    wrong = f"timeout {timeout!r} of the PostgreSQL store: write seconds, as in 5"
+    seconds = seconds_in(timeout, _LONGEST_TIMEOUT_S, wrong)
     return own.get("namespace"), seconds, "&".join(libpq_options)
 
 

@@ -57,8 +57,6 @@ CREATE TABLE IF NOT EXISTS {leases} (
 CREATE INDEX IF NOT EXISTS {running} ON {leases} (expires_at) WHERE outcome IS NULL;
 COMMENT ON TABLE {leases} IS {version}
 """
-EXPIRED = "expired"
-"""Stored as the outcome of a lease that ran out. It stays over even if the clock steps back."""
 _COLUMNS = (
     *("repo", "key", "fence", "run", "holder", "stage", "ttl_ms", "granted_at", "expires_at"),
     *("beats", "outcome", "next", "note", "painted", "revoked_by", "revoked_why", "revoked_now"),

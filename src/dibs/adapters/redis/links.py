@@ -32,7 +32,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
@@ -55,6 +55,7 @@ from redis.sentinel import Sentinel
 
 from dibs.adapters.redis.scripts import BEGIN_EPOCH, Script
 from dibs.adapters.system import IdlePool
+from dibs.adapters.wrappers.leases import seconds_in, split_host, split_url
 from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Outage, Unavailable
 
 Address = tuple[str, int]
@@ -106,14 +107,7 @@ class RedisUrl:
 
 def parse_redis_url(url: str) -> RedisUrl:
     """Raise BadConfiguration if a part of the URL is unknown, missing or out of range."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise BadConfiguration(_UNREADABLE) from None
-    # An unquoted / ? or # ends the password early. The rest of the password must not be read as a
-    # database or an option, because an error text would then show it.
-    if parts.fragment or "@" in parts.path + parts.query:
-        raise BadConfiguration(_UNREADABLE)
+    parts = split_url(url, _UNREADABLE)
     if parts.scheme not in SCHEMES:
         raise BadConfiguration(
             f"{parts.scheme!r} is no scheme of the Redis store; it has {', '.join(SCHEMES)}"
@@ -127,13 +121,7 @@ def parse_redis_url(url: str) -> RedisUrl:
     path, service, db = _parse_path(topology, unquote(parts.path))
     addresses = []
     for host in () if topology is RedisTopology.UNIX else hosts.split(","):
-        try:
-            address = urlsplit(f"//{host}")
-            name, port = address.hostname, address.port
-        except ValueError:
-            name, port = None, None
-        if not name:
-            raise BadConfiguration(_UNREADABLE)
+        name, port = split_host(host, _UNREADABLE)
         addresses.append((name, port or (26379 if service else 6379)))
     db = options.get("db", db) or "0"
     if not db.isdecimal() or (topology is RedisTopology.CLUSTER and int(db)):
@@ -180,12 +168,8 @@ def _parse_options(query: str) -> dict[str, str]:
             f"namespace {namespace!r}: one to 64 letters, digits and the signs _ . : / - "
             "are allowed"
         )
-    try:
-        seconds = float(timeout)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
-        raise BadConfiguration(f"timeout {timeout!r} of the Redis store: write seconds, as in 5")
+    wrong = f"timeout {timeout!r} of the Redis store: write seconds, as in 5"
+    seconds_in(timeout, _LONGEST_TIMEOUT_S, wrong)
     return options
 
 

@@ -1,4 +1,6 @@
-"""Help for lease stores: expiry without a clock of the store, and text that is sure to be UTF-8.
+"""Help for lease stores: whole records, expiry without a clock of the store, text that is UTF-8.
+
+`WholeRecords`: the operations on a granted lease, for a store that replaces whole records.
 
 `Observations`: how long a record has been seen unchanged. A store without a clock expires leases by
 it: a contender may take over only a record whose version it has watched, on its own monotonic
@@ -18,19 +20,93 @@ again, so a name with a half letter is refused; prose must not keep a lease from
 ending, so a half letter in prose is replaced.
 """
 
+import secrets
 import threading
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 from msgspec.structs import replace
 
+from dibs.adapters.system import wall_clock
+from dibs.core import grants
 from dibs.core.bounded import Bounded
-from dibs.core.errors import Misuse
-from dibs.core.ids import ZERO, HolderId, LocalTime
-from dibs.core.lease import Bid, Ending, Revocation
+from dibs.core.errors import BadConfiguration, Misuse
+from dibs.core.ids import ZERO, HolderId, IssueRef, LocalTime, ServerTime
+from dibs.core.lease import (
+    Bid,
+    Ending,
+    Lease,
+    Lost,
+    Record,
+    Released,
+    ReleaseResult,
+    Renewed,
+    RenewResult,
+    Revocation,
+    StopAsked,
+)
 from dibs.ports.system import Clock
 
 MOST_REMEMBERED = 100_000
+Answer = TypeVar("Answer")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class WholeRecords:
+    """Renews, ends and revokes leases as `core.grants` decides; the store swaps the records."""
+
+    def renew(self, lease: Lease) -> RenewResult:
+        def beat(known: Record | None, now: ServerTime) -> Record | StopAsked | Lost:
+            return grants.renewal(known, lease, now)
+
+        made: Record | StopAsked | Lost = self._change(lease.issue, beat, renewing=True)
+        return Renewed(replace(made.lease, card=lease.card)) if isinstance(made, Record) else made
+
+    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        def end(known: Record | None, now: ServerTime) -> Record | Released | Lost:
+            return grants.ending(known, lease, ending, now)
+
+        made: Record | Released | Lost = self._change(lease.issue, end)
+        return Released(made) if isinstance(made, Record) else made
+
+    def acknowledge(self, record: Record) -> None:
+        self._change(record.lease.issue, lambda known, _: grants.acknowledgement(known, record))
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        return self._change(issue, lambda known, now: grants.revoked(known, revocation, now))
+
+    def _change(
+        self,
+        issue: IssueRef,
+        decide: Callable[[Record | None, ServerTime], Record | Answer],
+        *,
+        renewing: bool = False,
+    ) -> Record | Answer:
+        """Write the record that `decide` makes, and return it; or return the answer of `decide`.
+
+        `decide` gets the stored record and the store's time, and decides again if the record has
+        changed before it could be replaced.
+        """
+        raise NotImplementedError
+
+
+class Recent(Generic[K, V]):
+    """A cache of the values that were put last, for many threads."""
+
+    def __init__(self, most: int) -> None:
+        self._lock = threading.Lock()
+        self._values: Bounded[K, V] = Bounded(most)
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            return self._values.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        with self._lock:
+            self._values[key] = value
 
 
 class Observations(Protocol):
@@ -86,6 +162,59 @@ class MemoryObservations:
 
     def _since(self, at: LocalTime) -> timedelta:
         return timedelta(seconds=max(0.0, self._clock.now() - at))
+
+
+def new_nonce() -> str:
+    """A version that never comes again."""
+    return secrets.token_hex(8)
+
+
+def time_of_day() -> ServerTime:
+    """The machine's time in whole milliseconds: a stamp for people, which decides nothing."""
+    now = wall_clock()
+    return ServerTime(now.replace(microsecond=now.microsecond // 1000 * 1000))
+
+
+def split_url(url: str, unreadable: str) -> SplitResult:
+    """Split the URL of a store. Raises BadConfiguration with the text `unreadable`.
+
+    An unquoted / ? or # ends a password early. The rest of the password must not be read as a path
+    or an option, because an error text would then show it.
+    """
+    try:
+        parts = urlsplit(url)
+        url.encode()  # lone surrogates cannot be sent
+    except ValueError:
+        raise BadConfiguration(unreadable) from None
+    if parts.fragment or "@" in parts.path + parts.query:
+        raise BadConfiguration(unreadable)
+    return parts
+
+
+def split_host(text: str, unreadable: str) -> tuple[str, int | None]:
+    """The host and the port, if any. Raises BadConfiguration with the text `unreadable`.
+
+    The error does not quote the host: it may contain a password that should have stood before an @.
+    """
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host:
+        raise BadConfiguration(unreadable)
+    return host, port
+
+
+def seconds_in(text: str, most: float, unreadable: str) -> float:
+    """A number of seconds, above 0. Raises BadConfiguration with the text `unreadable`."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= most:
+        raise BadConfiguration(unreadable)
+    return seconds
 
 
 def plain_bid(bid: Bid) -> Bid:
