@@ -343,8 +343,6 @@ def describe(event: Event) -> dict[str, object]:
     }
 
 
-_EVERY_S = 1.0
-
 _FileStatus = tuple[int, int, int]
 """The inode, the time of the last change, and the length."""
 
@@ -352,7 +350,7 @@ _FileStatus = tuple[int, int, int]
 class FileHints:
     """The receiving side: whether another process has hinted since the last look."""
 
-    every_s = _EVERY_S
+    every_s = 1.0
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -382,10 +380,8 @@ class FileWaker:
 
     def wake(self) -> None:
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
+        with written(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # A random length, because the new file may get the inode of an earlier one.
             part.write_bytes(b"." * (1 + os.urandom(1)[0]))
             part.replace(self._path)
-        except OSError as flaw:
-            raise Unwritable(f"{self._path}: {flaw.strerror or flaw}") from flaw

@@ -615,8 +615,12 @@ def _refuse(endpoint: str, status: int, text: bytes) -> None:
     try:
         error = msgspec.json.decode(text, type=_GrpcError, strict=False)
     except msgspec.MsgspecError:
+        # In plain text, from a proxy, another server, or etcd's HTTP front. With users on, etcd
+        # turns away a client certificate that has a common name.
         plain = text[:200].decode("utf-8", "replace").strip()
-        error = _GrpcError(_code_of_plain_text(status, plain), f"HTTP {status}: {plain}")
+        refused = status in (401, 403) or "CommonName" in plain
+        code = 14 if status >= 500 or status == 429 else _UNIMPLEMENTED
+        error = _GrpcError(_DENIED if refused else code, f"HTTP {status}: {plain}")
     why = f"{endpoint}: {error.message}"
     match error.code:
         case code if code == _NOT_FOUND and "lease not found" in error.message:
@@ -637,14 +641,3 @@ def _refuse(endpoint: str, status: int, text: bytes) -> None:
             raise Damaged(why)
         case _:
             raise _Unanswered(why, spoke=True)
-
-
-def _code_of_plain_text(status: int, text: str) -> int:
-    """The gRPC code for an answer in plain text: from a proxy, another server, etcd's HTTP front.
-
-    `status` is the status of HTTP.
-    """
-    # With users on, etcd turns away a client certificate that has a common name.
-    if status in (401, 403) or "CommonName" in text:
-        return _DENIED
-    return 14 if status >= 500 or status == 429 else _UNIMPLEMENTED

@@ -342,20 +342,14 @@ class EtcdLeases(WholeRecords):
         )
 
     def _attaching(
-        self,
-        etcd_lease: int | None,
-        until: LocalTime,
-        *,
-        compare: Sequence[Json],
-        success: Sequence[Json],
-        failure: Sequence[Json],
+        self, etcd_lease: int | None, until: LocalTime, **parts: Sequence[Json]
     ) -> Transacted:
-        """Send a transaction that attaches keys to the etcd lease.
+        """Send a transaction, with parts as of `Gateway.txn`, that attaches keys to the etcd lease.
 
         If the etcd lease is gone, forget the lease and raise LeaseGone.
         """
         try:
-            return self._gateway.txn(until, compare=compare, success=success, failure=failure)
+            return self._gateway.txn(until, **parts)
         except LeaseGone:
             if etcd_lease is not None:
                 self._terms.forget(etcd_lease)

@@ -96,7 +96,13 @@ class Unanswered(SessionFailure):
 class PostgresSession:
     """A connection to the server, for a single thread at a time."""
 
-    def __init__(self, sql: psycopg.Connection[Any], clock: Clock, patience_s: float) -> None:
+    def __init__(self, parameters: Mapping[str, str], clock: Clock, patience_s: float) -> None:
+        """Raise psycopg.Error, OSError or UnicodeError if the server cannot be reached."""
+        sql: psycopg.Connection[Any] = psycopg.Connection.connect(
+            **parameters,  # type: ignore[arg-type]
+            autocommit=True,
+            prepare_threshold=None,
+        )
         self._sql, self._pg = sql, sql.pgconn
         self._clock, self._patience_s = clock, patience_s
         self._poll = select.poll()
@@ -108,18 +114,6 @@ class PostgresSession:
         self._prepared: set[bytes] = set()
         self.encoding = (self._pg.parameter_status(b"server_encoding") or b"UTF8").decode()
         """The encoding of the database. UTF8 is assumed if a pooler does not report it."""
-
-    @classmethod
-    def connect(
-        cls, parameters: Mapping[str, str], clock: Clock, patience_s: float
-    ) -> "PostgresSession":
-        """Raise psycopg.Error, OSError or UnicodeError if the server cannot be reached."""
-        sql = psycopg.Connection.connect(
-            **parameters,  # type: ignore[arg-type]
-            autocommit=True,
-            prepare_threshold=None,
-        )
-        return cls(sql, clock, patience_s)
 
     @property
     def usable(self) -> bool:
@@ -134,7 +128,7 @@ class PostgresSession:
     def ask(self, statement: Statement, values: Values = (), *, keep_plan: bool = True) -> Rows:
         """Execute a statement. If plans may be kept, a named statement is prepared only once."""
         until = self._deadline()
-        try:
+        with self._broken_as_lost():
             prepared = keep_plan and statement.name in self._prepared
             if keep_plan and not prepared:
                 self._unprepared_asks += 1
@@ -151,8 +145,6 @@ class PostgresSession:
             else:
                 self._send(statement, values)
             return _rows(self._answer(until))
-        except psycopg.Error as failure:
-            raise SessionLost(str(failure)) from failure
 
     def transact(self, steps: Sequence[Step]) -> Rows:
         """Execute all steps or none, in a single round trip. Returns the rows of the last step."""
@@ -436,11 +428,7 @@ class PostgresDatabase:
 
         `again` replaces `values` after a lost connection: the first try may have been executed.
         """
-        return self._run_with_retries(((statement, values),), again)
-
-    def transact(self, steps: Sequence[Step]) -> Rows:
-        """Execute several statements. Each sees all transactions committed before it began."""
-        return self._run_with_retries(steps, None)
+        return self.transact(((statement, values),), again)
 
     @contextmanager
     def listening(self) -> Iterator[ListeningSession | None]:
@@ -481,7 +469,8 @@ class PostgresDatabase:
     def __del__(self) -> None:
         self.close()
 
-    def _run_with_retries(self, steps: Sequence[Step], again: Values | None) -> Rows:
+    def transact(self, steps: Sequence[Step], again: Values | None = None) -> Rows:
+        """Execute several statements. Each sees all transactions committed before it began."""
         fresh = False
         for _ in range(_TRIES):
             session = self._connect() if fresh else self._borrow()
@@ -545,7 +534,7 @@ class PostgresDatabase:
     def _connect(self) -> PostgresSession:
         url = self._url
         try:
-            session = PostgresSession.connect(url.parameters, self._clock, url.timeout_s)
+            session = PostgresSession(url.parameters, self._clock, url.timeout_s)
         except (psycopg.Error, OSError, UnicodeError) as failure:
             text = _first_line(failure)
             if _NO_DATABASE.search(text):

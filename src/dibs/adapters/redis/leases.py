@@ -19,6 +19,7 @@ from dibs.adapters.redis import scripts
 from dibs.adapters.redis.links import RedisLinks, RedisUrl, parse_redis_url
 from dibs.adapters.redis.scripts import RedisKeys, issue_spelt, spelt
 from dibs.adapters.system import SystemClock
+from dibs.adapters.wrappers.leases import plain_prose
 from dibs.core import grants
 from dibs.core.errors import Damaged, Unavailable
 from dibs.core.ids import Fence, HolderId, IssueRef, milliseconds, moment
@@ -66,7 +67,7 @@ class RedisLeases:
         self._links.close()
 
     def acquire(self, bid: Bid) -> AcquireResult:
-        keys, ttl_ms, holder = self._keys, milliseconds(bid.ttl), _prose(bid.holder)
+        keys, ttl_ms, holder = self._keys, milliseconds(bid.ttl), plain_prose(bid.holder)
         words = (
             *(keys.issue + spelt(bid.issue), keys.epoch, keys.live + bid.stage),
             *(bid.run, holder, bid.stage, str(ttl_ms), str(bid.floor)),
@@ -113,7 +114,7 @@ class RedisLeases:
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         keys, issue = self._keys, spelt(lease.issue)
-        painted, note = ending.outcome is Outcome.CONCEDED, _prose(ending.note)
+        painted, note = ending.outcome is Outcome.CONCEDED, plain_prose(ending.note)
         words = (
             *(keys.issue + issue, keys.live + lease.stage, keys.wake + issue),
             *(lease.run, str(lease.fence), str(lease.beats)),
@@ -139,8 +140,8 @@ class RedisLeases:
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
         keys, name, force = self._keys, spelt(issue), "1" if revocation.force else "0"
         words = (
-            *(keys.issue + name, keys.wake + name, revocation.run, _prose(revocation.by)),
-            *(_prose(revocation.reason), force, keys.live),
+            *(keys.issue + name, keys.wake + name, revocation.run, plain_prose(revocation.by)),
+            *(plain_prose(revocation.reason), force, keys.live),
         )
         match self._links.run(scripts.REVOKE, (*words, "0"), again=(*words, force)):
             case [1, now_ms, fields]:
@@ -196,8 +197,3 @@ class RedisLeases:
                 f"{self.name}: the record of {issue} is not whole; look at the hash "
                 f"{self._record_key(issue)}"
             ) from failure
-
-
-def _prose(text: str) -> str:
-    """Free text that Redis can store: a lone surrogate must not stop a lease from ending."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()

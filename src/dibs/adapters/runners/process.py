@@ -48,6 +48,7 @@ _WARDEN_SLACK_S = 2.0
 _LARGEST_RESULT = 65_536
 _PLACE_VARIABLES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
 _SHELL_CHARACTERS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
+_SHELL_WORDS = {"if", "for", "while", "case", "exec", "cd", "."}
 
 
 class ProcessRunner:
@@ -127,15 +128,7 @@ def _check_command(line: str, folder: Path | None) -> None:
     if not words:
         raise HandlerUnusable("the command is empty")
     program = words[0]
-    if _SHELL_CHARACTERS & set(program) or program in {
-        "if",
-        "for",
-        "while",
-        "case",
-        "exec",
-        "cd",
-        ".",
-    }:
+    if _SHELL_CHARACTERS & set(program) or program in _SHELL_WORDS:
         return
     if folder is None and "/" in program and not program.startswith("/"):
         return

@@ -96,7 +96,7 @@ class SqliteLeases:
                 ).fetchone()[0]
                 if count >= bid.limit:
                     return Full(count)
-            granted = _one(
+            granted = _fetch_record(
                 tx,
                 _ACQUIRE,
                 {
@@ -115,7 +115,7 @@ class SqliteLeases:
 
     def renew(self, lease: Lease) -> RenewResult:
         with self._database.writing() as tx:
-            renewed = _one(
+            renewed = _fetch_record(
                 tx,
                 f"UPDATE leases SET expires_at = :now + ttl_ms, beats = beats + 1 WHERE {_MINE}"
                 f" AND outcome IS NULL AND expires_at > :now AND revoked_by IS NULL"
@@ -136,7 +136,7 @@ class SqliteLeases:
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         with self._database.writing() as tx:
-            released = _one(
+            released = _fetch_record(
                 tx,
                 "UPDATE leases SET expires_at = :now, outcome = :outcome, next = :next,"
                 f" note = :note, painted = :painted WHERE {_MINE}"
@@ -165,7 +165,7 @@ class SqliteLeases:
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
         with self._database.writing() as tx:
-            return _one(
+            return _fetch_record(
                 tx,
                 "UPDATE leases SET revoked_by = :by, revoked_why = :why, revoked_now = :force,"
                 f" expires_at = CASE WHEN :force THEN :now ELSE expires_at END WHERE {_MINE}"
@@ -203,10 +203,10 @@ def _key(issue: IssueRef, run: RunId, tx: Transaction) -> dict[str, Any]:
 
 def _read(tx: Transaction, issue: IssueRef) -> Record | None:
     statement = f"SELECT {_COLUMNS} FROM leases WHERE repo = ? AND key = ?"
-    return _one(tx, statement, (issue.repo, issue.key))
+    return _fetch_record(tx, statement, (issue.repo, issue.key))
 
 
-def _one(tx: Transaction, statement: str, values: Any) -> Record | None:
+def _fetch_record(tx: Transaction, statement: str, values: Any) -> Record | None:
     row = tx.sql.execute(statement, values).fetchone()
     return _record(row, tx) if row is not None else None
 

@@ -221,20 +221,20 @@ def plain_bid(bid: Bid) -> Bid:
     """The bid as UTF-8: raises Misuse for a half letter in a name, replaces it in the holder."""
     for name in (bid.issue.repo, bid.issue.key, bid.run, bid.stage):
         plain_name(name)
-    return replace(bid, holder=HolderId(_prose(bid.holder)))
+    return replace(bid, holder=HolderId(plain_prose(bid.holder)))
 
 
 def plain_ending(ending: Ending) -> Ending:
     """The ending as UTF-8: raises Misuse for a half letter in `next`, replaces it in the note."""
     if ending.next is not None:
         plain_name(ending.next)
-    return replace(ending, note=_prose(ending.note))
+    return replace(ending, note=plain_prose(ending.note))
 
 
 def plain_revocation(revocation: Revocation) -> Revocation:
     """The revocation as UTF-8: raises Misuse for a half letter in the run, replaces it in prose."""
     plain_name(revocation.run)
-    return replace(revocation, by=_prose(revocation.by), reason=_prose(revocation.reason))
+    return replace(revocation, by=plain_prose(revocation.by), reason=plain_prose(revocation.reason))
 
 
 def plain_name(text: str) -> str:
@@ -246,5 +246,5 @@ def plain_name(text: str) -> str:
     return text
 
 
-def _prose(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+def plain_prose(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
