@@ -31,10 +31,9 @@ from itertools import islice
 from typing import Self
 from urllib.parse import quote, unquote
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.adapters.dynamodb.table import Change, DynamoTable, Item, Value, parse_place
+from dibs.adapters.dynamodb.table import Change, DynamoTable, Item, UpdateResult, Value, parse_place
 from dibs.adapters.system import SystemClock
 from dibs.adapters.wrappers.leases import (
     MemoryObservations,
@@ -91,12 +90,7 @@ _STAGES = "stage:"
 _MINE = "#run = :mine AND #state = :held"
 
 
-class _WriteResult(Struct, frozen=True):
-    """The result of a conditional write."""
-
-    done: bool
-    item: Item | None
-    """The new item if the write was done; if it was refused, the item that was in the way."""
+class _WriteResult(UpdateResult, frozen=True):
     age: timedelta | None = None
     """How long we have known the version, if we wrote it; None: ask the observations."""
 

@@ -21,17 +21,16 @@ Servers that refuse forced pushes accept it, and it is all that GitHub's API can
 log` shows the history of an issue. The history grows by some 200 bytes with each write, on the
 server only: readers fetch the last commit.
 
-A limit is kept by `Slots`. The leases themselves are counted, so no slot can be lost. A grant under
-a limit moves the stage's ref in the same push; so the push is refused if another client was granted
-a lease under a limit since the counting began.
+Under a limit, the leases themselves are counted, so no slot can be lost. The stage's ref lists the
+grants under a limit, and such a grant moves the ref in the same push; so the push is refused if
+another client was granted a lease under a limit since the counting began.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Self
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.git.records import (
@@ -61,66 +60,6 @@ from dibs.ports.leases import Guarantee
 from dibs.ports.refs import Move, Refs
 from dibs.ports.system import Clock
 
-
-class Turn(Struct, frozen=True):
-    """The grants under a limit, as listed in the stage's ref, and the commit of the ref."""
-
-    stage: str
-    commit: str | None
-    slots: tuple[Slot, ...] = ()
-
-
-class Slots:
-    """Counts the held leases of a stage, and moves the stage's ref for a grant under a limit."""
-
-    def __init__(self, refs: Refs, records: Records, names: Names) -> None:
-        self._refs, self._records, self._names = refs, records, names
-
-    def turn(self, stage: str, tips: Mapping[str, str]) -> Turn:
-        ref = self._names.slots(stage)
-        if (commit := tips.get(ref)) is None:
-            return Turn(stage, None)
-        return Turn(stage, commit, read_slots(self._refs.messages([commit])[commit], ref))
-
-    def taken(self, turn: Turn, tips: Mapping[str, str], mine: str) -> set[str]:
-        """The refs of the stage's held records, without the bidder's own record `mine`.
-
-        A push moves several refs in one step, but a client that reads at the same time may see only
-        some of the moves. So a slot counts as taken if the record of the slot's grant is not
-        visible yet.
-        """
-        entries = {
-            entry: commit
-            for entry, commit in tips.items()
-            if self._names.record_of(entry) not in (None, mine)
-        }
-        held = self._records.held(entries)
-        taken = {ref for ref, found in held.items() if _of_stage(found, turn.stage)}
-        unlisted = [slot for slot in turn.slots if slot.record not in {*taken, mine}]
-        records = self._records.look_in({folder_of(slot.record) for slot in unlisted})
-        for slot in unlisted:
-            found = records.get(slot.record, NOTHING)
-            unseen = found.stored is None or found.stored.lease.fence < slot.fence
-            if unseen or (found.held and _of_stage(found, turn.stage)):
-                taken.add(slot.record)
-        return taken
-
-    def move(self, turn: Turn, taken: set[str], mine: Slot) -> Move | None:
-        """Move the stage's ref to a list of the taken slots and `mine`.
-
-        None if the commit to replace was pruned locally.
-        """
-        slots = [*(slot for slot in turn.slots if slot.record in taken), mine]
-        commit = self._refs.commit(write_slots(turn.stage, slots), turn.commit)
-        if commit is None:
-            return None
-        return Move(self._names.slots(turn.stage), commit, turn.commit)
-
-
-def _of_stage(found: FoundRecord, stage: str) -> bool:
-    return found.stored is not None and found.stored.lease.stage == stage
-
-
 _TURNS = 5
 _QUEUE_S = 30.0
 _PROMISED = Guarantee.ATOMIC | Guarantee.FENCED | Guarantee.IDEMPOTENT | Guarantee.DURABLE
@@ -133,7 +72,6 @@ class GitLeases(WholeRecords):
         self._refs = refs
         self._names = Names(prefix)
         self._records = Records(refs, observations, clock, self._names)
-        self._slots = Slots(refs, self._records, self._names)
         self._queue = Lock()
         self.name = refs.name
         self.guarantees = _PROMISED | (Guarantee.COUNTED if refs.atomic else Guarantee.NONE)
@@ -214,11 +152,15 @@ class GitLeases(WholeRecords):
         renewing: bool = False,
     ) -> Record | Answer:
         def stored(found: FoundRecord) -> StoredLease | Answer:
-            made = decide(found.record, _now(found))
+            before, now = found.stored, time_of_day()
+            if before is not None and before.held:
+                # A time of day that was set back takes no time from a held lease.
+                now = max(now, ServerTime(before.lease.expires_at - before.lease.ttl))
+            made = decide(found.record, now)
             if not isinstance(made, Record):
                 return made
-            assert found.stored is not None, "there is nothing to decide about nothing"
-            return StoredLease.of(made, new_nonce() if renewing else found.stored.pulse)
+            assert before is not None, "there is nothing to decide about nothing"
+            return StoredLease.of(made, new_nonce() if renewing else before.pulse)
 
         return self._swap(issue, stored)
 
@@ -287,17 +229,50 @@ class GitLeases(WholeRecords):
                 continue
             if refusal is not None:
                 return refusal
-            turn = self._slots.turn(bid.stage, tips)
-            taken = self._slots.taken(turn, tips, ref)
+            turn, slots = tips.get(slots_ref), tuple[Slot, ...]()
+            if turn is not None:
+                slots = read_slots(self._refs.messages([turn])[turn], slots_ref)
+            taken = self._taken(bid.stage, slots, tips, ref)
             if len(taken) >= limit:
                 return Full(len(taken))
             grant = _new_grant(bid, found)
-            move = self._slots.move(turn, taken, Slot(ref, grant.lease.fence))
-            if move is not None:
-                written = self._records.replace(ref, found, grant, [move])
+            kept = [slot for slot in slots if slot.record in taken]
+            text = write_slots(bid.stage, [*kept, Slot(ref, grant.lease.fence)])
+            commit = self._refs.commit(text, turn)
+            if commit is not None:  # else the commit to replace was pruned locally
+                written = self._records.replace(ref, found, grant, [Move(slots_ref, commit, turn)])
                 if isinstance(written, FoundRecord):
                     return Granted(_written_record(written).lease)
         return Unproven(f"too many bid for stage {bid.stage!r} at once")
+
+    def _taken(
+        self, stage: str, slots: Sequence[Slot], tips: Mapping[str, str], mine: str
+    ) -> set[str]:
+        """The refs of the stage's held records, without the bidder's own record `mine`.
+
+        A push moves several refs in one step, but a client that reads at the same time may see only
+        some of the moves. So a slot counts as taken if the record of the slot's grant is not
+        visible yet.
+        """
+        entries = {
+            entry: commit
+            for entry, commit in tips.items()
+            if self._names.record_of(entry) not in (None, mine)
+        }
+        held = self._records.held(entries)
+        taken = {ref for ref, found in held.items() if _of_stage(found, stage)}
+        unlisted = [slot for slot in slots if slot.record not in {*taken, mine}]
+        records = self._records.look_in({folder_of(slot.record) for slot in unlisted})
+        for slot in unlisted:
+            found = records.get(slot.record, NOTHING)
+            unseen = found.stored is None or found.stored.lease.fence < slot.fence
+            if unseen or (found.held and _of_stage(found, stage)):
+                taken.add(slot.record)
+        return taken
+
+
+def _of_stage(found: FoundRecord, stage: str) -> bool:
+    return found.stored is not None and found.stored.lease.stage == stage
 
 
 def _new_grant(bid: Bid, found: FoundRecord) -> StoredLease:
@@ -317,15 +292,3 @@ def _repeat_grant(found: FoundRecord) -> StoredLease:
 def _written_record(written: FoundRecord) -> Record:
     assert written.record is not None, "it was just written"
     return written.record
-
-
-def _now(found: FoundRecord) -> ServerTime:
-    """The time of day, as a stamp for people; of a held lease, no earlier than the last stamp.
-
-    So a time of day that was set back takes no time from a lease.
-    """
-    now = time_of_day()
-    if found.stored is None or not found.held:
-        return now
-    lease = found.stored.lease
-    return max(now, ServerTime(lease.expires_at - lease.ttl))

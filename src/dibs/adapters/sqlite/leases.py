@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dibs.adapters.sqlite.database import Database, Transaction
 from dibs.core import grants
-from dibs.core.ids import Fence, IssueRef, RunId, milliseconds, moment
+from dibs.core.ids import Fence, IssueRef, milliseconds, moment
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -20,7 +20,6 @@ from dibs.core.lease import (
     Full,
     Granted,
     Lease,
-    Lost,
     Outcome,
     Record,
     Released,
@@ -96,17 +95,8 @@ class SqliteLeases:
                 ).fetchone()[0]
                 if count >= bid.limit:
                     return Full(count)
-            granted = _fetch_record(
-                tx,
-                _ACQUIRE,
-                {
-                    **_key(bid.issue, bid.run, tx),
-                    "holder": bid.holder,
-                    "stage": bid.stage,
-                    "ttl": milliseconds(bid.ttl),
-                    "floor": bid.floor,
-                },
-            )
+            bidder = {"holder": bid.holder, "stage": bid.stage, "ttl": milliseconds(bid.ttl)}
+            granted = _fetch_record(tx, _ACQUIRE, bid.issue, bid.run, floor=bid.floor, **bidder)
             if granted is not None:
                 return Granted(granted.lease)
             refusal = grants.refusal(_read(tx, bid.issue), bid)
@@ -120,19 +110,13 @@ class SqliteLeases:
                 f"UPDATE leases SET expires_at = :now + ttl_ms, beats = beats + 1 WHERE {_MINE}"
                 f" AND outcome IS NULL AND expires_at > :now AND revoked_by IS NULL"
                 f" RETURNING {_COLUMNS}",
-                _key(lease.issue, lease.run, tx),
+                *(lease.issue, lease.run),
             )
             if renewed is not None:
                 return Renewed(replace(renewed.lease, card=lease.card))
-            known = _read(tx, lease.issue)
-            if (
-                known is not None
-                and known.lease.run == lease.run
-                and known.live
-                and known.revocation is not None
-            ):
-                return grants.asked_to_stop(known.revocation)
-            return Lost(grants.NOT_OURS)
+            refusal = grants.renewal(_read(tx, lease.issue), lease, moment(tx.now_ms))
+            assert not isinstance(refusal, Record), "the statement renews what can be renewed"
+            return refusal
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         with self._database.writing() as tx:
@@ -141,27 +125,22 @@ class SqliteLeases:
                 "UPDATE leases SET expires_at = :now, outcome = :outcome, next = :next,"
                 f" note = :note, painted = :painted WHERE {_MINE}"
                 f" AND outcome IS NULL AND expires_at > :now RETURNING {_COLUMNS}",
-                {
-                    **_key(lease.issue, lease.run, tx),
-                    "outcome": ending.outcome.value,
-                    "next": ending.next,
-                    "note": ending.note,
-                    "painted": ending.outcome is Outcome.CONCEDED,
-                },
+                *(lease.issue, lease.run),
+                outcome=ending.outcome.value,
+                next=ending.next,
+                note=ending.note,
+                painted=ending.outcome is Outcome.CONCEDED,
             )
             if released is not None:
                 return Released(released)
-            known = _read(tx, lease.issue)
-            if known is not None and known.lease.run == lease.run and known.ending is not None:
-                return Released(known)  # a retry after a lost reply
-            return Lost(grants.NOT_OURS)
+            refusal = grants.ending(_read(tx, lease.issue), lease, ending, moment(tx.now_ms))
+            assert not isinstance(refusal, Record), "the statement ends what is live"
+            return refusal
 
     def acknowledge(self, record: Record) -> None:
         with self._database.writing() as tx:
-            tx.sql.execute(
-                f"UPDATE leases SET painted = 1 WHERE {_MINE} AND outcome IS NOT NULL",
-                _key(record.lease.issue, record.lease.run, tx),
-            )
+            statement = f"UPDATE leases SET painted = 1 WHERE {_MINE} AND outcome IS NOT NULL"
+            _fetch_record(tx, statement, record.lease.issue, record.lease.run)
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
         with self._database.writing() as tx:
@@ -170,12 +149,10 @@ class SqliteLeases:
                 "UPDATE leases SET revoked_by = :by, revoked_why = :why, revoked_now = :force,"
                 f" expires_at = CASE WHEN :force THEN :now ELSE expires_at END WHERE {_MINE}"
                 f" AND outcome IS NULL AND expires_at > :now RETURNING {_COLUMNS}",
-                {
-                    **_key(issue, revocation.run, tx),
-                    "by": revocation.by,
-                    "why": revocation.reason,
-                    "force": revocation.force,
-                },
+                *(issue, revocation.run),
+                by=revocation.by,
+                why=revocation.reason,
+                force=revocation.force,
             )
 
     def read(self, issue: IssueRef) -> Record | None:
@@ -197,17 +174,17 @@ class SqliteLeases:
             return Fence(row[0])
 
 
-def _key(issue: IssueRef, run: RunId, tx: Transaction) -> dict[str, Any]:
-    return {"repo": issue.repo, "key": issue.key, "run": run, "now": tx.now_ms}
-
-
 def _read(tx: Transaction, issue: IssueRef) -> Record | None:
-    statement = f"SELECT {_COLUMNS} FROM leases WHERE repo = ? AND key = ?"
-    return _fetch_record(tx, statement, (issue.repo, issue.key))
+    statement = f"SELECT {_COLUMNS} FROM leases WHERE repo = :repo AND key = :key"
+    return _fetch_record(tx, statement, issue)
 
 
-def _fetch_record(tx: Transaction, statement: str, values: Any) -> Record | None:
-    row = tx.sql.execute(statement, values).fetchone()
+def _fetch_record(
+    tx: Transaction, statement: str, issue: IssueRef, run: str = "", **values: object
+) -> Record | None:
+    """Execute a statement about the issue, or the run's lease on it: the row that is returned."""
+    key = {"repo": issue.repo, "key": issue.key, "run": run, "now": tx.now_ms}
+    row = tx.sql.execute(statement, {**key, **values}).fetchone()
     return _record(row, tx) if row is not None else None
 
 
