@@ -274,23 +274,21 @@ class DynamoTable:
         return _plain(reply["Item"]) if "Item" in reply else None
 
     def get_many(self, records: Sequence[str]) -> dict[str, Item]:
-        """The items that exist among the records, each as of now, by record."""
+        """The items that exist among the records, at most a page, each as of now, by record."""
         found: dict[str, Item] = {}
-        table = self._place.table
-        for start in range(0, len(records), _PAGE):
-            keys = [self._key(record) for record in records[start : start + _PAGE]]
-            for _ in range(_TURNS):
-                asked = {table: {"Keys": keys, "ConsistentRead": True}}
-                reply = self._call("batch_get_item", RequestItems=asked)
-                for item in map(_plain, reply.get("Responses", {}).get(table, ())):
-                    found[str(item["record"])] = item
-                keys = reply.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
-                if not keys:
-                    break
-                self.step_back()
-            else:
-                raise self._throttled("it did not hand out all of a batch")
-        return found
+        table, keys = self._place.table, [self._key(record) for record in records]
+        if not keys:
+            return found
+        for _ in range(_TURNS):
+            asked = {table: {"Keys": keys, "ConsistentRead": True}}
+            reply = self._call("batch_get_item", RequestItems=asked)
+            for item in map(_plain, reply.get("Responses", {}).get(table, ())):
+                found[str(item["record"])] = item
+            keys = reply.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+            if not keys:
+                return found
+            self.step_back()
+        raise self._throttled("it did not hand out all of a batch")
 
     def update(self, record: str, change: Change) -> UpdateResult:
         try:

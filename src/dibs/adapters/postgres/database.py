@@ -112,6 +112,7 @@ class PostgresSession:
         self._unprepared_asks = 0
         self._direct: bool | None = None
         self._prepared: set[bytes] = set()
+        self.channel = ""
         self.encoding = (self._pg.parameter_status(b"server_encoding") or b"UTF8").decode()
         """The encoding of the database. UTF8 is assumed if a pooler does not report it."""
 
@@ -180,6 +181,11 @@ class PostgresSession:
             with self._broken_as_lost():
                 self._direct = self._same_backend(self._deadline())
         return self._direct
+
+    def listen(self) -> None:
+        """Listen on a channel of this session alone. The session then runs no other statement."""
+        self.channel = f"dibs_{token_hex(8)}"
+        self.ask(Statement(f"LISTEN {self.channel}".encode()))
 
     def notified(self, seconds: float) -> bool:
         """Wait for a notification; False if none arrives in time."""
@@ -398,16 +404,6 @@ _NO_ENTRY = re.compile(
 _NO_DATABASE = re.compile(r'database ".*" does not exist')
 
 
-class ListeningSession(Struct, frozen=True):
-    """A session with a LISTEN on its own channel. No other statement runs on it."""
-
-    session: PostgresSession
-    channel: str
-
-    def close(self) -> None:
-        self.session.close()
-
-
 class PostgresDatabase:
     """A server and a small pool of sessions. A thread borrows a session for each transaction."""
 
@@ -416,7 +412,7 @@ class PostgresDatabase:
         self._url = url
         self._clock = clock or SystemClock()
         self._idle = IdlePool(_MOST_IDLE, PostgresSession.close)
-        self._idle_listening = IdlePool(_MOST_IDLE, ListeningSession.close)
+        self._idle_listening = IdlePool(_MOST_IDLE, PostgresSession.close)
         self._pooled = False
         """A pooler was detected: keep no plans, and do not LISTEN."""
         self._strict = False
@@ -431,16 +427,15 @@ class PostgresDatabase:
         return self.transact(((statement, values),), again)
 
     @contextmanager
-    def listening(self) -> Iterator[ListeningSession | None]:
+    def listening(self) -> Iterator[PostgresSession | None]:
         """Lend a session that listens; None if a pooler is in between and LISTEN cannot work."""
         listener = self._idle_listening.take()
         if listener is None and not self._pooled:
             session = self._connect()
             try:
                 if session.direct:
-                    channel = f"dibs_{token_hex(8)}"
-                    session.ask(Statement(f"LISTEN {channel}".encode()))
-                    listener = ListeningSession(session, channel)
+                    session.listen()
+                    listener = session
                 else:
                     self._pooled = True
                     session.close()
@@ -457,10 +452,7 @@ class PostgresDatabase:
             if isinstance(failure, SessionFailure):
                 raise self._translate(failure) from failure
             raise
-        if listener.session.usable:
-            self._idle_listening.keep(listener)
-        else:
-            listener.close()
+        _give_back(listener, self._idle_listening)
 
     def close(self) -> None:
         self._idle.close()
@@ -488,7 +480,7 @@ class PostgresDatabase:
                 session.close()
                 raise
             else:
-                self._give_back(session)
+                _give_back(session, self._idle)
                 return rows
         raise Unavailable(f"{self.name}: {_TRIES} tries in a row ran into others")
 
@@ -498,7 +490,7 @@ class PostgresDatabase:
         """Whether the next try needs a new connection. Raise if another try is useless."""
         match failure:
             case StatementRefused(code=code):
-                self._give_back(session)
+                _give_back(session, self._idle)
                 if code in _CONFLICTS:
                     self._strict = True
                     return is_fresh
@@ -524,12 +516,6 @@ class PostgresDatabase:
                 return session
             session.close()
         return self._connect()
-
-    def _give_back(self, session: PostgresSession) -> None:
-        if session.usable:
-            self._idle.keep(session)
-        else:
-            session.close()
 
     def _connect(self) -> PostgresSession:
         url = self._url
@@ -567,6 +553,13 @@ class PostgresDatabase:
         if code.startswith(_NOT_THERE):
             return Damaged(f"{name} does not have what dibs made there, or not as it was ({text})")
         return Damaged(f"{name}: PostgreSQL failed ({text}; SQLSTATE {code})")
+
+
+def _give_back(session: PostgresSession, idle: IdlePool[PostgresSession]) -> None:
+    if session.usable:
+        idle.keep(session)
+    else:
+        session.close()
 
 
 def _first_line(failure: BaseException) -> str:

@@ -182,13 +182,13 @@ class PostgresLeases:
             if seconds > _NAP_S[0]:
                 with self._database.listening() as listener:
                     if listener is not None:
-                        listener.session.forget_notifications()
+                        listener.forget_notifications()
                         waiter = (*_issue_key(issue), listener.channel.encode())
                         most = _number(_MOST_AWAITING)
                         if not self._ask(self._statements.await_end, (*waiter, most)):
                             return  # the issue is free already
                         wait_s = min(seconds, random.uniform(*_LISTEN_S))
-                        if not listener.session.notified(wait_s):
+                        if not listener.notified(wait_s):
                             self._ask(self._statements.leave, waiter)
                         return
         except Outage:

@@ -59,17 +59,15 @@ class WholeRecords:
     """Renews, ends and revokes leases as `core.grants` decides; the store swaps the records."""
 
     def renew(self, lease: Lease) -> RenewResult:
-        def beat(known: Record | None, now: ServerTime) -> Record | StopAsked | Lost:
-            return grants.renewal(known, lease, now)
-
-        made: Record | StopAsked | Lost = self._change(lease.issue, beat, renewing=True)
+        made: Record | StopAsked | Lost = self._change(
+            lease.issue, lambda known, now: grants.renewal(known, lease, now), renewing=True
+        )
         return Renewed(replace(made.lease, card=lease.card)) if isinstance(made, Record) else made
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
-        def end(known: Record | None, now: ServerTime) -> Record | Released | Lost:
-            return grants.ending(known, lease, ending, now)
-
-        made: Record | Released | Lost = self._change(lease.issue, end)
+        made: Record | Released | Lost = self._change(
+            lease.issue, lambda known, now: grants.ending(known, lease, ending, now)
+        )
         return Released(made) if isinstance(made, Record) else made
 
     def acknowledge(self, record: Record) -> None:
@@ -144,21 +142,19 @@ class MemoryObservations:
         with self._lock:
             sighting = self._seen.get(record)
             if sighting is None or sighting[0] != version:
-                self._remember(record, version, self._clock.now())
+                self._seen[record] = (version, self._clock.now())
                 return ZERO
             return self._since(sighting[1])
 
     def note(self, record: str, version: str, ago: timedelta) -> None:
         with self._lock:
-            self._remember(record, version, LocalTime(self._clock.now() - ago.total_seconds()))
+            at = LocalTime(self._clock.now() - ago.total_seconds())
+            self._seen[record] = (version, at)
 
     def silence(self, record: str) -> timedelta:
         with self._lock:
             sighting = self._seen.get(record)
             return ZERO if sighting is None else self._since(sighting[1])
-
-    def _remember(self, record: str, version: str, at: LocalTime) -> None:
-        self._seen[record] = (version, at)
 
     def _since(self, at: LocalTime) -> timedelta:
         return timedelta(seconds=max(0.0, self._clock.now() - at))

@@ -146,17 +146,13 @@ class SignedTracker(WrappedTracker):
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
     ) -> Snapshot | None:
-        snapshot = self._inner.apply(
-            issue,
-            tuple(
-                replace(effect, body=sign(effect.body, issue, self._keyring))
-                if isinstance(effect, PostComment | EditComment)
-                else effect
-                for effect in effects
-            ),
-            if_unchanged=if_unchanged,
-            reached=reached,
+        signed = tuple(
+            replace(effect, body=sign(effect.body, issue, self._keyring))
+            if isinstance(effect, PostComment | EditComment)
+            else effect
+            for effect in effects
         )
+        snapshot = self._inner.apply(issue, signed, if_unchanged=if_unchanged, reached=reached)
         return None if snapshot is None else self._verified(snapshot)
 
     def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
@@ -165,9 +161,7 @@ class SignedTracker(WrappedTracker):
 
     def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
         return tuple(
-            replace(
-                answer, snapshots=tuple(self._verified(snapshot) for snapshot in answer.snapshots)
-            )
+            replace(answer, snapshots=tuple(map(self._verified, answer.snapshots)))
             for answer in self._inner.find_snapshots(queries)
         )
 
