@@ -296,7 +296,6 @@ class Gateway:
     """A client of one cluster, for many threads of one process. A forked child needs its own."""
 
     def __init__(self, place: EtcdPlace, clock: Clock, revision: int = 0) -> None:
-        """`revision`: the highest revision of the cluster seen before."""
         self._place, self._clock = place, clock
         self._endpoints = [
             _Endpoint(host, port, place.tls, clock) for host, port in place.endpoints
@@ -306,12 +305,8 @@ class Gateway:
         """Which endpoint is asked first: the last that answered."""
         self._token: str | None = None
         """None: not signed in yet; empty: the cluster has no users."""
-        self._revision = revision
-
-    @property
-    def revision(self) -> int:
+        self.revision = revision
         """The highest revision seen in a reply. Every later write gets a higher revision."""
-        return self._revision
 
     def deadline(self) -> LocalTime:
         """The end of the time that an operation may take if the operation begins now."""
@@ -332,7 +327,7 @@ class Gateway:
         failure: Sequence[Json] = (),
     ) -> Transacted:
         """Raises LeaseGone if a key would be attached to an etcd lease that is over."""
-        revision_before = self._revision
+        revision_before = self.revision
         body = {"compare": compare, "success": success, "failure": failure}
         answer = self._call("/v3/kv/txn", body, _TxnReply, until)
         reply = answer.body
@@ -347,7 +342,7 @@ class Gateway:
         )
 
     def range(self, until: LocalTime, body: Json) -> RangeResult:
-        revision_before = self._revision
+        revision_before = self.revision
         answer = self._call("/v3/kv/range", body, _RangeReply, until)
         self._note_revision(answer.body.header.revision, revision_before)
         return RangeResult(answer.body.kvs, answer.body.header.revision, answer.at)
@@ -486,7 +481,7 @@ class Gateway:
                 " as after restoring an old snapshot: fences would be handed out again"
             )
         with self._lock:
-            self._revision = max(self._revision, revision)
+            self.revision = max(self.revision, revision)
 
 
 class Watching:

@@ -363,7 +363,6 @@ class RedisLinks:
         """
         if self._idle.closed:
             raise Unavailable(f"{self.name} was closed by this program")
-        link: Link | None = None
         failure: RedisError = ConnectionBroke("there is no address to ask")
         try:
             addresses = self._url.addresses or (("", 0),)
@@ -375,15 +374,14 @@ class RedisLinks:
             for address in addresses:
                 try:
                     link = self._reach(address)
-                    break
                 except (ConnectionBroke, TimedOut) as missed:
                     failure = missed
+                else:
+                    self.durable = link.durable
+                    return link
         except RedisError as refused:
             failure = refused
-        if link is None:
-            raise self._outage(failure) from failure
-        self.durable = link.durable
-        return link
+        raise self._outage(failure) from failure
 
     def _reach(self, address: Address) -> Link:
         """Connect to the address, or to the cluster node that the server there names instead."""

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
@@ -217,10 +218,9 @@ class ProcessRun:
         with self._lock:
             if self._control < 0:
                 return
-            try:
+            # If the warden has ended or is frozen, `poll` handles both.
+            with suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._control, (line.replace("\n", " ") + "\n").encode())
-            except (BrokenPipeError, BlockingIOError):
-                pass  # the warden has ended or is frozen: `poll` handles both
 
     def poll(self, seconds: float) -> RunEnd | None:
         poller = select.poll()  # select() cannot watch descriptors past 1024
@@ -270,7 +270,5 @@ class ProcessRun:
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
