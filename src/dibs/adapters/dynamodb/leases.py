@@ -262,9 +262,8 @@ class DynamoLeases:
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         if stage is not None:
             plain_name(stage)
-        found = list(islice(self._in_flight(stage), max(0, limit)))
-        found.sort(key=lambda record: (record.lease.granted_at, record.lease.issue))
-        return tuple(found)
+        found = islice(self._in_flight(stage), max(0, limit))
+        return tuple(grants.live_records(found, stage))
 
     def highest(self) -> Fence:
         fences = (_number(item, "fence") for item in self._table.all(_ISSUES, ("fence",)))

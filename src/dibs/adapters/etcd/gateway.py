@@ -23,11 +23,11 @@ import select
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import floor
 from typing import Any, Generic, TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -177,6 +177,7 @@ def _whole_second(seconds: float) -> ServerTime:
 
 
 _MOST_ROUNDS, _PAUSE_S = 1000, 0.05
+_BROKE_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _IDLE = 64
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -367,21 +368,17 @@ class Gateway:
         """Stream the changes of the keys from `key` to `end`, beginning with revision `since`."""
         wish = {"create_request": {"key": key, "range_end": end, "start_revision": since}}
         endpoint, wait_s = self._endpoints[self._first], self._place.timeout_s
-        connection: http.client.HTTPConnection | None = None
         try:
             token = self._signed_in(endpoint, wait_s)
-            connection = endpoint.connect(wait_s)
-            response = _send(connection, "/v3/watch", msgspec.json.encode(wish), token)
-            if response.status != 200:
-                _refuse(f"{endpoint}", response.status, response.read())
-            yield Watching(connection, response, until, self._clock)
+            with closing(endpoint.connect(wait_s)) as connection:
+                response = _send(connection, "/v3/watch", msgspec.json.encode(wish), token)
+                if response.status != 200:
+                    _refuse(f"{endpoint}", response.status, response.read())
+                yield Watching(connection, response, until, self._clock)
         except (_Unanswered, _TokenRefused, OSError, http.client.HTTPException) as failure:
             self._token = None
             self._turn_from(endpoint)
             raise Unavailable(f"{self._place.name}: the watch broke off: {failure}") from failure
-        finally:
-            if connection is not None:
-                connection.close()
 
     # One endpoint after another
 
@@ -416,10 +413,7 @@ class Gateway:
     def _no_answer(self, path: str, failure: _Unanswered | None) -> Outage:
         text = f"{self._place.name}: no answer to {path} ({failure or 'the time was over'})"
         cause = failure.__cause__ if failure is not None else None
-        broke_off = isinstance(
-            cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
-        )
-        if isinstance(cause, ssl.SSLError) and not broke_off:
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _BROKE_OFF):
             # One side does not trust the other's certificate; waiting does not help.
             return NotPermitted(f"{text}; look at the certificates of both sides")
         return Unavailable(text)
@@ -526,7 +520,12 @@ class _Endpoint:
     """A member of the cluster: the idle connections to the member, and the member's clock."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, clock: Clock) -> None:
-        self._host, self._port, self._tls, self._clock = host, port, tls, clock
+        self._host, self._port, self._clock = host, port, clock
+        self._new_connection = (
+            http.client.HTTPConnection
+            if tls is None
+            else partial(http.client.HTTPSConnection, context=tls)
+        )
         self._idle = IdlePool(_IDLE, http.client.HTTPConnection.close)
         self.seconds = ServerSeconds()
 
@@ -561,13 +560,7 @@ class _Endpoint:
         return text, dated
 
     def connect(self, wait_s: float) -> http.client.HTTPConnection:
-        connection = (
-            http.client.HTTPConnection(self._host, self._port, timeout=wait_s)
-            if self._tls is None
-            else http.client.HTTPSConnection(
-                self._host, self._port, timeout=wait_s, context=self._tls
-            )
-        )
+        connection = self._new_connection(self._host, self._port, timeout=wait_s)
         try:
             connection.connect()
         except OSError as failure:

@@ -15,6 +15,7 @@ from datetime import timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.adapters.etcd import records
 from dibs.adapters.etcd.gateway import (
     Gateway,
     Json,
@@ -24,24 +25,7 @@ from dibs.adapters.etcd.gateway import (
     Watching,
     etcd_place,
 )
-from dibs.adapters.etcd.records import (
-    EtcdKeys,
-    IssueReading,
-    Terms,
-    as_of,
-    created_in,
-    delete,
-    end_of,
-    get,
-    get_prefix,
-    none_created_after,
-    put,
-    read,
-    read_floor,
-    seconds_for,
-    write,
-    written_in,
-)
+from dibs.adapters.etcd.records import EtcdKeys, IssueReading, Terms
 from dibs.adapters.system import SystemClock
 from dibs.adapters.wrappers.leases import (
     Answer,
@@ -158,7 +142,10 @@ class EtcdLeases(WholeRecords):
                 self._gateway.txn(
                     until,
                     compare=self._unchanged(bid.issue, reading),
-                    success=(*self._delete_live(record.lease), delete(self._keys.open(bid.issue))),
+                    success=(
+                        *self._delete_live(record.lease),
+                        records.delete(self._keys.open(bid.issue)),
+                    ),
                 )
                 view = self._look(bid, until)
         return Unproven(f"{bid.issue} changed {_TRIES} times while it was bid for")
@@ -192,7 +179,7 @@ class EtcdLeases(WholeRecords):
         if bid.limit is not None:
             # Then the count is still an upper bound: leases that ended since then only make room,
             # and this comparison fails if a lease was granted since then.
-            compare.append(none_created_after(self._keys.stage(bid.stage), view.counted_in))
+            compare.append(records.none_created_after(self._keys.stage(bid.stage), view.counted_in))
         compare.append(floor.unchanged)
         reads = self._reads(bid)
         reply = self._attaching(
@@ -229,15 +216,15 @@ class EtcdLeases(WholeRecords):
 
         A bid puts them into both branches of the transaction, before all writes.
         """
-        reads = (get_prefix(self._keys.issue(bid.issue)), get(self._keys.floor))
+        reads = (records.get_prefix(self._keys.issue(bid.issue)), records.get(self._keys.floor))
         if bid.limit is None:
             return reads
-        return *reads, get_prefix(self._keys.stage(bid.stage), count_only=True)
+        return *reads, records.get_prefix(self._keys.stage(bid.stage), count_only=True)
 
     def _view(self, reply: Transacted, bid: Bid) -> _View:
         """Decode and remember the results of `_reads`."""
         found, floors, *counted = reply.ranges
-        self._floor = read_floor(floors.kvs)
+        self._floor = records.read_floor(floors.kvs)
         reading = self._reading(bid.issue, found.kvs, reply.revision)
         count = counted[0].count if counted else 0
         if counted:
@@ -250,11 +237,11 @@ class EtcdLeases(WholeRecords):
         All issues share the floor and the floor never falls, hence fences rise with revisions.
         """
         (number, written), revision = self._floor, self._gateway.revision
-        unchanged = written_in(self._keys.floor, written)
+        unchanged = records.written_in(self._keys.floor, written)
         if number + revision >= least:  # every later write gets a revision above this one
             return _Floor(number, unchanged)
         number = least - revision
-        return _Floor(number, unchanged, (put(self._keys.floor, str(number).encode()),))
+        return _Floor(number, unchanged, (records.put(self._keys.floor, str(number).encode()),))
 
     # Changing a lease
 
@@ -310,7 +297,7 @@ class EtcdLeases(WholeRecords):
                     done=made.lease.fence if finished else reading.done,
                 )
                 self._readings.put(issue, after)
-                return as_of(made, reply.at, held=not ended)
+                return records.as_of(made, reply.at, held=not ended)
             reading, moment = self._reading(issue, reply.ranges[0].kvs, reply.revision), reply.at
             known = reading.record_at(moment)
             if reply.resent and known is not None and known == replace(made, as_of=known.as_of):
@@ -326,19 +313,22 @@ class EtcdLeases(WholeRecords):
         if not _ended(made):
             writes = self._put_live(made, etcd_lease)
         elif not _finished(made):
-            writes = (*self._delete_live(made.lease), put(self._keys.open(issue), write(made)))
+            writes = (
+                *self._delete_live(made.lease),
+                records.put(self._keys.open(issue), records.write(made)),
+            )
         else:
             writes = (
                 *self._delete_live(made.lease),
-                delete(self._keys.open(issue)),
-                put(self._keys.done(issue), write(made)),
+                records.delete(self._keys.open(issue)),
+                records.put(self._keys.done(issue), records.write(made)),
             )
         return self._attaching(
             etcd_lease,
             until,
             compare=self._unchanged(issue, reading),
             success=writes,
-            failure=(get_prefix(self._keys.issue(issue)),),
+            failure=(records.get_prefix(self._keys.issue(issue)),),
         )
 
     def _attaching(
@@ -360,23 +350,25 @@ class EtcdLeases(WholeRecords):
     def _unchanged(self, issue: IssueRef, reading: IssueReading) -> tuple[Json, ...]:
         """Compare `open` and `held`: every write changes `open`, and an expiry removes `held`."""
         return (
-            written_in(self._keys.open(issue), reading.open),
-            created_in(self._keys.held(issue), reading.held),
+            records.written_in(self._keys.open(issue), reading.open),
+            records.created_in(self._keys.held(issue), reading.held),
         )
 
     def _put_live(
         self, record: Record, etcd_lease: int | None, *, floor: int = 0
     ) -> tuple[Json, ...]:
         """Write a live lease, which lasts as long as the etcd lease. None: as long as before."""
-        lease, text = record.lease, write(record, floor=floor)
+        lease, text = record.lease, records.write(record, floor=floor)
         return (
-            put(self._keys.held(lease.issue), lease.run.encode(), etcd_lease),
-            put(self._keys.in_stage(lease), text, etcd_lease),
-            put(self._keys.open(lease.issue), text),
+            records.put(self._keys.held(lease.issue), lease.run.encode(), etcd_lease),
+            records.put(self._keys.in_stage(lease), text, etcd_lease),
+            records.put(self._keys.open(lease.issue), text),
         )
 
     def _delete_live(self, lease: Lease) -> tuple[Json, ...]:
-        return delete(self._keys.held(lease.issue)), delete(self._keys.in_stage(lease))
+        return tuple(
+            map(records.delete, (self._keys.held(lease.issue), self._keys.in_stage(lease)))
+        )
 
     # Reading
 
@@ -386,35 +378,36 @@ class EtcdLeases(WholeRecords):
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         prefix = self._keys.live if stage is None else self._keys.stage(stage)
-        records: list[Record] = []
+        found: list[Record] = []
         oldest = 1
-        while (wanted := min(_PAGE, limit - len(records))) > 0:
+        while (wanted := min(_PAGE, limit - len(found))) > 0:
             page = self._gateway.range(
                 self._deadline(),
                 {
                     "key": prefix,
-                    "range_end": end_of(prefix),
+                    "range_end": records.end_of(prefix),
                     "sort_target": "CREATE",
                     "sort_order": "ASCEND",
                     "min_create_revision": oldest,
                     "limit": wanted,
                 },
             )
-            records += (
-                as_of(read(pair, pair.create_revision), page.at, held=True) for pair in page.keys
+            found += (
+                records.as_of(records.read(pair, pair.create_revision), page.at, held=True)
+                for pair in page.keys
             )
             if len(page.keys) < wanted:
                 break
             oldest = page.keys[-1].create_revision + 1
-        return tuple(records)
+        return tuple(found)
 
     def lingers(self, ttl: timedelta) -> timedelta:
         """The time asked of etcd beyond the ttl, and about a second until etcd notices the end."""
-        return timedelta(seconds=seconds_for(ttl)) - ttl + _NOTICING
+        return timedelta(seconds=records.seconds_for(ttl)) - ttl + _NOTICING
 
     def highest(self) -> Fence:
         """Reads every record, page by page: records brought from another cluster count as well."""
-        start, end = self._keys.issues, end_of(self._keys.issues)
+        start, end = self._keys.issues, records.end_of(self._keys.issues)
         highest = Fence(0)
         while True:
             page = self._gateway.range(
@@ -422,14 +415,14 @@ class EtcdLeases(WholeRecords):
             ).keys
             for pair in page:
                 if not pair.key.endswith(b"/held"):
-                    highest = max(highest, read(pair, pair.mod_revision).lease.fence)
+                    highest = max(highest, records.read(pair, pair.mod_revision).lease.fence)
             if len(page) < _PAGE:
                 return highest
             start = page[-1].key + b"\0"
 
     def _read(self, issue: IssueRef, until: LocalTime) -> tuple[IssueReading, ServerTime]:
         prefix = self._keys.issue(issue)
-        found = self._gateway.range(until, {"key": prefix, "range_end": end_of(prefix)})
+        found = self._gateway.range(until, {"key": prefix, "range_end": records.end_of(prefix)})
         return self._reading(issue, found.keys, found.revision), found.at
 
     def _reading(self, issue: IssueRef, found: Sequence[KeyValue], revision: int) -> IssueReading:
@@ -448,7 +441,8 @@ class EtcdLeases(WholeRecords):
             return
         keys = self._keys.issue(issue)
         # The watch begins right after the reading, and reports past events first: none is missed.
-        with self._gateway.watch(until, keys, end_of(keys), reading.revision + 1) as watching:
+        since = reading.revision + 1
+        with self._gateway.watch(until, keys, records.end_of(keys), since) as watching:
             if reading.held:
                 self._await_turn(issue, watching)
                 return

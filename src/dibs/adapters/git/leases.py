@@ -190,7 +190,8 @@ class GitLeases(WholeRecords):
             if isinstance(made, StoredLease):
                 written = self._records.replace(ref, found, made)
                 if isinstance(written, FoundRecord):
-                    return _written_record(written)
+                    assert written.record is not None, "it was just written"
+                    return written.record
             elif not fresh:
                 found = None
                 continue
@@ -242,7 +243,7 @@ class GitLeases(WholeRecords):
             if commit is not None:  # else the commit to replace was pruned locally
                 written = self._records.replace(ref, found, grant, [Move(slots_ref, commit, turn)])
                 if isinstance(written, FoundRecord):
-                    return Granted(_written_record(written).lease)
+                    return Granted(grant.lease)
         return Unproven(f"too many bid for stage {bid.stage!r} at once")
 
     def _taken(
@@ -287,8 +288,3 @@ def _repeat_grant(found: FoundRecord) -> StoredLease:
     """
     assert found.stored is not None, "there is a grant"
     return replace(found.stored, pulse=new_nonce())
-
-
-def _written_record(written: FoundRecord) -> Record:
-    assert written.record is not None, "it was just written"
-    return written.record

@@ -119,10 +119,9 @@ def parse_redis_url(url: str) -> RedisUrl:
     credentials = {"username": unquote(user), "password": unquote(password)}
     options = _parse_options(parts.query)
     path, service, db = _parse_path(topology, unquote(parts.path))
-    addresses = []
-    for host in () if topology is RedisTopology.UNIX else hosts.split(","):
-        name, port = split_host(host, _UNREADABLE)
-        addresses.append((name, port or (26379 if service else 6379)))
+    listed = () if topology is RedisTopology.UNIX else hosts.split(",")
+    addresses = [split_host(host, _UNREADABLE) for host in listed]
+    usual_port = 26379 if service else 6379
     db = options.get("db", db) or "0"
     if not db.isdecimal() or (topology is RedisTopology.CLUSTER and int(db)):
         allowed = "only 0" if topology is RedisTopology.CLUSTER else "a number"
@@ -131,7 +130,7 @@ def parse_redis_url(url: str) -> RedisUrl:
         name=f"{parts.scheme}://{hosts}{parts.path}",
         topology=topology,
         tls=base == "rediss",
-        addresses=tuple(addresses),
+        addresses=tuple((host, port or usual_port) for host, port in addresses),
         path=path,
         service=service,
         db=int(db),

@@ -100,7 +100,7 @@ class SqliteTracker(OneAtATime):
 
     def read(self, issue: IssueRef) -> Snapshot:
         with self._database.reading() as tx:
-            return _thread(tx, issue)
+            return _snapshot(tx, issue)
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         states = "open IN (0, 1)" if closed_too else "open = 1"
@@ -123,8 +123,7 @@ class SqliteTracker(OneAtATime):
 
     def comment(self, issue: IssueRef, body: str) -> Comment:
         with self._database.writing() as tx:
-            number = _number(tx, issue)
-            return _comment(tx, _post(tx, number, self._author, body))
+            return _comment(tx, _post(tx, _number(tx, issue), self._author, body))
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
         with self._database.writing() as tx:
@@ -176,7 +175,7 @@ class SqliteTracker(OneAtATime):
                         _close(tx, number)
                     case _:
                         assert_never(effect)
-            return _thread(tx, issue)
+            return _snapshot(tx, issue)
 
     def flaws(self) -> tuple[str, ...]:
         with self._database.reading() as tx:
@@ -264,7 +263,7 @@ def _number(tx: Transaction, ref: IssueRef) -> int:
     return number
 
 
-def _thread(tx: Transaction, ref: IssueRef) -> Snapshot:
+def _snapshot(tx: Transaction, ref: IssueRef) -> Snapshot:
     issue = _issue(tx, ref)
     statement = f"SELECT {_COMMENT} FROM comments WHERE number = ? ORDER BY id"
     rows = tx.sql.execute(statement, (int(ref.key),))
