@@ -405,30 +405,28 @@ class DynamoTable:
 
     def _create(self) -> None:
         """Create the table and wait until it is active. Several clients may try; one succeeds."""
-        try:
-            self._client.create_table(**definition(self._place.table))
+        table = self._place.table
+        if self._tried("create_table", "ResourceInUseException", **definition(table)) is not None:
             _log.info("%s: created", self.name)
-        except vendor.ClientError as failure:
-            if _code(failure.response) != "ResourceInUseException":
-                raise self._error_of(failure) from failure
-        except vendor.BotoCoreError as failure:
-            raise self._error_without_answer(failure) from None
         until = self._clock.now() + _CREATION_S
         while True:
-            status = None
-            try:
-                reply = self._client.describe_table(TableName=self._place.table)
-                status = reply["Table"]["TableStatus"]
-            except vendor.ClientError as failure:
-                if _code(failure.response) != _NO_TABLE:
-                    raise self._error_of(failure) from failure
-            except vendor.BotoCoreError as failure:
-                raise self._error_without_answer(failure) from None
-            if status == "ACTIVE":
+            reply = self._tried("describe_table", _NO_TABLE, TableName=table)
+            if reply is not None and reply["Table"]["TableStatus"] == "ACTIVE":
                 return
             if self._clock.now() > until:
                 raise Unavailable(f"{self.name}: the table is being created and not yet there")
             self._clock.sleep(0.2)
+
+    def _tried(self, operation: str, expected: str, **parameters: Any) -> Any:
+        """Send a request. None if the service refuses the request with the code `expected`."""
+        try:
+            return getattr(self._client, operation)(**parameters)
+        except vendor.ClientError as failure:
+            if _code(failure.response) != expected:
+                raise self._error_of(failure) from failure
+            return None
+        except vendor.BotoCoreError as failure:
+            raise self._error_without_answer(failure) from None
 
     # Errors
 

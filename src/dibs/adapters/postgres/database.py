@@ -429,30 +429,26 @@ class PostgresDatabase:
     @contextmanager
     def listening(self) -> Iterator[PostgresSession | None]:
         """Lend a session that listens; None if a pooler is in between and LISTEN cannot work."""
-        listener = self._idle_listening.take()
-        if listener is None and not self._pooled:
+        session = self._idle_listening.take()
+        if session is None and not self._pooled:
             session = self._connect()
-            try:
-                if session.direct:
-                    session.listen()
-                    listener = session
-                else:
-                    self._pooled = True
-                    session.close()
-            except SessionFailure as failure:
-                session.close()
-                raise self._translate(failure) from failure
-        if listener is None:
+        if session is None:
             yield None
             return
         try:
-            yield listener
+            if not session.channel and session.direct:
+                session.listen()
+            yield session if session.channel else None
         except BaseException as failure:
-            listener.close()
+            session.close()
             if isinstance(failure, SessionFailure):
                 raise self._translate(failure) from failure
             raise
-        _give_back(listener, self._idle_listening)
+        if session.channel:
+            _give_back(session, self._idle_listening)
+        else:
+            self._pooled = True
+            session.close()
 
     def close(self) -> None:
         self._idle.close()
