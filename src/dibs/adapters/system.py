@@ -1,4 +1,4 @@
-"""The machine and this process: clocks, threads, failpoints, folders, files.
+"""The machine and this process: clocks, threads, idle connections, failpoints, folders, files.
 
 Of all modules only this one and the warden read a clock. Threads are the interpreter's own, and
 none of them keeps the process alive.

@@ -59,6 +59,7 @@ PROTECTIVE = Guarantee.ATOMIC | Guarantee.FENCED
 """What an irreversible stage asks of the store: one holder, and a fence to check."""
 
 EVERY_GUARANTEE = ~Guarantee.NONE
+"""A store that promises less names the exceptions; the conformance suite proves each promise."""
 
 
 Painter = Callable[[Record, Snapshot], Painting]

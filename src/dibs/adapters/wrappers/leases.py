@@ -18,6 +18,8 @@ written late or replaced by a slower reader only makes a contender wait longer.
 surrogates), as from a file name or an argument that was not UTF-8. A name is used to find a record
 again, so a name with a half letter is refused; prose must not keep a lease from beginning or
 ending, so a half letter in prose is replaced.
+
+`split_url`, `split_host`, `seconds_in`: the parts of a store's URL. No error shows a secret part.
 """
 
 import secrets
