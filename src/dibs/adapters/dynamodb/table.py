@@ -307,14 +307,9 @@ class DynamoTable:
 
     def update_together(self, changes: Mapping[str, Change]) -> bool:
         """Do all changes or none. False if a condition failed or another client was writing."""
+        table = self._place.table
         updates = [
-            {
-                "Update": {
-                    "TableName": self._place.table,
-                    "Key": self._key(record),
-                    **change.rendered(),
-                }
-            }
+            {"Update": {"TableName": table, "Key": self._key(record), **change.rendered()}}
             for record, change in changes.items()
         ]
         try:
