@@ -160,7 +160,7 @@ class GitRemote:
         if ran.code:
             # If no ref matches a fetch with a depth, git fails without an error message. The second
             # text is about an empty repository, by the old protocol.
-            loud = re.search(r"^(fatal|error):", ran.err, re.MULTILINE)
+            loud = any(line.startswith(("fatal:", "error:")) for line in ran.err.splitlines())
             none_match = ran.code == 1 and not loud
             if found or not (none_match or "no matching remote head" in ran.err):
                 raise outage(ran, self.name)
