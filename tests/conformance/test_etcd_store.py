@@ -458,6 +458,7 @@ def test_a_child_of_a_fork_begins_with_nothing_of_its_parents(store, monkeypatch
     assert store._gateway.revision > parents.revision > 0
     assert parents._endpoints[0]._idle == [idle]
     store.close()
+    monkeypatch.undo()
     parents.close()
 
 

@@ -801,7 +801,7 @@ def test_a_server_that_takes_no_writes_is_not_available(admin, database, name):
         lease = hold(store, "a")
         settings = sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on")
         admin.execute(settings.format(sql.Identifier(name)))
-        store._database._drop_idle()  # the setting is for new sessions, as after a switch-over
+        store._database._idle.drop()  # the setting is for new sessions, as after a switch-over
         with pytest.raises(Unavailable, match="read-only"):
             store.renew(lease)
         assert store.read(ISSUE).live

@@ -1,4 +1,4 @@
-"""The machine and this process: clocks, threads, failpoints, folders, files.
+"""The machine and this process: clocks, threads, idle connections, failpoints, folders, files.
 
 Of all modules only this one and the warden read a clock. Threads are the interpreter's own, and
 none of them keeps the process alive.
@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -36,6 +37,8 @@ from dibs.core.durations import format_instant
 from dibs.core.errors import BadConfiguration, Unwritable
 from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.ids import LocalTime
+
+T = TypeVar("T")
 
 
 class SystemClock:
@@ -103,6 +106,46 @@ class SystemThread:
 class SystemThreads:
     def start(self, work: Callable[[], None], name: str) -> SystemThread:
         return SystemThread(work, name)
+
+
+class IdlePool(list[T]):
+    """The idle connections of a process, at most `most`; the last one kept is lent first.
+
+    A child of a fork begins with none and closes none: the parent goes on using its connections,
+    and its server would notice even a close. No lock is needed: a list's append and pop are atomic.
+    """
+
+    def __init__(self, most: int, close: Callable[[T], object]) -> None:
+        super().__init__()
+        self._most, self._close_one = most, close
+        self._pid = os.getpid()
+        self.closed = False
+
+    def take(self) -> T | None:
+        if self._pid != os.getpid():
+            self.clear()
+            self._pid = os.getpid()
+        try:
+            return self.pop()
+        except IndexError:
+            return None
+
+    def keep(self, connection: T) -> None:
+        """Keep the connection, or close it if there is no room or the pool was closed."""
+        if len(self) < self._most:
+            self.append(connection)
+        else:
+            self._close_one(connection)
+        if self.closed:
+            self.drop()
+
+    def drop(self) -> None:
+        while (connection := self.take()) is not None:
+            self._close_one(connection)
+
+    def close(self) -> None:
+        self.closed = True
+        self.drop()
 
 
 def from_environment(value: str) -> Reached:
@@ -295,8 +338,6 @@ def describe(event: Event) -> dict[str, object]:
     }
 
 
-_EVERY_S = 1.0
-
 _FileStatus = tuple[int, int, int]
 """The inode, the time of the last change, and the length."""
 
@@ -304,7 +345,7 @@ _FileStatus = tuple[int, int, int]
 class FileHints:
     """The receiving side: whether another process has hinted since the last look."""
 
-    every_s = _EVERY_S
+    every_s = 1.0
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -334,10 +375,8 @@ class FileWaker:
 
     def wake(self) -> None:
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        try:
+        with written(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # A random length, because the new file may get the inode of an earlier one.
             part.write_bytes(b"." * (1 + os.urandom(1)[0]))
             part.replace(self._path)
-        except OSError as flaw:
-            raise Unwritable(f"{self._path}: {flaw.strerror or flaw}") from flaw

@@ -6,9 +6,12 @@ store with a language of its own (SQL, a script) spells the same rules in that l
 conformance suite checks that they agree.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 from msgspec.structs import replace
 
-from dibs.core.ids import Fence, ServerTime, later
+from dibs.core.ids import Fence, IssueRef, ServerTime, later
 from dibs.core.lease import (
     Bid,
     Busy,
@@ -24,6 +27,26 @@ from dibs.core.lease import (
 )
 
 NOT_OURS = "the lease expired or another run holds the issue"
+EXPIRED = "expired"
+"""Stored as the outcome of a lease that ran out. It stays over even if the clock steps back."""
+
+
+def stored_record(issue: IssueRef, fields: Sequence[Any], as_of: ServerTime) -> Record:
+    """The record of a store that keeps each field by itself.
+
+    The fields: run, holder, stage, fence, ttl, granted_at, expires_at, beats; outcome, next, note,
+    painted; revoked_by, revoked_why, revoked_now. Raises ValueError for an unknown outcome.
+    """
+    lease, rest = Lease(issue, *fields[:8]), fields[8:]
+    outcome, following, note, painted, revoked_by, revoked_why, revoked_now = rest
+    ending = revocation = None
+    if outcome == EXPIRED:
+        as_of = max(as_of, lease.expires_at)
+    elif outcome is not None:
+        ending = Ending(Outcome(outcome), following, note or "")
+    if revoked_by is not None:
+        revocation = Revocation(lease.run, revoked_by, revoked_why or "", force=bool(revoked_now))
+    return Record(lease, as_of, ending, painted=bool(painted), revocation=revocation)
 
 
 def refusal(known: Record | None, bid: Bid) -> Granted | Busy | None:
@@ -107,3 +130,13 @@ def revoked(known: Record | None, revocation: Revocation, now: ServerTime) -> Re
         return None
     lease = replace(known.lease, expires_at=now) if revocation.force else known.lease
     return replace(known, lease=lease, as_of=now, revocation=revocation)
+
+
+def live_records(found: Iterable[Record | None], stage: str | None) -> list[Record]:
+    """The live leases of the stage, or of every stage; the oldest grant first."""
+    live = [
+        record
+        for record in found
+        if record is not None and record.live and stage in (None, record.lease.stage)
+    ]
+    return sorted(live, key=lambda record: (record.lease.granted_at, record.lease.issue))

@@ -25,7 +25,7 @@ class Outcome(StrEnum):
     CONCEDED = "conceded"
 
 
-class Ending(Struct, frozen=True):
+class Ending(Struct, frozen=True, omit_defaults=True):
     """The holder's decision at the end of a lease: the write-ahead record of the label change."""
 
     outcome: Outcome

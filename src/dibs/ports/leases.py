@@ -58,6 +58,9 @@ class Guarantee(Flag):
 PROTECTIVE = Guarantee.ATOMIC | Guarantee.FENCED
 """What an irreversible stage asks of the store: one holder, and a fence to check."""
 
+EVERY_GUARANTEE = ~Guarantee.NONE
+"""A store that promises less names the exceptions; the conformance suite proves each promise."""
+
 
 Painter = Callable[[Record, Snapshot], Painting]
 """Returns the label changes that show the ending of a record, given a snapshot of the issue."""

@@ -24,7 +24,6 @@ becomes visible item by item. So the turn names the grant that it was taken with
 counts before it can see that grant.
 """
 
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -32,30 +31,28 @@ from itertools import islice
 from typing import Self
 from urllib.parse import quote, unquote
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.adapters.dynamodb.table import Change, DynamoTable, Item, Value, parse_place
-from dibs.adapters.system import SystemClock, wall_clock
+from dibs.adapters.dynamodb.table import Change, DynamoTable, Item, UpdateResult, Value, parse_place
+from dibs.adapters.system import SystemClock
 from dibs.adapters.wrappers.leases import (
     MemoryObservations,
     Observations,
+    new_nonce,
     plain_bid,
     plain_ending,
     plain_name,
     plain_revocation,
+    time_of_day,
 )
 from dibs.core import grants
 from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import (
     ZERO,
     Fence,
-    HolderId,
     IssueRef,
     LocalTime,
-    RunId,
     ServerTime,
-    StageName,
     later,
     milliseconds,
     server_time,
@@ -77,7 +74,7 @@ from dibs.core.lease import (
     Revocation,
     Unproven,
 )
-from dibs.ports.leases import Guarantee
+from dibs.ports.leases import EVERY_GUARANTEE, Guarantee
 from dibs.ports.system import Clock
 
 _HELD = "held"
@@ -85,31 +82,21 @@ _UNPAINTED = "unpainted"
 _OVER = "over"
 _STATES: Mapping[str, Value] = {"held": _HELD, "unpainted": _UNPAINTED, "over": _OVER}
 _TURNS = 10
+_ENDED = ("outcome", "next", "note", "revoked_by", "revoked_why")
 # Attributes of an ended lease that the next lease must not inherit.
-_LEFT_BEHIND = ("outcome", "next", "note", "revoked_by", "revoked_why", "revoked_now")
+_LEFT_BEHIND = (*_ENDED, "revoked_now")
 _ISSUES = "issue:"
 _STAGES = "stage:"
 _MINE = "#run = :mine AND #state = :held"
 
 
-class _WriteResult(Struct, frozen=True):
-    """The result of a conditional write."""
-
-    done: bool
-    item: Item | None
-    """The new item if the write was done; if it was refused, the item that was in the way."""
+class _WriteResult(UpdateResult, frozen=True):
     age: timedelta | None = None
     """How long we have known the version, if we wrote it; None: ask the observations."""
 
 
 class DynamoLeases:
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.IDEMPOTENT
-        | Guarantee.DURABLE
-        | Guarantee.COUNTED
-    )
+    guarantees = EVERY_GUARANTEE & ~Guarantee.SERVER_CLOCK
 
     def __init__(self, table: DynamoTable, observations: Observations, clock: Clock) -> None:
         self._table, self._observations, self._clock = table, observations, clock
@@ -197,15 +184,15 @@ class DynamoLeases:
         if not self._table.update_together({record_name: grant, turn_name: take_turn}):
             return Unproven(f"others were granted leases of stage {bid.stage!r} meanwhile")
         self._note_version(bid.issue, grant, sent_at)
-        return Granted(_lease(bid.issue, {**grant.put}))
+        return Granted(_stored(bid.issue, grant.put).lease)
 
     def renew(self, lease: Lease) -> RenewResult:
         self._look_if_silent(lease)
         # If the time of day was set back, the lease keeps the `expires_at` that it has.
-        expires_at = max(later(_now(), lease.ttl), lease.expires_at)
+        expires_at = max(later(time_of_day(), lease.ttl), lease.expires_at)
         change = Change(
             f"{_MINE} AND attribute_not_exists(#revoked_by) AND #version <> :version",
-            put={"expires_at": _stamp(expires_at), "version": _new_version()},
+            put={"expires_at": _stamp(expires_at), "version": new_nonce()},
             compute={"beats": "#beats + :one"},
             given={**_STATES, "mine": lease.run, "one": 1},
         )
@@ -226,8 +213,8 @@ class DynamoLeases:
             "state": _OVER if ending.outcome is Outcome.CONCEDED else _UNPAINTED,
             "outcome": ending.outcome.value,
             "note": ending.note,
-            "expires_at": _stamp(_now()),
-            "version": _new_version(),
+            "expires_at": _stamp(time_of_day()),
+            "version": new_nonce(),
         }
         if ending.next is not None:
             put["next"] = ending.next
@@ -255,7 +242,7 @@ class DynamoLeases:
         }
         # A mere request leaves the version alone: a new version would give the holder more time.
         if revocation.force:
-            put |= {"state": _OVER, "expires_at": _stamp(_now()), "version": _new_version()}
+            put |= {"state": _OVER, "expires_at": _stamp(time_of_day()), "version": new_nonce()}
         change = Change(
             _MINE,
             put=put,
@@ -275,9 +262,8 @@ class DynamoLeases:
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         if stage is not None:
             plain_name(stage)
-        found = list(islice(self._in_flight(stage), max(0, limit)))
-        found.sort(key=lambda record: (record.lease.granted_at, record.lease.issue))
-        return tuple(found)
+        found = islice(self._in_flight(stage), max(0, limit))
+        return tuple(grants.live_records(found, stage))
 
     def highest(self) -> Fence:
         fences = (_number(item, "fence") for item in self._table.all(_ISSUES, ("fence",)))
@@ -294,24 +280,15 @@ class DynamoLeases:
         """
         if item is None:
             return None
-        lease, ending, state = _lease(issue, item), _ending(item), _text(item, "state")
-        as_of = lease.expires_at
+        record, state = _stored(issue, item), _text(item, "state")
         # A painted ending is over, however long we have watched it.
-        if ending is None or state == _UNPAINTED:
-            if age is None:
-                name = self._observed + _record_name(issue)
-                age = self._observations.age(name, _text(item, "version"))
-            as_of = later(as_of, age - lease.ttl if state == _HELD else age)
-        revocation: Revocation | None = None
-        if "revoked_by" in item:
-            revocation = Revocation(
-                lease.run,
-                _text(item, "revoked_by"),
-                _text(item, "revoked_why"),
-                force=item.get("revoked_now") is True,
-            )
-        painted = state != _UNPAINTED
-        return Record(lease, as_of, ending, painted=painted, revocation=revocation)
+        if record.ending is not None and record.painted:
+            return record
+        if age is None:
+            name = self._observed + _record_name(issue)
+            age = self._observations.age(name, _text(item, "version"))
+        watched = age - record.lease.ttl if state == _HELD else age
+        return replace(record, as_of=later(record.as_of, watched))
 
     def _expire_if_over(self, issue: IssueRef, item: Item, age: timedelta | None = None) -> Record:
         """The item as a record. If we have watched the lease be over, write the expiry first."""
@@ -322,7 +299,7 @@ class DynamoLeases:
                 return record
             expiry = Change(
                 "#version = :seen AND #state = :held",
-                put={"state": _OVER, "version": _new_version()},
+                put={"state": _OVER, "version": new_nonce()},
                 drop=("since",),
                 given={**_STATES, "seen": _text(item, "version")},
             )
@@ -412,7 +389,7 @@ def _grant_over(bid: Bid, known: Record | None, item: Item | None) -> Change:
 
 def _grant_attributes(bid: Bid) -> dict[str, Value]:
     """All attributes of a new lease, except for the fence."""
-    now = _now()
+    now = time_of_day()
     return {
         "state": _HELD,
         "run": bid.run,
@@ -423,7 +400,7 @@ def _grant_attributes(bid: Bid) -> dict[str, Value]:
         "expires_at": _stamp(later(now, bid.ttl)),
         "beats": 0,
         "since": _stamp(now),
-        "version": _new_version(),
+        "version": new_nonce(),
     }
 
 
@@ -435,7 +412,7 @@ def _repeat_grant(item: Item | None) -> Change:
     assert item is not None, "there is a grant"
     return Change(
         "#version = :seen AND #state = :held",
-        put={"version": _new_version()},
+        put={"version": new_nonce()},
         given={**_STATES, "seen": _text(item, "version")},
     )
 
@@ -452,29 +429,22 @@ def _take_turn(bid: Bid, grant: Change, item: Item | None) -> Change:
 # Items
 
 
-def _lease(issue: IssueRef, item: Item) -> Lease:
-    return Lease(
-        issue=issue,
-        run=RunId(_text(item, "run")),
-        holder=HolderId(_text(item, "holder")),
-        stage=StageName(_text(item, "stage")),
-        fence=Fence(_number(item, "fence")),
-        ttl=timedelta(milliseconds=_number(item, "ttl_ms")),
-        granted_at=_moment(item, "granted_at"),
-        expires_at=_moment(item, "expires_at"),
-        beats=_number(item, "beats"),
+def _stored(issue: IssueRef, item: Mapping[str, Value]) -> Record:
+    """The record of the item, as of the expiry of the lease."""
+    ttl, expires_at = timedelta(milliseconds=_number(item, "ttl_ms")), _moment(item, "expires_at")
+    outcome, following, note, revoked_by, revoked_why = (
+        _text(item, name) if name in item else None for name in _ENDED
     )
-
-
-def _ending(item: Item) -> Ending | None:
-    if "outcome" not in item:
-        return None
+    fields = (
+        *(_text(item, name) for name in ("run", "holder", "stage")),
+        *(_number(item, "fence"), ttl, _moment(item, "granted_at"), expires_at),
+        *(_number(item, "beats"), outcome, following, note, item.get("state") != _UNPAINTED),
+        *(revoked_by, revoked_why, item.get("revoked_now") is True),
+    )
     try:
-        outcome = Outcome(_text(item, "outcome"))
+        return grants.stored_record(issue, fields, expires_at)
     except ValueError as failure:
         raise _damaged(item, "outcome") from failure
-    target = StageName(_text(item, "next")) if "next" in item else None
-    return Ending(outcome, target, _text(item, "note"))
 
 
 def _text(item: Mapping[str, Value], name: str) -> str:
@@ -508,16 +478,6 @@ def _damaged(item: Mapping[str, Value], name: str) -> Damaged:
 def _record_name(issue: IssueRef) -> str:
     repo, key = plain_name(issue.repo), plain_name(issue.key)
     return f"{_ISSUES}{quote(repo, safe='/')}#{quote(key, safe='')}"
-
-
-def _new_version() -> str:
-    return secrets.token_hex(8)
-
-
-def _now() -> ServerTime:
-    """The time of day of the machine, in whole milliseconds: a stamp, which decides nothing."""
-    now = wall_clock()
-    return ServerTime(now.replace(microsecond=now.microsecond // 1000 * 1000))
 
 
 def _stamp(moment: ServerTime) -> str:

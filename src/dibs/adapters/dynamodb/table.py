@@ -26,6 +26,7 @@ from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
 from msgspec import Struct, field
 
+from dibs.adapters.wrappers.leases import seconds_in
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,
@@ -140,12 +141,8 @@ def parse_place(url: str) -> DynamoPlace:
         )
     endpoint = _checked_endpoint(options.get("endpoint") or None)
     timeout, create = options.get("timeout", "5"), options.get("create", "false")
-    try:
-        timeout_s = float(timeout)
-    except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s <= 600:
-        raise BadConfiguration(f"timeout {timeout!r} is not a number of seconds from 0 to 600")
+    wrong = f"timeout {timeout!r} is not a number of seconds from 0 to 600"
+    timeout_s = seconds_in(timeout, 600, wrong)
     if create not in ("true", "false"):
         raise BadConfiguration(f"create may be true or false, not {create!r}")
     return DynamoPlace(
@@ -277,23 +274,21 @@ class DynamoTable:
         return _plain(reply["Item"]) if "Item" in reply else None
 
     def get_many(self, records: Sequence[str]) -> dict[str, Item]:
-        """The items that exist among the records, each as of now, by record."""
+        """The items that exist among the records, at most a page, each as of now, by record."""
         found: dict[str, Item] = {}
-        table = self._place.table
-        for start in range(0, len(records), _PAGE):
-            keys = [self._key(record) for record in records[start : start + _PAGE]]
-            for _ in range(_TURNS):
-                asked = {table: {"Keys": keys, "ConsistentRead": True}}
-                reply = self._call("batch_get_item", RequestItems=asked)
-                for item in map(_plain, reply.get("Responses", {}).get(table, ())):
-                    found[str(item["record"])] = item
-                keys = reply.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
-                if not keys:
-                    break
-                self.step_back()
-            else:
-                raise self._throttled("it did not hand out all of a batch")
-        return found
+        table, keys = self._place.table, [self._key(record) for record in records]
+        if not keys:
+            return found
+        for _ in range(_TURNS):
+            asked = {table: {"Keys": keys, "ConsistentRead": True}}
+            reply = self._call("batch_get_item", RequestItems=asked)
+            for item in map(_plain, reply.get("Responses", {}).get(table, ())):
+                found[str(item["record"])] = item
+            keys = reply.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+            if not keys:
+                return found
+            self.step_back()
+        raise self._throttled("it did not hand out all of a batch")
 
     def update(self, record: str, change: Change) -> UpdateResult:
         try:
@@ -312,14 +307,9 @@ class DynamoTable:
 
     def update_together(self, changes: Mapping[str, Change]) -> bool:
         """Do all changes or none. False if a condition failed or another client was writing."""
+        table = self._place.table
         updates = [
-            {
-                "Update": {
-                    "TableName": self._place.table,
-                    "Key": self._key(record),
-                    **change.rendered(),
-                }
-            }
+            {"Update": {"TableName": table, "Key": self._key(record), **change.rendered()}}
             for record, change in changes.items()
         ]
         try:
@@ -410,30 +400,28 @@ class DynamoTable:
 
     def _create(self) -> None:
         """Create the table and wait until it is active. Several clients may try; one succeeds."""
-        try:
-            self._client.create_table(**definition(self._place.table))
+        table = self._place.table
+        if self._tried("create_table", "ResourceInUseException", **definition(table)) is not None:
             _log.info("%s: created", self.name)
-        except vendor.ClientError as failure:
-            if _code(failure.response) != "ResourceInUseException":
-                raise self._error_of(failure) from failure
-        except vendor.BotoCoreError as failure:
-            raise self._error_without_answer(failure) from None
         until = self._clock.now() + _CREATION_S
         while True:
-            status = None
-            try:
-                reply = self._client.describe_table(TableName=self._place.table)
-                status = reply["Table"]["TableStatus"]
-            except vendor.ClientError as failure:
-                if _code(failure.response) != _NO_TABLE:
-                    raise self._error_of(failure) from failure
-            except vendor.BotoCoreError as failure:
-                raise self._error_without_answer(failure) from None
-            if status == "ACTIVE":
+            reply = self._tried("describe_table", _NO_TABLE, TableName=table)
+            if reply is not None and reply["Table"]["TableStatus"] == "ACTIVE":
                 return
             if self._clock.now() > until:
                 raise Unavailable(f"{self.name}: the table is being created and not yet there")
             self._clock.sleep(0.2)
+
+    def _tried(self, operation: str, expected: str, **parameters: Any) -> Any:
+        """Send a request. None if the service refuses the request with the code `expected`."""
+        try:
+            return getattr(self._client, operation)(**parameters)
+        except vendor.ClientError as failure:
+            if _code(failure.response) != expected:
+                raise self._error_of(failure) from failure
+            return None
+        except vendor.BotoCoreError as failure:
+            raise self._error_without_answer(failure) from None
 
     # Errors
 

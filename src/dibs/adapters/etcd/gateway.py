@@ -23,19 +23,21 @@ import select
 import ssl
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import floor
 from typing import Any, Generic, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.adapters.system import IdlePool
+from dibs.adapters.wrappers.leases import seconds_in, split_host, split_url
 from dibs.core.errors import BadConfiguration, BadTtl, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime, ServerTime, server_time
 from dibs.ports.system import Clock
@@ -69,15 +71,7 @@ class EtcdPlace:
 
 def etcd_place(url: str) -> EtcdPlace:
     """Read the URL of a store. Raises BadConfiguration, without repeating a password."""
-    try:
-        parts = urlsplit(url)
-        url.encode()  # lone surrogates cannot be sent
-    except ValueError:
-        raise BadConfiguration(_UNREADABLE) from None
-    # A password with an unquoted / ? or # is cut off there. The rest of the password would be taken
-    # for a prefix or an option, and would then be shown.
-    if parts.fragment or "@" in parts.path + parts.query:
-        raise BadConfiguration(_UNREADABLE)
+    parts = split_url(url, _UNREADABLE)
     if parts.scheme not in ("etcd", "etcds"):
         raise BadConfiguration("an etcd store begins with etcd:// or etcds://")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
@@ -90,34 +84,17 @@ def etcd_place(url: str) -> EtcdPlace:
         raise BadConfiguration("the options ca, cert and key are for etcds://, which is TLS")
     userinfo, _, hosts = parts.netloc.rpartition("@")
     user, _, password = userinfo.partition(":")
-    endpoints = tuple(_parse_endpoint(host) for host in hosts.split(","))
+    endpoints = [split_host(host.strip(), _UNREADABLE) for host in hosts.split(",")]
     timeout = options.get("timeout", "5")
-    try:
-        timeout_s = float(timeout)
-    except ValueError:
-        timeout_s = 0.0
-    if not 0 < timeout_s <= 600:
-        raise BadConfiguration(f"timeout={timeout} in the etcd URL is not a number of seconds")
+    wrong = f"timeout={timeout} in the etcd URL is not a number of seconds"
     return EtcdPlace(
-        endpoints=endpoints,
+        endpoints=tuple((host, _PORT if port is None else port) for host, port in endpoints),
         prefix=unquote(parts.path).strip("/") or "dibs",
-        timeout_s=timeout_s,
+        timeout_s=seconds_in(timeout, 600, wrong),
         user=unquote(user),
         password=unquote(password),
         tls=_tls_context(options) if secure else None,
     )
-
-
-def _parse_endpoint(text: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(f"//{text.strip()}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host:
-        # The text is not quoted: it may contain a password that should have stood before an @.
-        raise BadConfiguration(_UNREADABLE)
-    return host, port if port is not None else _PORT
 
 
 def _tls_context(options: dict[str, str]) -> ssl.SSLContext:
@@ -200,6 +177,7 @@ def _whole_second(seconds: float) -> ServerTime:
 
 
 _MOST_ROUNDS, _PAUSE_S = 1000, 0.05
+_BROKE_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
 _IDLE = 64
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -319,7 +297,6 @@ class Gateway:
     """A client of one cluster, for many threads of one process. A forked child needs its own."""
 
     def __init__(self, place: EtcdPlace, clock: Clock, revision: int = 0) -> None:
-        """`revision`: the highest revision of the cluster seen before."""
         self._place, self._clock = place, clock
         self._endpoints = [
             _Endpoint(host, port, place.tls, clock) for host, port in place.endpoints
@@ -329,12 +306,8 @@ class Gateway:
         """Which endpoint is asked first: the last that answered."""
         self._token: str | None = None
         """None: not signed in yet; empty: the cluster has no users."""
-        self._revision = revision
-
-    @property
-    def revision(self) -> int:
+        self.revision = revision
         """The highest revision seen in a reply. Every later write gets a higher revision."""
-        return self._revision
 
     def deadline(self) -> LocalTime:
         """The end of the time that an operation may take if the operation begins now."""
@@ -355,7 +328,7 @@ class Gateway:
         failure: Sequence[Json] = (),
     ) -> Transacted:
         """Raises LeaseGone if a key would be attached to an etcd lease that is over."""
-        revision_before = self._revision
+        revision_before = self.revision
         body = {"compare": compare, "success": success, "failure": failure}
         answer = self._call("/v3/kv/txn", body, _TxnReply, until)
         reply = answer.body
@@ -370,7 +343,7 @@ class Gateway:
         )
 
     def range(self, until: LocalTime, body: Json) -> RangeResult:
-        revision_before = self._revision
+        revision_before = self.revision
         answer = self._call("/v3/kv/range", body, _RangeReply, until)
         self._note_revision(answer.body.header.revision, revision_before)
         return RangeResult(answer.body.kvs, answer.body.header.revision, answer.at)
@@ -395,21 +368,17 @@ class Gateway:
         """Stream the changes of the keys from `key` to `end`, beginning with revision `since`."""
         wish = {"create_request": {"key": key, "range_end": end, "start_revision": since}}
         endpoint, wait_s = self._endpoints[self._first], self._place.timeout_s
-        connection: http.client.HTTPConnection | None = None
         try:
             token = self._signed_in(endpoint, wait_s)
-            connection = endpoint.connect(wait_s)
-            response = _send(connection, "/v3/watch", msgspec.json.encode(wish), token)
-            if response.status != 200:
-                _refuse(f"{endpoint}", response.status, response.read())
-            yield Watching(connection, response, until, self._clock)
+            with closing(endpoint.connect(wait_s)) as connection:
+                response = _send(connection, "/v3/watch", msgspec.json.encode(wish), token)
+                if response.status != 200:
+                    _refuse(f"{endpoint}", response.status, response.read())
+                yield Watching(connection, response, until, self._clock)
         except (_Unanswered, _TokenRefused, OSError, http.client.HTTPException) as failure:
             self._token = None
             self._turn_from(endpoint)
             raise Unavailable(f"{self._place.name}: the watch broke off: {failure}") from failure
-        finally:
-            if connection is not None:
-                connection.close()
 
     # One endpoint after another
 
@@ -444,10 +413,7 @@ class Gateway:
     def _no_answer(self, path: str, failure: _Unanswered | None) -> Outage:
         text = f"{self._place.name}: no answer to {path} ({failure or 'the time was over'})"
         cause = failure.__cause__ if failure is not None else None
-        broke_off = isinstance(
-            cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError
-        )
-        if isinstance(cause, ssl.SSLError) and not broke_off:
+        if isinstance(cause, ssl.SSLError) and not isinstance(cause, _BROKE_OFF):
             # One side does not trust the other's certificate; waiting does not help.
             return NotPermitted(f"{text}; look at the certificates of both sides")
         return Unavailable(text)
@@ -509,7 +475,7 @@ class Gateway:
                 " as after restoring an old snapshot: fences would be handed out again"
             )
         with self._lock:
-            self._revision = max(self._revision, revision)
+            self.revision = max(self.revision, revision)
 
 
 class Watching:
@@ -554,9 +520,13 @@ class _Endpoint:
     """A member of the cluster: the idle connections to the member, and the member's clock."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, clock: Clock) -> None:
-        self._host, self._port, self._tls, self._clock = host, port, tls, clock
-        self._lock = threading.Lock()
-        self._idle: list[http.client.HTTPConnection] = []
+        self._host, self._port, self._clock = host, port, clock
+        self._new_connection = (
+            http.client.HTTPConnection
+            if tls is None
+            else partial(http.client.HTTPSConnection, context=tls)
+        )
+        self._idle = IdlePool(_IDLE, http.client.HTTPConnection.close)
         self.seconds = ServerSeconds()
 
     def ask(
@@ -566,26 +536,20 @@ class _Endpoint:
 
         Returns the body of the reply, and the server's time when the reply was written.
         """
-        with self._lock:
-            connection = self._idle.pop() if self._idle else None
-        if connection is not None:
-            connection.sock.settimeout(wait_s)
-        else:
-            connection = self.connect(wait_s)
+        connection = self._idle.take() or self.connect(wait_s)
+        connection.sock.settimeout(wait_s)
         asked = self._clock.now()
         try:
             response = _send(connection, path, body, token)
             text = response.read()
         except (OSError, http.client.HTTPException) as failure:
             connection.close()
-            self.close()  # after a restart of the server the idle connections are dead as well
+            self._idle.drop()  # after a restart of the server they are dead as well
             raise _Unanswered(f"{self}: {str(failure) or type(failure).__name__}") from failure
-        with self._lock:
-            reusable = not response.will_close and len(self._idle) < _IDLE
-            if reusable:
-                self._idle.append(connection)
-        if not reusable:
+        if response.will_close:
             connection.close()
+        else:
+            self._idle.keep(connection)
         if response.status != 200:
             _refuse(f"{self}", response.status, text)
         try:
@@ -596,13 +560,7 @@ class _Endpoint:
         return text, dated
 
     def connect(self, wait_s: float) -> http.client.HTTPConnection:
-        connection = (
-            http.client.HTTPConnection(self._host, self._port, timeout=wait_s)
-            if self._tls is None
-            else http.client.HTTPSConnection(
-                self._host, self._port, timeout=wait_s, context=self._tls
-            )
-        )
+        connection = self._new_connection(self._host, self._port, timeout=wait_s)
         try:
             connection.connect()
         except OSError as failure:
@@ -611,10 +569,7 @@ class _Endpoint:
         return connection
 
     def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._idle.drop()
 
     def __str__(self) -> str:
         return f"{self._host}:{self._port}"
@@ -648,8 +603,12 @@ def _refuse(endpoint: str, status: int, text: bytes) -> None:
     try:
         error = msgspec.json.decode(text, type=_GrpcError, strict=False)
     except msgspec.MsgspecError:
+        # In plain text, from a proxy, another server, or etcd's HTTP front. With users on, etcd
+        # turns away a client certificate that has a common name.
         plain = text[:200].decode("utf-8", "replace").strip()
-        error = _GrpcError(_code_of_plain_text(status, plain), f"HTTP {status}: {plain}")
+        refused = status in (401, 403) or "CommonName" in plain
+        code = 14 if status >= 500 or status == 429 else _UNIMPLEMENTED
+        error = _GrpcError(_DENIED if refused else code, f"HTTP {status}: {plain}")
     why = f"{endpoint}: {error.message}"
     match error.code:
         case code if code == _NOT_FOUND and "lease not found" in error.message:
@@ -670,14 +629,3 @@ def _refuse(endpoint: str, status: int, text: bytes) -> None:
             raise Damaged(why)
         case _:
             raise _Unanswered(why, spoke=True)
-
-
-def _code_of_plain_text(status: int, text: str) -> int:
-    """The gRPC code for an answer in plain text: from a proxy, another server, etcd's HTTP front.
-
-    `status` is the status of HTTP.
-    """
-    # With users on, etcd turns away a client certificate that has a common name.
-    if status in (401, 403) or "CommonName" in text:
-        return _DENIED
-    return 14 if status >= 500 or status == 429 else _UNIMPLEMENTED

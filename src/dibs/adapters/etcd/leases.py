@@ -9,14 +9,13 @@ and, in `Terms`, how long etcd keeps it.
 
 import os
 import random
-import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Generic, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.adapters.etcd import records
 from dibs.adapters.etcd.gateway import (
     Gateway,
     Json,
@@ -26,28 +25,17 @@ from dibs.adapters.etcd.gateway import (
     Watching,
     etcd_place,
 )
-from dibs.adapters.etcd.records import (
-    EtcdKeys,
-    IssueReading,
-    Terms,
-    as_of,
-    created_in,
-    delete,
-    end_of,
-    get,
-    get_prefix,
-    none_created_after,
-    put,
-    read,
-    read_floor,
-    seconds_for,
-    write,
-    written_in,
-)
+from dibs.adapters.etcd.records import EtcdKeys, IssueReading, Terms
 from dibs.adapters.system import SystemClock
-from dibs.adapters.wrappers.leases import plain_bid, plain_ending, plain_revocation
+from dibs.adapters.wrappers.leases import (
+    Answer,
+    Recent,
+    WholeRecords,
+    plain_bid,
+    plain_ending,
+    plain_revocation,
+)
 from dibs.core import grants
-from dibs.core.bounded import Bounded
 from dibs.core.errors import Unavailable
 from dibs.core.ids import Fence, IssueRef, LocalTime, ServerTime
 from dibs.core.lease import (
@@ -58,17 +46,12 @@ from dibs.core.lease import (
     Full,
     Granted,
     Lease,
-    Lost,
     Record,
-    Released,
     ReleaseResult,
-    Renewed,
-    RenewResult,
     Revocation,
-    StopAsked,
     Unproven,
 )
-from dibs.ports.leases import Guarantee
+from dibs.ports.leases import EVERY_GUARANTEE
 from dibs.ports.system import Clock
 
 _TRIES = 16
@@ -76,9 +59,6 @@ _NOTICING = timedelta(seconds=1)
 _PAGE = 500
 _REMEMBERED = 4096
 _LEAST_SPREAD_S, _MOST_SPREAD_S = 0.002, 0.128
-K = TypeVar("K")
-V = TypeVar("V")
-Answer = TypeVar("Answer")
 
 
 class _View(Struct, frozen=True):
@@ -93,15 +73,8 @@ class _View(Struct, frozen=True):
     """0: before the first revision, when no lease was live."""
 
 
-class EtcdLeases:
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.SERVER_CLOCK
-        | Guarantee.IDEMPOTENT
-        | Guarantee.DURABLE
-        | Guarantee.COUNTED
-    )
+class EtcdLeases(WholeRecords):
+    guarantees = EVERY_GUARANTEE
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         """`clock`: local and monotonic; measures durations only, such as the age of etcd leases."""
@@ -118,9 +91,9 @@ class EtcdLeases:
         self._gateway = Gateway(self._place, self._clock, revision)
         self._terms = Terms(self._gateway, self._clock)
         # The last state that was seen. Only the number of requests depends on these caches.
-        self._readings: _Recent[IssueRef, IssueReading] = _Recent()
-        self._counts: _Recent[str, tuple[int, int]] = _Recent()
-        self._spreads: _Recent[IssueRef, float] = _Recent()
+        self._readings: Recent[IssueRef, IssueReading] = Recent(_REMEMBERED)
+        self._counts: Recent[str, tuple[int, int]] = Recent(_REMEMBERED)
+        self._spreads: Recent[IssueRef, float] = Recent(_REMEMBERED)
         self._pid = os.getpid()  # last: another thread may go on once it is set
 
     def close(self) -> None:
@@ -169,7 +142,10 @@ class EtcdLeases:
                 self._gateway.txn(
                     until,
                     compare=self._unchanged(bid.issue, reading),
-                    success=(*self._delete_live(record.lease), delete(self._keys.open(bid.issue))),
+                    success=(
+                        *self._delete_live(record.lease),
+                        records.delete(self._keys.open(bid.issue)),
+                    ),
                 )
                 view = self._look(bid, until)
         return Unproven(f"{bid.issue} changed {_TRIES} times while it was bid for")
@@ -203,7 +179,7 @@ class EtcdLeases:
         if bid.limit is not None:
             # Then the count is still an upper bound: leases that ended since then only make room,
             # and this comparison fails if a lease was granted since then.
-            compare.append(none_created_after(self._keys.stage(bid.stage), view.counted_in))
+            compare.append(records.none_created_after(self._keys.stage(bid.stage), view.counted_in))
         compare.append(floor.unchanged)
         reads = self._reads(bid)
         reply = self._attaching(
@@ -240,15 +216,15 @@ class EtcdLeases:
 
         A bid puts them into both branches of the transaction, before all writes.
         """
-        reads = (get_prefix(self._keys.issue(bid.issue)), get(self._keys.floor))
+        reads = (records.get_prefix(self._keys.issue(bid.issue)), records.get(self._keys.floor))
         if bid.limit is None:
             return reads
-        return *reads, get_prefix(self._keys.stage(bid.stage), count_only=True)
+        return *reads, records.get_prefix(self._keys.stage(bid.stage), count_only=True)
 
     def _view(self, reply: Transacted, bid: Bid) -> _View:
         """Decode and remember the results of `_reads`."""
         found, floors, *counted = reply.ranges
-        self._floor = read_floor(floors.kvs)
+        self._floor = records.read_floor(floors.kvs)
         reading = self._reading(bid.issue, found.kvs, reply.revision)
         count = counted[0].count if counted else 0
         if counted:
@@ -261,66 +237,32 @@ class EtcdLeases:
         All issues share the floor and the floor never falls, hence fences rise with revisions.
         """
         (number, written), revision = self._floor, self._gateway.revision
-        unchanged = written_in(self._keys.floor, written)
+        unchanged = records.written_in(self._keys.floor, written)
         if number + revision >= least:  # every later write gets a revision above this one
             return _Floor(number, unchanged)
         number = least - revision
-        return _Floor(number, unchanged, (put(self._keys.floor, str(number).encode()),))
+        return _Floor(number, unchanged, (records.put(self._keys.floor, str(number).encode()),))
 
     # Changing a lease
 
-    def renew(self, lease: Lease) -> RenewResult:
-        def beat(known: Record | None, now: ServerTime) -> Record | StopAsked | Lost:
-            if known is not None:  # the clock of the member that we ask may be behind
-                now = max(now, ServerTime(known.lease.expires_at - known.lease.ttl))
-            return grants.renewal(known, lease, now)
-
-        until = self._deadline()
-        made: Record | StopAsked | Lost = self._change(lease.issue, beat, until, renewing=True)
-        return Renewed(replace(made.lease, card=lease.card)) if isinstance(made, Record) else made
-
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
-        ending = plain_ending(ending)
-
-        def end(known: Record | None, now: ServerTime) -> Record | Released | Lost:
-            return grants.ending(known, lease, ending, max(now, lease.granted_at))
-
-        until = self._deadline()
-        made: Record | Released | Lost = self._change(lease.issue, end, until)
-        return Released(made) if isinstance(made, Record) else made
-
-    def acknowledge(self, record: Record) -> None:
-        def paint(known: Record | None, now: ServerTime) -> Record | None:
-            del now
-            return grants.acknowledgement(known, record)
-
-        until = self._deadline()
-        self._change(record.lease.issue, paint, until)
+        return super().release(lease, plain_ending(ending))
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        revocation = plain_revocation(revocation)
-
-        def take(known: Record | None, now: ServerTime) -> Record | None:
-            if known is not None:
-                now = max(now, known.lease.granted_at)
-            return grants.revoked(known, revocation, now)
-
-        return self._change(issue, take, self._deadline())
+        return super().revoke(issue, plain_revocation(revocation))
 
     def _change(
         self,
         issue: IssueRef,
         decide: Callable[[Record | None, ServerTime], Record | Answer],
-        until: LocalTime,
         *,
         renewing: bool = False,
     ) -> Record | Answer:
-        """Write the record that `decide` makes, if the issue is unchanged; if not, decide again.
+        """The first decision may be based on a remembered reading, because a write compares.
 
-        `decide` gets the record and the server's time. The first decision may be based on a
-        remembered reading, because a write compares. An answer without a write is returned only if
-        the reading came from etcd during the call.
+        An answer without a write is returned only if the reading came from etcd during the call.
         """
+        until = self._deadline()
         reading, moment = self._readings.get(issue), None
         for _ in range(_TRIES):
             if reading is None:
@@ -330,7 +272,12 @@ class EtcdLeases:
                 etcd_lease, now = self._terms.begin(reading.record.lease.ttl, until)
             else:
                 now = self._gateway.recent_time(until)
-            made = decide(reading.record_at(moment or now), now)
+            known = reading.record_at(moment or now)
+            if known is not None:  # the clock of the member that we ask may be behind
+                lease = known.lease
+                begun = ServerTime(lease.expires_at - lease.ttl) if renewing else lease.granted_at
+                now = max(now, begun)
+            made = decide(known, now)
             if not isinstance(made, Record):
                 if moment is not None:
                     return made
@@ -350,7 +297,7 @@ class EtcdLeases:
                     done=made.lease.fence if finished else reading.done,
                 )
                 self._readings.put(issue, after)
-                return as_of(made, reply.at, held=not ended)
+                return records.as_of(made, reply.at, held=not ended)
             reading, moment = self._reading(issue, reply.ranges[0].kvs, reply.revision), reply.at
             known = reading.record_at(moment)
             if reply.resent and known is not None and known == replace(made, as_of=known.as_of):
@@ -366,36 +313,33 @@ class EtcdLeases:
         if not _ended(made):
             writes = self._put_live(made, etcd_lease)
         elif not _finished(made):
-            writes = (*self._delete_live(made.lease), put(self._keys.open(issue), write(made)))
+            writes = (
+                *self._delete_live(made.lease),
+                records.put(self._keys.open(issue), records.write(made)),
+            )
         else:
             writes = (
                 *self._delete_live(made.lease),
-                delete(self._keys.open(issue)),
-                put(self._keys.done(issue), write(made)),
+                records.delete(self._keys.open(issue)),
+                records.put(self._keys.done(issue), records.write(made)),
             )
         return self._attaching(
             etcd_lease,
             until,
             compare=self._unchanged(issue, reading),
             success=writes,
-            failure=(get_prefix(self._keys.issue(issue)),),
+            failure=(records.get_prefix(self._keys.issue(issue)),),
         )
 
     def _attaching(
-        self,
-        etcd_lease: int | None,
-        until: LocalTime,
-        *,
-        compare: Sequence[Json],
-        success: Sequence[Json],
-        failure: Sequence[Json],
+        self, etcd_lease: int | None, until: LocalTime, **parts: Sequence[Json]
     ) -> Transacted:
-        """Send a transaction that attaches keys to the etcd lease.
+        """Send a transaction, with parts as of `Gateway.txn`, that attaches keys to the etcd lease.
 
         If the etcd lease is gone, forget the lease and raise LeaseGone.
         """
         try:
-            return self._gateway.txn(until, compare=compare, success=success, failure=failure)
+            return self._gateway.txn(until, **parts)
         except LeaseGone:
             if etcd_lease is not None:
                 self._terms.forget(etcd_lease)
@@ -406,23 +350,25 @@ class EtcdLeases:
     def _unchanged(self, issue: IssueRef, reading: IssueReading) -> tuple[Json, ...]:
         """Compare `open` and `held`: every write changes `open`, and an expiry removes `held`."""
         return (
-            written_in(self._keys.open(issue), reading.open),
-            created_in(self._keys.held(issue), reading.held),
+            records.written_in(self._keys.open(issue), reading.open),
+            records.created_in(self._keys.held(issue), reading.held),
         )
 
     def _put_live(
         self, record: Record, etcd_lease: int | None, *, floor: int = 0
     ) -> tuple[Json, ...]:
         """Write a live lease, which lasts as long as the etcd lease. None: as long as before."""
-        lease, text = record.lease, write(record, floor=floor)
+        lease, text = record.lease, records.write(record, floor=floor)
         return (
-            put(self._keys.held(lease.issue), lease.run.encode(), etcd_lease),
-            put(self._keys.in_stage(lease), text, etcd_lease),
-            put(self._keys.open(lease.issue), text),
+            records.put(self._keys.held(lease.issue), lease.run.encode(), etcd_lease),
+            records.put(self._keys.in_stage(lease), text, etcd_lease),
+            records.put(self._keys.open(lease.issue), text),
         )
 
     def _delete_live(self, lease: Lease) -> tuple[Json, ...]:
-        return delete(self._keys.held(lease.issue)), delete(self._keys.in_stage(lease))
+        return tuple(
+            map(records.delete, (self._keys.held(lease.issue), self._keys.in_stage(lease)))
+        )
 
     # Reading
 
@@ -432,35 +378,36 @@ class EtcdLeases:
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         prefix = self._keys.live if stage is None else self._keys.stage(stage)
-        records: list[Record] = []
+        found: list[Record] = []
         oldest = 1
-        while (wanted := min(_PAGE, limit - len(records))) > 0:
+        while (wanted := min(_PAGE, limit - len(found))) > 0:
             page = self._gateway.range(
                 self._deadline(),
                 {
                     "key": prefix,
-                    "range_end": end_of(prefix),
+                    "range_end": records.end_of(prefix),
                     "sort_target": "CREATE",
                     "sort_order": "ASCEND",
                     "min_create_revision": oldest,
                     "limit": wanted,
                 },
             )
-            records += (
-                as_of(read(pair, pair.create_revision), page.at, held=True) for pair in page.keys
+            found += (
+                records.as_of(records.read(pair, pair.create_revision), page.at, held=True)
+                for pair in page.keys
             )
             if len(page.keys) < wanted:
                 break
             oldest = page.keys[-1].create_revision + 1
-        return tuple(records)
+        return tuple(found)
 
     def lingers(self, ttl: timedelta) -> timedelta:
         """The time asked of etcd beyond the ttl, and about a second until etcd notices the end."""
-        return timedelta(seconds=seconds_for(ttl)) - ttl + _NOTICING
+        return timedelta(seconds=records.seconds_for(ttl)) - ttl + _NOTICING
 
     def highest(self) -> Fence:
         """Reads every record, page by page: records brought from another cluster count as well."""
-        start, end = self._keys.issues, end_of(self._keys.issues)
+        start, end = self._keys.issues, records.end_of(self._keys.issues)
         highest = Fence(0)
         while True:
             page = self._gateway.range(
@@ -468,14 +415,14 @@ class EtcdLeases:
             ).keys
             for pair in page:
                 if not pair.key.endswith(b"/held"):
-                    highest = max(highest, read(pair, pair.mod_revision).lease.fence)
+                    highest = max(highest, records.read(pair, pair.mod_revision).lease.fence)
             if len(page) < _PAGE:
                 return highest
             start = page[-1].key + b"\0"
 
     def _read(self, issue: IssueRef, until: LocalTime) -> tuple[IssueReading, ServerTime]:
         prefix = self._keys.issue(issue)
-        found = self._gateway.range(until, {"key": prefix, "range_end": end_of(prefix)})
+        found = self._gateway.range(until, {"key": prefix, "range_end": records.end_of(prefix)})
         return self._reading(issue, found.keys, found.revision), found.at
 
     def _reading(self, issue: IssueRef, found: Sequence[KeyValue], revision: int) -> IssueReading:
@@ -494,7 +441,8 @@ class EtcdLeases:
             return
         keys = self._keys.issue(issue)
         # The watch begins right after the reading, and reports past events first: none is missed.
-        with self._gateway.watch(until, keys, end_of(keys), reading.revision + 1) as watching:
+        since = reading.revision + 1
+        with self._gateway.watch(until, keys, records.end_of(keys), since) as watching:
             if reading.held:
                 self._await_turn(issue, watching)
                 return
@@ -527,22 +475,6 @@ class _Floor(Struct, frozen=True):
     """The comparison of the floor's key with the one that we read."""
     raising: tuple[Json, ...] = ()
     """The write that raises the floor; empty if the floor is high enough."""
-
-
-class _Recent(Generic[K, V]):
-    """A cache of the last few thousand values, for many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: Bounded[K, V] = Bounded(_REMEMBERED)
-
-    def get(self, key: K) -> V | None:
-        with self._lock:
-            return self._values.get(key)
-
-    def put(self, key: K, value: V) -> None:
-        with self._lock:
-            self._values[key] = value
 
 
 def _ended(record: Record) -> bool:

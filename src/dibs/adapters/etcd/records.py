@@ -49,16 +49,10 @@ from dibs.core.ids import (
     StageName,
     server_time,
 )
-from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation
+from dibs.core.lease import Ending, Lease, Record, Revocation
 from dibs.ports.system import Clock
 
 _MOMENT = timedelta(microseconds=1)
-
-
-class _Ending(msgspec.Struct, omit_defaults=True):
-    outcome: Outcome
-    next: str | None = None
-    note: str = ""
 
 
 class _Revocation(msgspec.Struct, omit_defaults=True):
@@ -82,14 +76,14 @@ class RecordJson(msgspec.Struct, omit_defaults=True, kw_only=True):
     granted_at: datetime
     expires_at: datetime
     beats: int = 0
-    ending: _Ending | None = None
+    ending: Ending | None = None
     painted: bool = True
     revocation: _Revocation | None = None
 
 
 def write(record: Record, *, floor: int = 0) -> bytes:
     """Encode the record with its fence. A new grant has fence 0 and gives the `floor` instead."""
-    lease, ended, revoked = record.lease, record.ending, record.revocation
+    lease, revoked = record.lease, record.revocation
     return msgspec.json.encode(
         RecordJson(
             repo=lease.issue.repo,
@@ -103,7 +97,7 @@ def write(record: Record, *, floor: int = 0) -> bytes:
             granted_at=lease.granted_at,
             expires_at=lease.expires_at,
             beats=lease.beats,
-            ending=_Ending(ended.outcome, ended.next, ended.note) if ended else None,
+            ending=record.ending,
             painted=record.painted,
             revocation=_Revocation(revoked.by, revoked.reason, revoked.force) if revoked else None,
         )
@@ -119,7 +113,7 @@ def read(pair: KeyValue, granted_in: int) -> Record:
         written = msgspec.json.decode(pair.value, type=RecordJson)
     except msgspec.MsgspecError as failure:
         raise Damaged(f"the record at {pair.key!r} in etcd cannot be read: {failure}") from failure
-    ended, revoked = written.ending, written.revocation
+    revoked = written.revocation
     lease = Lease(
         issue=IssueRef(written.repo, written.key),
         run=RunId(written.run),
@@ -134,11 +128,7 @@ def read(pair: KeyValue, granted_in: int) -> Record:
     return Record(
         lease,
         as_of=lease.granted_at,
-        ending=Ending(
-            ended.outcome, StageName(ended.next) if ended.next is not None else None, ended.note
-        )
-        if ended
-        else None,
+        ending=written.ending,
         painted=written.painted,
         revocation=Revocation(lease.run, revoked.by, revoked.reason, force=revoked.force)
         if revoked

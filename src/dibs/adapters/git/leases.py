@@ -21,17 +21,16 @@ Servers that refuse forced pushes accept it, and it is all that GitHub's API can
 log` shows the history of an issue. The history grows by some 200 bytes with each write, on the
 server only: readers fetch the last commit.
 
-A limit is kept by `Slots`. The leases themselves are counted, so no slot can be lost. A grant under
-a limit moves the stage's ref in the same push; so the push is refused if another client was granted
-a lease under a limit since the counting began.
+Under a limit, the leases themselves are counted, so no slot can be lost. The stage's ref lists the
+grants under a limit, and such a grant moves the ref in the same push; so the push is refused if
+another client was granted a lease under a limit since the counting began.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Self, TypeVar
+from typing import Self
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.git.records import (
@@ -40,110 +39,39 @@ from dibs.adapters.git.records import (
     Records,
     Slot,
     StoredLease,
-    new_nonce,
     read_slots,
     write_slots,
 )
 from dibs.adapters.git.refs import GitRemote, Names, folder_of
-from dibs.adapters.system import SystemClock, wall_clock
-from dibs.adapters.wrappers.leases import MemoryObservations, Observations
+from dibs.adapters.system import SystemClock
+from dibs.adapters.wrappers.leases import (
+    Answer,
+    MemoryObservations,
+    Observations,
+    WholeRecords,
+    new_nonce,
+    time_of_day,
+)
 from dibs.core import grants
 from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.core.ids import Fence, IssueRef, ServerTime
-from dibs.core.lease import (
-    AcquireResult,
-    Bid,
-    Ending,
-    Full,
-    Granted,
-    Lease,
-    Record,
-    Released,
-    ReleaseResult,
-    Renewed,
-    RenewResult,
-    Revocation,
-    Unproven,
-)
+from dibs.core.lease import AcquireResult, Bid, Full, Granted, Record, Unproven
 from dibs.ports.leases import Guarantee
 from dibs.ports.refs import Move, Refs
 from dibs.ports.system import Clock
-
-
-class Turn(Struct, frozen=True):
-    """The grants under a limit, as listed in the stage's ref, and the commit of the ref."""
-
-    stage: str
-    commit: str | None
-    slots: tuple[Slot, ...] = ()
-
-
-class Slots:
-    """Counts the held leases of a stage, and moves the stage's ref for a grant under a limit."""
-
-    def __init__(self, refs: Refs, records: Records, names: Names) -> None:
-        self._refs, self._records, self._names = refs, records, names
-
-    def turn(self, stage: str, tips: Mapping[str, str]) -> Turn:
-        ref = self._names.slots(stage)
-        if (commit := tips.get(ref)) is None:
-            return Turn(stage, None)
-        return Turn(stage, commit, tuple(read_slots(self._refs.messages([commit])[commit], ref)))
-
-    def taken(self, turn: Turn, tips: Mapping[str, str], mine: str) -> set[str]:
-        """The refs of the stage's held records, without the bidder's own record `mine`.
-
-        A push moves several refs in one step, but a client that reads at the same time may see only
-        some of the moves. So a slot counts as taken if the record of the slot's grant is not
-        visible yet.
-        """
-        entries = {
-            entry: commit
-            for entry, commit in tips.items()
-            if self._names.record_of(entry) not in (None, mine)
-        }
-        held = self._records.held(entries)
-        taken = {ref for ref, found in held.items() if _of_stage(found, turn.stage)}
-        unlisted = [slot for slot in turn.slots if slot.record not in {*taken, mine}]
-        records = self._records.look_in({folder_of(slot.record) for slot in unlisted})
-        for slot in unlisted:
-            found = records.get(slot.record, NOTHING)
-            unseen = found.stored is None or found.stored.lease.fence < slot.fence
-            if unseen or (found.held and _of_stage(found, turn.stage)):
-                taken.add(slot.record)
-        return taken
-
-    def move(self, turn: Turn, taken: set[str], mine: Slot) -> Move | None:
-        """Move the stage's ref to a list of the taken slots and `mine`.
-
-        None if the commit to replace was pruned locally.
-        """
-        slots = [*(slot for slot in turn.slots if slot.record in taken), mine]
-        commit = self._refs.commit(write_slots(turn.stage, slots), turn.commit)
-        if commit is None:
-            return None
-        return Move(self._names.slots(turn.stage), commit, turn.commit)
-
-
-def _of_stage(found: FoundRecord, stage: str) -> bool:
-    return found.stored is not None and found.stored.lease.stage == stage
-
 
 _TURNS = 5
 _QUEUE_S = 30.0
 _PROMISED = Guarantee.ATOMIC | Guarantee.FENCED | Guarantee.IDEMPOTENT | Guarantee.DURABLE
 
-Answer = TypeVar("Answer")
 
-
-class GitLeases:
+class GitLeases(WholeRecords):
     def __init__(
         self, refs: Refs, observations: Observations, clock: Clock, *, prefix: str = "refs/dibs"
     ) -> None:
         self._refs = refs
         self._names = Names(prefix)
         self._records = Records(refs, observations, clock, self._names)
-        self._slots = Slots(refs, self._records, self._names)
         self._queue = Lock()
         self.name = refs.name
         self.guarantees = _PROMISED | (Guarantee.COUNTED if refs.atomic else Guarantee.NONE)
@@ -196,64 +124,17 @@ class GitLeases:
                 return _repeat_grant(found)
             return refusal if refusal is not None else _new_grant(bid, found)
 
-        def answer(record: Record) -> AcquireResult:
-            return Granted(record.lease)
-
-        def outrun() -> AcquireResult:
-            return Unproven(f"{bid.issue} changed hands faster than it could be taken")
-
-        return self._change(bid.issue, decide, answer, outrun, guess=self._refs.guesses)
-
-    def renew(self, lease: Lease) -> RenewResult:
-        def decide(found: FoundRecord) -> StoredLease | RenewResult:
-            made = grants.renewal(found.record, lease, _now(found))
-            return StoredLease.of(made, new_nonce()) if isinstance(made, Record) else made
-
-        def answer(record: Record) -> RenewResult:
-            return Renewed(replace(record.lease, card=lease.card))
-
-        return self._change(lease.issue, decide, answer)
-
-    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
-        def decide(found: FoundRecord) -> StoredLease | ReleaseResult:
-            made = grants.ending(found.record, lease, ending, _now(found))
-            return _after(found, made) if isinstance(made, Record) else made
-
-        def answer(record: Record) -> ReleaseResult:
-            return Released(record)
-
-        return self._change(lease.issue, decide, answer)
-
-    def acknowledge(self, record: Record) -> None:
-        def decide(found: FoundRecord) -> StoredLease | None:
-            made = grants.acknowledgement(found.record, record)
-            return _after(found, made) if made is not None else None
-
-        self._change(record.lease.issue, decide, lambda _: None)
-
-    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        def decide(found: FoundRecord) -> StoredLease | Record | None:
-            made = grants.revoked(found.record, revocation, _now(found))
-            return _after(found, made) if made is not None else None
-
-        return self._change(issue, decide, lambda record: record)
+        outrun = Unproven(f"{bid.issue} changed hands faster than it could be taken")
+        made: Record | AcquireResult
+        made = self._swap(bid.issue, decide, outrun, guess=self._refs.guesses)
+        return Granted(made.lease) if isinstance(made, Record) else made
 
     def read(self, issue: IssueRef) -> Record | None:
-        def decide(found: FoundRecord) -> StoredLease | Record | None:
-            return found.record
-
-        return self._change(issue, decide, lambda record: record)
+        return self._swap(issue, lambda found: found.record)
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         held = self._records.held(self._refs.tips([self._names.held])).values()
-        live = [
-            found.record
-            for found in held
-            if found.record is not None
-            and found.record.live
-            and stage in (None, found.record.lease.stage)
-        ]
-        live.sort(key=lambda record: (record.lease.granted_at, record.lease.issue))
+        live = grants.live_records((found.record for found in held), stage)
         return tuple(live[: max(0, limit)])
 
     def highest(self) -> Fence:
@@ -266,16 +147,35 @@ class GitLeases:
     def _change(
         self,
         issue: IssueRef,
+        decide: Callable[[Record | None, ServerTime], Record | Answer],
+        *,
+        renewing: bool = False,
+    ) -> Record | Answer:
+        def stored(found: FoundRecord) -> StoredLease | Answer:
+            before, now = found.stored, time_of_day()
+            if before is not None and before.held:
+                # A time of day that was set back takes no time from a held lease.
+                now = max(now, ServerTime(before.lease.expires_at - before.lease.ttl))
+            made = decide(found.record, now)
+            if not isinstance(made, Record):
+                return made
+            assert before is not None, "there is nothing to decide about nothing"
+            return StoredLease.of(made, new_nonce() if renewing else before.pulse)
+
+        return self._swap(issue, stored)
+
+    def _swap(
+        self,
+        issue: IssueRef,
         decide: Callable[[FoundRecord], StoredLease | Answer],
-        answer: Callable[[Record], Answer],
-        outrun: Callable[[], Answer] | None = None,
+        outrun: Answer | None = None,
         *,
         guess: bool = True,
-    ) -> Answer:
+    ) -> Record | Answer:
         """Write the lease that `decide` makes over the record, or return its answer.
 
-        `answer` turns the written record into an answer. `outrun` makes the answer if rivals were
-        faster in every turn; without `outrun`, Unavailable is raised.
+        `outrun` is the answer if rivals were faster in every turn; without `outrun`, Unavailable is
+        raised.
 
         With `guess`, the first decision is based on the remembered record: the server compares
         before a write. An answer without a write is returned only if the record was looked up
@@ -290,7 +190,8 @@ class GitLeases:
             if isinstance(made, StoredLease):
                 written = self._records.replace(ref, found, made)
                 if isinstance(written, FoundRecord):
-                    return answer(_written_record(written))
+                    assert written.record is not None, "it was just written"
+                    return written.record
             elif not fresh:
                 found = None
                 continue
@@ -303,7 +204,7 @@ class GitLeases:
             else:
                 found, refused = None, written.why
         if outrun is not None:
-            return outrun()
+            return outrun
         raise Unavailable(f"{self.name}: {issue} could not be written in {_TURNS} turns: {refused}")
 
     # A limit
@@ -329,21 +230,54 @@ class GitLeases:
                 continue
             if refusal is not None:
                 return refusal
-            turn = self._slots.turn(bid.stage, tips)
-            taken = self._slots.taken(turn, tips, ref)
+            turn, slots = tips.get(slots_ref), tuple[Slot, ...]()
+            if turn is not None:
+                slots = read_slots(self._refs.messages([turn])[turn], slots_ref)
+            taken = self._taken(bid.stage, slots, tips, ref)
             if len(taken) >= limit:
                 return Full(len(taken))
             grant = _new_grant(bid, found)
-            move = self._slots.move(turn, taken, Slot(ref, grant.lease.fence))
-            if move is not None:
-                written = self._records.replace(ref, found, grant, [move])
+            kept = [slot for slot in slots if slot.record in taken]
+            text = write_slots(bid.stage, [*kept, Slot(ref, grant.lease.fence)])
+            commit = self._refs.commit(text, turn)
+            if commit is not None:  # else the commit to replace was pruned locally
+                written = self._records.replace(ref, found, grant, [Move(slots_ref, commit, turn)])
                 if isinstance(written, FoundRecord):
-                    return Granted(_written_record(written).lease)
+                    return Granted(grant.lease)
         return Unproven(f"too many bid for stage {bid.stage!r} at once")
+
+    def _taken(
+        self, stage: str, slots: Sequence[Slot], tips: Mapping[str, str], mine: str
+    ) -> set[str]:
+        """The refs of the stage's held records, without the bidder's own record `mine`.
+
+        A push moves several refs in one step, but a client that reads at the same time may see only
+        some of the moves. So a slot counts as taken if the record of the slot's grant is not
+        visible yet.
+        """
+        entries = {
+            entry: commit
+            for entry, commit in tips.items()
+            if self._names.record_of(entry) not in (None, mine)
+        }
+        held = self._records.held(entries)
+        taken = {ref for ref, found in held.items() if _of_stage(found, stage)}
+        unlisted = [slot for slot in slots if slot.record not in {*taken, mine}]
+        records = self._records.look_in({folder_of(slot.record) for slot in unlisted})
+        for slot in unlisted:
+            found = records.get(slot.record, NOTHING)
+            unseen = found.stored is None or found.stored.lease.fence < slot.fence
+            if unseen or (found.held and _of_stage(found, stage)):
+                taken.add(slot.record)
+        return taken
+
+
+def _of_stage(found: FoundRecord, stage: str) -> bool:
+    return found.stored is not None and found.stored.lease.stage == stage
 
 
 def _new_grant(bid: Bid, found: FoundRecord) -> StoredLease:
-    record = grants.grant(bid, grants.next_fence(found.record, bid), _now(NOTHING))
+    record = grants.grant(bid, grants.next_fence(found.record, bid), time_of_day())
     return StoredLease.of(record, new_nonce())
 
 
@@ -354,26 +288,3 @@ def _repeat_grant(found: FoundRecord) -> StoredLease:
     """
     assert found.stored is not None, "there is a grant"
     return replace(found.stored, pulse=new_nonce())
-
-
-def _after(found: FoundRecord, decided: Record) -> StoredLease:
-    assert found.stored is not None, "there is nothing to decide about nothing"
-    return found.stored.after(decided)
-
-
-def _written_record(written: FoundRecord) -> Record:
-    assert written.record is not None, "it was just written"
-    return written.record
-
-
-def _now(found: FoundRecord) -> ServerTime:
-    """The time of day, as a stamp for people; of a held lease, no earlier than the last stamp.
-
-    So a time of day that was set back takes no time from a lease.
-    """
-    wall = wall_clock()
-    now = ServerTime(wall.replace(microsecond=wall.microsecond // 1000 * 1000))
-    if found.stored is None or not found.held:
-        return now
-    lease = found.stored.lease
-    return max(now, ServerTime(lease.expires_at - lease.ttl))

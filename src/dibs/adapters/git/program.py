@@ -211,10 +211,6 @@ class Ran(Struct, frozen=True):
     out: bytes
     err: str
 
-    @property
-    def failed_loudly(self) -> bool:
-        return any(line.startswith(("fatal:", "error:")) for line in self.err.splitlines())
-
 
 class GitCommands:
     """Git commands on one object folder, each bounded in time."""

@@ -10,11 +10,9 @@ was found is live. The store (`leases`) decides what is written into a record, a
 """
 
 import json
-import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
-from threading import Lock
 from typing import Any, Self
 
 import msgspec
@@ -22,11 +20,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.git.refs import Names, folder_of
-from dibs.adapters.wrappers.leases import Observations
-from dibs.core.bounded import Bounded
+from dibs.adapters.wrappers.leases import Observations, Recent, new_nonce
 from dibs.core.errors import Damaged, NotPermitted, Outage, RateLimited, Unavailable
-from dibs.core.ids import Fence, HolderId, IssueRef, LocalTime, RunId, StageName, later, server_time
-from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation
+from dibs.core.grants import stored_record
+from dibs.core.ids import Fence, IssueRef, LocalTime, later, server_time
+from dibs.core.lease import Ending, Lease, Record, Revocation
 from dibs.ports.refs import Move, Refs, SwapRefused
 from dibs.ports.system import Clock
 
@@ -75,16 +73,6 @@ class StoredLease(Struct, frozen=True):
             revocation=self.revocation,
         )
 
-    def after(self, record: Record) -> Self:
-        """The stored lease with the decisions of `record` and the same pulse."""
-        return replace(
-            self,
-            lease=record.lease,
-            ending=record.ending,
-            painted=record.painted,
-            revocation=record.revocation,
-        )
-
 
 class Slot(Struct, frozen=True):
     """One grant under a limit."""
@@ -118,20 +106,11 @@ class _Fields(msgspec.Struct, omit_defaults=True):
     nonce: str = ""
 
 
-class _SlotFields(msgspec.Struct):
-    record: str
-    fence: int
-
-
 class _StageFields(msgspec.Struct):
     dibs: int
     stage: str
-    slots: list[_SlotFields]
+    slots: list[Slot]
     nonce: str = ""
-
-
-def new_nonce() -> str:
-    return secrets.token_hex(8)
 
 
 def write_record(stored: StoredLease) -> str:
@@ -165,51 +144,26 @@ def write_record(stored: StoredLease) -> str:
 def read_record(message: str, ref: str) -> StoredLease:
     """Raises Damaged if dibs did not write the message. `ref` is named in the error."""
     fields = _body(message, _Fields, ref)
-    ending: Ending | None = None
-    revocation: Revocation | None = None
     try:
-        lease = Lease(
-            issue=IssueRef(fields.repo, fields.key),
-            run=RunId(fields.run),
-            holder=HolderId(fields.holder),
-            stage=StageName(fields.stage),
-            fence=Fence(fields.fence),
-            ttl=timedelta(milliseconds=fields.ttl_ms),
-            granted_at=server_time(fields.granted_at),
-            expires_at=server_time(fields.expires_at),
-            beats=fields.beats,
-        )
-        if fields.outcome is not None:
-            following = StageName(fields.next) if fields.next is not None else None
-            ending = Ending(Outcome(fields.outcome), following, fields.note)
-        if fields.revoked_by is not None:
-            by, why = fields.revoked_by, fields.revoked_why
-            revocation = Revocation(lease.run, by, why, force=fields.forced)
-        return StoredLease(
-            lease,
-            fields.pulse,
-            ending,
-            painted=fields.painted,
-            revocation=revocation,
-            expired=fields.expired,
-        )
+        ttl = timedelta(milliseconds=fields.ttl_ms)
+        times = (ttl, server_time(fields.granted_at), server_time(fields.expires_at))
+        lease = (fields.run, fields.holder, fields.stage, fields.fence, *times, fields.beats)
+        ending = (fields.outcome, fields.next, fields.note, fields.painted)
+        revocation = (fields.revoked_by, fields.revoked_why, fields.forced)
+        whole = (*lease, *ending, *revocation)
+        record = stored_record(IssueRef(fields.repo, fields.key), whole, times[2])
+        return replace(StoredLease.of(record, fields.pulse), expired=fields.expired)
     except (ValueError, OverflowError) as flaw:
         raise _damaged(ref) from flaw
 
 
 def write_slots(stage: str, slots: list[Slot]) -> str:
-    fields = _StageFields(
-        dibs=1,
-        stage=stage,
-        slots=[_SlotFields(slot.record, slot.fence) for slot in slots],
-        nonce=new_nonce(),
-    )
+    fields = _StageFields(dibs=1, stage=stage, slots=slots, nonce=new_nonce())
     return _message(f"stage {stage}: {len(slots)} in flight under a limit", fields)
 
 
-def read_slots(message: str, ref: str) -> list[Slot]:
-    fields = _body(message, _StageFields, ref)
-    return [Slot(slot.record, Fence(slot.fence)) for slot in fields.slots]
+def read_slots(message: str, ref: str) -> tuple[Slot, ...]:
+    return tuple(_body(message, _StageFields, ref).slots)
 
 
 def _headline(stored: StoredLease) -> str:
@@ -283,15 +237,13 @@ class Records:
 
     def __init__(self, refs: Refs, observations: Observations, clock: Clock, names: Names) -> None:
         self._refs, self._observations, self._clock, self._names = refs, observations, clock, names
-        self._lock = Lock()
-        self._last: Bounded[str, tuple[str, StoredLease]] = Bounded(_MOST_REMEMBERED)
+        self._last: Recent[str, tuple[str, StoredLease]] = Recent(_MOST_REMEMBERED)
 
     # Reading
 
     def remembered(self, ref: str) -> FoundRecord:
         """The record as we last saw it: good enough to expect in a write, never for an answer."""
-        with self._lock:
-            last = self._last.get(ref)
+        last = self._last.get(ref)
         return self._judge(ref, *last) if last is not None else NOTHING
 
     def look_up(self, ref: str) -> FoundRecord:
@@ -311,7 +263,7 @@ class Records:
             stored = read_record(messages[commit], ref)
             if self._names.record(stored.lease.issue) != ref:
                 raise Damaged(f"{self._refs.name}: {ref} tells of {stored.lease.issue}")
-            self._remember(ref, commit, stored)
+            self._last.put(ref, (commit, stored))
             found[ref] = self._judge(ref, commit, stored)
         return found
 
@@ -319,10 +271,6 @@ class Records:
         """The record, live or not by how long we have observed its version."""
         age = self._observations.age(self._observed_as(ref), stored.version)
         return FoundRecord(commit, stored, stored.record(age))
-
-    def _remember(self, ref: str, commit: str, stored: StoredLease) -> None:
-        with self._lock:
-            self._last[ref] = commit, stored
 
     def _observed_as(self, ref: str) -> str:
         return f"{self._refs.identity} {ref}"
@@ -391,7 +339,7 @@ class Records:
 
         No holder can trust its own pulse from an earlier time than `sent_at`.
         """
-        self._remember(ref, commit, stored)
+        self._last.put(ref, (commit, stored))
         if before.stored is None or before.stored.version != stored.version:
             ago = timedelta(seconds=self._clock.now() - sent_at)
             with suppress(Outage):  # then we only watch it for longer; the write stands

@@ -13,13 +13,12 @@ fetches no older commit, so the length of a record's history costs a reader noth
 import hashlib
 import re
 import string
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from dibs.adapters.git.program import Address, GitCommands, outage, parse_address, spoken
-from dibs.core.bounded import Bounded
+from dibs.adapters.wrappers.leases import Recent
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Lease
@@ -118,9 +117,8 @@ class GitRemote:
         self._address = address.given
         self.name = self._git.name
         self.identity = f"git:{address.identity(root)}"
-        self._lock = threading.Lock()
         self._ready = False
-        self._messages: Bounded[str, str] = Bounded(_MOST_REMEMBERED)
+        self._messages: Recent[str, str] = Recent(_MOST_REMEMBERED)
 
     def _resolve(self, remote: str) -> Address:
         """The address to use for reading and writing.
@@ -162,15 +160,16 @@ class GitRemote:
         if ran.code:
             # If no ref matches a fetch with a depth, git fails without an error message. The second
             # text is about an empty repository, by the old protocol.
-            none_match = ran.code == 1 and not ran.failed_loudly
+            loud = any(line.startswith(("fatal:", "error:")) for line in ran.err.splitlines())
+            none_match = ran.code == 1 and not loud
             if found or not (none_match or "no matching remote head" in ran.err):
                 raise outage(ran, self.name)
         return found
 
     def messages(self, commits: Iterable[str]) -> Mapping[str, str]:
         wanted = set(commits)
-        with self._lock:
-            cached = {at: self._messages[at] for at in wanted if at in self._messages}
+        known = {commit: self._messages.get(commit) for commit in wanted}
+        cached = {commit: message for commit, message in known.items() if message is not None}
         unknown = sorted(wanted - cached.keys())
         if not unknown:
             return cached
@@ -182,13 +181,9 @@ class GitRemote:
         read = _parse_batch(ran.out)
         if missing := [commit for commit in unknown if commit not in read]:
             raise Damaged(f"{self.name}: {missing[0]} is not a commit, or did not come")
-        self._remember(read.items())
+        for commit, message in read.items():
+            self._messages.put(commit, message)
         return {**cached, **read}
-
-    def _remember(self, messages: Iterable[tuple[str, str]]) -> None:
-        with self._lock:
-            for commit, message in messages:
-                self._messages[commit] = message
 
     # Writing
 
@@ -203,7 +198,7 @@ class GitRemote:
             raise outage(ran, self.name)
         commit = ran.out.decode("ascii").strip()
         assert commit, "an empty name would make the push delete the ref"
-        self._remember([(commit, message)])
+        self._messages.put(commit, message)
         return commit
 
     def swap(self, moves: Sequence[Move]) -> SwapRefused | None:

@@ -8,34 +8,16 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from dibs.adapters.wrappers.leases import Answer, WholeRecords
 from dibs.core import grants
 from dibs.core.ids import Fence, IssueRef, ServerTime
-from dibs.core.lease import (
-    AcquireResult,
-    Bid,
-    Ending,
-    Full,
-    Granted,
-    Lease,
-    Record,
-    Released,
-    ReleaseResult,
-    Renewed,
-    RenewResult,
-    Revocation,
-)
-from dibs.ports.leases import Guarantee
+from dibs.core.lease import AcquireResult, Bid, Full, Granted, Record
+from dibs.ports.leases import EVERY_GUARANTEE, Guarantee
 
 
-class MemoryLeases:
+class MemoryLeases(WholeRecords):
     name = "memory:"
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.SERVER_CLOCK
-        | Guarantee.IDEMPOTENT
-        | Guarantee.COUNTED
-    )
+    guarantees = EVERY_GUARANTEE & ~Guarantee.DURABLE
 
     def __init__(self, now: Callable[[], ServerTime]) -> None:
         self._now = now
@@ -50,30 +32,21 @@ class MemoryLeases:
             if bid.limit is not None and (count := len(self._live(bid.stage))) >= bid.limit:
                 return Full(count)
             record = grants.grant(bid, grants.next_fence(known, bid), now)
-            return Granted(self._write(record).lease)
+            self._records[bid.issue] = record
+            return Granted(record.lease)
 
-    def renew(self, lease: Lease) -> RenewResult:
+    def _change(
+        self,
+        issue: IssueRef,
+        decide: Callable[[Record | None, ServerTime], Record | Answer],
+        *,
+        renewing: bool = False,  # noqa: ARG002 - a renewal is a change like any other
+    ) -> Record | Answer:
         with self._lock:
-            made = grants.renewal(self._read(lease.issue), lease, self._now())
-            if not isinstance(made, Record):
-                return made
-            return Renewed(replace(self._write(made).lease, card=lease.card))
-
-    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
-        with self._lock:
-            made = grants.ending(self._read(lease.issue), lease, ending, self._now())
-            return Released(self._write(made)) if isinstance(made, Record) else made
-
-    def acknowledge(self, record: Record) -> None:
-        with self._lock:
-            made = grants.acknowledgement(self._read(record.lease.issue), record)
-            if made is not None:
-                self._write(made)
-
-    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        with self._lock:
-            made = grants.revoked(self._read(issue), revocation, self._now())
-            return self._write(made) if made is not None else None
+            made = decide(self._read(issue), self._now())
+            if isinstance(made, Record):
+                self._records[issue] = made
+            return made
 
     def read(self, issue: IssueRef) -> Record | None:
         with self._lock:
@@ -81,9 +54,7 @@ class MemoryLeases:
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         with self._lock:
-            found = self._live(stage)
-        found.sort(key=lambda record: (record.lease.granted_at, record.lease.issue))
-        return tuple(found[:limit])
+            return tuple(self._live(stage)[:limit])
 
     def highest(self) -> Fence:
         with self._lock:
@@ -91,18 +62,9 @@ class MemoryLeases:
             return Fence(max(fences, default=0))
 
     def _live(self, stage: str | None) -> list[Record]:
-        known = (self._read(issue) for issue in self._records)
-        return [
-            record
-            for record in known
-            if record is not None and record.live and stage in (None, record.lease.stage)
-        ]
+        return grants.live_records(map(self._read, self._records), stage)
 
     def _read(self, issue: IssueRef) -> Record | None:
         """The stored record, with the present time. The caller holds the lock."""
         record = self._records.get(issue)
         return replace(record, as_of=self._now()) if record is not None else None
-
-    def _write(self, record: Record) -> Record:
-        self._records[record.lease.issue] = record
-        return record

@@ -32,9 +32,8 @@ class _Listing:
 
     def page(self, query: IssueQuery) -> tuple[list[int], bool]:
         """The numbers on the query's page, and whether more numbers follow."""
-        after = query.after
-        first = 0 if after is None else bisect_right(self._numbers, int(after.key))
-        start = first + query.skip
+        after = int(query.after.key) if query.after is not None else 0
+        start = bisect_right(self._numbers, after) + query.skip
         end = start + query.limit
         return self._numbers[start:end], len(self._numbers) > end
 

@@ -24,22 +24,21 @@ already. Knows no table.
 """
 
 import math
-import os
 import re
 import select
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import psycopg
 from msgspec import Struct
 from psycopg import conninfo, pq
 
-from dibs.adapters.system import SystemClock
+from dibs.adapters.system import IdlePool, SystemClock
+from dibs.adapters.wrappers.leases import seconds_in, split_url
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime
 from dibs.ports.system import Clock
@@ -97,7 +96,13 @@ class Unanswered(SessionFailure):
 class PostgresSession:
     """A connection to the server, for a single thread at a time."""
 
-    def __init__(self, sql: psycopg.Connection[Any], clock: Clock, patience_s: float) -> None:
+    def __init__(self, parameters: Mapping[str, str], clock: Clock, patience_s: float) -> None:
+        """Raise psycopg.Error, OSError or UnicodeError if the server cannot be reached."""
+        sql: psycopg.Connection[Any] = psycopg.Connection.connect(
+            **parameters,  # type: ignore[arg-type]
+            autocommit=True,
+            prepare_threshold=None,
+        )
         self._sql, self._pg = sql, sql.pgconn
         self._clock, self._patience_s = clock, patience_s
         self._poll = select.poll()
@@ -107,20 +112,9 @@ class PostgresSession:
         self._unprepared_asks = 0
         self._direct: bool | None = None
         self._prepared: set[bytes] = set()
+        self.channel = ""
         self.encoding = (self._pg.parameter_status(b"server_encoding") or b"UTF8").decode()
         """The encoding of the database. UTF8 is assumed if a pooler does not report it."""
-
-    @classmethod
-    def connect(
-        cls, parameters: Mapping[str, str], clock: Clock, patience_s: float
-    ) -> "PostgresSession":
-        """Raise psycopg.Error, OSError or UnicodeError if the server cannot be reached."""
-        sql = psycopg.Connection.connect(
-            **parameters,  # type: ignore[arg-type]
-            autocommit=True,
-            prepare_threshold=None,
-        )
-        return cls(sql, clock, patience_s)
 
     @property
     def usable(self) -> bool:
@@ -135,7 +129,7 @@ class PostgresSession:
     def ask(self, statement: Statement, values: Values = (), *, keep_plan: bool = True) -> Rows:
         """Execute a statement. If plans may be kept, a named statement is prepared only once."""
         until = self._deadline()
-        try:
+        with self._broken_as_lost():
             prepared = keep_plan and statement.name in self._prepared
             if keep_plan and not prepared:
                 self._unprepared_asks += 1
@@ -152,8 +146,6 @@ class PostgresSession:
             else:
                 self._send(statement, values)
             return _rows(self._answer(until))
-        except psycopg.Error as failure:
-            raise SessionLost(str(failure)) from failure
 
     def transact(self, steps: Sequence[Step]) -> Rows:
         """Execute all steps or none, in a single round trip. Returns the rows of the last step."""
@@ -189,6 +181,11 @@ class PostgresSession:
             with self._broken_as_lost():
                 self._direct = self._same_backend(self._deadline())
         return self._direct
+
+    def listen(self) -> None:
+        """Listen on a channel of this session alone. The session then runs no other statement."""
+        self.channel = f"dibs_{token_hex(8)}"
+        self.ask(Statement(f"LISTEN {self.channel}".encode()))
 
     def notified(self, seconds: float) -> bool:
         """Wait for a notification; False if none arrives in time."""
@@ -320,18 +317,11 @@ def parse_postgres_url(url: str) -> PostgresUrl:
     while data is on its way. If the URL names several servers, only the server that accepts writes
     can grant.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise BadConfiguration(_UNREADABLE) from None
+    parts = split_url(url, _UNREADABLE)
     if parts.scheme not in SCHEMES:
         raise BadConfiguration(
             f"{parts.scheme!r} is no scheme of the PostgreSQL store; it has {', '.join(SCHEMES)}"
         )
-    # An unquoted / ? or # ends the password early. The rest of the password must not be read as a
-    # database or an option, because an error text would then show it.
-    if parts.fragment or "@" in parts.path + parts.query:
-        raise BadConfiguration(_UNREADABLE)
     namespace, timeout_s, options = _parse_options(parts.query)
     try:
         given = conninfo.conninfo_to_dict(f"postgresql://{parts.netloc}{parts.path}?{options}")
@@ -383,14 +373,8 @@ def _parse_options(query: str) -> tuple[str | None, float, str]:
                 "those of libpq"
             )
     timeout = own.get("timeout", "5")
-    try:
-        seconds = float(timeout)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
-        raise BadConfiguration(
-            f"timeout {timeout!r} of the PostgreSQL store: write seconds, as in 5"
-        )
+    wrong = f"timeout {timeout!r} of the PostgreSQL store: write seconds, as in 5"
+    seconds = seconds_in(timeout, _LONGEST_TIMEOUT_S, wrong)
     return own.get("namespace"), seconds, "&".join(libpq_options)
 
 
@@ -420,13 +404,6 @@ _NO_ENTRY = re.compile(
 _NO_DATABASE = re.compile(r'database ".*" does not exist')
 
 
-class ListeningSession(Struct, frozen=True):
-    """A session with a LISTEN on its own channel. No other statement runs on it."""
-
-    session: PostgresSession
-    channel: str
-
-
 class PostgresDatabase:
     """A server and a small pool of sessions. A thread borrows a session for each transaction."""
 
@@ -434,11 +411,8 @@ class PostgresDatabase:
         self.name = url.name
         self._url = url
         self._clock = clock or SystemClock()
-        self._lock = threading.Lock()
-        self._idle: list[PostgresSession] = []
-        self._idle_listening: list[ListeningSession] = []
-        self._closed = False
-        self._pid = os.getpid()
+        self._idle = IdlePool(_MOST_IDLE, PostgresSession.close)
+        self._idle_listening = IdlePool(_MOST_IDLE, PostgresSession.close)
         self._pooled = False
         """A pooler was detected: keep no plans, and do not LISTEN."""
         self._strict = False
@@ -450,64 +424,41 @@ class PostgresDatabase:
 
         `again` replaces `values` after a lost connection: the first try may have been executed.
         """
-        return self._run_with_retries(((statement, values),), again)
-
-    def transact(self, steps: Sequence[Step]) -> Rows:
-        """Execute several statements. Each sees all transactions committed before it began."""
-        return self._run_with_retries(steps, None)
+        return self.transact(((statement, values),), again)
 
     @contextmanager
-    def listening(self) -> Iterator[ListeningSession | None]:
+    def listening(self) -> Iterator[PostgresSession | None]:
         """Lend a session that listens; None if a pooler is in between and LISTEN cannot work."""
-        listener: ListeningSession | None = None
-        with self._lock:
-            self._forget_after_fork()
-            if self._idle_listening:
-                listener = self._idle_listening.pop()
-        if listener is None and not self._pooled:
+        session = self._idle_listening.take()
+        if session is None and not self._pooled:
             session = self._connect()
-            try:
-                if session.direct:
-                    channel = f"dibs_{token_hex(8)}"
-                    session.ask(Statement(f"LISTEN {channel}".encode()))
-                    listener = ListeningSession(session, channel)
-                else:
-                    self._pooled = True
-                    session.close()
-            except SessionFailure as failure:
-                session.close()
-                raise self._translate(failure) from failure
-        if listener is None:
+        if session is None:
             yield None
             return
         try:
-            yield listener
-        except SessionFailure as failure:
-            listener.session.close()
-            raise self._translate(failure) from failure
-        except BaseException:
-            listener.session.close()
+            if not session.channel and session.direct:
+                session.listen()
+            yield session if session.channel else None
+        except BaseException as failure:
+            session.close()
+            if isinstance(failure, SessionFailure):
+                raise self._translate(failure) from failure
             raise
-        with self._lock:
-            room = not self._closed and len(self._idle_listening) < _MOST_IDLE
-            if room and listener.session.usable:
-                self._idle_listening.append(listener)
-                return
-        listener.session.close()
+        if session.channel:
+            _give_back(session, self._idle_listening)
+        else:
+            self._pooled = True
+            session.close()
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle = [*self._idle, *(listener.session for listener in self._idle_listening)]
-            self._idle, self._idle_listening = [], []
-        if self._pid == os.getpid():
-            for session in idle:
-                session.close()
+        self._idle.close()
+        self._idle_listening.close()
 
     def __del__(self) -> None:
         self.close()
 
-    def _run_with_retries(self, steps: Sequence[Step], again: Values | None) -> Rows:
+    def transact(self, steps: Sequence[Step], again: Values | None = None) -> Rows:
+        """Execute several statements. Each sees all transactions committed before it began."""
         fresh = False
         for _ in range(_TRIES):
             session = self._connect() if fresh else self._borrow()
@@ -525,7 +476,7 @@ class PostgresDatabase:
                 session.close()
                 raise
             else:
-                self._give_back(session)
+                _give_back(session, self._idle)
                 return rows
         raise Unavailable(f"{self.name}: {_TRIES} tries in a row ran into others")
 
@@ -535,7 +486,7 @@ class PostgresDatabase:
         """Whether the next try needs a new connection. Raise if another try is useless."""
         match failure:
             case StatementRefused(code=code):
-                self._give_back(session)
+                _give_back(session, self._idle)
                 if code in _CONFLICTS:
                     self._strict = True
                     return is_fresh
@@ -552,44 +503,20 @@ class PostgresDatabase:
                 hopeful = True  # the connection may have died long ago, while it was idle
         if not hopeful or is_fresh:
             raise self._translate(failure) from failure
-        self._drop_idle()  # the cause has most likely broken every idle session
+        self._idle.drop()  # the cause has most likely broken every idle session
         return True
 
     def _borrow(self) -> PostgresSession:
-        with self._lock:
-            self._forget_after_fork()
-            while self._idle:
-                session = self._idle.pop()
-                if session.quiet:
-                    return session
-                session.close()
-        return self._connect()
-
-    def _give_back(self, session: PostgresSession) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle) < _MOST_IDLE and session.usable:
-                self._idle.append(session)
-                return
-        session.close()
-
-    def _forget_after_fork(self) -> None:
-        """In a forked child, drop the parent's sessions without closing them.
-
-        The server would notice even a close, and the parent still uses the sessions.
-        """
-        if self._pid != os.getpid():
-            self._pid, self._idle, self._idle_listening = os.getpid(), [], []
-
-    def _drop_idle(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for session in idle:
+        while (session := self._idle.take()) is not None:
+            if session.quiet:
+                return session
             session.close()
+        return self._connect()
 
     def _connect(self) -> PostgresSession:
         url = self._url
         try:
-            session = PostgresSession.connect(url.parameters, self._clock, url.timeout_s)
+            session = PostgresSession(url.parameters, self._clock, url.timeout_s)
         except (psycopg.Error, OSError, UnicodeError) as failure:
             text = _first_line(failure)
             if _NO_DATABASE.search(text):
@@ -622,6 +549,13 @@ class PostgresDatabase:
         if code.startswith(_NOT_THERE):
             return Damaged(f"{name} does not have what dibs made there, or not as it was ({text})")
         return Damaged(f"{name}: PostgreSQL failed ({text}; SQLSTATE {code})")
+
+
+def _give_back(session: PostgresSession, idle: IdlePool[PostgresSession]) -> None:
+    if session.usable:
+        idle.keep(session)
+    else:
+        session.close()
 
 
 def _first_line(failure: BaseException) -> str:

@@ -27,7 +27,7 @@ from dibs.adapters.postgres.database import (
     Values,
     parse_postgres_url,
 )
-from dibs.adapters.postgres.statements import EXPIRED, OUTCOME_AT, VERSION, LeaseStatements
+from dibs.adapters.postgres.statements import OUTCOME_AT, VERSION, LeaseStatements
 from dibs.adapters.system import SystemClock
 from dibs.core import grants
 from dibs.core.errors import Damaged, Misuse, NotPermitted, Outage
@@ -49,7 +49,7 @@ from dibs.core.lease import (
     Revocation,
     Unproven,
 )
-from dibs.ports.leases import Guarantee
+from dibs.ports.leases import EVERY_GUARANTEE
 
 _TRIES = 10
 _MOST_AWAITING = 1000
@@ -68,14 +68,7 @@ class PostgresLeases:
     A thread borrows a session for each statement, and a second session while it waits for an end.
     """
 
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.SERVER_CLOCK
-        | Guarantee.IDEMPOTENT
-        | Guarantee.DURABLE
-        | Guarantee.COUNTED
-    )
+    guarantees = EVERY_GUARANTEE
 
     def __init__(self, database: PostgresDatabase, namespace: str | None = None) -> None:
         self._database = database
@@ -189,13 +182,13 @@ class PostgresLeases:
             if seconds > _NAP_S[0]:
                 with self._database.listening() as listener:
                     if listener is not None:
-                        listener.session.forget_notifications()
+                        listener.forget_notifications()
                         waiter = (*_issue_key(issue), listener.channel.encode())
                         most = _number(_MOST_AWAITING)
                         if not self._ask(self._statements.await_end, (*waiter, most)):
                             return  # the issue is free already
                         wait_s = min(seconds, random.uniform(*_LISTEN_S))
-                        if not listener.session.notified(wait_s):
+                        if not listener.notified(wait_s):
                             self._ask(self._statements.leave, waiter)
                         return
         except Outage:
@@ -294,20 +287,11 @@ def _lock_number(name: bytes) -> int:
 
 def _acquire_result(bid: Bid, row: Cells) -> AcquireResult | None:
     """None: the snapshot shows a free issue, but the locked row was not free. Ask again."""
-    count, fence, granted_at, expires_at = row[:4]
+    count, fence, granted_at = row[:3]
     if fence is not None:
-        return Granted(
-            Lease(
-                issue=bid.issue,
-                run=bid.run,
-                holder=HolderId(_prose(bid.holder).decode()),
-                stage=bid.stage,
-                fence=_int(fence),
-                ttl=timedelta(milliseconds=milliseconds(bid.ttl)),
-                granted_at=_moment(granted_at),
-                expires_at=_moment(expires_at),
-            )
-        )
+        holder, ttl = HolderId(_prose(bid.holder).decode()), milliseconds(bid.ttl)
+        stored = replace(bid, holder=holder, ttl=timedelta(milliseconds=ttl))
+        return Granted(grants.grant(stored, _int(fence), _moment(granted_at)).lease)
     refusal = grants.refusal(_record(row[4:]) if row[4] is not None else None, bid)
     if refusal is None and bid.limit is not None and (n := _int(count)) >= bid.limit:
         return Full(n)
@@ -318,35 +302,22 @@ def _record(cells: Sequence[Any]) -> Record:
     """Read the columns of a row and then the server's time. Cells after them are ignored."""
     (repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at, beats, *rest) = cells
     outcome, target, note, painted, revoked_by, revoked_why, revoked_now, as_of = rest[:8]
-    lease = Lease(
-        issue=IssueRef(repo.decode(), key.decode()),
-        run=run.decode(),
-        holder=holder.decode(),
-        stage=stage.decode(),
-        fence=_int(fence),
-        ttl=timedelta(milliseconds=_int(ttl_ms)),
-        granted_at=_moment(granted_at),
-        expires_at=_moment(expires_at),
-        beats=_int(beats),
+    ttl = timedelta(milliseconds=_int(ttl_ms))
+    fields = (
+        *(run.decode(), holder.decode(), stage.decode(), _int(fence)),
+        *(ttl, _moment(granted_at), _moment(expires_at), _int(beats)),
+        *(_text(outcome), _text(target), _text(note), painted == _TRUE),
+        *(_text(revoked_by), _text(revoked_why), revoked_now == _TRUE),
     )
-    as_of_time = _moment(as_of)
-    ending = revocation = None
-    if _expired(cells):
-        as_of_time = max(
-            as_of_time, lease.expires_at
-        )  # even if the server's clock has stepped back
-    elif outcome is not None:
-        following = target.decode() if target is not None else None
-        ending = Ending(Outcome(outcome.decode()), following, note.decode())
-    if revoked_by is not None:
-        revocation = Revocation(
-            lease.run, revoked_by.decode(), revoked_why.decode(), force=revoked_now == _TRUE
-        )
-    return Record(lease, as_of_time, ending, painted=painted == _TRUE, revocation=revocation)
+    return grants.stored_record(IssueRef(repo.decode(), key.decode()), fields, _moment(as_of))
 
 
 def _expired(cells: Sequence[Any]) -> bool:
-    return bool(cells[OUTCOME_AT] == EXPIRED.encode())
+    return bool(cells[OUTCOME_AT] == grants.EXPIRED.encode())
+
+
+def _text(cell: bytes | None) -> str | None:
+    return cell.decode() if cell is not None else None
 
 
 def _int(cell: bytes) -> Any:

@@ -57,8 +57,6 @@ CREATE TABLE IF NOT EXISTS {leases} (
 CREATE INDEX IF NOT EXISTS {running} ON {leases} (expires_at) WHERE outcome IS NULL;
 COMMENT ON TABLE {leases} IS {version}
 """
-EXPIRED = "expired"
-"""Stored as the outcome of a lease that ran out. It stays over even if the clock steps back."""
 _COLUMNS = (
     *("repo", "key", "fence", "run", "holder", "stage", "ttl_ms", "granted_at", "expires_at"),
     *("beats", "outcome", "next", "note", "painted", "revoked_by", "revoked_why", "revoked_now"),
@@ -243,10 +241,10 @@ class LeaseStatements:
         }
         self.epoch = self._statement("SELECT {epoch}")
         self.inspect = self._statement(_INSPECT)
-        self.acquire = self._acquire("acquire", in_flight="", fits="", count="NULL")
-        self.acquire_counted = self._acquire(
-            "", in_flight=_IN_FLIGHT, fits=_FITS, count="(SELECT n FROM in_flight)"
-        )
+        plain = {"in_flight": "", "fits": "", "count": "NULL"}
+        self.acquire = self._statement(_ACQUIRE, "acquire", **plain)
+        counted = {"in_flight": _IN_FLIGHT, "fits": _FITS, "count": "(SELECT n FROM in_flight)"}
+        self.acquire_counted = self._statement(_ACQUIRE, **counted)
         self.turn_to_count = self._statement(_TURN_TO_COUNT)
         self.settle = self._statement(_SETTLE)
         self.renew = self._statement(_LOCKED + _RENEW, "renew")
@@ -267,17 +265,7 @@ class LeaseStatements:
             words.insert(1, "CREATE SCHEMA IF NOT EXISTS {schema}")
         return [self._statement(statement) for statement in words]
 
-    def _acquire(self, name: str, *, in_flight: str, fits: str, count: str) -> Statement:
-        parts = {
-            "in_flight": sql.SQL(in_flight).format(**self._words),
-            "fits": sql.SQL(fits),
-            "count": sql.SQL(count),
-        }
-        return _statement(sql.SQL(_ACQUIRE).format(**self._words, **parts), name)
-
-    def _statement(self, template: str, name: str = "") -> Statement:
-        return _statement(sql.SQL(template).format(**self._words), name)
-
-
-def _statement(composed: sql.Composed, name: str) -> Statement:
-    return Statement(composed.as_bytes(None), f"dibs_{name}".encode() if name else b"")
+    def _statement(self, template: str, name: str = "", **parts: str) -> Statement:
+        words = {part: sql.SQL(text).format(**self._words) for part, text in parts.items()}
+        composed = sql.SQL(template).format(**self._words, **words)
+        return Statement(composed.as_bytes(None), f"dibs_{name}".encode() if name else b"")

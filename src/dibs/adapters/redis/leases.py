@@ -19,18 +19,10 @@ from dibs.adapters.redis import scripts
 from dibs.adapters.redis.links import RedisLinks, RedisUrl, parse_redis_url
 from dibs.adapters.redis.scripts import RedisKeys, issue_spelt, spelt
 from dibs.adapters.system import SystemClock
+from dibs.adapters.wrappers.leases import plain_prose
 from dibs.core import grants
 from dibs.core.errors import Damaged, Unavailable
-from dibs.core.ids import (
-    Fence,
-    HolderId,
-    IssueRef,
-    RunId,
-    StageName,
-    later,
-    milliseconds,
-    moment,
-)
+from dibs.core.ids import Fence, HolderId, IssueRef, milliseconds, moment
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -47,15 +39,7 @@ from dibs.core.lease import (
     RenewResult,
     Revocation,
 )
-from dibs.ports.leases import Guarantee
-
-_ALWAYS = (
-    Guarantee.ATOMIC
-    | Guarantee.FENCED
-    | Guarantee.SERVER_CLOCK
-    | Guarantee.IDEMPOTENT
-    | Guarantee.COUNTED
-)
+from dibs.ports.leases import EVERY_GUARANTEE, Guarantee
 
 
 class RedisLeases:
@@ -76,13 +60,14 @@ class RedisLeases:
     @property
     def guarantees(self) -> Guarantee:
         """`DURABLE` only if the server that was greeted last keeps an append-only file."""
-        return _ALWAYS | Guarantee.DURABLE if self._links.durable else _ALWAYS
+        durable = self._links.durable
+        return EVERY_GUARANTEE if durable else EVERY_GUARANTEE & ~Guarantee.DURABLE
 
     def close(self) -> None:
         self._links.close()
 
     def acquire(self, bid: Bid) -> AcquireResult:
-        keys, ttl_ms, holder = self._keys, milliseconds(bid.ttl), _prose(bid.holder)
+        keys, ttl_ms, holder = self._keys, milliseconds(bid.ttl), plain_prose(bid.holder)
         words = (
             *(keys.issue + spelt(bid.issue), keys.epoch, keys.live + bid.stage),
             *(bid.run, holder, bid.stage, str(ttl_ms), str(bid.floor)),
@@ -93,19 +78,9 @@ class RedisLeases:
             reply = self._links.run_greeted(scripts.ACQUIRE, words)
         if isinstance(reply, str):
             granted_ms, fence = reply.split()
-            now, ttl = moment(int(granted_ms)), timedelta(milliseconds=ttl_ms)
-            return Granted(
-                Lease(
-                    issue=bid.issue,
-                    run=bid.run,
-                    holder=HolderId(holder),
-                    stage=bid.stage,
-                    fence=Fence(int(fence)),
-                    ttl=ttl,
-                    granted_at=now,
-                    expires_at=later(now, ttl),
-                )
-            )
+            stored = replace(bid, holder=HolderId(holder), ttl=timedelta(milliseconds=ttl_ms))
+            record = grants.grant(stored, Fence(int(fence)), moment(int(granted_ms)))
+            return Granted(record.lease)
         match reply:
             case [0, now_ms, fields]:
                 refusal = grants.refusal(self._record(bid.issue, now_ms, fields), bid)
@@ -139,7 +114,7 @@ class RedisLeases:
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         keys, issue = self._keys, spelt(lease.issue)
-        painted, note = ending.outcome is Outcome.CONCEDED, _prose(ending.note)
+        painted, note = ending.outcome is Outcome.CONCEDED, plain_prose(ending.note)
         words = (
             *(keys.issue + issue, keys.live + lease.stage, keys.wake + issue),
             *(lease.run, str(lease.fence), str(lease.beats)),
@@ -149,19 +124,8 @@ class RedisLeases:
         if isinstance(reply, int):
             # The script answers with the time alone if the holder's copy of the record is right.
             now = moment(reply)
-            ended = Lease(
-                issue=lease.issue,
-                run=lease.run,
-                holder=lease.holder,
-                stage=lease.stage,
-                fence=lease.fence,
-                ttl=lease.ttl,
-                granted_at=lease.granted_at,
-                expires_at=now,
-                beats=lease.beats,
-            )
-            stored = ending if note == ending.note else replace(ending, note=note)
-            return Released(Record(ended, now, stored, painted=painted))
+            ended = replace(lease, expires_at=now, card=None)
+            return Released(Record(ended, now, replace(ending, note=note), painted=painted))
         match reply:
             case [1, now_ms, fields]:
                 return Released(self._record(lease.issue, now_ms, fields))
@@ -176,8 +140,8 @@ class RedisLeases:
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
         keys, name, force = self._keys, spelt(issue), "1" if revocation.force else "0"
         words = (
-            *(keys.issue + name, keys.wake + name, revocation.run, _prose(revocation.by)),
-            *(_prose(revocation.reason), force, keys.live),
+            *(keys.issue + name, keys.wake + name, revocation.run, plain_prose(revocation.by)),
+            *(plain_prose(revocation.reason), force, keys.live),
         )
         match self._links.run(scripts.REVOKE, (*words, "0"), again=(*words, force)):
             case [1, now_ms, fields]:
@@ -222,35 +186,14 @@ class RedisLeases:
     def _record(self, issue: IssueRef, now_ms: int, fields: Sequence[Any]) -> Record:
         """Read the hash fields, in the order of `scripts.FIELDS`. Raise Damaged if any is bad."""
         try:
-            (run, holder, stage, fence, ttl_ms, granted_at, expires_at, beats, *rest) = fields
-            outcome, target, note, painted, revoked_by, revoked_why, revoked_now = rest
-            lease = Lease(
-                issue=issue,
-                run=RunId(run),
-                holder=HolderId(holder),
-                stage=StageName(stage),
-                fence=Fence(int(fence)),
-                ttl=timedelta(milliseconds=int(ttl_ms)),
-                granted_at=moment(int(granted_at)),
-                expires_at=moment(int(expires_at)),
-                beats=int(beats),
-            )
-            as_of, ending, revocation = moment(now_ms), None, None
-            if outcome == scripts.EXPIRED:
-                as_of = max(as_of, lease.expires_at)  # even if the server's clock has stepped back
-            elif outcome is not None:
-                ending = Ending(Outcome(outcome), target and StageName(target), note or "")
-            if revoked_by is not None:
-                force = revoked_now == "1"
-                revocation = Revocation(lease.run, revoked_by, revoked_why or "", force=force)
-            return Record(lease, as_of, ending, painted=painted != "0", revocation=revocation)
+            fence, ttl_ms, granted_ms, expires_ms, beats = map(int, fields[3:8])
+            times = (timedelta(milliseconds=ttl_ms), moment(granted_ms), moment(expires_ms))
+            *ending, painted, revoked_by, revoked_why, revoked_now = fields[8:]
+            decoded = (*fields[:3], fence, *times, beats, *ending, painted != "0")
+            revoked = (revoked_by, revoked_why, revoked_now == "1")
+            return grants.stored_record(issue, (*decoded, *revoked), moment(now_ms))
         except (TypeError, ValueError) as failure:
             raise Damaged(
                 f"{self.name}: the record of {issue} is not whole; look at the hash "
                 f"{self._record_key(issue)}"
             ) from failure
-
-
-def _prose(text: str) -> str:
-    """Free text that Redis can store: a lone surrogate must not stop a lease from ending."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()

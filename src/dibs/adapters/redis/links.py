@@ -22,7 +22,6 @@ script is idempotent. A call that timed out is not repeated. Links do not cross 
 process starts with none.
 """
 
-import os
 import re
 import ssl
 import threading
@@ -33,7 +32,7 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from redis.backoff import NoBackoff
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
@@ -55,6 +54,8 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from dibs.adapters.redis.scripts import BEGIN_EPOCH, Script
+from dibs.adapters.system import IdlePool
+from dibs.adapters.wrappers.leases import seconds_in, split_host, split_url
 from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Outage, Unavailable
 
 Address = tuple[str, int]
@@ -106,14 +107,7 @@ class RedisUrl:
 
 def parse_redis_url(url: str) -> RedisUrl:
     """Raise BadConfiguration if a part of the URL is unknown, missing or out of range."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise BadConfiguration(_UNREADABLE) from None
-    # An unquoted / ? or # ends the password early. The rest of the password must not be read as a
-    # database or an option, because an error text would then show it.
-    if parts.fragment or "@" in parts.path + parts.query:
-        raise BadConfiguration(_UNREADABLE)
+    parts = split_url(url, _UNREADABLE)
     if parts.scheme not in SCHEMES:
         raise BadConfiguration(
             f"{parts.scheme!r} is no scheme of the Redis store; it has {', '.join(SCHEMES)}"
@@ -125,16 +119,9 @@ def parse_redis_url(url: str) -> RedisUrl:
     credentials = {"username": unquote(user), "password": unquote(password)}
     options = _parse_options(parts.query)
     path, service, db = _parse_path(topology, unquote(parts.path))
-    addresses = []
-    for host in () if topology is RedisTopology.UNIX else hosts.split(","):
-        try:
-            address = urlsplit(f"//{host}")
-            name, port = address.hostname, address.port
-        except ValueError:
-            name, port = None, None
-        if not name:
-            raise BadConfiguration(_UNREADABLE)
-        addresses.append((name, port or (26379 if service else 6379)))
+    listed = () if topology is RedisTopology.UNIX else hosts.split(",")
+    addresses = [split_host(host, _UNREADABLE) for host in listed]
+    usual_port = 26379 if service else 6379
     db = options.get("db", db) or "0"
     if not db.isdecimal() or (topology is RedisTopology.CLUSTER and int(db)):
         allowed = "only 0" if topology is RedisTopology.CLUSTER else "a number"
@@ -143,7 +130,7 @@ def parse_redis_url(url: str) -> RedisUrl:
         name=f"{parts.scheme}://{hosts}{parts.path}",
         topology=topology,
         tls=base == "rediss",
-        addresses=tuple(addresses),
+        addresses=tuple((host, port or usual_port) for host, port in addresses),
         path=path,
         service=service,
         db=int(db),
@@ -180,12 +167,8 @@ def _parse_options(query: str) -> dict[str, str]:
             f"namespace {namespace!r}: one to 64 letters, digits and the signs _ . : / - "
             "are allowed"
         )
-    try:
-        seconds = float(timeout)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _LONGEST_TIMEOUT_S:
-        raise BadConfiguration(f"timeout {timeout!r} of the Redis store: write seconds, as in 5")
+    wrong = f"timeout {timeout!r} of the Redis store: write seconds, as in 5"
+    seconds_in(timeout, _LONGEST_TIMEOUT_S, wrong)
     return options
 
 
@@ -313,9 +296,7 @@ class RedisLinks:
         self.name = url.name
         self.durable = False
         """Whether the server that was greeted last keeps an append-only file."""
-        self._idle: list[Link] = []
-        self._pid = os.getpid()
-        self._closed = False
+        self._idle = IdlePool(_MOST_IDLE, Link.close)
         self._primary: Address | None = None
         self._asking_sentinels = threading.Lock()
         self._sentinel = _sentinel(url) if url.topology is RedisTopology.SENTINEL else None
@@ -330,7 +311,7 @@ class RedisLinks:
 
     def run_greeted(self, script: Script, words: Sequence[str]) -> Any:
         """Run the script on a new link, which greets the server before the script runs."""
-        self._drop_idle()
+        self._idle.drop()
         return self._call(self._open, lambda link: link.run(script, words))
 
     def ask(self, *commands: Sequence[str]) -> list[Any]:
@@ -338,8 +319,7 @@ class RedisLinks:
         return self._call(self._borrow, lambda link: link.ask(*commands))
 
     def close(self) -> None:
-        self._closed = True
-        self._drop_idle()
+        self._idle.close()
         for client in self._sentinel.sentinels if self._sentinel is not None else ():
             client.close()
 
@@ -356,7 +336,7 @@ class RedisLinks:
             except RedisError as failure:
                 if not isinstance(failure, _GONE) and _code(failure) != "READONLY":
                     raise
-            self._drop_idle()  # the idle links lead to the same server
+            self._idle.drop()  # the idle links lead to the same server
             return self._on(self._open(), second or first)
         except RedisError as failure:
             raise self._outage(failure) from failure
@@ -368,26 +348,11 @@ class RedisLinks:
         except BaseException:
             link.close()  # a reply that nobody reads may still be on its way
             raise
-        if self._closed or len(self._idle) >= _MOST_IDLE:
-            link.close()
-        else:
-            self._idle.append(link)
+        self._idle.keep(link)
         return reply
 
     def _borrow(self) -> Link:
-        if self._pid != os.getpid():  # forked: the parent goes on using its links
-            self._pid, self._idle = os.getpid(), []
-        return self._idle_link() or self._open()
-
-    def _idle_link(self) -> Link | None:
-        try:
-            return self._idle.pop()  # atomic: no two threads get the same link, without a lock
-        except IndexError:
-            return None
-
-    def _drop_idle(self) -> None:
-        while (link := self._idle_link()) is not None:
-            link.close()
+        return self._idle.take() or self._open()
 
     def _open(self) -> Link:
         """A new link to the first address that answers.
@@ -395,9 +360,8 @@ class RedisLinks:
         Raises dibs' own errors and never a RedisError: `_call` must not ask an unreachable server
         twice.
         """
-        if self._closed:
+        if self._idle.closed:
             raise Unavailable(f"{self.name} was closed by this program")
-        link: Link | None = None
         failure: RedisError = ConnectionBroke("there is no address to ask")
         try:
             addresses = self._url.addresses or (("", 0),)
@@ -409,15 +373,14 @@ class RedisLinks:
             for address in addresses:
                 try:
                     link = self._reach(address)
-                    break
                 except (ConnectionBroke, TimedOut) as missed:
                     failure = missed
+                else:
+                    self.durable = link.durable
+                    return link
         except RedisError as refused:
             failure = refused
-        if link is None:
-            raise self._outage(failure) from failure
-        self.durable = link.durable
-        return link
+        raise self._outage(failure) from failure
 
     def _reach(self, address: Address) -> Link:
         """Connect to the address, or to the cluster node that the server there names instead."""

@@ -34,8 +34,6 @@ FIELDS = (
     *("outcome", "next", "note", "painted", "revoked_by", "revoked_why", "revoked_now"),
 )
 """The fields of a record, in the order in which scripts return them."""
-EXPIRED = "expired"
-"""Stored as the outcome of a lease that ran out. It stays over even if the clock steps back."""
 
 
 @dataclass(frozen=True, slots=True)

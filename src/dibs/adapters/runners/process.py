@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
@@ -48,6 +49,7 @@ _WARDEN_SLACK_S = 2.0
 _LARGEST_RESULT = 65_536
 _PLACE_VARIABLES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
 _SHELL_CHARACTERS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
+_SHELL_WORDS = {"if", "for", "while", "case", "exec", "cd", "."}
 
 
 class ProcessRunner:
@@ -127,15 +129,7 @@ def _check_command(line: str, folder: Path | None) -> None:
     if not words:
         raise HandlerUnusable("the command is empty")
     program = words[0]
-    if _SHELL_CHARACTERS & set(program) or program in {
-        "if",
-        "for",
-        "while",
-        "case",
-        "exec",
-        "cd",
-        ".",
-    }:
+    if _SHELL_CHARACTERS & set(program) or program in _SHELL_WORDS:
         return
     if folder is None and "/" in program and not program.startswith("/"):
         return
@@ -224,10 +218,9 @@ class ProcessRun:
         with self._lock:
             if self._control < 0:
                 return
-            try:
+            # If the warden has ended or is frozen, `poll` handles both.
+            with suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._control, (line.replace("\n", " ") + "\n").encode())
-            except (BrokenPipeError, BlockingIOError):
-                pass  # the warden has ended or is frozen: `poll` handles both
 
     def poll(self, seconds: float) -> RunEnd | None:
         poller = select.poll()  # select() cannot watch descriptors past 1024
@@ -277,7 +270,5 @@ class ProcessRun:
 
 
 def _kill_group(pid: int) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass

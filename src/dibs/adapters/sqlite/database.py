@@ -5,7 +5,6 @@ write, a clock that never runs backwards, and which error of dibs each failure o
 Knows no table but its clock.
 """
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dibs.adapters.system import BOOT, SystemClock, uptime_ms
+from dibs.adapters.system import BOOT, IdlePool, SystemClock, uptime_ms
 from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
 
 # Whole milliseconds since 1970, by SQLite's own clock.
@@ -43,7 +42,6 @@ INSERT OR IGNORE INTO clock VALUES (1, 0, 0, '');
 """
 SCHEMA_VERSION = 1
 """The `user_version` of the files that this version of dibs writes."""
-_NOTHING: Mapping[str, object] = {}
 _TURN_S = (0.0005, 0.004)
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
@@ -82,10 +80,7 @@ class Database:
     def __init__(self, path: Path, *, busy_s: float = 30.0) -> None:
         self.path = path
         self._busy_s = busy_s
-        self._idle: list[sqlite3.Connection] = []
-        self._lock = threading.Lock()
-        self._closed = False
-        self._pid = os.getpid()
+        self._idle = IdlePool(8, sqlite3.Connection.close)
         self._step = threading.local()
         """`transaction`: the one that this thread's `one_step` has open."""
 
@@ -98,8 +93,7 @@ class Database:
             ).fetchone()
             if known[0] == 2:
                 return
-            self._patiently(sql, "BEGIN IMMEDIATE")
-            try:
+            with self._immediate(sql):
                 self._version(sql)  # another process may have migrated the file since
                 _create(sql, _CLOCK)
                 if not sql.execute(
@@ -107,10 +101,6 @@ class Database:
                 ).fetchone():  # checked again: another process may have created it since
                     _create(sql, schema)
                 sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-                sql.execute("COMMIT")
-            except BaseException:
-                _roll_back(sql)
-                raise
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
@@ -130,18 +120,12 @@ class Database:
                 raise
             outer.sql.execute("RELEASE part")
             return
-        with self._connection() as sql:
-            self._patiently(sql, "BEGIN IMMEDIATE")
-            try:
-                uptime = _uptime()
-                now_ms, written = sql.execute(_PEEK, uptime).fetchone()
-                if not written:
-                    sql.execute(_TICK, uptime)
-                yield Transaction(sql, int(now_ms))
-                sql.execute("COMMIT")
-            except BaseException:
-                _roll_back(sql)
-                raise
+        with self._connection() as sql, self._immediate(sql):
+            uptime = _uptime()
+            now_ms, written = sql.execute(_PEEK, uptime).fetchone()
+            if not written:
+                sql.execute(_TICK, uptime)
+            yield Transaction(sql, int(now_ms))
 
     @contextmanager
     def reading(self) -> Iterator[Transaction]:
@@ -154,7 +138,7 @@ class Database:
             try:
                 yield Transaction(sql, self._patiently(sql, _PEEK, _uptime()).fetchone()[0])
             finally:
-                _roll_back(sql)
+                sql.rollback()
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
@@ -179,21 +163,11 @@ class Database:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection, and translate SQLite's errors into those of dibs."""
         try:
-            with self._lock:
-                if self._pid != os.getpid():  # forked: SQLite connections must not cross a fork
-                    self._pid, self._idle = os.getpid(), []
-                sql = self._idle.pop() if self._idle else None
-            if sql is None:
-                sql = self._connect()
+            sql = self._idle.take() or self._connect()
             try:
                 yield sql
             finally:
-                with self._lock:
-                    keep = not self._closed and len(self._idle) < 8
-                    if keep:
-                        self._idle.append(sql)
-                if not keep:
-                    sql.close()
+                self._idle.keep(sql)
         except sqlite3.Error as failure:
             raise translate(failure, self.path) from failure
 
@@ -230,8 +204,7 @@ class Database:
 
     def _migrate(self, sql: sqlite3.Connection) -> None:
         """Bring a file of an earlier version up to date, in one transaction."""
-        self._patiently(sql, "BEGIN IMMEDIATE")
-        try:
+        with self._immediate(sql):
             # read again: another process may have migrated the file since
             version = self._version(sql)
             tables = {row[0] for row in sql.execute("SELECT name FROM sqlite_master")}
@@ -239,13 +212,15 @@ class Database:
                 if migration.to > version and migration.table in tables:
                     _create(sql, migration.statements)
             sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-            sql.execute("COMMIT")
-        except BaseException:
-            _roll_back(sql)
-            raise
+
+    @contextmanager
+    def _immediate(self, sql: sqlite3.Connection) -> Iterator[None]:
+        with sql:  # commits at the end, or rolls back
+            self._patiently(sql, "BEGIN IMMEDIATE")
+            yield
 
     def _patiently(
-        self, sql: sqlite3.Connection, statement: str, values: Mapping[str, object] = _NOTHING
+        self, sql: sqlite3.Connection, statement: str, values: Mapping[str, object] | tuple[()] = ()
     ) -> sqlite3.Cursor:
         """Execute the statement; while the file is busy, try again after short, random sleeps.
 
@@ -269,11 +244,7 @@ class Database:
         self.close()
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for sql in idle:
-            sql.close()
+        self._idle.close()
 
 
 def _uptime() -> Mapping[str, object]:
@@ -285,11 +256,6 @@ def _create(sql: sqlite3.Connection, schema: str) -> None:
     for statement in schema.split(";"):
         if statement.strip():
             sql.execute(statement)
-
-
-def _roll_back(sql: sqlite3.Connection) -> None:
-    if sql.in_transaction:
-        sql.execute("ROLLBACK")
 
 
 def translate(failure: sqlite3.Error, path: Path) -> Outage:

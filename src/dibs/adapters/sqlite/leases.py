@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from dibs.adapters.sqlite.database import Database, Transaction
 from dibs.core import grants
-from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName, milliseconds, moment
+from dibs.core.ids import Fence, IssueRef, milliseconds, moment
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -20,7 +20,6 @@ from dibs.core.lease import (
     Full,
     Granted,
     Lease,
-    Lost,
     Outcome,
     Record,
     Released,
@@ -29,7 +28,7 @@ from dibs.core.lease import (
     RenewResult,
     Revocation,
 )
-from dibs.ports.leases import Guarantee
+from dibs.ports.leases import EVERY_GUARANTEE
 
 _SCHEMA = """
 CREATE TABLE leases (
@@ -75,14 +74,7 @@ _MINE = "repo = :repo AND key = :key AND run = :run"
 
 
 class SqliteLeases:
-    guarantees = (
-        Guarantee.ATOMIC
-        | Guarantee.FENCED
-        | Guarantee.SERVER_CLOCK
-        | Guarantee.IDEMPOTENT
-        | Guarantee.DURABLE
-        | Guarantee.COUNTED
-    )
+    guarantees = EVERY_GUARANTEE
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -91,16 +83,6 @@ class SqliteLeases:
 
     def acquire(self, bid: Bid) -> AcquireResult:
         with self._database.writing() as tx:
-            values = {
-                "repo": bid.issue.repo,
-                "key": bid.issue.key,
-                "run": bid.run,
-                "holder": bid.holder,
-                "stage": bid.stage,
-                "ttl": milliseconds(bid.ttl),
-                "floor": bid.floor,
-                "now": tx.now_ms,
-            }
             if bid.limit is not None:
                 refusal = grants.refusal(_read(tx, bid.issue), bid)
                 if refusal is not None:
@@ -113,79 +95,65 @@ class SqliteLeases:
                 ).fetchone()[0]
                 if count >= bid.limit:
                     return Full(count)
-            row = tx.sql.execute(_ACQUIRE, values).fetchone()
-            if row is not None:
-                return Granted(_record(row, tx).lease)
+            bidder = {"holder": bid.holder, "stage": bid.stage, "ttl": milliseconds(bid.ttl)}
+            granted = _fetch_record(tx, _ACQUIRE, bid.issue, bid.run, floor=bid.floor, **bidder)
+            if granted is not None:
+                return Granted(granted.lease)
             refusal = grants.refusal(_read(tx, bid.issue), bid)
             assert refusal is not None, "a refused upsert means that the row is there, and not free"
             return refusal
 
     def renew(self, lease: Lease) -> RenewResult:
         with self._database.writing() as tx:
-            row = tx.sql.execute(
+            renewed = _fetch_record(
+                tx,
                 f"UPDATE leases SET expires_at = :now + ttl_ms, beats = beats + 1 WHERE {_MINE}"
                 f" AND outcome IS NULL AND expires_at > :now AND revoked_by IS NULL"
                 f" RETURNING {_COLUMNS}",
-                _lease_key(lease, tx),
-            ).fetchone()
-            if row is not None:
-                return Renewed(replace(_record(row, tx).lease, card=lease.card))
-            known = _read(tx, lease.issue)
-            if (
-                known is not None
-                and known.lease.run == lease.run
-                and known.live
-                and known.revocation is not None
-            ):
-                return grants.asked_to_stop(known.revocation)
-            return Lost(grants.NOT_OURS)
+                *(lease.issue, lease.run),
+            )
+            if renewed is not None:
+                return Renewed(replace(renewed.lease, card=lease.card))
+            refusal = grants.renewal(_read(tx, lease.issue), lease, moment(tx.now_ms))
+            assert not isinstance(refusal, Record), "the statement renews what can be renewed"
+            return refusal
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
         with self._database.writing() as tx:
-            row = tx.sql.execute(
+            released = _fetch_record(
+                tx,
                 "UPDATE leases SET expires_at = :now, outcome = :outcome, next = :next,"
                 f" note = :note, painted = :painted WHERE {_MINE}"
                 f" AND outcome IS NULL AND expires_at > :now RETURNING {_COLUMNS}",
-                {
-                    **_lease_key(lease, tx),
-                    "outcome": ending.outcome.value,
-                    "next": ending.next,
-                    "note": ending.note,
-                    "painted": ending.outcome is Outcome.CONCEDED,
-                },
-            ).fetchone()
-            if row is not None:
-                return Released(_record(row, tx))
-            known = _read(tx, lease.issue)
-            if known is not None and known.lease.run == lease.run and known.ending is not None:
-                return Released(known)  # a retry after a lost reply
-            return Lost(grants.NOT_OURS)
+                *(lease.issue, lease.run),
+                outcome=ending.outcome.value,
+                next=ending.next,
+                note=ending.note,
+                painted=ending.outcome is Outcome.CONCEDED,
+            )
+            if released is not None:
+                return Released(released)
+            refusal = grants.ending(_read(tx, lease.issue), lease, ending, moment(tx.now_ms))
+            assert not isinstance(refusal, Record), "the statement ends what is live"
+            return refusal
 
     def acknowledge(self, record: Record) -> None:
         with self._database.writing() as tx:
-            tx.sql.execute(
-                f"UPDATE leases SET painted = 1 WHERE {_MINE} AND outcome IS NOT NULL",
-                _lease_key(record.lease, tx),
-            )
+            statement = f"UPDATE leases SET painted = 1 WHERE {_MINE} AND outcome IS NOT NULL"
+            _fetch_record(tx, statement, record.lease.issue, record.lease.run)
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
         with self._database.writing() as tx:
-            row = tx.sql.execute(
+            return _fetch_record(
+                tx,
                 "UPDATE leases SET revoked_by = :by, revoked_why = :why, revoked_now = :force,"
-                " expires_at = CASE WHEN :force THEN :now ELSE expires_at END"
-                " WHERE repo = :repo AND key = :key AND run = :run"
+                f" expires_at = CASE WHEN :force THEN :now ELSE expires_at END WHERE {_MINE}"
                 f" AND outcome IS NULL AND expires_at > :now RETURNING {_COLUMNS}",
-                {
-                    "repo": issue.repo,
-                    "key": issue.key,
-                    "run": revocation.run,
-                    "by": revocation.by,
-                    "why": revocation.reason,
-                    "force": revocation.force,
-                    "now": tx.now_ms,
-                },
-            ).fetchone()
-            return _record(row, tx) if row is not None else None
+                *(issue, revocation.run),
+                by=revocation.by,
+                why=revocation.reason,
+                force=revocation.force,
+            )
 
     def read(self, issue: IssueRef) -> Record | None:
         with self._database.reading() as tx:
@@ -206,40 +174,22 @@ class SqliteLeases:
             return Fence(row[0])
 
 
-def _lease_key(lease: Lease, tx: Transaction) -> dict[str, Any]:
-    return {
-        "repo": lease.issue.repo,
-        "key": lease.issue.key,
-        "run": lease.run,
-        "now": tx.now_ms,
-    }
-
-
 def _read(tx: Transaction, issue: IssueRef) -> Record | None:
-    row = tx.sql.execute(
-        f"SELECT {_COLUMNS} FROM leases WHERE repo = ? AND key = ?", (issue.repo, issue.key)
-    ).fetchone()
+    statement = f"SELECT {_COLUMNS} FROM leases WHERE repo = :repo AND key = :key"
+    return _fetch_record(tx, statement, issue)
+
+
+def _fetch_record(
+    tx: Transaction, statement: str, issue: IssueRef, run: str = "", **values: object
+) -> Record | None:
+    """Execute a statement about the issue, or the run's lease on it: the row that is returned."""
+    key = {"repo": issue.repo, "key": issue.key, "run": run, "now": tx.now_ms}
+    row = tx.sql.execute(statement, {**key, **values}).fetchone()
     return _record(row, tx) if row is not None else None
 
 
 def _record(row: tuple[Any, ...], tx: Transaction) -> Record:
-    (repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at, beats, *rest) = row
-    outcome, target, note, painted, revoked_by, revoked_why, revoked_now = rest
-    lease = Lease(
-        issue=IssueRef(repo, key),
-        run=RunId(run),
-        holder=HolderId(holder),
-        stage=StageName(stage),
-        fence=Fence(fence),
-        ttl=timedelta(milliseconds=ttl_ms),
-        granted_at=moment(granted_at),
-        expires_at=moment(expires_at),
-        beats=beats,
-    )
-    ending = Ending(Outcome(outcome), target and StageName(target), note or "") if outcome else None
-    revocation = (
-        Revocation(lease.run, revoked_by, revoked_why or "", force=bool(revoked_now))
-        if revoked_by is not None
-        else None
-    )
-    return Record(lease, moment(tx.now_ms), ending, painted=bool(painted), revocation=revocation)
+    repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at, *rest = row
+    times = (timedelta(milliseconds=ttl_ms), moment(granted_at), moment(expires_at))
+    fields = (run, holder, stage, fence, *times, *rest)
+    return grants.stored_record(IssueRef(repo, key), fields, moment(tx.now_ms))

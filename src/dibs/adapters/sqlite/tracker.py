@@ -9,7 +9,7 @@ a scan nothing.
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 from dibs.adapters.sqlite.database import Database, Transaction
 from dibs.core.errors import NoSuchComment, NoSuchIssue
@@ -95,12 +95,12 @@ class SqliteTracker(OneAtATime):
         with self._database.reading() as tx:
             statement, parameters = _find_statement(tx, query, _shelf(tx))
             rows = tx.sql.execute(statement, parameters).fetchall()
-            issues = _issues(tx, rows[: query.limit])
+            issues = tuple(_issue_of(row, _labels(tx, row[0])) for row in rows[: query.limit])
             return Found(issues, moment(tx.now_ms), more=len(rows) > query.limit)
 
     def read(self, issue: IssueRef) -> Snapshot:
         with self._database.reading() as tx:
-            return _thread(tx, issue)
+            return _snapshot(tx, issue)
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         states = "open IN (0, 1)" if closed_too else "open = 1"
@@ -123,8 +123,7 @@ class SqliteTracker(OneAtATime):
 
     def comment(self, issue: IssueRef, body: str) -> Comment:
         with self._database.writing() as tx:
-            number = _number(tx, issue)
-            return _comment(tx, _post(tx, number, self._author, body))
+            return _comment(tx, _post(tx, _number(tx, issue), self._author, body))
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
         with self._database.writing() as tx:
@@ -156,7 +155,7 @@ class SqliteTracker(OneAtATime):
     ) -> Snapshot | None:
         """Apply all effects in a single transaction, so that no reader sees a half-painted picture.
 
-        Returns None, and changes nothing, if the issue differs from `seen`.
+        Returns None, and changes nothing, if the issue differs from `if_unchanged`.
         """
         with self._database.writing() as tx:
             number = _number(tx, issue)
@@ -176,7 +175,7 @@ class SqliteTracker(OneAtATime):
                         _close(tx, number)
                     case _:
                         assert_never(effect)
-            return _thread(tx, issue)
+            return _snapshot(tx, issue)
 
     def flaws(self) -> tuple[str, ...]:
         with self._database.reading() as tx:
@@ -213,52 +212,39 @@ def _find_statement(
     columns = ", ".join(f"i.{column.strip()}" for column in _ISSUE.split(","))
     statement = f"SELECT {columns} FROM {source}"
     probe = "EXISTS (SELECT 1 FROM issue_labels x WHERE x.number = i.number AND x.label = ?)"
-    for label in others:
-        statement += f" AND {probe}"
-        parameters.append(label)
-    for label in without:
-        statement += f" AND NOT {probe}"
-        parameters.append(label)
+    statement += f" AND {probe}" * len(others) + f" AND NOT {probe}" * len(without)
     # Ordered by the index that is walked: SQLite then stops at the limit instead of sorting.
     order = "l.number" if query.labels else "i.number"
     return (
         f"{statement} ORDER BY {order} LIMIT ? OFFSET ?",
-        [*parameters, query.limit + 1, query.skip],
+        [*parameters, *others, *without, query.limit + 1, query.skip],
     )
 
 
 def _rarity(tx: Transaction, label: str) -> int:
     """The number of open issues with the label, counted up to `_DRIVER_SAMPLE`."""
-    return int(
-        tx.sql.execute(
-            "SELECT COUNT(*) FROM"
-            " (SELECT 1 FROM issue_labels WHERE label = ? AND open = 1 LIMIT ?)",
-            (label, _DRIVER_SAMPLE),
-        ).fetchone()[0]
-    )
+    some = "SELECT 1 FROM issue_labels WHERE label = ? AND open = 1 LIMIT ?"
+    counted = tx.sql.execute(f"SELECT COUNT(*) FROM ({some})", (label, _DRIVER_SAMPLE))
+    return int(counted.fetchone()[0])
 
 
-def _issues(tx: Transaction, rows: Sequence[tuple[object, ...]]) -> tuple[Issue, ...]:
-    return tuple(_issue_of(row, _labels(tx, row[0])) for row in rows)
-
-
-def _labels(tx: Transaction, number: object) -> frozenset[str]:
+def _labels(tx: Transaction, number: int) -> frozenset[str]:
     rows = tx.sql.execute("SELECT label FROM issue_labels WHERE number = ?", (number,))
     return frozenset(row[0] for row in rows)
 
 
-def _issue_of(row: tuple[object, ...], labels: frozenset[str]) -> Issue:
+def _issue_of(row: tuple[Any, ...], labels: frozenset[str]) -> Issue:
     number, title, body, author, is_open, comment_count, created_at, updated_at = row
     return Issue(
         ref=IssueRef("", str(number)),
-        title=str(title),
+        title=title,
         open=bool(is_open),
         labels=labels,
-        comment_count=int(str(comment_count)),
-        created_at=moment(int(str(created_at))),
-        updated_at=moment(int(str(updated_at))),
-        body=str(body),
-        author=str(author),
+        comment_count=comment_count,
+        created_at=moment(created_at),
+        updated_at=moment(updated_at),
+        body=body,
+        author=author,
     )
 
 
@@ -277,12 +263,10 @@ def _number(tx: Transaction, ref: IssueRef) -> int:
     return number
 
 
-def _thread(tx: Transaction, ref: IssueRef) -> Snapshot:
+def _snapshot(tx: Transaction, ref: IssueRef) -> Snapshot:
     issue = _issue(tx, ref)
-    rows = tx.sql.execute(
-        f"SELECT {_COMMENT} FROM comments WHERE number = ? ORDER BY id",
-        (int(ref.key),),
-    )
+    statement = f"SELECT {_COMMENT} FROM comments WHERE number = ? ORDER BY id"
+    rows = tx.sql.execute(statement, (int(ref.key),))
     return Snapshot(issue, tuple(_comment_of(row) for row in rows), moment(tx.now_ms))
 
 
@@ -292,11 +276,8 @@ def _comment_of(row: tuple[int, str, str, int, int]) -> Comment:
 
 
 def _comment(tx: Transaction, identity: int) -> Comment:
-    row = tx.sql.execute(
-        f"SELECT {_COMMENT} FROM comments WHERE id = ?",
-        (identity,),
-    ).fetchone()
-    return _comment_of(row)
+    statement = f"SELECT {_COMMENT} FROM comments WHERE id = ?"
+    return _comment_of(tx.sql.execute(statement, (identity,)).fetchone())
 
 
 def _post(tx: Transaction, number: int, author: str, body: str) -> int:

@@ -1,4 +1,6 @@
-"""Help for lease stores: expiry without a clock of the store, and text that is sure to be UTF-8.
+"""Help for lease stores: whole records, expiry without a clock of the store, text that is UTF-8.
+
+`WholeRecords`: the operations on a granted lease, for a store that replaces whole records.
 
 `Observations`: how long a record has been seen unchanged. A store without a clock expires leases by
 it: a contender may take over only a record whose version it has watched, on its own monotonic
@@ -16,21 +18,95 @@ written late or replaced by a slower reader only makes a contender wait longer.
 surrogates), as from a file name or an argument that was not UTF-8. A name is used to find a record
 again, so a name with a half letter is refused; prose must not keep a lease from beginning or
 ending, so a half letter in prose is replaced.
+
+`split_url`, `split_host`, `seconds_in`: the parts of a store's URL. No error shows a secret part.
 """
 
+import secrets
 import threading
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 from msgspec.structs import replace
 
+from dibs.adapters.system import wall_clock
+from dibs.core import grants
 from dibs.core.bounded import Bounded
-from dibs.core.errors import Misuse
-from dibs.core.ids import ZERO, HolderId, LocalTime
-from dibs.core.lease import Bid, Ending, Revocation
+from dibs.core.errors import BadConfiguration, Misuse
+from dibs.core.ids import ZERO, HolderId, IssueRef, LocalTime, ServerTime
+from dibs.core.lease import (
+    Bid,
+    Ending,
+    Lease,
+    Lost,
+    Record,
+    Released,
+    ReleaseResult,
+    Renewed,
+    RenewResult,
+    Revocation,
+    StopAsked,
+)
 from dibs.ports.system import Clock
 
 MOST_REMEMBERED = 100_000
+Answer = TypeVar("Answer")
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class WholeRecords:
+    """Renews, ends and revokes leases as `core.grants` decides; the store swaps the records."""
+
+    def renew(self, lease: Lease) -> RenewResult:
+        made: Record | StopAsked | Lost = self._change(
+            lease.issue, lambda known, now: grants.renewal(known, lease, now), renewing=True
+        )
+        return Renewed(replace(made.lease, card=lease.card)) if isinstance(made, Record) else made
+
+    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        made: Record | Released | Lost = self._change(
+            lease.issue, lambda known, now: grants.ending(known, lease, ending, now)
+        )
+        return Released(made) if isinstance(made, Record) else made
+
+    def acknowledge(self, record: Record) -> None:
+        self._change(record.lease.issue, lambda known, _: grants.acknowledgement(known, record))
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        return self._change(issue, lambda known, now: grants.revoked(known, revocation, now))
+
+    def _change(
+        self,
+        issue: IssueRef,
+        decide: Callable[[Record | None, ServerTime], Record | Answer],
+        *,
+        renewing: bool = False,
+    ) -> Record | Answer:
+        """Write the record that `decide` makes, and return it; or return the answer of `decide`.
+
+        `decide` gets the stored record and the store's time, and decides again if the record has
+        changed before it could be replaced.
+        """
+        raise NotImplementedError
+
+
+class Recent(Generic[K, V]):
+    """A cache of the values that were put last, for many threads."""
+
+    def __init__(self, most: int) -> None:
+        self._lock = threading.Lock()
+        self._values: Bounded[K, V] = Bounded(most)
+
+    def get(self, key: K) -> V | None:
+        with self._lock:
+            return self._values.get(key)
+
+    def put(self, key: K, value: V) -> None:
+        with self._lock:
+            self._values[key] = value
 
 
 class Observations(Protocol):
@@ -68,44 +144,95 @@ class MemoryObservations:
         with self._lock:
             sighting = self._seen.get(record)
             if sighting is None or sighting[0] != version:
-                self._remember(record, version, self._clock.now())
+                self._seen[record] = (version, self._clock.now())
                 return ZERO
             return self._since(sighting[1])
 
     def note(self, record: str, version: str, ago: timedelta) -> None:
         with self._lock:
-            self._remember(record, version, LocalTime(self._clock.now() - ago.total_seconds()))
+            at = LocalTime(self._clock.now() - ago.total_seconds())
+            self._seen[record] = (version, at)
 
     def silence(self, record: str) -> timedelta:
         with self._lock:
             sighting = self._seen.get(record)
             return ZERO if sighting is None else self._since(sighting[1])
 
-    def _remember(self, record: str, version: str, at: LocalTime) -> None:
-        self._seen[record] = (version, at)
-
     def _since(self, at: LocalTime) -> timedelta:
         return timedelta(seconds=max(0.0, self._clock.now() - at))
+
+
+def new_nonce() -> str:
+    """A version that never comes again."""
+    return secrets.token_hex(8)
+
+
+def time_of_day() -> ServerTime:
+    """The machine's time in whole milliseconds: a stamp for people, which decides nothing."""
+    now = wall_clock()
+    return ServerTime(now.replace(microsecond=now.microsecond // 1000 * 1000))
+
+
+def split_url(url: str, unreadable: str) -> SplitResult:
+    """Split the URL of a store. Raises BadConfiguration with the text `unreadable`.
+
+    An unquoted / ? or # ends a password early. The rest of the password must not be read as a path
+    or an option, because an error text would then show it.
+    """
+    try:
+        parts = urlsplit(url)
+        url.encode()  # lone surrogates cannot be sent
+    except ValueError:
+        raise BadConfiguration(unreadable) from None
+    if parts.fragment or "@" in parts.path + parts.query:
+        raise BadConfiguration(unreadable)
+    return parts
+
+
+def split_host(text: str, unreadable: str) -> tuple[str, int | None]:
+    """The host and the port, if any. Raises BadConfiguration with the text `unreadable`.
+
+    The error does not quote the host: it may contain a password that should have stood before an @.
+    """
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host:
+        raise BadConfiguration(unreadable)
+    return host, port
+
+
+def seconds_in(text: str, most: float, unreadable: str) -> float:
+    """A number of seconds, above 0. Raises BadConfiguration with the text `unreadable`."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= most:
+        raise BadConfiguration(unreadable)
+    return seconds
 
 
 def plain_bid(bid: Bid) -> Bid:
     """The bid as UTF-8: raises Misuse for a half letter in a name, replaces it in the holder."""
     for name in (bid.issue.repo, bid.issue.key, bid.run, bid.stage):
         plain_name(name)
-    return replace(bid, holder=HolderId(_prose(bid.holder)))
+    return replace(bid, holder=HolderId(plain_prose(bid.holder)))
 
 
 def plain_ending(ending: Ending) -> Ending:
     """The ending as UTF-8: raises Misuse for a half letter in `next`, replaces it in the note."""
     if ending.next is not None:
         plain_name(ending.next)
-    return replace(ending, note=_prose(ending.note))
+    return replace(ending, note=plain_prose(ending.note))
 
 
 def plain_revocation(revocation: Revocation) -> Revocation:
     """The revocation as UTF-8: raises Misuse for a half letter in the run, replaces it in prose."""
     plain_name(revocation.run)
-    return replace(revocation, by=_prose(revocation.by), reason=_prose(revocation.reason))
+    return replace(revocation, by=plain_prose(revocation.by), reason=plain_prose(revocation.reason))
 
 
 def plain_name(text: str) -> str:
@@ -117,5 +244,5 @@ def plain_name(text: str) -> str:
     return text
 
 
-def _prose(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
+def plain_prose(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

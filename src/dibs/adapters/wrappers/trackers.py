@@ -40,6 +40,14 @@ class WrappedTracker:
     def __init__(self, inner: Tracker) -> None:
         self._inner = inner
 
+    def _outgoing(self, issue: IssueRef, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
+        """The effects as they are passed on."""
+        return effects
+
+    def _incoming(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot as it is returned."""
+        return snapshot
+
     @property
     def traits(self) -> TrackerTraits:
         return self._inner.traits
@@ -48,7 +56,7 @@ class WrappedTracker:
         return self._inner.find(query)
 
     def read(self, issue: IssueRef) -> Snapshot:
-        return self._inner.read(issue)
+        return self._incoming(self._inner.read(issue))
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         return self._inner.tally(labels, closed_too=closed_too)
@@ -81,13 +89,19 @@ class WrappedTracker:
         if_unchanged: Issue | None = None,
         reached: Reached = unwatched,
     ) -> Snapshot | None:
-        return self._inner.apply(issue, effects, if_unchanged=if_unchanged, reached=reached)
+        outgoing = self._outgoing(issue, effects)
+        snapshot = self._inner.apply(issue, outgoing, if_unchanged=if_unchanged, reached=reached)
+        return None if snapshot is None else self._incoming(snapshot)
 
     def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
-        return self._inner.read_many(issues)
+        found = self._inner.read_many(issues)
+        return {issue: self._incoming(snapshot) for issue, snapshot in found.items()}
 
     def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
-        return self._inner.find_snapshots(queries)
+        return tuple(
+            replace(answer, snapshots=tuple(map(self._incoming, answer.snapshots)))
+            for answer in self._inner.find_snapshots(queries)
+        )
 
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         return self._inner.pulls_of(issues)
@@ -129,49 +143,21 @@ class SignedTracker(WrappedTracker):
         super().__init__(inner)
         self._keyring = keyring
 
-    def read(self, issue: IssueRef) -> Snapshot:
-        return self._verified(self._inner.read(issue))
-
     def comment(self, issue: IssueRef, body: str) -> Comment:
         return self._inner.comment(issue, sign(body, issue, self._keyring))
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
         return self._inner.edit_comment(issue, comment, sign(body, issue, self._keyring))
 
-    def apply(
-        self,
-        issue: IssueRef,
-        effects: Sequence[Effect],
-        *,
-        if_unchanged: Issue | None = None,
-        reached: Reached = unwatched,
-    ) -> Snapshot | None:
-        snapshot = self._inner.apply(
-            issue,
-            tuple(
-                replace(effect, body=sign(effect.body, issue, self._keyring))
-                if isinstance(effect, PostComment | EditComment)
-                else effect
-                for effect in effects
-            ),
-            if_unchanged=if_unchanged,
-            reached=reached,
-        )
-        return None if snapshot is None else self._verified(snapshot)
-
-    def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
-        found = self._inner.read_many(issues)
-        return {issue: self._verified(snapshot) for issue, snapshot in found.items()}
-
-    def find_snapshots(self, queries: Sequence[IssueQuery]) -> tuple[FoundSnapshots, ...]:
+    def _outgoing(self, issue: IssueRef, effects: Sequence[Effect]) -> Sequence[Effect]:
         return tuple(
-            replace(
-                answer, snapshots=tuple(self._verified(snapshot) for snapshot in answer.snapshots)
-            )
-            for answer in self._inner.find_snapshots(queries)
+            replace(effect, body=sign(effect.body, issue, self._keyring))
+            if isinstance(effect, PostComment | EditComment)
+            else effect
+            for effect in effects
         )
 
-    def _verified(self, snapshot: Snapshot) -> Snapshot:
+    def _incoming(self, snapshot: Snapshot) -> Snapshot:
         return believing(snapshot, self._keyring)
 
 
@@ -194,14 +180,7 @@ class SpokenTracker(WrappedTracker):
             self._inner.comment(issue, release)
         return edited
 
-    def apply(
-        self,
-        issue: IssueRef,
-        effects: Sequence[Effect],
-        *,
-        if_unchanged: Issue | None = None,
-        reached: Reached = unwatched,
-    ) -> Snapshot | None:
+    def _outgoing(self, issue: IssueRef, effects: Sequence[Effect]) -> Sequence[Effect]:  # noqa: ARG002
         ts = self._ts()
         spelt: list[Effect] = []
         for effect in effects:
@@ -214,7 +193,7 @@ class SpokenTracker(WrappedTracker):
                         spelt.append(PostComment(release))
                 case _:
                     spelt.append(effect)
-        return self._inner.apply(issue, tuple(spelt), if_unchanged=if_unchanged, reached=reached)
+        return tuple(spelt)
 
     def _ts(self) -> str:
         """The time now, to the second, in the dialect's spelling."""
