@@ -64,17 +64,15 @@ def guarded_write(
     if (seen := place.seen()) > fence:
         return Stale(seen)
     with place.prepared(fence, data) as prepared, place.turn(fence):
-        refusal: Outcome | None = place.raised(fence)  # after preparing, before reading content
-        if refusal is not None:
-            return refusal
+        if (raised := place.raised(fence)) is not None:  # after preparing, before reading content
+            return raised
         found, record = place.digest(), place.record(fence)
-        refusal = record.mark(fence, found).refusal(fence, step)
-        if refusal is None and found is None and (version is not None or not create):
-            refusal = Missing()
-        if refusal is None and version is not None and version != found:
-            refusal = Conflict(other_version(found, version))
-        if refusal is not None:
+        if (refusal := record.mark(fence, found).refusal(fence, step)) is not None:
             return refusal
+        if found is None and (version is not None or not create):
+            return Missing()
+        if version is not None and version != found:
+            return Conflict(other_version(found, version))
         new = _digest(data)
         try:
             place.note(fence, record, record.after(found, step, new))

@@ -279,12 +279,10 @@ class _RowWrite:
         mark = Mark(int(seen[self.table.fence] or 0), int(step or 0))
         if (refusal := mark.refusal(self.fence, self.step)) is not None:
             return refusal
-        if self.table.version is not None and self.version is not None:
-            version = seen[self.table.version]
-            return (
-                None if version == self.version else Conflict(other_version(version, self.version))
-            )
-        return None
+        version = self.version if self.table.version is None else seen[self.table.version]
+        if self.version is None or self.version == version:
+            return None
+        return Conflict(other_version(version, self.version))
 
 
 def _guard_columns(table: Table) -> tuple[str, ...]:
