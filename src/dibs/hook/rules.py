@@ -250,12 +250,9 @@ def _without_owner(repo: str) -> str:
 
 def tracked_issue(ref: IssueRef, tracked: Sequence[str], numbered: str | None) -> IssueRef | None:
     """The issue with the tracker's spelling of its repository; None if not in the tracker."""
-    if not ref.repo:
-        return IssueRef(numbered, ref.key) if numbered is not None else None
-    for repo in tracked:
-        if repo.casefold() == ref.repo.casefold():
-            return IssueRef(repo, ref.key)
-    return None
+    same = (repo for repo in tracked if repo.casefold() == ref.repo.casefold())
+    repo = next(same, None) if ref.repo else numbered
+    return None if repo is None else IssueRef(repo, ref.key)
 
 
 # The author of a commit
