@@ -247,7 +247,6 @@ class Services:
         from dibs.named.loops import Loop
 
         return Loop(
-            rhythm,
             self._plain_store(f"loop {rhythm.name!r}"),
             self.tracker,
             self.pipeline,
@@ -257,6 +256,7 @@ class Services:
             self.adapters.threads,
             new_run=self._new_run,
             dice=self._dice(),
+            rhythm=rhythm,
         )
 
     @cached_property
