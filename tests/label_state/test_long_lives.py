@@ -153,7 +153,7 @@ def test_a_renewal_that_wrote_over_a_release_is_the_last_one(hub, monkeypatch):
 
 def test_a_child_does_not_wait_for_a_lock_that_nobody_will_open(hub):
     number = hub.issue("agent:implement")
-    with backlogs._opened._lock, held._lock:
+    with backlogs.connections._lock, held._lock:
         assert in_a_child(lambda: ls.issue_dedup_check("shop", number)["claimable"]) == 0
 
 

@@ -25,7 +25,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from dibs.core.agent_dialect import fields_of, firing_holder, firing_of
+from dibs.core.agent_dialect import fields_of, firing_holder, firing_of, first_turn
 from dibs.core.durations import format_instant
 from dibs.core.eligibility import ReasonCode, Surroundings, Whose, abandoned_at, judge, reasons_with
 from dibs.core.errors import LeaseLost
@@ -398,12 +398,7 @@ def _objections(
 def _made_by_firing(firing: tuple[str, str], pusher: Pusher) -> bool:
     """Whether the pushed commits were made by this firing.
 
-    A firing which claims again appends `~` and a number to its id. A card shortens a long id, so
-    the ids of the commits are compared in full and shortened.
+    A card shortens a long id, so the ids of the commits are compared in full and shortened.
     """
-    codename, name = firing
-    first, again, turn = name.rpartition("~")
-    names = {name, first if again and turn.isdigit() else name}
     shortened = (firing_of(firing_holder(*pushed)) for pushed in pusher.firings)
-    pushed_firings = {*pusher.firings, *shortened}
-    return any((codename, spelling) in pushed_firings for spelling in names)
+    return not {*pusher.firings, *shortened}.isdisjoint((firing, first_turn(firing)))

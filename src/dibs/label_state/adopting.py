@@ -30,8 +30,9 @@ from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effects, RemoveLabels
 from dibs.core.lease import Record
 from dibs.core.pipeline import Dialect
+from dibs.core.presets import EVERY
 from dibs.label_state import labels
-from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of, missing_labels
+from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of
 from dibs.label_state.claims import their_claims
 from dibs.label_state.pauses import paused_by_file, paused_by_log
 from dibs.label_state.stale import StaleClaim, free, stale_on
@@ -232,7 +233,7 @@ class Adopting:
         """Make missing labels, and publish a pause found only in the local file."""
         services = self._services
         name = backlog.repo or services.tracker.traits.name
-        missing = missing_labels(backlog)
+        missing = services.tracker.missing_labels([label.name for label in EVERY])
         if missing:
             if self._apply:
                 services.tracker.prepare(missing)
@@ -289,13 +290,13 @@ class Adopting:
         snapshot, ref = stale.snapshot, str(stale.snapshot.issue.ref)
         in_no_state = snapshot.issue.labels.isdisjoint(_STATES)
         if stale.identified and stale.label_drift and in_no_state:
-            text = f"{stale.codename} claimed it and never released it, and it is in no state"
+            text = f"{stale.key.codename} claimed it and never released it, and it is in no state"
             text += ": queue it if it is still wanted"
             return AdoptionFinding(ref, FindingCode.FELL_OUT, text)
         if stale.identified:
             code = FindingCode.STALE_CLAIM
             since = "its claim is older than the window"
-            text = f"{stale.codename}:{stale.firing_id} is not heard of, {since}: released"
+            text = f"{':'.join(stale.key)} is not heard of, {since}: released"
         else:
             code = FindingCode.UNCLAIMED_LABEL
             text = f"{labels.IN_FLIGHT} is on it, and no claim says whose it is: taken off"
@@ -314,7 +315,7 @@ class Adopting:
         theirs = their_claims(snapshot)
         if theirs:
             since = format_instant(theirs[0].since)
-            text = f"{theirs[0].codename} has it since {since}: left to finish"
+            text = f"{theirs[0].key.codename} has it since {since}: left to finish"
             return AdoptionFinding(ref, FindingCode.HELD, text)
         if labels.IN_FLIGHT in snapshot.issue.labels:
             due = format_instant(abandoned_at(snapshot.issue, self._services.pipeline))

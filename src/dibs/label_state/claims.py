@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from datetime import timedelta
 
-from dibs.core.agent_dialect import CLAIM_PREFIX, ending_note, fields_of, their_release
+from dibs.core.agent_dialect import ending_note, firing_of, their_release
 from dibs.core.durations import format_instant
 from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import IllegalMove
@@ -21,7 +21,7 @@ from dibs.core.lease import Ending, Outcome
 from dibs.core.pipeline import UNQUEUED, Pipeline
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, refused
-from dibs.label_state.firings import Firing, FiringKey, Rehearsed, held, turns_taken
+from dibs.label_state.firings import Firing, FiringKey, Rehearsed, held, key_in, turns_taken
 from dibs.label_state.pauses import paused_by_file
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, Doubtful, Refused
 from dibs.services.effects import apply_to
@@ -36,12 +36,8 @@ ENDS = [name for name in labels.legal_transitions(labels.IN_FLIGHT) if name != l
 class TheirClaim:
     """A claim of a published runner without a release, of any age."""
 
-    codename: str
-    firing_id: str
+    key: FiringKey
     since: ServerTime
-
-    def older_than(self, age: timedelta, now: ServerTime) -> bool:
-        return now - self.since >= age
 
 
 def their_claims(snapshot: Snapshot) -> tuple[TheirClaim, ...]:
@@ -50,26 +46,19 @@ def their_claims(snapshot: Snapshot) -> tuple[TheirClaim, ...]:
     Reads all comments: no claim is left out because of its age.
     """
     bodies = {comment.id: comment.body for comment in snapshot.comments}
-    claims = []
-    for foreign in foreign_claims(snapshot.comments, now=snapshot.now, ttl=_FOR_EVER):
-        body = bodies[foreign.comment]
-        if body.lstrip().startswith(CLAIM_PREFIX):
-            fields = fields_of(body)
-            codename, firing_id = fields.get("codename", ""), fields.get("firing_id", "")
-            claims.append(TheirClaim(codename, firing_id, foreign.since))
-    return tuple(claims)
+    found = foreign_claims(snapshot.comments, now=snapshot.now, ttl=_FOR_EVER)
+    keys = ((key_in(bodies[foreign.comment]), foreign.since) for foreign in found)
+    return tuple(TheirClaim(key, since) for key, since in keys if key is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    codename: str
-    firing_id: str
-    outcome: str
-    transition_to: str | None
-    pr_url: str | None
-
-
-def release_theirs(backlog: Backlog, snapshot: Snapshot, release: Release) -> Answer:
+def release_theirs(
+    backlog: Backlog,
+    snapshot: Snapshot,
+    key: FiringKey,
+    outcome: str,
+    transition_to: str | None,
+    pr_url: str | None,
+) -> Answer:
     """Release a claim that a firing made before its fleet switched to dibs.
 
     Writes only if the firing's own claim comment is in force and no lease of ours holds the issue.
@@ -79,10 +68,9 @@ def release_theirs(backlog: Backlog, snapshot: Snapshot, release: Release) -> An
     live = backlog.services.leases.standing(snapshot).live
     if live is not None:
         return Answer(False, "LEASE_LOST", f"{live.lease.holder} holds it")
-    key = release.codename, release.firing_id
-    if key not in [(claim.codename, claim.firing_id) for claim in their_claims(snapshot)]:
+    if key not in [claim.key for claim in their_claims(snapshot)]:
         return Answer(False, "LEASE_LOST", "nobody holds it: the claim has expired, or never was")
-    target = labels.IMPLEMENT if release.transition_to is None else release.transition_to
+    target = labels.IMPLEMENT if transition_to is None else transition_to
     if target not in ENDS:
         return Answer(False, IllegalMove.code, f"a claim may not end in {target!r}")
     names = snapshot.issue.labels
@@ -91,9 +79,8 @@ def release_theirs(backlog: Backlog, snapshot: Snapshot, release: Release) -> An
         effects.append(AddLabels((target,)))
     if target != labels.IMPLEMENT and labels.IMPLEMENT in names:
         effects.append(RemoveLabels((labels.IMPLEMENT,)))
-    line = their_release(
-        *key, release.outcome, format_instant(snapshot.now), pr=release.pr_url or ""
-    )
+    ts = format_instant(snapshot.now)
+    line = their_release(*key, outcome, ts, pr=pr_url or "")
     effects.append(PostComment(line))
     if labels.IN_FLIGHT in names:
         effects.append(RemoveLabels((labels.IN_FLIGHT,)))
@@ -175,11 +162,6 @@ def _blocked(names: frozenset[str], role: str | None) -> Answer | None:
 # Releasing
 
 
-@dataclass(frozen=True, slots=True)
-class _Illegal:
-    text: str
-
-
 @answering
 def release_issue(
     repo_slug: str,
@@ -204,16 +186,15 @@ def release_issue(
         asked_at = services.adapters.clock.now()
         snapshot = backlog.read(num)
         live, resumed = services.leases.standing(snapshot).live, None
-        if live is not None and key.is_holder(live.lease.holder):
+        if live is not None and key.claimed_as(firing_of(live.lease.holder)):
             resumed = services.resuming.resume_on(snapshot, live.lease.run, asked_at)
         if not isinstance(resumed, Claimed):
-            release = Release(key.codename, key.firing_id, outcome, transition_to, pr_url)
-            return release_theirs(backlog, snapshot, release)
+            return release_theirs(backlog, snapshot, key, outcome, transition_to, pr_url)
         firing = Firing(services, resumed, renewed=False)
     note = ending_note(outcome, pr_url)
     ending = _choose_ending(services.pipeline, firing.stage, outcome, transition_to, note)
-    if isinstance(ending, _Illegal):
-        return Answer(False, IllegalMove.code, ending.text)
+    if isinstance(ending, Answer):
+        return ending
     return _end(backlog, num, key, firing, ending)
 
 
@@ -230,23 +211,24 @@ def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, ending: End
 
 def _choose_ending(
     pipeline: Pipeline, worked: str, outcome: str, transition_to: str | None, note: str
-) -> Ending | _Illegal:
+) -> Ending | Answer:
     """Translate a release into an ending, by the pipeline's moves out of the worked stage.
 
-    Going back, to the same stage or to the queue, counts as a failed attempt if the outcome does.
+    A no if no move allows it. Going back, to the same stage or to the queue, counts as a failed
+    attempt if the outcome does.
     """
     if transition_to == labels.NEEDS_HUMAN_SCOPE:
         return Ending(Outcome.PARKED, note=note)
     stages = {stage.label: stage for stage in pipeline.stages}
     if transition_to is not None and transition_to not in stages:
-        return _Illegal(
-            f"a claim may not end in {transition_to!r}; it may end in {', '.join(ENDS)}"
-        )
+        text = f"a claim may not end in {transition_to!r}; it may end in {', '.join(ENDS)}"
+        return Answer(False, IllegalMove.code, text)
     target = stages[transition_to].name if transition_to is not None else StageName(worked)
     if target != worked and target in pipeline.stage(worked).next:
         return Ending(Outcome.ADVANCED, target, note)
     if target not in {worked, stages[labels.IMPLEMENT].name}:
-        return _Illegal(f"{worked or 'an unqueued issue'} may not move to {target}")
+        text = f"{worked or 'an unqueued issue'} may not move to {target}"
+        return Answer(False, IllegalMove.code, text)
     return Ending(Outcome.FAILED if counts_as_failed(outcome) else Outcome.RETURNED, note=note)
 
 

@@ -7,8 +7,7 @@ been worked for a day is as fresh as a new one, and the claim of a dead process 
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from dibs.core.agent_dialect import (
     CLAIM_PREFIX,
@@ -16,6 +15,7 @@ from dibs.core.agent_dialect import (
     fields_of,
     firing_holder,
     firing_of,
+    first_turn,
 )
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, HolderId, RunId
@@ -25,12 +25,11 @@ from dibs.label_state.backlogs import Backlog
 from dibs.ports.leases import Guarantee
 from dibs.services.claiming import Claimed
 from dibs.services.ending import FinishResult
-from dibs.services.keeping import InHand, Keeper, Supervision
+from dibs.services.keeping import InHand, Keeper
 from dibs.wiring.services import Services
 
 
-@dataclass(frozen=True, slots=True)
-class FiringKey:
+class FiringKey(NamedTuple):
     """Codename and firing id: the state machine's name for a claimant."""
 
     codename: str
@@ -42,20 +41,20 @@ class FiringKey:
         A firing that claims the same issue again gets `~2`, `~3` and higher: readers of the state
         machine apply a release to every claim with the same key.
         """
-        again = f"~{turn}" if turn > 1 else ""
-        return firing_holder(self.codename, self.firing_id, again)
+        return firing_holder(*self, f"~{turn}" if turn > 1 else "")
 
-    def is_holder(self, name: str) -> bool:
-        """Whether the name is this firing's, in any turn."""
-        named, mine = firing_of(name), firing_of(self.holder())
-        return named is not None and mine in (named, _first_turn(named))
+    def claimed_as(self, firing: tuple[str, str] | None) -> bool:
+        """Whether a card or a comment with this codename and firing id is ours, in any turn."""
+        mine = firing_of(self.holder())
+        return firing is not None and mine in (firing, first_turn(firing))
 
 
-def _first_turn(key: tuple[str, str]) -> tuple[str, str]:
-    """The key without the `~N` of a later turn."""
-    codename, firing_id = key
-    first, mark, turn = firing_id.rpartition("~")
-    return (codename, first) if mark and turn.isdigit() else key
+def key_in(claim: str) -> FiringKey | None:
+    """The key in a claim comment; None for any other comment."""
+    if not claim.lstrip().startswith(CLAIM_PREFIX):
+        return None
+    fields = fields_of(claim)
+    return FiringKey(fields.get("codename", ""), fields.get("firing_id", ""))
 
 
 class LookingFirst:
@@ -102,9 +101,7 @@ class Firing(InHand):
             services.reached,
         )
         self._ended = False
-        self._supervision: Supervision | None = None
-        if renewed:
-            self._supervision = services.supervise(self._keeper)
+        self._supervision = services.supervise(self._keeper) if renewed else None
 
     @property
     def stage(self) -> str:
@@ -142,7 +139,8 @@ class Firing(InHand):
         try:
             result = self._finish(ending)
         finally:
-            self.let_go()
+            if self._supervision is not None:
+                self._supervision.stop()
         self._ended = True
         return result
 
@@ -159,11 +157,6 @@ class Firing(InHand):
                 return advancing.give_back(keeper, ending.note)
             case _:
                 assert_never(ending.outcome)
-
-    def let_go(self) -> None:
-        """Stop the renewals, without releasing the claim."""
-        if self._supervision is not None:
-            self._supervision.stop()
 
 
 class Rehearsed(Firing):
@@ -211,13 +204,6 @@ class Held:
         with self._lock:
             self._firings.pop(_entry(backlog, number, key), None)
 
-    def let_all_go(self) -> None:
-        """Forget all claims and stop their renewals; the leases expire."""
-        with self._lock:
-            firings, self._firings = self._firings, {}
-        for firing in firings.values():
-            firing.let_go()
-
 
 held = Held()
 
@@ -228,11 +214,6 @@ def _entry(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, Fir
 
 def turns_taken(snapshot: Snapshot, key: FiringKey) -> int:
     """How many claim comments of this firing the issue already has."""
-    claims = [
-        fields_of(comment.body)
-        for comment in snapshot.comments
-        if comment.by_writer and comment.body.lstrip().startswith(CLAIM_PREFIX)
-    ]
-    mine = firing_of(key.holder())
-    keys = [(claim.get("codename", ""), claim.get("firing_id", "")) for claim in claims]
-    return sum(mine in (claimed, _first_turn(claimed)) for claimed in keys)
+    return sum(
+        key.claimed_as(key_in(comment.body)) for comment in snapshot.comments if comment.by_writer
+    )

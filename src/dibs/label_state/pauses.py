@@ -8,8 +8,8 @@ stops claims, because it may name any repository.
 import fcntl
 import json
 import logging
-import os
 
+from dibs.adapters.system import replace_whole
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import Damaged, DibsError, Outage
 from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of, full_slug
@@ -115,13 +115,7 @@ def set_repo_paused(repo_slug: str, paused: bool) -> list[str]:  # noqa: FBT001 
             wanted = _comparable(repo_slug)
             remaining = [repo for repo in list_paused_repos() if _comparable(repo) != wanted]
             repos = sorted({*remaining, *([repo_slug.strip()] if paused else [])})
-            # After a crash the file holds the old list or the new one, never a part of one.
-            part = PAUSED_REPOS_FILE.with_suffix(".part")
-            with part.open("w", encoding="utf-8") as file:
-                json.dump({"paused": repos}, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(PAUSED_REPOS_FILE)
+            replace_whole(PAUSED_REPOS_FILE, json.dumps({"paused": repos}, indent=2).encode())
     except OSError as flaw:
         raise Damaged(f"{PAUSED_REPOS_FILE} cannot be written: {flaw}") from flaw
     try:

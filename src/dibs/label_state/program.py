@@ -278,22 +278,12 @@ def _sweep_repository(
             except DibsError as failure:
                 click.echo(f"{claim.snapshot.issue.ref}: not released: {failure}", err=True)
                 released = failure.code
-        rows.append({**claim.row(slug, max_age_hours), "released": released})
+        row = claim.row(slug, max_age_hours)
+        if not claim.identified:
+            row["age_hours"] = None  # JSON has no infinity
+        rows.append({**row, "released": released})
     return rows
 
 
 def _write(document: dict[str, object]) -> None:
-    click.echo(json.dumps(_json_value(document), indent=2))
-
-
-def _json_value(value: object) -> object:
-    """Replace infinity by null, because JSON has no infinity."""
-    match value:
-        case dict():
-            return {key: _json_value(entry) for key, entry in value.items()}
-        case list():
-            return [_json_value(entry) for entry in value]
-        case float() if value == float("inf"):
-            return None
-        case _:
-            return value
+    click.echo(json.dumps(document, indent=2))

@@ -58,10 +58,6 @@ class Turns:
                 del self._inside[name]
             self._changed.notify_all()
 
-    def __len__(self) -> int:
-        """The number of names in use."""
-        return len(self._inside)
-
 
 _log = logging.getLogger("dibs.holds")
 _UNPROVEN_PAUSE_S = 0.1
@@ -143,14 +139,12 @@ class NamedLeases(Struct, eq=False):
 
         If not, give the lease back and return the reason.
         """
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.give_back, lease)
             refusal = self.granting.refusal_of(lease.fence)
-        except BaseException:
-            self.give_back(lease)
-            raise
-        if refusal is not None:
-            self.give_back(lease)
-        return refusal
+            if refusal is None:
+                undo.pop_all()
+            return refusal
 
 
 class Holds(NamedLeases, eq=False):
