@@ -95,8 +95,8 @@ class HubPlace(Place):
 
 def let_all_go():
     """What the death of this process does to its claims: nobody renews them any more."""
-    firings = list(held._firings.values())
-    held.forget()
+    firings = list(held.values())
+    held.clear()
     for firing in firings:
         if firing._supervision is not None:
             firing._supervision.stop()

@@ -99,6 +99,10 @@ def dry_run() -> bool:
     return os.environ.get("ALFRED_DRY_RUN", "") not in {"", "0"}
 
 
+def _held_as(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, FiringKey]:
+    return backlog.services.tracker.traits.name + backlog.repo.casefold(), int(number), key
+
+
 # Claiming
 
 
@@ -127,7 +131,8 @@ def claim_issue(
     )
     match backlog.services.claiming.claim(backlog.ref(num), None, options):
         case Claimed() as claimed:
-            firing = held.keep(backlog, num, key, claimed)
+            firing = Firing(backlog.services, claimed, renewed=True)
+            held[_held_as(backlog, num, key)] = firing
             # Labels may have been added since the first look; the claim took the stage's label off.
             given_way = {claimed.stage.label} if claimed.stage.gives_way else set()
             blocked = _blocked(claimed.snapshot.issue.labels | given_way, role)
@@ -181,7 +186,7 @@ def release_issue(
         return Answer(True, "DRY_RUN", "nothing was asked and nothing was written")
     backlog, key = backlog_of(repo_slug), FiringKey(codename, firing_id)
     services = backlog.services
-    firing = held.find(backlog, num, key)
+    firing = held.get(_held_as(backlog, num, key))
     if firing is None:  # claimed by another process, or by this one before a restart
         asked_at = services.adapters.clock.now()
         snapshot = backlog.read(num)
@@ -201,7 +206,7 @@ def release_issue(
 def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, ending: Ending) -> Answer:
     """End the lease. True with UNPAINTED if the labels could not be changed yet."""
     result = firing.end(ending)
-    held.drop(backlog, num, key)
+    held.pop(_held_as(backlog, num, key), None)
     if isinstance(result, Finished):
         if result.record.painted:
             return Answer(True)

@@ -21,7 +21,6 @@ from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, HolderId, RunId
 from dibs.core.issue import Snapshot
 from dibs.core.lease import Ending, Lease, Lost, Outcome, RenewResult
-from dibs.label_state.backlogs import Backlog
 from dibs.ports.leases import Guarantee
 from dibs.services.claiming import Claimed
 from dibs.services.ending import FinishResult
@@ -175,41 +174,13 @@ class Rehearsed(Firing):
         """Never calls the watcher."""
 
 
-class Held:
-    """The claims that this process holds, by repository, issue and key.
+held: dict[tuple[str, int, FiringKey], Firing] = {}
+"""The claims that this process holds, by repository, issue and key.
 
-    A forked child starts with none, because the renewing threads are the parent's. The child
-    releases a claim by the key, like any process that did not make the claim.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-        os.register_at_fork(after_in_child=self.forget)
-
-    def forget(self) -> None:
-        self._lock = threading.Lock()
-        self._firings: dict[tuple[str, int, FiringKey], Firing] = {}
-
-    def keep(self, backlog: Backlog, number: int, key: FiringKey, claimed: Claimed) -> Firing:
-        firing = Firing(backlog.services, claimed, renewed=True)
-        with self._lock:
-            self._firings[_entry(backlog, number, key)] = firing
-        return firing
-
-    def find(self, backlog: Backlog, number: int, key: FiringKey) -> Firing | None:
-        with self._lock:
-            return self._firings.get(_entry(backlog, number, key))
-
-    def drop(self, backlog: Backlog, number: int, key: FiringKey) -> None:
-        with self._lock:
-            self._firings.pop(_entry(backlog, number, key), None)
-
-
-held = Held()
-
-
-def _entry(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, FiringKey]:
-    return (backlog.services.tracker.traits.name + backlog.repo.casefold(), int(number), key)
+A forked child starts with none, because the renewing threads are the parent's. The child releases a
+claim by the firing's key, like any process that did not make the claim.
+"""
+os.register_at_fork(after_in_child=held.clear)
 
 
 def turns_taken(snapshot: Snapshot, key: FiringKey) -> int:
