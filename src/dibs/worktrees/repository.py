@@ -43,11 +43,6 @@ class Registered:
     locked: str | None
     """The reason given for the lock; None if the working tree is not locked."""
 
-    @property
-    def half_made(self) -> bool:
-        """Whether git is still making the working tree, or was killed while making it."""
-        return self.locked == "initializing"
-
 
 @dataclass(frozen=True, slots=True)
 class Repository:
@@ -86,9 +81,6 @@ class Repository:
         found = self.ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return found.stdout.strip() or None if found.returncode == 0 else None
 
-    def bare(self) -> bool:
-        return self.ask("rev-parse", "--is-bare-repository").stdout.strip() == "true"
-
     def remotes(self) -> tuple[str, ...]:
         return tuple(self.output("remote", doing="its remotes cannot be listed").splitlines())
 
@@ -109,14 +101,12 @@ class Repository:
         if answer.returncode:
             raise refused(answer, f"{self.name}: {branch} cannot be fetched from {remote}")
 
-    def has_unpushed(self, commits: Sequence[str], *, but: Sequence[str] = ()) -> bool:
-        """Whether a commit is in no remote-tracking branch and not reachable from `but`."""
-        if not commits:
-            return False
+    def has_unpushed(self, commit: str, *, but: Sequence[str] = ()) -> bool:
+        """Whether the commit is in no remote-tracking branch and not reachable from `but`."""
         listed = self.output(
             "rev-list",
             "--max-count=1",
-            *commits,
+            commit,
             "--not",
             "--remotes",
             *but,
@@ -164,13 +154,6 @@ class Repository:
                 )
                 found.append(registered)
         return tuple(found)
-
-    def worktree(self, path: Path) -> Registered | None:
-        return next((tree for tree in self.worktrees() if tree.path == path), None)
-
-    def holder_of(self, branch: str) -> Registered | None:
-        """The working tree in which the branch is checked out."""
-        return next((tree for tree in self.worktrees() if tree.branch == branch), None)
 
     def add(self, path: Path, branch: str, start: str, *, new: bool) -> None:
         """Make a working tree: on a new branch from `start`, or on the existing branch."""

@@ -78,8 +78,7 @@ class OpenSession:
 
     def forget(self) -> None:
         """Delete the session's file: none of its working trees is left."""
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -155,37 +154,28 @@ class Sessions:
         for part in self._folder.glob("*.part"):
             descriptor = locked(part)
             if descriptor is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    part.unlink()
+                part.unlink(missing_ok=True)
                 os.close(descriptor)
 
     def unreadable(self) -> Iterator[tuple[Path, str]]:
         """Session files which cannot be read, each with the error text."""
-        for path in sorted(self._folder.glob("*.json")):
-            try:
-                _read(path)
-            except FileNotFoundError:
-                pass
-            except Damaged as flaw:
-                yield path, str(flaw)
+        return ((path, str(read)) for path, read in self._read() if isinstance(read, Damaged))
 
     def _records(self) -> Iterator[tuple[Path, SessionRecord]]:
+        return ((path, read) for path, read in self._read() if not isinstance(read, Damaged))
+
+    def _read(self) -> Iterator[tuple[Path, SessionRecord | Damaged]]:
         for path in sorted(self._folder.glob("*.json")):
             try:
-                record = _read(path)
-            except (FileNotFoundError, Damaged):  # just ended; damaged: see `unreadable`
+                record = msgspec.json.decode(path.read_bytes(), type=SessionRecord)
+            except FileNotFoundError:  # just ended
                 continue
-            yield path, record
-
-
-def _read(path: Path) -> SessionRecord:
-    try:
-        record = msgspec.json.decode(path.read_bytes(), type=SessionRecord)
-    except msgspec.MsgspecError as flaw:
-        raise Damaged(f"{path} does not say which working trees it is about: {flaw}") from flaw
-    if record.version != 1:
-        raise Damaged(f"{path} is of version {record.version}, which this dibs does not know")
-    return record
+            except msgspec.MsgspecError as flaw:
+                text = f"{path} does not say which working trees it is about: {flaw}"
+                yield path, Damaged(text)
+            else:
+                text = f"{path} is of version {record.version}, which this dibs does not know"
+                yield path, record if record.version == 1 else Damaged(text)
 
 
 _POLITE = (signal.SIGTERM, signal.SIGHUP)

@@ -23,7 +23,7 @@ from dibs.adapters.system import wall_clock, worktrees_folder
 from dibs.core.errors import DibsError, HandlerUnusable, Misuse, Outage, WorktreeUnavailable
 from dibs.core.pipeline import BundleWorktree, OneWorktree
 from dibs.ports.system import Git, PlaceWish, Workplace
-from dibs.worktrees.clearing import Reached, WorktreeStep, end, recover, sharing, unwatched
+from dibs.worktrees.clearing import Reached, WorktreeStep, end, recover, sharing
 from dibs.worktrees.repository import Repository
 from dibs.worktrees.sessions import Entry, OpenSession, PoliteExit, SessionRecord, Sessions
 from dibs.worktrees.values import (
@@ -35,6 +35,7 @@ from dibs.worktrees.values import (
     WorktreeRequest,
     WorktreeSpec,
     fit_for_a_branch,
+    ignored,
     remote_branch,
     without_doubles,
 )
@@ -49,7 +50,8 @@ class LocatedRequest:
     request: WorktreeRequest
     repo: Repository
     start: str
-    remotes: tuple[str, ...]
+    remote: str
+    """The remote of the base; empty if the base is no branch of a remote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +87,18 @@ class Choice:
     def _locate(self, request: WorktreeRequest) -> LocatedRequest:
         checkout = request.checkout_path.expanduser().resolve()
         repo = Repository.at(request.repo_name, checkout, self.git)
-        remotes = repo.remotes()
-        if self.fetch and (named := remote_branch(request.base, remotes)) is not None:
-            repo.fetch(*named, checkout)
+        remote, branch = remote_branch(request.base, repo.remotes()) or ("", "")
+        if self.fetch and remote:
+            repo.fetch(remote, branch, checkout)
             if not self.naming.always_new:
                 with suppress(BadWorktree):  # the branch is not on the remote yet
-                    repo.fetch(named[0], self.naming.branch(repo.name, 0), checkout)
+                    repo.fetch(remote, self.naming.branch(repo.name, 0), checkout)
         start = _start_commit(repo, request.base)
-        if start is None:
-            raise BadWorktree(f"{repo.name}: {repo.folder} has no {request.base!r} to start from")
         for ref, commit in repo.recovered():
             # Saved commits which are on a remote branch by now need no ref any more.
-            if not repo.has_unpushed([commit]):
+            if not repo.has_unpushed(commit):
                 repo.forget(ref, commit)
-        return LocatedRequest(request, repo, start, remotes)
+        return LocatedRequest(request, repo, start, remote)
 
     def entries(self, located: tuple[LocatedRequest, ...], epoch: int) -> tuple[Entry, ...]:
         """The plan for each working tree, with the names of this epoch."""
@@ -107,11 +107,9 @@ class Choice:
             request, repo, start = found.request, found.repo, found.start
             branch = self.naming.branch(repo.name, epoch)
             existing = repo.commit(f"refs/heads/{branch}")
-            if existing is None and not self.naming.always_new:
+            if existing is None and not self.naming.always_new and found.remote:
                 # An earlier session may have pushed the branch before its local branch was deleted.
-                named = remote_branch(request.base, found.remotes)
-                if named is not None:
-                    start = repo.commit(f"refs/remotes/{named[0]}/{branch}") or start
+                start = repo.commit(f"refs/remotes/{found.remote}/{branch}") or start
             entry = Entry(
                 repo_name=repo.name,
                 gh_repo=request.gh_repo,
@@ -148,7 +146,7 @@ def choose_names(
         repo, branch = found.repo, entry.branch
         if not fit_for_a_branch(branch):
             raise BadWorktree(f"{repo.name}: {branch!r} is not a name that git has for a branch")
-        holder = repo.holder_of(branch)
+        holder = next((tree for tree in repo.worktrees() if tree.branch == branch), None)
         if holder is not None:
             if holder.path.exists() or holder.locked is not None:
                 raise BranchTaken(repo.name, branch, holder.path)
@@ -157,11 +155,13 @@ def choose_names(
     return candidate, entries
 
 
-def _start_commit(repo: Repository, base: str) -> str | None:
+def _start_commit(repo: Repository, base: str) -> str:
     found = repo.commit(base)
-    if found is None and repo.bare():
+    if found is None and repo.ask("rev-parse", "--is-bare-repository").stdout.strip() == "true":
         # A bare clone has the branches of its remote as its own branches.
         found = repo.commit(f"refs/heads/{base.partition('/')[2]}")
+    if found is None:
+        raise BadWorktree(f"{repo.name}: {repo.folder} has no {base!r} to start from")
     return found
 
 
@@ -170,8 +170,8 @@ def check_base(repo: Repository, base: str) -> None:
 
     Does not ask the remote whether the branch exists.
     """
-    if _start_commit(repo, base) is None and remote_branch(base, repo.remotes()) is None:
-        raise BadWorktree(f"{repo.name}: {repo.folder} has no {base!r} to start from")
+    if remote_branch(base, repo.remotes()) is None:
+        _start_commit(repo, base)
 
 
 _log = logging.getLogger("dibs.worktrees")
@@ -193,7 +193,7 @@ class MultiWorktree:
     now: float | None = None
     branch: str = field(default=BRANCH, kw_only=True)
     fetch: bool = field(default=True, kw_only=True)
-    reached: Reached = field(default=unwatched, kw_only=True, repr=False)
+    reached: Reached = field(default=ignored, kw_only=True, repr=False)
     cleanup: CleanUp = field(default=CleanUp(), init=False)
     """Set on leaving: work saved under refs, and working trees that were not removed."""
     _session: OpenSession | None = field(default=None, init=False, repr=False)
