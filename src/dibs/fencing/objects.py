@@ -19,9 +19,10 @@ import gzip
 import io
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from dibs.core.errors import Misuse, Unavailable
 from dibs.core.ids import Fence
@@ -119,8 +120,7 @@ def read(client: Client, bucket: str, key: str) -> Reading[bytes] | None:
     return None if stored.empty else Reading(body, Fence(stored.mark.fence), stored.etag)
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredObject:
+class _StoredObject(Struct, frozen=True):
     """The headers and metadata of an object; of no object, by default."""
 
     etag: str = ""
@@ -130,12 +130,11 @@ class _StoredObject:
     empty: bool = True
     sealed: bool = False
     """Whether this module wrote the object as gzip; otherwise its bytes are stored as they are."""
-    headers: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, Any] = {}
     """Arguments for the next put: headers to keep, and the foreign metadata."""
 
 
-@dataclass(frozen=True, slots=True)
-class _ObjectKey:
+class _ObjectKey(Struct, frozen=True):
     """A key in a bucket, with or without an object."""
 
     client: Client

@@ -15,7 +15,6 @@ run does the rest; a run that finds nothing to change writes nothing.
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
@@ -163,8 +162,7 @@ class FindingCode(StrEnum):
     UNREADABLE = "UNREADABLE"
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptionFinding:
+class AdoptionFinding(Struct, frozen=True):
     place: str
     """An issue, or a repository."""
     code: FindingCode

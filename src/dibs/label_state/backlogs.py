@@ -11,12 +11,12 @@ import atexit
 import os
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Self
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.core.durations import format_duration
@@ -118,8 +118,7 @@ _BUILT_IN = "built-in default"
 _VARIABLES = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GITHUB_API_URL", "DIBS_LEASES")
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(Struct, frozen=True):
     """A repository, with the services for its issues."""
 
     slug: str

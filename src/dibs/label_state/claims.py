@@ -6,8 +6,9 @@ that a card of ours holds is never released as one of theirs.
 """
 
 import os
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from dibs.core.agent_dialect import ending_note, firing_of, their_release
 from dibs.core.durations import format_instant
@@ -32,8 +33,7 @@ ENDS = [name for name in labels.legal_transitions(labels.IN_FLIGHT) if name != l
 """The labels that a caller may name for the end of a claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class TheirClaim:
+class TheirClaim(Struct, frozen=True):
     """A claim of a published runner without a release, of any age."""
 
     key: FiringKey

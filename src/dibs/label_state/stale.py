@@ -7,8 +7,9 @@ moment.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from dibs.core.agent_dialect import firing_of, their_release
 from dibs.core.durations import format_instant
@@ -41,8 +42,7 @@ def age_of(hours: float) -> timedelta:
     return timedelta(hours=hours)
 
 
-@dataclass(frozen=True, slots=True)
-class StaleClaim:
+class StaleClaim(Struct, frozen=True):
     """A claim that is over, with the reading of the issue."""
 
     snapshot: Snapshot

@@ -387,8 +387,7 @@ class CrossRepoPRChain:
             yield opened
 
 
-@dataclass
-class _Execution:
+class _Execution(msgspec.Struct):
     """A single execution of a plan: does the steps in order, and collects the failures."""
 
     chain: CrossRepoPRChain
@@ -396,7 +395,7 @@ class _Execution:
     plan: Plan
     state: ChainState
     check: Check
-    failures: dict[tuple[str, type[Step]], str] = field(default_factory=dict)
+    failures: dict[tuple[str, type[Step]], str] = {}
 
     def take(self, step: Step) -> None:
         """Do a step and note its failure; a later success of the same kind clears the note."""

@@ -14,10 +14,10 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.git.program import GitProgram
@@ -39,8 +39,7 @@ _SNAPSHOTS = 3
 _NO_ENV: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class TreeSnapshot:
+class TreeSnapshot(Struct, frozen=True):
     """The content of a working tree at one moment; two are equal if no work has changed."""
 
     head: str | None
@@ -61,8 +60,7 @@ class Unsaveable(DibsError):
     hint = "look at it there; nothing was removed"
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """A working tree, and the folder with its index and HEAD."""
 
     repo: Repository

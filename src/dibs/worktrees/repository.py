@@ -6,8 +6,9 @@ work. Every command names the repository's git folder, so no command needs a wor
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from dibs.adapters.git.program import Ran, outage, spoken
 from dibs.core.errors import DibsError
@@ -31,8 +32,7 @@ _BAD_REQUEST = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(Struct, frozen=True):
     """A working tree as `git worktree list` shows it."""
 
     path: Path
@@ -44,8 +44,7 @@ class Registered:
     """The reason given for the lock; None if the working tree is not locked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Struct, frozen=True):
     name: str
     folder: Path
     """The git folder, shared by all working trees of the repository."""

@@ -16,7 +16,6 @@ import secrets
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -68,8 +67,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
     version: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(msgspec.Struct, frozen=True):
     """A session with its file open and locked by the current process."""
 
     record: SessionRecord
@@ -84,8 +82,7 @@ class OpenSession:
         os.close(self.descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class Sessions:
+class Sessions(msgspec.Struct, frozen=True):
     """All sessions with their working trees under one root folder."""
 
     root: Path
@@ -99,18 +96,14 @@ class Sessions:
         """Let a single session at a time choose names: no two sessions choose the same folder."""
         with written(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / "turn.lock"
-        clock, never = SystemClock(), threading.Event()
+        path, clock = self._folder / "turn.lock", SystemClock()
         until = clock.now() + _LOCK_WAIT_S
-        descriptor = None
-        while descriptor is None:
-            if clock.now() >= until:
-                waited = f"{_LOCK_WAIT_S:g} s"
-                raise Unavailable(f"{path} is locked by another process for more than {waited}")
-            with written(path):
-                descriptor = locked(path, create=True)
-            if descriptor is None:
-                clock.wait(never, _POLL_S)
+        with written(path):
+            while (descriptor := locked(path, create=True)) is None:
+                if clock.now() >= until:
+                    waited = f"{_LOCK_WAIT_S:g} s"
+                    raise Unavailable(f"{path} is locked by another process for more than {waited}")
+                clock.sleep(_POLL_S)
         try:
             yield
         finally:

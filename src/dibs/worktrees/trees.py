@@ -18,6 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, assert_never
 
+from msgspec import Struct
+
 from dibs.adapters.git.program import GitProgram
 from dibs.adapters.system import wall_clock, worktrees_folder
 from dibs.core.errors import DibsError, HandlerUnusable, Misuse, Outage, WorktreeUnavailable
@@ -43,8 +45,7 @@ from dibs.worktrees.values import (
 _EPOCHS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedRequest:
+class LocatedRequest(Struct, frozen=True):
     """A request, the repository found for it, and the commit from which the branch starts."""
 
     request: WorktreeRequest
@@ -54,8 +55,7 @@ class LocatedRequest:
     """The remote of the base; empty if the base is no branch of a remote."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Chooses commits and names for the working trees of one session.
 
     Reads the repositories, and fetches if `fetch` is set; makes no working tree. Every refusal
@@ -203,9 +203,8 @@ class MultiWorktree:
     @property
     def specs(self) -> list[WorktreeSpec]:
         """The working trees, in the order of the requests."""
-        return (
-            [] if self._session is None else [entry.spec for entry in self._session.record.entries]
-        )
+        entries = () if self._session is None else self._session.record.entries
+        return [entry.spec for entry in entries]
 
     @property
     def shared(self) -> tuple[int, ...]:
