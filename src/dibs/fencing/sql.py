@@ -206,8 +206,6 @@ def create_table(connection: Connection, name: str = FENCES) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _RowWrite:
-    """A guarded change of a single row."""
-
     table: Table
     key: Mapping[str, object]
     changes: Mapping[str, object]

@@ -65,8 +65,6 @@ class HookState(Enum):
 
 
 class Done(Struct, frozen=True):
-    """The result of installing or uninstalling the hook."""
-
     path: Path
     changed: bool
     chained: bool
@@ -75,10 +73,9 @@ class Done(Struct, frozen=True):
 
 
 class GitHooks(Struct, frozen=True):
-    """The hooks folder of a git repository."""
+    """The folder in which git looks for hooks."""
 
     folder: Path
-    """The folder in which git looks for hooks."""
     remarks: tuple[str, ...] = ()
 
     @classmethod
@@ -243,12 +240,10 @@ class PushedCommits(Struct, frozen=True):
         given = "".join(f"{line}\n" for line in dict.fromkeys(lines))
         output, complete = _run_git(self.folder, _LOG, given)
         messages = [text.decode("utf-8", "replace") for text in output.split(b"\0") if text.strip()]
-        if not complete:
-            return PushedMessages(tuple(messages), "its messages are too long to be read")
-        if len(messages) > _MOST_COMMITS:
-            text = f"only {_MOST_COMMITS} of its commits were looked at"
-            return PushedMessages(tuple(messages[:_MOST_COMMITS]), text)
-        return PushedMessages(tuple(messages))
+        unread = "" if complete else "its messages are too long to be read"
+        if complete and len(messages) > _MOST_COMMITS:
+            unread = f"only {_MOST_COMMITS} of its commits were looked at"
+        return PushedMessages(tuple(messages[:_MOST_COMMITS]), unread)
 
 
 def _run_git(folder: Path, words: Sequence[str], given: str = "") -> tuple[bytes, bool]:

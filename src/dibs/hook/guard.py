@@ -35,8 +35,6 @@ _Answer = TypeVar("_Answer")
 
 
 class Guarded(Struct, frozen=True):
-    """The result of checking a push."""
-
     issues: tuple[IssueRef, ...] = ()
     objections: tuple[Objection, ...] = ()
     remarks: tuple[str, ...] = ()

@@ -112,25 +112,17 @@ def _outside_blocks(lines: list[str]) -> Iterator[str]:
     fence = ""
     after_blank, in_list = True, False
     for line in lines:
-        opened = _FENCE.match(line)
+        opened, shown = _FENCE.match(line), _GAP
         if fence:
             if opened and opened[1].startswith(fence) and not line[opened.end() :].strip():
                 fence = ""
-            yield _GAP
-            continue
-        if opened:
+        elif opened:
             fence = opened[1]
-        elif _QUOTED.match(line):
-            pass
-        elif not (after_blank and not in_list and _INDENTED.match(line)):
-            yield line
-            if line.strip():
+        elif not _QUOTED.match(line) and (in_list or not (after_blank and _INDENTED.match(line))):
+            shown, after_blank = line, not line.strip()
+            if not after_blank:
                 in_list = bool(_LISTED.match(line)) or (in_list and line[:1] in " \t")
-                after_blank = False
-            else:
-                after_blank = True
-            continue
-        yield _GAP
+        yield shown
 
 
 def _without_code(paragraph: str) -> str:
@@ -286,8 +278,6 @@ class Pusher(Struct, frozen=True):
 
 
 class Objection(Struct, frozen=True):
-    """A reason against a push."""
-
     issue: IssueRef
     code: str
     text: str

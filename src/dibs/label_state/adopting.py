@@ -23,7 +23,7 @@ from msgspec import Struct
 from dibs.core.agent_dialect import CLAIM_PREFIX, fields_of, firing_of
 from dibs.core.card import Card, parse_mark
 from dibs.core.durations import format_instant
-from dibs.core.eligibility import PauseScope, Reason, ReasonCode, abandoned_at
+from dibs.core.eligibility import Reason, ReasonCode, abandoned_at
 from dibs.core.errors import DibsError, Misuse
 from dibs.core.fold import confirmed
 from dibs.core.ids import IssueRef
@@ -34,12 +34,11 @@ from dibs.core.presets import EVERY
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of
 from dibs.label_state.claims import their_claims
-from dibs.label_state.pauses import paused_by_file, paused_by_log
+from dibs.label_state.pauses import pause_in_log, paused_by_file, paused_by_log
 from dibs.label_state.stale import StaleClaim, free, stale_on
 from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import apply_to
 from dibs.services.reading import walk_snapshots
-from dibs.settings import load as config
 from dibs.wiring.services import Services
 
 _NOT_REPORTED = {
@@ -148,8 +147,6 @@ _ATTEMPT = "-attempt-"
 
 
 class FindingCode(StrEnum):
-    """The kinds of findings about an issue or a repository."""
-
     MISSING_LABELS = "MISSING_LABELS"
     PAUSED_HERE = "PAUSED_HERE"
     HELD = "HELD"
@@ -189,7 +186,7 @@ class Adopting(Struct, frozen=True):
         """
         tracker = self.services.tracker
         for repo in tracker.traits.repos or (tracker.traits.repo,):
-            yield from self._adopt_repository(Backlog(repo, repo, self.services))
+            yield from self._adopt_repository(Backlog(repo, self.services))
         seen: set[IssueRef] = set()
         queries = (
             IssueQuery(limit=sys.maxsize),
@@ -203,28 +200,19 @@ class Adopting(Struct, frozen=True):
 
     def _adopt_repository(self, backlog: Backlog) -> Iterator[AdoptionFinding]:
         """Make missing labels, and publish a pause found only in the local file."""
-        services = self.services
-        name = backlog.repo or services.tracker.traits.name
-        missing = services.tracker.missing_labels([label.name for label in EVERY])
-        if missing:
+        tracker = self.services.tracker
+        name = backlog.repo or tracker.traits.name
+        if missing := tracker.missing_labels([label.name for label in EVERY]):
             if self.apply:
-                services.tracker.prepare(missing)
-            text = f"labels to make: {', '.join(missing)}"
-            yield AdoptionFinding(
-                name, FindingCode.MISSING_LABELS, text, changes=True, done=self.apply
-            )
+                tracker.prepare(missing)
+            code, text = FindingCode.MISSING_LABELS, f"labels to make: {', '.join(missing)}"
+            yield AdoptionFinding(name, code, text, changes=True, done=self.apply)
         if backlog.repo and paused_by_file(backlog.repo) and not paused_by_log(backlog):
             if self.apply:
-                services.adapters.pauses.pause(
-                    PauseScope.REPOSITORY,
-                    repo=backlog.repo,
-                    reason="label-state",
-                    by=config.actor(),
-                )
+                pause_in_log(backlog)
+            code = FindingCode.PAUSED_HERE
             text = "paused on this machine only: workers elsewhere do not know of it"
-            yield AdoptionFinding(
-                name, FindingCode.PAUSED_HERE, text, changes=True, done=self.apply
-            )
+            yield AdoptionFinding(name, code, text, changes=True, done=self.apply)
 
     def _adopt_issue(self, snapshot: Snapshot) -> Iterator[AdoptionFinding]:
         """Release stale claims. Without any, leave running work alone, or reduce the states to one.
@@ -232,7 +220,7 @@ class Adopting(Struct, frozen=True):
         Also reports labels with which the state machine counted attempts: dibs does not read them.
         """
         issue, ref = snapshot.issue, str(snapshot.issue.ref)
-        backlog = Backlog(issue.ref.repo, issue.ref.repo, self.services)
+        backlog = Backlog(issue.ref.repo, self.services)
         if not snapshot.complete:
             text = "not all its comments could be read: left alone"
             yield AdoptionFinding(ref, FindingCode.UNREADABLE, text)

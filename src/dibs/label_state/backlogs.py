@@ -121,8 +121,6 @@ _VARIABLES = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GITHUB_API_URL",
 class Backlog(Struct, frozen=True):
     """A repository, with the services for its issues."""
 
-    slug: str
-    """The name that the caller used."""
     repo: str
     """The name that the tracker uses; empty for an embedded backlog."""
     services: Services
@@ -224,7 +222,7 @@ atexit.register(connections.close)
 
 def backlog_of(slug: str) -> Backlog:
     settings, repo = settings_for(slug)
-    return Backlog(slug, repo, connections.services(settings))
+    return Backlog(repo, connections.services(settings))
 
 
 def ensure_labels(repo_slug: str, labels: Iterable[tuple[str, str, str]] | None = None) -> None:

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple, assert_never
 
+from msgspec import Struct
+
 from dibs.core.agent_dialect import (
     CLAIM_PREFIX,
     RELEASE_PREFIX,
@@ -56,7 +58,7 @@ def key_in(claim: str) -> FiringKey | None:
     return FiringKey(fields.get("codename", ""), fields.get("firing_id", ""))
 
 
-class LookingFirst:
+class LookingFirst(Struct, frozen=True):
     """Renews a lease, but checks for a release by another process first.
 
     Two processes may write the card of a claim: the process with the lease renews, and any process
@@ -65,20 +67,19 @@ class LookingFirst:
     release is also a separate comment, which a renewal cannot overwrite.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._cards_only = Guarantee.ATOMIC not in services.leases.guarantees
+    services: Services
 
     def renew(self, lease: Lease) -> RenewResult:
-        if self._cards_only and self._released(lease):
+        leases = self.services.leases
+        if Guarantee.ATOMIC not in leases.guarantees and self._released(lease):
             return Lost("it was released elsewhere, or taken away")
-        return self._services.leases.renew(lease)
+        return leases.renew(lease)
 
     def _released(self, lease: Lease) -> bool:
-        snapshot = self._services.tracker.read(lease.issue)
+        snapshot = self.services.tracker.read(lease.issue)
         if not snapshot.complete:
             return False  # the renewal reads the comments too, and reports the failure
-        return self._services.leases.mine(snapshot, lease.run) is None or any(
+        return self.services.leases.mine(snapshot, lease.run) is None or any(
             fields_of(comment.body).get("run") == lease.run
             for comment in snapshot.comments
             if comment.by_writer and comment.body.startswith(RELEASE_PREFIX)

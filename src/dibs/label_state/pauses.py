@@ -35,13 +35,11 @@ def paused_by_file(slug: str) -> bool:
         _log.warning("%s: taken as paused: %s", slug, flaw)
         return True
     asked = _comparable(slug)
-    for paused in map(_comparable, listed):
-        if "/" in asked and "/" in paused:
-            if asked == paused:
-                return True
-        elif asked.rpartition("/")[2] == paused.rpartition("/")[2]:
-            return True
-    return False
+    name = asked.rpartition("/")[2]
+    return any(
+        asked == paused if "/" in asked and "/" in paused else name == paused.rpartition("/")[2]
+        for paused in map(_comparable, listed)
+    )
 
 
 def _comparable(slug: str) -> str:
@@ -102,6 +100,11 @@ def paused_by_log(backlog: Backlog) -> bool:
     )
 
 
+def pause_in_log(backlog: Backlog) -> None:
+    scope, by = PauseScope.REPOSITORY, config.actor()
+    backlog.services.adapters.pauses.pause(scope, repo=backlog.repo, reason="label-state", by=by)
+
+
 def set_repo_paused(repo_slug: str, paused: bool) -> list[str]:  # noqa: FBT001 - as it is published
     """Pause or resume a repository in the file and in the tracker's log.
 
@@ -120,11 +123,11 @@ def set_repo_paused(repo_slug: str, paused: bool) -> list[str]:  # noqa: FBT001 
         raise Damaged(f"{PAUSED_REPOS_FILE} cannot be written: {flaw}") from flaw
     try:
         backlog = backlog_of(repo_slug)
-        log, scope = backlog.services.adapters.pauses, PauseScope.REPOSITORY
         if not paused:
-            log.resume(scope, repo=backlog.repo, by=config.actor())
+            log = backlog.services.adapters.pauses
+            log.resume(PauseScope.REPOSITORY, repo=backlog.repo, by=config.actor())
         elif not paused_by_log(backlog):
-            log.pause(scope, repo=backlog.repo, reason="label-state", by=config.actor())
+            pause_in_log(backlog)
     except DibsError as failure:
         _log.warning("%s: only this machine knows of it: %s", repo_slug, failure)
     return repos

@@ -148,8 +148,6 @@ class NamedLeases(Struct, eq=False):
 
 
 class Holds(NamedLeases, eq=False):
-    """Takes slots of names."""
-
     turns: Turns
 
     def take(self, wish: HoldWish) -> Hold | HoldRefused:

@@ -31,7 +31,7 @@ from dibs.adapters.system import chains_folder, locked, replace_whole, wall_cloc
 from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Outage, Unavailable
 from dibs.core.ids import StageName
 from dibs.core.presets import AGENT, AUTHORED
-from dibs.ports.pulls import PullRequest, PullRequests, PullState
+from dibs.ports.pulls import PullRequests, PullState
 from dibs.ports.system import Git
 from dibs.worktrees.repository import Repository, refused
 from dibs.worktrees.values import file_name, fit_for_a_branch, ignored
@@ -476,7 +476,7 @@ class _Execution(msgspec.Struct):
             return
         # First choice: a pull request of this chain, in any state; second: any open one.
         pulls = self.client.find(target.gh_repo, head=target.branch)
-        ours = [pull for pull in pulls if self._is_ours(pull)]
+        ours = [pull for pull in pulls if is_of_chain(pull.body, self.plan.feature_id)]
         foreign = [
             pull
             for pull in pulls
@@ -492,22 +492,19 @@ class _Execution(msgspec.Struct):
                 head=target.branch,
                 base=target.base,
             )
-            if self._is_ours(found):
+            if is_of_chain(found.body, self.plan.feature_id):
                 self.state.shown[target.repo_name] = self._open_besides(target)
             self.chain.reached(ChainStep.OPENED)
         # An earlier execution may have died between the requests for opening and for labelling.
         # A pull request that does not belong to the chain gets no labels.
         present = {label.lower() for label in found.labels}
         missing = [label for label in self.plan.labels(target) if label.lower() not in present]
-        if missing and self._is_ours(found):
+        if missing and is_of_chain(found.body, self.plan.feature_id):
             self.check()
             self.client.add_labels(found, missing)
             self.chain.reached(ChainStep.LABELLED)
         self.state.prs[target.repo_name] = found.url
         self._write_state(ChainStep.OPEN_NOTED)
-
-    def _is_ours(self, pull: PullRequest) -> bool:
-        return is_of_chain(pull.body, self.plan.feature_id)
 
     # Showing each other
 

@@ -193,7 +193,6 @@ class Tree(Struct, frozen=True):
         return tuple(found)
 
     def _save(self, commit: str, branch: str, epoch: int, *, uncommitted: bool) -> Kept:
-        """Point a recovery ref to the commit."""
         ref = recovery_ref(branch, epoch, commit)
         self.repo.keep(ref, commit)
         return Kept(self.repo.name, self.repo.folder, ref, commit, self.path, uncommitted)

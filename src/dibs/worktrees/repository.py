@@ -5,7 +5,7 @@ work. Every command names the repository's git folder, so no command needs a wor
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -134,25 +134,22 @@ class Repository(Struct, frozen=True):
 
     # Working trees
 
-    def worktrees(self) -> tuple[Registered, ...]:
+    def worktrees(self) -> Iterator[Registered]:
         """All registered working trees, the main one included."""
         listed = self.output(
             "worktree", "list", "--porcelain", doing="its working trees cannot be listed"
         )
-        found = []
         for block in listed.split("\n\n"):
             pairs = (line.partition(" ") for line in block.splitlines())
             fields = {name: value for name, _, value in pairs if name}
             if "worktree" in fields:
                 head = fields.get("HEAD", "")
-                registered = Registered(
+                yield Registered(
                     path=Path(fields["worktree"]),
                     head=head if head.strip("0") else "",
                     branch=fields.get("branch", "").removeprefix("refs/heads/"),
                     locked=fields.get("locked"),
                 )
-                found.append(registered)
-        return tuple(found)
 
     def add(self, path: Path, branch: str, start: str, *, new: bool) -> None:
         """Make a working tree: on a new branch from `start`, or on the existing branch."""

@@ -188,7 +188,6 @@ class PoliteExit:
         self._signal: int | None = None
 
     def watch(self) -> None:
-        """Install the signal handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _POLITE:
@@ -196,8 +195,7 @@ class PoliteExit:
                 self._before[number] = signal.SIG_DFL
                 signal.signal(number, self._handle)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
+    def _handle(self, number: int, _: FrameType | None) -> None:
         self._signal = number
         if not self._waiting:
             raise SystemExit(128 + number)

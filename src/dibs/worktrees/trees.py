@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self, assert_never
 
 from msgspec import Struct
@@ -100,9 +99,8 @@ class Choice(Struct, frozen=True):
                 repo.forget(ref, commit)
         return LocatedRequest(request, repo, start, remote)
 
-    def entries(self, located: tuple[LocatedRequest, ...], epoch: int) -> tuple[Entry, ...]:
+    def entries(self, located: tuple[LocatedRequest, ...], epoch: int) -> Iterator[Entry]:
         """The plan for each working tree, with the names of this epoch."""
-        entries = []
         for found in located:
             request, repo, start = found.request, found.repo, found.start
             branch = self.naming.branch(repo.name, epoch)
@@ -110,7 +108,7 @@ class Choice(Struct, frozen=True):
             if existing is None and not self.naming.always_new and found.remote:
                 # An earlier session may have pushed the branch before its local branch was deleted.
                 start = repo.commit(f"refs/remotes/{found.remote}/{branch}") or start
-            entry = Entry(
+            yield Entry(
                 repo_name=repo.name,
                 gh_repo=request.gh_repo,
                 checkout=str(request.checkout_path.expanduser().resolve()),
@@ -120,8 +118,6 @@ class Choice(Struct, frozen=True):
                 start=start,
                 new_branch=existing is None,
             )
-            entries.append(entry)
-        return tuple(entries)
 
 
 def choose_names(
@@ -133,7 +129,7 @@ def choose_names(
     in another working tree.
     """
     for candidate in range(epoch, epoch + _EPOCHS):
-        entries = choice.entries(located, candidate)
+        entries = tuple(choice.entries(located, candidate))
         folders_free = all(
             entry.path not in taken and not Path(entry.path).exists() for entry in entries
         )
@@ -239,12 +235,7 @@ class MultiWorktree:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         # A forked child that leaves the block must not clear its parent's working trees.
         if os.getpid() == self._owner:
             self._leave(failure)
