@@ -69,8 +69,7 @@ class Guarding(Struct, frozen=True):
                     texts += pulls.pull_texts(pusher.repo, branch)
                 except Outage as failure:
                     unchecked.append(f"the pull requests of {branch} cannot be read: {failure}")
-        traits = self.tracker.traits
-        tracked = traits.repos or (traits.repo,)
+        tracked = self.tracker.traits.repos or (self.tracker.traits.repo,)
         named = (
             *(ref for message in messages for ref in closed_by_commit(message)),
             *(ref for text in texts for ref in closed_by_pull(text)),

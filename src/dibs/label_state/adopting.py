@@ -123,10 +123,8 @@ def latest_claim(snapshot: Snapshot) -> dict[str, str] | None:
     Skips comments of people without write access, and cards of bidders that never proved a win.
     """
     for comment in reversed(snapshot.comments):
-        if not comment.by_writer:
-            continue
         mark = parse_mark(comment.body)
-        if isinstance(mark, Card) and not confirmed(mark):
+        if not comment.by_writer or (isinstance(mark, Card) and not confirmed(mark)):
             continue
         if comment.body.lstrip().startswith(CLAIM_PREFIX):
             fields = fields_of(comment.body)

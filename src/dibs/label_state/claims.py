@@ -6,7 +6,9 @@ that a card of ours holds is never released as one of theirs.
 """
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from msgspec import Struct
 
@@ -18,16 +20,18 @@ from dibs.core.foreign import foreign_claims
 from dibs.core.ids import ServerTime, StageName
 from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effect, PostComment, RemoveLabels
-from dibs.core.lease import Ending, Outcome
-from dibs.core.pipeline import UNQUEUED, Pipeline
+from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, refused
 from dibs.label_state.firings import Firing, FiringKey, Rehearsed, held, key_in, turns_taken
 from dibs.label_state.pauses import paused_by_file
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, Doubtful, Refused
 from dibs.services.effects import apply_to
-from dibs.services.ending import Finished
+from dibs.services.ending import Finished, FinishResult
+from dibs.services.keeping import Keeper
+from dibs.wiring.services import Services
 
+_Finish = Callable[[Keeper], FinishResult]
 _FOR_EVER = timedelta(days=36500)
 ENDS = [name for name in labels.legal_transitions(labels.IN_FLIGHT) if name != labels.NO_STATE]
 """The labels that a caller may name for the end of a claim."""
@@ -79,8 +83,7 @@ def release_theirs(
         effects.append(AddLabels((target,)))
     if target != labels.IMPLEMENT and labels.IMPLEMENT in names:
         effects.append(RemoveLabels((labels.IMPLEMENT,)))
-    ts = format_instant(snapshot.now)
-    line = their_release(*key, outcome, ts, pr=pr_url or "")
+    line = their_release(*key, outcome, format_instant(snapshot.now), pr=pr_url or "")
     effects.append(PostComment(line))
     if labels.IN_FLIGHT in names:
         effects.append(RemoveLabels((labels.IN_FLIGHT,)))
@@ -138,7 +141,7 @@ def claim_issue(
             blocked = _blocked(claimed.snapshot.issue.labels | given_way, role)
             if blocked is None:
                 return Answer(True, lease=firing)
-            _end(backlog, num, key, firing, Ending(Outcome.RETURNED))
+            _end(backlog, num, key, firing, backlog.services.advancing.give_back)
             return blocked
         case Refused(_, reasons):
             return refused(reasons)
@@ -197,15 +200,15 @@ def release_issue(
             return release_theirs(backlog, snapshot, key, outcome, transition_to, pr_url)
         firing = Firing(services, resumed, renewed=False)
     note = ending_note(outcome, pr_url)
-    ending = _choose_ending(services.pipeline, firing.stage, outcome, transition_to, note)
-    if isinstance(ending, Answer):
-        return ending
-    return _end(backlog, num, key, firing, ending)
+    finish = _choose_ending(services, firing.stage, outcome, transition_to, note)
+    if isinstance(finish, Answer):
+        return finish
+    return _end(backlog, num, key, firing, finish)
 
 
-def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, ending: Ending) -> Answer:
+def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, finish: _Finish) -> Answer:
     """End the lease. True with UNPAINTED if the labels could not be changed yet."""
-    result = firing.end(ending)
+    result = firing.end(finish)
     held.pop(_held_as(backlog, num, key), None)
     if isinstance(result, Finished):
         if result.record.painted:
@@ -215,26 +218,28 @@ def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, ending: End
 
 
 def _choose_ending(
-    pipeline: Pipeline, worked: str, outcome: str, transition_to: str | None, note: str
-) -> Ending | Answer:
+    services: Services, worked: str, outcome: str, transition_to: str | None, note: str
+) -> _Finish | Answer:
     """Translate a release into an ending, by the pipeline's moves out of the worked stage.
 
     A no if no move allows it. Going back, to the same stage or to the queue, counts as a failed
     attempt if the outcome does.
     """
+    pipeline, advancing = services.pipeline, services.advancing
     if transition_to == labels.NEEDS_HUMAN_SCOPE:
-        return Ending(Outcome.PARKED, note=note)
+        return partial(advancing.park, note=note)
     stages = {stage.label: stage for stage in pipeline.stages}
     if transition_to is not None and transition_to not in stages:
         text = f"a claim may not end in {transition_to!r}; it may end in {', '.join(ENDS)}"
         return Answer(False, IllegalMove.code, text)
     target = stages[transition_to].name if transition_to is not None else StageName(worked)
     if target != worked and target in pipeline.stage(worked).next:
-        return Ending(Outcome.ADVANCED, target, note)
+        return partial(advancing.advance, to=target, note=note)
     if target not in {worked, stages[labels.IMPLEMENT].name}:
         text = f"{worked or 'an unqueued issue'} may not move to {target}"
         return Answer(False, IllegalMove.code, text)
-    return Ending(Outcome.FAILED if counts_as_failed(outcome) else Outcome.RETURNED, note=note)
+    back = advancing.fail if counts_as_failed(outcome) else advancing.give_back
+    return partial(back, note=note)
 
 
 def counts_as_failed(outcome: str) -> bool:

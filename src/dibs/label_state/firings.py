@@ -7,7 +7,7 @@ been worked for a day is as fresh as a new one, and the claim of a dead process 
 import os
 import threading
 from collections.abc import Callable
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ from dibs.core.agent_dialect import (
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, HolderId, RunId
 from dibs.core.issue import Snapshot
-from dibs.core.lease import Ending, Lease, Lost, Outcome, RenewResult
+from dibs.core.lease import Lease, Lost, RenewResult
 from dibs.ports.leases import Guarantee
 from dibs.services.claiming import Claimed
 from dibs.services.ending import FinishResult
@@ -90,7 +90,6 @@ class Firing(InHand):
     """A claim that this process may end; with `renewed`, a thread renews the lease until then."""
 
     def __init__(self, services: Services, claimed: Claimed, *, renewed: bool) -> None:
-        self._services = services
         self._keeper = Keeper(
             claimed,
             LookingFirst(services),
@@ -130,33 +129,19 @@ class Firing(InHand):
 
         super().on_lost(start_watcher)
 
-    def end(self, ending: Ending) -> FinishResult:
-        """End the claim, and stop the renewals in any case: the caller has stopped working.
+    def end(self, finish: Callable[[Keeper], FinishResult]) -> FinishResult:
+        """End the claim with `finish`, and stop the renewals in any case: the work has stopped.
 
         Raises IllegalMove and the errors of the tracker. After an error the claim is still ours,
         and may be ended again until the lease expires.
         """
         try:
-            result = self._finish(ending)
+            result = finish(self._keeper)
         finally:
             if self._supervision is not None:
                 self._supervision.stop()
         self._ended = True
         return result
-
-    def _finish(self, ending: Ending) -> FinishResult:
-        advancing, keeper = self._services.advancing, self._keeper
-        match ending.outcome:
-            case Outcome.ADVANCED:
-                return advancing.advance(keeper, ending.next, ending.note)
-            case Outcome.FAILED:
-                return advancing.fail(keeper, ending.note)
-            case Outcome.PARKED:
-                return advancing.park(keeper, ending.note)
-            case Outcome.RETURNED | Outcome.CONCEDED:
-                return advancing.give_back(keeper, ending.note)
-            case _:
-                assert_never(ending.outcome)
 
 
 class Rehearsed(Firing):

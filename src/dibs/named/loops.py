@@ -239,11 +239,7 @@ def run_kept(
             run=keeper.run,
             handler=command,
             stdin=b"",
-            environment={
-                "DIBS_RUN": keeper.run,
-                "DIBS_FENCE": str(keeper.fence),
-                **environment,
-            },
+            environment={"DIBS_RUN": keeper.run, "DIBS_FENCE": str(keeper.fence), **environment},
             stop_within=min(timedelta(seconds=5), keeper.terms.margin * 0.8),
             in_sight=in_sight,
             as_typed=as_typed,

@@ -161,15 +161,6 @@ def _start_commit(repo: Repository, base: str) -> str:
     return found
 
 
-def check_base(repo: Repository, base: str) -> None:
-    """Raise if the base is no commit here and names no branch of a remote.
-
-    Does not ask the remote whether the branch exists.
-    """
-    if remote_branch(base, repo.remotes()) is None:
-        _start_commit(repo, base)
-
-
 _log = logging.getLogger("dibs.worktrees")
 
 
@@ -286,11 +277,15 @@ class WorktreePlaces:
     git: Git = field(default_factory=GitProgram)
 
     def check(self, worktree: OneWorktree | BundleWorktree, repos: tuple[str, ...]) -> None:
-        """Raise `HandlerUnusable` if a repository or its base is missing."""
+        """Raise `HandlerUnusable` if a repository or its base is missing.
+
+        Does not ask a remote whether it has the branch.
+        """
         for request in self._requests(worktree, repos):
             try:
                 repo = Repository.at(request.repo_name, request.checkout_path, self.git)
-                check_base(repo, request.base)
+                if remote_branch(request.base, repo.remotes()) is None:
+                    _start_commit(repo, request.base)
             except (DibsError, OSError) as flaw:
                 raise HandlerUnusable(f"no worktree can be made: {flaw}") from flaw
 
