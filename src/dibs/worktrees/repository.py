@@ -102,15 +102,8 @@ class Repository(Struct, frozen=True):
 
     def has_unpushed(self, commit: str, *, but: Sequence[str] = ()) -> bool:
         """Whether the commit is in no remote-tracking branch and not reachable from `but`."""
-        listed = self.output(
-            "rev-list",
-            "--max-count=1",
-            commit,
-            "--not",
-            "--remotes",
-            *but,
-            doing="its commits cannot be compared with its remotes'",
-        )
+        words = ("rev-list", "--max-count=1", commit, "--not", "--remotes", *but)
+        listed = self.output(*words, doing="its commits cannot be compared with its remotes'")
         return bool(listed.strip())
 
     def keep(self, ref: str, commit: str) -> None:
@@ -118,9 +111,8 @@ class Repository(Struct, frozen=True):
 
     def recovered(self) -> tuple[tuple[str, str], ...]:
         """Ref and commit of all work saved in this repository."""
-        listed = self.output(
-            "for-each-ref", "--format=%(objectname) %(refname)", RECOVERED, doing="no refs"
-        )
+        words = ("for-each-ref", "--format=%(objectname) %(refname)", RECOVERED)
+        listed = self.output(*words, doing="no refs")
         pairs = (line.split(" ", 1) for line in listed.splitlines())
         return tuple((ref, commit) for commit, ref in pairs)
 
@@ -154,32 +146,18 @@ class Repository(Struct, frozen=True):
     def add(self, path: Path, branch: str, start: str, *, new: bool) -> None:
         """Make a working tree: on a new branch from `start`, or on the existing branch."""
         how = ("-b", branch, "--no-track") if new else ()
-        self.output(
-            *_ALONE,
-            "worktree",
-            "add",
-            "--quiet",
-            *how,
-            str(path),
-            start if new else branch,
-            doing=f"no working tree could be made at {path}",
-            timeout=CHECKOUT_S,
-        )
+        words = ("worktree", "add", "--quiet", *how, str(path), start if new else branch)
+        doing = f"no working tree could be made at {path}"
+        self.output(*_ALONE, *words, doing=doing, timeout=CHECKOUT_S)
 
     def remove(self, path: Path, *, half_made: bool = False) -> None:
         """Remove a working tree with all files in it. Git refuses if the working tree is locked.
 
         With `half_made`, the lock is overridden: git was killed while making the working tree.
         """
-        self.output(
-            *QUIETLY,
-            "worktree",
-            "remove",
-            *(["--force"] * (2 if half_made else 1)),
-            str(path),
-            doing=f"{path} could not be removed",
-            timeout=CHECKOUT_S,
-        )
+        words = ("worktree", "remove", *["--force"] * (2 if half_made else 1), str(path))
+        doing = f"{path} could not be removed"
+        self.output(*QUIETLY, *words, doing=doing, timeout=CHECKOUT_S)
 
     def admin_folder(self, path: Path) -> Path | None:
         """The folder with the index and HEAD of one linked working tree; None if not found."""
