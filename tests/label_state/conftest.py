@@ -16,10 +16,9 @@ from dibs.core.granter import (
 )
 from dibs.core.issue import Draft
 from dibs.label_state import pauses
-from dibs.label_state.backlogs import close_all
-from dibs.label_state.firings import held
+from dibs.label_state.backlogs import connections
 
-from .places import OWNER, SLUG, HubPlace, Place
+from .places import OWNER, SLUG, HubPlace, Place, let_all_go
 
 _OURS = ("GITHUB_", "GH_", "DIBS_", "ALFRED_", "LABEL_STATE_", "AGENT_")
 
@@ -38,8 +37,8 @@ def _nothing_of_this_machine(monkeypatch, tmp_path):
     folder.mkdir()
     monkeypatch.chdir(folder)
     yield
-    held.let_all_go()
-    close_all()
+    let_all_go()
+    connections.close()
 
 
 def configure(tracker, **settings):
@@ -74,8 +73,8 @@ def hub(monkeypatch):
         place = HubPlace(hub=made)
         set_up(place)
         yield place
-        held.let_all_go()
-        close_all()
+        let_all_go()
+        connections.close()
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 
 import dibs.label_state as ls
 from dibs.core.errors import LeaseLost
-from dibs.label_state.backlogs import close_all
-from dibs.label_state.firings import held
+from dibs.label_state.backlogs import connections
 
 from .old_runner import words
+from .places import let_all_go
 
 FIRING = "20260501-194217-643a"
 LUCIUS = {"codename": "lucius", "firing_id": FIRING}
@@ -18,8 +18,8 @@ ROBIN = {"codename": "robin", "firing_id": "20260501-194218-0001"}
 
 def another_process():
     """What this one knows of its claims is forgotten, and nothing renews them."""
-    held.let_all_go()
-    close_all()
+    let_all_go()
+    connections.close()
 
 
 def test_a_claim_moves_the_label_and_says_who_it_is(place):

@@ -12,14 +12,14 @@ import pytest
 import dibs.label_state as ls
 from dibs.core.ids import HolderId, StageName
 from dibs.label_state import labels, pauses
-from dibs.label_state.backlogs import close_all
-from dibs.label_state.firings import held
+from dibs.label_state.backlogs import connections
 from dibs.label_state.program import run
 from dibs_lab.fakehub import Fault, Wrong
 from dibs_lab.sim.mixed import WORLDS, Fleet, Pair, count_pairs
 
 from .conftest import configure
 from .old_runner import OldRunner, unreleased, words
+from .places import let_all_go
 from .test_claims import FIRING, LUCIUS, ROBIN, another_process
 
 LIFECYCLE = {labels.IMPLEMENT, labels.IN_FLIGHT, labels.PR_OPEN, labels.DONE}
@@ -176,7 +176,7 @@ def test_6_a_long_runner_that_lives_is_not_swept(hub):
 def test_7_a_worker_that_was_swept_moves_nothing_that_is_anothers_by_now(hub):
     number = hub.issue("agent:implement")
     assert ls.claim_issue("shop", number, **LUCIUS)
-    held.let_all_go()
+    let_all_go()
     hub.pass_time(hours=5)
     assert ls.force_release_stale_claim("shop", number, sweep_id="s")
     winner = ls.claim_issue("shop", number, **ROBIN)
@@ -286,10 +286,10 @@ def test_13_whatever_fails_in_a_claim_the_issue_keeps_a_label_that_somebody_look
     ls.claim_issue("shop", number, **LUCIUS)
     assert hub.labels(number) & LIFECYCLE
     hub.hub.hub.faults.clear()
-    held.let_all_go()
+    let_all_go()
     hub.pass_time(hours=9)
     hub.services.sweeping.sweep()
-    close_all()
+    connections.close()
     assert hub.labels(number) == {"agent:implement"}
     assert ls.claim_issue("shop", number, **ROBIN)
 
@@ -325,7 +325,7 @@ def test_15_an_issue_that_was_never_queued_is_not_queued_by_us(hub):
     assert ls.release_issue("shop", number, **LUCIUS, outcome="failure")
     assert hub.labels(number) == {"agent:summarise"}
     assert ls.claim_issue("shop", number, **LUCIUS)
-    held.let_all_go()
+    let_all_go()
     hub.pass_time(hours=5)
     hub.services.sweeping.sweep()
     assert hub.labels(number) == {"agent:summarise"}
@@ -378,7 +378,7 @@ def test_20_a_sweep_sees_closed_issues_and_every_page(hub):
 def test_20_recovery_needs_no_sweep(hub):
     number = hub.issue("agent:implement")
     assert ls.claim_issue("shop", number, **LUCIUS)
-    held.let_all_go()
+    let_all_go()
     hub.pass_time(hours=4.1)
     assert ls.claim_issue("shop", number, **ROBIN)
 
@@ -481,7 +481,7 @@ def test_27_every_no_says_why(hub):
 
 def test_27_what_happened_is_in_the_journal(hub):
     configure("github:acme/shop", journal="events.jsonl")
-    close_all()
+    connections.close()
     number = hub.issue("agent:implement")
     assert ls.claim_issue("shop", number, **LUCIUS)
     assert ls.release_issue("shop", number, **LUCIUS)

@@ -8,7 +8,7 @@ import pytest
 from dibs.core.labels import LabelLook, label_looks
 from dibs.core.presets import AGENT, EVERY
 from dibs.label_state import LIFECYCLE_LABELS, ensure_labels, labels
-from dibs.label_state.backlogs import backlog_of, missing_labels
+from dibs.label_state.backlogs import backlog_of
 
 STATES = {
     *(labels.NO_STATE, labels.IMPLEMENT, labels.IN_FLIGHT, labels.PLAN_PENDING_APPROVAL),
@@ -43,11 +43,11 @@ def test_what_an_agent_preset_makes_looks_as_the_catalogue_says():
 
 
 def test_missing_labels_are_made_in_their_colours_and_no_label_is_made_twice(hub):
-    backlog, every = backlog_of("shop"), {label.name for label in EVERY}
-    assert set(missing_labels(backlog)) < every
+    tracker, every = backlog_of("shop").services.tracker, {label.name for label in EVERY}
+    assert set(tracker.missing_labels(sorted(every))) < every
     for _ in range(2):
-        backlog.services.tracker.prepare(sorted(every))
-        assert missing_labels(backlog) == []
+        tracker.prepare(sorted(every))
+        assert tracker.missing_labels(sorted(every)) == ()
     listed = httpx.get(
         f"{hub.hub.hub.url}/repos/{hub.repository}/labels",
         params={"per_page": 100},

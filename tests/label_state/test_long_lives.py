@@ -8,7 +8,8 @@ import pytest
 import dibs.label_state as ls
 from dibs.core.errors import LeaseLost, Misuse, Unavailable
 from dibs.label_state import backlogs
-from dibs.label_state.firings import Firing, FiringKey, LookingFirst, held
+from dibs.label_state.firings import LookingFirst, held
+from dibs.services.ending import Advancing
 
 from .old_runner import OldRunner, words
 from .test_claims import LUCIUS, another_process
@@ -51,7 +52,7 @@ def without_an_end(monkeypatch):
     def end(*_):
         raise Unavailable("the tracker is away")
 
-    monkeypatch.setattr(Firing, "_finish", end)
+    monkeypatch.setattr(Advancing, "_finish", end)
     yield
     monkeypatch.undo()
 
@@ -73,7 +74,7 @@ def test_a_release_that_failed_may_be_tried_again(hub, monkeypatch):
     number = hub.issue("agent:implement")
     assert ls.claim_issue("shop", number, **LUCIUS)
     with monkeypatch.context() as broken:
-        broken.setattr(Firing, "_finish", lambda *_: (_ for _ in ()).throw(Unavailable("away")))
+        broken.setattr(Advancing, "_finish", lambda *_: (_ for _ in ()).throw(Unavailable("away")))
         assert not ls.release_issue("shop", number, **LUCIUS)
     assert ls.release_issue("shop", number, **LUCIUS, transition_to="agent:pr-open")
     assert hub.labels(number) == {"agent:pr-open"}
@@ -113,10 +114,11 @@ def in_a_child(work):
 def test_a_child_has_connections_of_its_own_and_releases_by_the_key(hub):
     number = hub.issue("agent:implement")
     assert ls.claim_issue("shop", number, **LUCIUS)
-    before, key = hub.services, FiringKey(**LUCIUS)
+    before = hub.services
+    assert held
 
     def work():
-        alone = held.find(hub.backlog, number, key) is None and hub.services is not before
+        alone = not held and hub.services is not before
         return alone and ls.release_issue("shop", number, **LUCIUS, transition_to="agent:pr-open")
 
     assert in_a_child(work) == 0
@@ -153,7 +155,7 @@ def test_a_renewal_that_wrote_over_a_release_is_the_last_one(hub, monkeypatch):
 
 def test_a_child_does_not_wait_for_a_lock_that_nobody_will_open(hub):
     number = hub.issue("agent:implement")
-    with backlogs._opened._lock, held._lock:
+    with backlogs.connections._lock:
         assert in_a_child(lambda: ls.issue_dedup_check("shop", number)["claimable"]) == 0
 
 

@@ -1,9 +1,9 @@
 """Old runners and ours on one issue of a fake GitHub, step by step."""
 
 import dibs.label_state as ls
-from dibs.label_state.firings import held
 
 from .old_runner import OldRunner, unreleased, words
+from .places import let_all_go
 from .test_claims import LUCIUS, ROBIN
 
 
@@ -142,7 +142,7 @@ def test_a_claim_that_was_made_before_the_switch_is_released_after_it(hub):
 def test_a_dead_claim_of_ours_is_swept_by_them_and_worked_by_them(hub):
     number = hub.issue("agent:implement")
     assert ls.claim_issue("shop", number, **LUCIUS)
-    held.let_all_go()
+    let_all_go()
     hub.pass_time(hours=4.5)
     OldRunner(hub, "sweeper", "s1").sweep(number)
     old = OldRunner(hub, "old", "o1")

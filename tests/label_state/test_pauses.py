@@ -8,7 +8,7 @@ import pytest
 import dibs.label_state as ls
 from dibs.core.errors import Damaged
 from dibs.label_state import pauses
-from dibs.label_state.backlogs import close_all
+from dibs.label_state.backlogs import connections
 from dibs_lab.fakehub import Fault, Wrong
 
 from .test_claims import LUCIUS
@@ -92,7 +92,7 @@ def test_a_tracker_that_does_not_answer_leaves_the_pause_on_this_machine(hub, ca
     assert ls.set_repo_paused("shop", True) == ["shop"]
     assert "only this machine knows" in caplog.text
     assert ls.set_repo_paused("shop", False) == []
-    close_all()  # what was read a moment ago would do
+    connections.close()  # what was read a moment ago would do
     assert ls.is_repo_paused("shop") is True, "nobody can say, so nobody may start"
 
 

@@ -13,10 +13,10 @@ import dibs.label_state as ls
 from dibs.core.agent_dialect import firing_holder
 from dibs.core.card import Card, CardState, parse_mark, render_card
 from dibs.core.ids import RunId, StageName
-from dibs.label_state.firings import held
 from dibs.label_state.program import run
 
 from .old_runner import OldRunner
+from .places import let_all_go
 from .test_claims import LUCIUS
 
 
@@ -126,7 +126,7 @@ def stale(hub):
     """A dead claim of ours, one of an old runner's, a label alone, and one that is alive."""
     ours, theirs, alone, alive = (hub.issue("agent:implement") for _ in range(4))
     assert ls.claim_issue("shop", ours, **LUCIUS)
-    held.let_all_go()
+    let_all_go()
     assert OldRunner(hub, "old", "o1").claim(theirs)
     OldRunner(hub, "old", "o2").labels_it(alone)
     hub.pass_time(hours=5)

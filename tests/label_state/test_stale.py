@@ -6,10 +6,10 @@ import pytest
 
 import dibs.label_state as ls
 from dibs.core.errors import NoSuchIssue, Unavailable
-from dibs.label_state.firings import held
 from dibs_lab.fakehub import Fault, Wrong
 
 from .old_runner import OldRunner, words
+from .places import let_all_go
 from .test_claims import LUCIUS, ROBIN
 
 KEYS = [
@@ -20,7 +20,7 @@ KEYS = [
 
 def dead_claim(place, number, **key):
     assert ls.claim_issue(place.slug, number, **key)
-    held.let_all_go()
+    let_all_go()
 
 
 def test_a_claim_is_stale_when_its_lease_is_over_and_not_before(hub):

@@ -105,7 +105,7 @@ def test_a_store_that_is_gone_is_an_outage_and_leaves_no_turn(world):
     one.store.before = outage("acquire")
     with pytest.raises(Unavailable):
         take(one)
-    assert len(one.services.holds._turns) == 0
+    assert not one.services.holds.turns._inside
 
 
 def test_a_store_in_doubt_is_asked_again(world):
@@ -135,7 +135,7 @@ def test_a_hold_is_not_used_if_the_leases_were_moved_while_it_was_asked_for(worl
     assert isinstance(refused, HoldRefused)
     assert "redis://x" in refused.why
     assert world.store.live() == ()
-    assert len(one.services.holds._turns) == 0
+    assert not one.services.holds.turns._inside
 
 
 def test_a_hold_is_not_used_below_a_floor_that_rose_meanwhile(world):
@@ -158,7 +158,7 @@ def test_what_was_done_under_a_hold_is_done_even_if_it_cannot_be_given_back(worl
     held = take(one)
     one.store.before = outage("release")
     held.release()
-    assert len(one.services.holds._turns) == 0
+    assert not one.services.holds.turns._inside
 
 
 def test_a_hold_that_nobody_could_renew_is_given_back(world):
@@ -172,7 +172,7 @@ def test_a_hold_that_nobody_could_renew_is_given_back(world):
     with pytest.raises(RuntimeError):
         take(one)
     assert world.store.live() == ()
-    assert len(one.services.holds._turns) == 0
+    assert not one.services.holds.turns._inside
 
 
 def test_a_wait_outlasts_an_outage_of_the_store(world):
@@ -259,7 +259,7 @@ def test_fifty_threads_ask_the_store_one_at_a_time_and_the_map_empties():
     assert not flaws
     assert most_inside == [1]
     assert most_asking == [1], "the local mutex comes first"
-    assert len(process.services.holds._turns) == 0, "the map holds names in use and nothing else"
+    assert not process.services.holds.turns._inside, "the map holds names in use and nothing else"
 
 
 def test_a_turn_that_is_waited_for_too_long_is_given_up():

@@ -88,7 +88,7 @@ def test_a_replica_that_dies_in_its_tick_costs_one_window_at_most(world):
         raise Died
 
     victim = replicas.loops[replicas.ticks[-1][1]]
-    force_setattr(victim._rhythm, "tick", die)
+    force_setattr(victim.rhythm, "tick", die)
     started = world.clock.server_now()
     with pytest.raises(Died):
         replicas.go_on(3600)

@@ -62,6 +62,13 @@ def firing_of(holder: str) -> tuple[str, str] | None:
     return (codename, firing_id) if found else None
 
 
+def first_turn(firing: tuple[str, str]) -> tuple[str, str]:
+    """Codename and firing id without the `~N` that a firing appends when it claims again."""
+    codename, firing_id = firing
+    first, again, turn = firing_id.rpartition("~")
+    return (codename, first) if again and turn.isdigit() else firing
+
+
 def _bounded(text: str) -> str:
     """The text in one line of at most 48 characters; a longer text is cut and ends in its digest.
 

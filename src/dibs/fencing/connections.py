@@ -6,9 +6,9 @@ again. It imports no driver: it reads the attributes of the connection and of th
 module. Errors of the driver are passed on to the caller unchanged.
 """
 
-import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
@@ -52,15 +52,27 @@ class TransactionState(Enum):
 class SqlSession(Protocol):
     """A connection of any driver. In statements, `?` stands for each value."""
 
+    _paramstyle: str
+
     def change(self, text: str, values: Sequence[object]) -> int:
         """Run a statement; the number of rows changed."""
-        ...
+        with self._run(*spell(text, values, self._paramstyle)) as result:
+            return counted(result.rowcount)
 
     def row(self, text: str, values: Sequence[object]) -> Sequence[Any] | None:
         """Run a query; the first row, with its values in column order."""
-        ...
+        with self._run(*spell(text, values, self._paramstyle)) as result:
+            row = result.fetchone()
+        # Some drivers return rows as mappings.
+        return None if row is None else tuple(row.values() if isinstance(row, Mapping) else row)
 
-    def execute(self, text: str) -> None: ...
+    def execute(self, text: str) -> None:
+        with self._run(text):
+            pass
+
+    def _run(self, *statement: Any) -> AbstractContextManager[Any]:
+        """Run a statement, with or without values; the result is open inside the block."""
+        ...
 
     @property
     def state(self) -> TransactionState: ...
@@ -76,22 +88,17 @@ def session_for(connection: Connection, paramstyle: str | None = None) -> SqlSes
     return _Dbapi(connection, paramstyle or paramstyle_of(connection))
 
 
-class _Dbapi:
+class _Dbapi(SqlSession):
     def __init__(self, connection: DbapiConnection, paramstyle: str) -> None:
-        self._connection = connection
-        self._paramstyle = paramstyle
+        self._connection, self._paramstyle = connection, paramstyle
         self._explicit = False
         """Whether the transaction was begun with a BEGIN statement of ours."""
 
-    def change(self, text: str, values: Sequence[object]) -> int:
-        with contextlib.closing(self._connection.cursor()) as cursor:
-            cursor.execute(*spell(text, values, self._paramstyle))
-            return counted(cursor.rowcount)
-
-    def row(self, text: str, values: Sequence[object]) -> Sequence[Any] | None:
-        with contextlib.closing(self._connection.cursor()) as cursor:
-            cursor.execute(*spell(text, values, self._paramstyle))
-            return _in_order(cursor.fetchone())
+    @contextmanager
+    def _run(self, *statement: Any) -> Iterator[Any]:
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(*statement)
+            yield cursor
 
     @property
     def state(self) -> TransactionState:
@@ -118,29 +125,14 @@ class _Dbapi:
         else:
             self._connection.rollback()
 
-    def execute(self, text: str) -> None:
-        with contextlib.closing(self._connection.cursor()) as cursor:
-            cursor.execute(text)
 
-
-class _Alchemy:
+class _Alchemy(SqlSession):
     def __init__(self, connection: AlchemyConnection, paramstyle: str) -> None:
-        self._connection = connection
-        self._paramstyle = paramstyle
+        self._connection, self._paramstyle = connection, paramstyle
         self._transaction: Any = None
 
-    def change(self, text: str, values: Sequence[object]) -> int:
-        result = self._connection.exec_driver_sql(*spell(text, values, self._paramstyle))
-        with contextlib.closing(result):
-            return counted(result.rowcount)
-
-    def row(self, text: str, values: Sequence[object]) -> Sequence[Any] | None:
-        result = self._connection.exec_driver_sql(*spell(text, values, self._paramstyle))
-        with contextlib.closing(result):
-            return _in_order(result.fetchone())
-
-    def execute(self, text: str) -> None:
-        self._connection.exec_driver_sql(text, ()).close()
+    def _run(self, text: str, values: Any = ()) -> AbstractContextManager[Any]:
+        return closing(self._connection.exec_driver_sql(text, values))
 
     @property
     def state(self) -> TransactionState:
@@ -181,13 +173,6 @@ def counted(rowcount: int) -> int:
             " was applied is not known; roll it back"
         )
     return rowcount
-
-
-def _in_order(row: Any) -> Sequence[Any] | None:
-    """The values of a row in column order; some drivers return rows as mappings."""
-    if row is None:
-        return None
-    return tuple(row.values()) if isinstance(row, Mapping) else tuple(row)
 
 
 # Spelling of parameters

@@ -18,13 +18,13 @@ nor gets through when it wakes up, even if a network file system has given its l
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
 
 from dibs.core.errors import Damaged
 from dibs.core.ids import Fence
@@ -64,17 +64,15 @@ def guarded_write(
     if (seen := place.seen()) > fence:
         return Stale(seen)
     with place.prepared(fence, data) as prepared, place.turn(fence):
-        refusal: Outcome | None = place.raised(fence)  # after preparing, before reading content
-        if refusal is not None:
-            return refusal
+        if (raised := place.raised(fence)) is not None:  # after preparing, before reading content
+            return raised
         found, record = place.digest(), place.record(fence)
-        refusal = record.mark(fence, found).refusal(fence, step)
-        if refusal is None and found is None and (version is not None or not create):
-            refusal = Missing()
-        if refusal is None and version is not None and version != found:
-            refusal = Conflict(other_version(found, version))
-        if refusal is not None:
+        if (refusal := record.mark(fence, found).refusal(fence, step)) is not None:
             return refusal
+        if found is None and (version is not None or not create):
+            return Missing()
+        if version is not None and version != found:
+            return Conflict(other_version(found, version))
         new = _digest(data)
         try:
             place.note(fence, record, record.after(found, step, new))
@@ -103,8 +101,7 @@ def read(path: str | Path) -> Reading[bytes] | None:
     return Reading(data, place.seen(), _digest(data))
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The last step under a fence, written before the file is renamed.
 
     `step` counts if the file has the announced `digest`. Otherwise the writer died before the
@@ -123,8 +120,7 @@ class _Record:
         return _Record(last, last) if step is None else _Record(step, last, digest)
 
 
-@dataclass(frozen=True, slots=True)
-class _FencedFile:
+class _FencedFile(msgspec.Struct, frozen=True):
     """A file, and the folder beside it with the fences."""
 
     path: Path
@@ -186,17 +182,17 @@ class _FencedFile:
     def record(self, fence: int) -> _Record:
         place = self.sidecar / f"{fence}.step"
         try:
-            return _Record(**json.loads(place.read_text("ascii")))
+            return msgspec.json.decode(place.read_bytes(), type=_Record)
         except FileNotFoundError:
             return _Record()
-        except (ValueError, TypeError) as flaw:
+        except ValueError as flaw:
             raise Damaged(f"{place} is not what dibs wrote there ({flaw})") from flaw
 
     def note(self, fence: int, present: _Record, new: _Record) -> None:
         """Write the new record, if it differs from the present one."""
         if new == present:
             return
-        with self.prepared(fence, json.dumps(asdict(new)).encode()) as part:
+        with self.prepared(fence, msgspec.json.encode(new)) as part:
             part.replace(self.sidecar / f"{fence}.step")
         _sync_folder(self.sidecar)
 

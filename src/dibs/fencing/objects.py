@@ -18,10 +18,11 @@ are passed on to the caller unchanged.
 import gzip
 import io
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from dibs.core.errors import Misuse, Unavailable
 from dibs.core.ids import Fence
@@ -76,21 +77,20 @@ def guarded_put(
     the object exists.
     """
     check(fence, step)
-    place, write = _ObjectKey(client, bucket, key), secrets.token_hex(8)
+    place = _ObjectKey(client, bucket, key)
     for _ in range(_TRIES):
         stored = place.head()
-        if stored is not None and stored.write == write:
+        if stored.write == place.write:
             return Applied(stored.etag)  # the client sent the put twice: the first reply was lost
-        mark = stored.mark if stored is not None else Mark()
-        refusal: Outcome | None = mark.refusal(fence, step)
+        refusal: Outcome | None = stored.mark.refusal(fence, step)
         if refusal is not None:
             return refusal
-        if (stored is None or stored.empty) and (version is not None or not create):
+        if stored.empty and (version is not None or not create):
             return Missing()
-        if stored is not None and version is not None and version != stored.etag:
+        if version is not None and version != stored.etag:
             return Conflict(other_version(stored.etag, version))
-        new = _NewObject(body, mark.after(fence, step), write, {"ContentType": content_type})
-        if (etag := place.put(new, stored)) is not None:
+        mark, headers = stored.mark.after(fence, step), {"ContentType": content_type}
+        if (etag := place.put(stored, body, mark, headers)) is not None:
             return Applied(etag)
     raise _too_busy(bucket, key)
 
@@ -101,18 +101,15 @@ def stamp(client: Client, bucket: str, key: str, fence: int) -> Outcome:
     If there is no object yet, puts an empty object, for which `read` returns None.
     """
     check(fence)
-    place, write = _ObjectKey(client, bucket, key), secrets.token_hex(8)
+    place = _ObjectKey(client, bucket, key)
     for _ in range(_TRIES):
         stored, body = place.get()
-        mark = stored.mark if stored is not None else Mark()
-        if (refusal := mark.refusal(fence)) is not None:
+        if (refusal := stored.mark.refusal(fence)) is not None:
             return refusal
-        if stored is not None and mark.fence == fence:
+        if stored.mark.fence == fence:
             return Applied(stored.etag)
-        headers = stored.headers if stored is not None else {}
-        empty = stored is None or stored.empty
-        new = _NewObject(body, mark.after(fence), write, headers, empty=empty)
-        if (etag := place.put(new, stored)) is not None:
+        mark = stored.mark.after(fence)
+        if (etag := place.put(stored, body, mark, stored.headers, empty=stored.empty)) is not None:
             return Applied(etag)
     raise _too_busy(bucket, key)
 
@@ -120,89 +117,77 @@ def stamp(client: Client, bucket: str, key: str, fence: int) -> Outcome:
 def read(client: Client, bucket: str, key: str) -> Reading[bytes] | None:
     """The object's content, fence and version; None if the object does not exist."""
     stored, body = _ObjectKey(client, bucket, key).get()
-    if stored is None or stored.empty:
-        return None
-    return Reading(body, Fence(stored.mark.fence), stored.etag)
+    return None if stored.empty else Reading(body, Fence(stored.mark.fence), stored.etag)
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredObject:
-    """The headers and metadata of an existing object."""
+class _StoredObject(Struct, frozen=True):
+    """The headers and metadata of an object; of no object, by default."""
 
-    etag: str
-    mark: Mark
-    write: str
-    empty: bool
-    sealed: bool
+    etag: str = ""
+    """Empty if there is no object."""
+    mark: Mark = Mark()
+    write: str = ""
+    empty: bool = True
+    sealed: bool = False
     """Whether this module wrote the object as gzip; otherwise its bytes are stored as they are."""
-    headers: Mapping[str, Any]
+    headers: Mapping[str, Any] = {}
     """Arguments for the next put: headers to keep, and the foreign metadata."""
 
 
-@dataclass(frozen=True, slots=True)
-class _NewObject:
-    """An object to be put."""
-
-    body: bytes
-    mark: Mark
-    write: str
-    headers: Mapping[str, Any] = field(default_factory=dict)
-    empty: bool = False
-
-    @property
-    def metadata(self) -> dict[str, str]:
-        ours = {FENCE: str(self.mark.fence), STEP: str(self.mark.step), WRITE: self.write}
-        marks = {EMPTY: "1"} if self.empty else {}
-        return {**self.headers.get("Metadata", {}), **ours, **marks}
-
-    @property
-    def sealed(self) -> bytes:
-        """The body as gzip; the header's file name is the name of the write."""
-        buffer = io.BytesIO()
-        name = f"fence-{self.mark.fence}-{self.write}"
-        with gzip.GzipFile(filename=name, mode="wb", fileobj=buffer, mtime=0) as packed:
-            packed.write(self.body)
-        return buffer.getvalue()
-
-
-@dataclass(frozen=True, slots=True)
-class _ObjectKey:
+class _ObjectKey(Struct, frozen=True):
     """A key in a bucket, with or without an object."""
 
     client: Client
     bucket: str
     key: str
+    write: str = field(default_factory=lambda: secrets.token_hex(8))
+    """The name of our write."""
 
-    def head(self) -> _StoredObject | None:
+    def head(self) -> _StoredObject:
+        reply = self._found(self.client.head_object)
+        return _StoredObject() if reply is None else _stored(reply)
+
+    def get(self) -> tuple[_StoredObject, bytes]:
+        reply = self._found(self.client.get_object)
+        if reply is None:
+            return _StoredObject(), b""
+        stored, data = _stored(reply), reply["Body"].read()
+        return stored, gzip.decompress(data) if stored.sealed else data
+
+    def _found(self, ask: Callable[..., Any]) -> Any:
+        """The reply of `head_object` or `get_object`; None if there is no object."""
         try:
-            return _stored(self.client.head_object(Bucket=self.bucket, Key=self.key))
+            return ask(Bucket=self.bucket, Key=self.key)
         except Exception as failure:
             if _status_and_code(failure)[0] == HTTPStatus.NOT_FOUND:
                 return None
             raise
 
-    def get(self) -> tuple[_StoredObject | None, bytes]:
-        try:
-            reply = self.client.get_object(Bucket=self.bucket, Key=self.key)
-        except Exception as failure:
-            if _status_and_code(failure)[0] == HTTPStatus.NOT_FOUND:
-                return None, b""
-            raise
-        stored, data = _stored(reply), reply["Body"].read()
-        return stored, gzip.decompress(data) if stored.sealed else data
-
-    def put(self, new: _NewObject, over: _StoredObject | None) -> str | None:
-        """Put the object over `over`; the new ETag, or None if `over` is not current any more."""
-        condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over.etag}
-        plain = {name: value for name, value in new.headers.items() if name != "Metadata"}
+    def put(
+        self,
+        over: _StoredObject,
+        body: bytes,
+        mark: Mark,
+        headers: Mapping[str, Any],
+        *,
+        empty: bool = False,
+    ) -> str | None:
+        """Put an object over `over`; the new ETag, or None if `over` is not current any more."""
+        ours = {FENCE: str(mark.fence), STEP: str(mark.step), WRITE: self.write}
+        marks = {EMPTY: "1"} if empty else {}
+        metadata = {**headers.get("Metadata", {}), **ours, **marks}
+        condition = {"IfMatch": over.etag} if over.etag else {"IfNoneMatch": "*"}
+        sealed = io.BytesIO()
+        name = f"fence-{mark.fence}-{self.write}"
+        with gzip.GzipFile(filename=name, mode="wb", fileobj=sealed, mtime=0) as packed:
+            packed.write(body)
         try:
             reply = self.client.put_object(
                 Bucket=self.bucket,
                 Key=self.key,
-                Body=new.sealed,
-                Metadata=new.metadata,
+                Body=sealed.getvalue(),
                 ContentEncoding="gzip",
-                **plain,
+                **{**headers, "Metadata": metadata},
                 **condition,
             )
         except Exception as failure:

@@ -147,7 +147,27 @@ def guarded(
             "the connection is in a transaction already, which would end with the guarded block;"
             " commit it or roll it back first"
         )
-    write = _lock_resource(session, table, resource, fence, step)
+    if not 0 < len(resource) <= _LONGEST_RESOURCE:
+        raise Misuse(f"a resource's name has 1 to {_LONGEST_RESOURCE} characters: {resource!r}")
+    write = _RowWrite(Table(table, step="step"), {"resource": resource}, {}, fence, step=step)
+
+    def raise_fence() -> Outcome:
+        # Begin with a write, even if no row is found: in SQLite, a transaction that begins by
+        # reading can be refused the lock when it wants to write.
+        outcome = write.make(session)
+        if not isinstance(outcome, Missing):
+            return outcome
+        # If two transactions insert at once, the database lets one; the other begins again.
+        into = f"INSERT INTO {table} (resource, fence, step) VALUES (?, ?, ?)"  # noqa: S608
+        session.change(into, [resource, fence, step or 0])
+        return Applied()
+
+    outcome = _begin(session, raise_fence)
+    if not isinstance(outcome, Applied):
+        session.rollback()
+    if isinstance(outcome, Duplicate):
+        raise AlreadyApplied(resource, fence=fence, step=step)
+    insist(outcome, resource, fence)
     try:
         yield connection
         _check_still_locked(session, write)
@@ -186,8 +206,6 @@ def create_table(connection: Connection, name: str = FENCES) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _RowWrite:
-    """A guarded change of a single row."""
-
     table: Table
     key: Mapping[str, object]
     changes: Mapping[str, object]
@@ -279,12 +297,10 @@ class _RowWrite:
         mark = Mark(int(seen[self.table.fence] or 0), int(step or 0))
         if (refusal := mark.refusal(self.fence, self.step)) is not None:
             return refusal
-        if self.table.version is not None and self.version is not None:
-            version = seen[self.table.version]
-            return (
-                None if version == self.version else Conflict(other_version(version, self.version))
-            )
-        return None
+        version = self.version if self.table.version is None else seen[self.table.version]
+        if self.version is None or self.version == version:
+            return None
+        return Conflict(other_version(version, self.version))
 
 
 def _guard_columns(table: Table) -> tuple[str, ...]:
@@ -293,37 +309,6 @@ def _guard_columns(table: Table) -> tuple[str, ...]:
 
 
 # A block
-
-
-def _lock_resource(
-    session: SqlSession, table: str, resource: str, fence: int, step: int | None
-) -> _RowWrite:
-    """Begin a transaction, and lock the resource's row with the fence.
-
-    If the write is refused, roll back and raise.
-    """
-    if not 0 < len(resource) <= _LONGEST_RESOURCE:
-        raise Misuse(f"a resource's name has 1 to {_LONGEST_RESOURCE} characters: {resource!r}")
-    write = _RowWrite(Table(table, step="step"), {"resource": resource}, {}, fence, step=step)
-
-    def raise_fence() -> Outcome:
-        # Begin with a write, even if no row is found: in SQLite, a transaction that begins by
-        # reading can be refused the lock when it wants to write.
-        outcome = write.make(session)
-        if not isinstance(outcome, Missing):
-            return outcome
-        # If two transactions insert at once, the database lets one; the other begins again.
-        into = f"INSERT INTO {table} (resource, fence, step) VALUES (?, ?, ?)"  # noqa: S608
-        session.change(into, [resource, fence, step or 0])
-        return Applied()
-
-    outcome = _begin(session, raise_fence)
-    if not isinstance(outcome, Applied):
-        session.rollback()
-        if isinstance(outcome, Duplicate):
-            raise AlreadyApplied(resource, fence=fence, step=step)
-        insist(outcome, resource, fence)
-    return write
 
 
 def _begin(session: SqlSession, first: Callable[[], _T]) -> _T:

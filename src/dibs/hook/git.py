@@ -19,7 +19,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from dibs.adapters.git.program import GitProgram
 from dibs.adapters.system import SystemClock, written
-from dibs.core.errors import BadConfiguration, Unavailable
+from dibs.core.errors import BadConfiguration, DibsError, Unavailable
 from dibs.hook.rules import RefUpdate
 
 HOOK_NAME = "pre-push"
@@ -65,8 +65,6 @@ class HookState(Enum):
 
 
 class Done(Struct, frozen=True):
-    """The result of installing or uninstalling the hook."""
-
     path: Path
     changed: bool
     chained: bool
@@ -75,10 +73,9 @@ class Done(Struct, frozen=True):
 
 
 class GitHooks(Struct, frozen=True):
-    """The hooks folder of a git repository."""
+    """The folder in which git looks for hooks."""
 
     folder: Path
-    """The folder in which git looks for hooks."""
     remarks: tuple[str, ...] = ()
 
     @classmethod
@@ -121,17 +118,14 @@ class GitHooks(Struct, frozen=True):
     def before(self) -> Path:
         return self.folder / HOOK_BEFORE
 
-    def state(self) -> HookState:
-        return _state(self.path)
-
     def install(self, *, dry_run: bool = False) -> Done:
         """Install our hook; a foreign hook is renamed, and run by ours.
 
         Raises `BadConfiguration` if a hook would be lost or run twice.
         """
         with written(self.path):
-            state, script = self.state(), _script()
-            foreign, kept = state is HookState.FOREIGN, _there(self.before)
+            state, script = _state(self.path), _script()
+            foreign, kept = state is HookState.FOREIGN, os.path.lexists(self.before)
             if state is HookState.CHANGED:
                 raise BadConfiguration(
                     f"somebody changed {self.path} since it was put in; look at it"
@@ -161,7 +155,7 @@ class GitHooks(Struct, frozen=True):
     def uninstall(self, *, dry_run: bool = False) -> Done:
         """Remove our hook, and put a former hook back; a foreign hook is left alone."""
         with written(self.path):
-            state, chained = self.state(), _there(self.before)
+            state, chained = _state(self.path), os.path.lexists(self.before)
             if state is HookState.CHANGED:
                 raise BadConfiguration(
                     f"somebody changed {self.path} since it was put in; look at it before it goes"
@@ -182,7 +176,7 @@ def _script() -> str:
 
 def _state(path: Path) -> HookState:
     """Compare a hook with our script; the path of the interpreter may differ."""
-    if not _there(path):
+    if not os.path.lexists(path):
         return HookState.ABSENT
     try:
         with path.open("rb") as file:
@@ -198,13 +192,10 @@ def _state(path: Path) -> HookState:
     return HookState.OURS if same else HookState.CHANGED
 
 
-def _there(path: Path) -> bool:
-    return os.path.lexists(path)
-
-
 _MOST_COMMITS = 5_000
 _MOST_BYTES = 16 * 1024 * 1024
 _CHUNK = 65_536
+_MOST_S = 20.0
 _GIT_ENV = {
     "LC_ALL": "C",  # bytes in no known encoding are searched as well
     "LANGUAGE": "",
@@ -229,26 +220,13 @@ class PushedMessages(Struct, frozen=True):
     """The reason why messages may be missing; empty if none is."""
 
 
-class PushedCommits:
-    """Reads commits of the repository around a folder.
+class PushedCommits(Struct, frozen=True):
+    """Reads commits of the repository around a folder."""
 
-    Works in a hook, too: git sets environment variables for the hook, which are passed on.
-    """
-
-    def __init__(self, folder: Path, *, timeout_s: float = 20.0) -> None:
-        program = shutil.which("git")
-        if program is None:
-            raise BadConfiguration("git is not installed here")
-        self._program = program
-        self._folder = folder
-        self._timeout_s = timeout_s
-        self._clock = SystemClock()
+    folder: Path
 
     def messages(self, updates: Sequence[RefUpdate], remote: str) -> PushedMessages:
-        """Messages with a keyword, of commits new to the remote.
-
-        Raises `Unavailable` if git fails, or does not answer in time.
-        """
+        """Messages with a keyword, of commits new to the remote. Raises as `_run_git` does."""
         pushed = [update.commit for update in updates if not update.deletes]
         if not pushed:
             return PushedMessages()
@@ -256,83 +234,78 @@ class PushedCommits:
         # Commits of the last fetch: of this remote, or of all remotes if an address is pushed to.
         named = remote and "/" not in remote and ":" not in remote
         fetched = f"refs/remotes/{remote}/" if named else "refs/remotes/"
-        output, _ = self._run(("for-each-ref", "--format=%(objectname)", fetched))
+        output, _ = _run_git(self.folder, ("for-each-ref", "--format=%(objectname)", fetched))
         old += output.decode("ascii", "replace").split()
         lines = [*pushed, *(f"^{commit}" for commit in old)]
-        output, complete = self._run(_LOG, "".join(f"{line}\n" for line in dict.fromkeys(lines)))
+        given = "".join(f"{line}\n" for line in dict.fromkeys(lines))
+        output, complete = _run_git(self.folder, _LOG, given)
         messages = [text.decode("utf-8", "replace") for text in output.split(b"\0") if text.strip()]
-        if not complete:
-            return PushedMessages(tuple(messages), "its messages are too long to be read")
-        if len(messages) > _MOST_COMMITS:
-            text = f"only {_MOST_COMMITS} of its commits were looked at"
-            return PushedMessages(tuple(messages[:_MOST_COMMITS]), text)
-        return PushedMessages(tuple(messages))
+        unread = "" if complete else "its messages are too long to be read"
+        if complete and len(messages) > _MOST_COMMITS:
+            unread = f"only {_MOST_COMMITS} of its commits were looked at"
+        return PushedMessages(tuple(messages[:_MOST_COMMITS]), unread)
 
-    def _run(self, words: Sequence[str], given: str = "") -> tuple[bytes, bool]:
-        """Run git with `given` as its input; the output, and whether the output is complete.
 
-        Stops reading after `_MOST_BYTES`.
-        """
-        with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
-            stdin.write(given.encode("ascii", "replace"))
-            stdin.seek(0)
+def _run_git(folder: Path, words: Sequence[str], given: str = "") -> tuple[bytes, bool]:
+    """Run git with `given` as its input; the output, and whether the output is complete.
+
+    Works in a hook, too: git sets environment variables for the hook, which are passed on. Stops
+    reading after `_MOST_BYTES`. Raises `Unavailable` if git fails, or does not answer in time.
+    """
+    program = shutil.which("git")
+    if program is None:
+        raise BadConfiguration("git is not installed here")
+    clock = SystemClock()
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(given.encode("ascii", "replace"))
+        stdin.seek(0)
+        try:
+            process = subprocess.Popen(
+                [program, *words],
+                cwd=folder,
+                env={**os.environ, **_GIT_ENV},
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        except OSError as flaw:
+            raise Unavailable(f"git cannot be started: {flaw.strerror}") from flaw
+        assert process.stdout is not None, "it is a pipe"
+        output, complete = bytearray(), False
+        until = clock.now() + _MOST_S
+        late = Unavailable(f"git did not find out within {_MOST_S:g} s what is pushed")
+        with process, selectors.DefaultSelector() as ready:
             try:
-                process = subprocess.Popen(
-                    [self._program, *words],
-                    cwd=self._folder,
-                    env={**os.environ, **_GIT_ENV},
-                    stdin=stdin,
-                    stdout=subprocess.PIPE,
-                    stderr=stderr,
-                )
-            except OSError as flaw:
-                raise Unavailable(f"git cannot be started: {flaw.strerror}") from flaw
-            assert process.stdout is not None, "it is a pipe"
-            output, complete = bytearray(), False
-            until = self._clock.now() + self._timeout_s
-            with process, selectors.DefaultSelector() as ready:
-                try:
-                    ready.register(process.stdout, selectors.EVENT_READ)
-                    while len(output) <= _MOST_BYTES and not complete:
-                        if not ready.select(max(0.0, until - self._clock.now())):
-                            raise Unavailable(_too_slow(self._timeout_s))
-                        chunk = os.read(process.stdout.fileno(), _CHUNK)
-                        output += chunk
-                        complete = not chunk
-                    if complete:
-                        process.wait(timeout=self._timeout_s)
-                except subprocess.TimeoutExpired:
-                    raise Unavailable(_too_slow(self._timeout_s)) from None
-                finally:
-                    process.kill()  # does nothing if the process has ended
-            if complete and process.returncode:
-                stderr.seek(0)
-                complaint = stderr.read(300).decode("utf-8", "replace").strip()
-                raise Unavailable(f"git cannot tell what is pushed: {complaint}")
-            return bytes(output[:_MOST_BYTES]), complete
+                ready.register(process.stdout, selectors.EVENT_READ)
+                while len(output) <= _MOST_BYTES and not complete:
+                    if not ready.select(max(0.0, until - clock.now())):
+                        raise late
+                    chunk = os.read(process.stdout.fileno(), _CHUNK)
+                    output += chunk
+                    complete = not chunk
+                if complete:
+                    process.wait(timeout=_MOST_S)
+            except subprocess.TimeoutExpired:
+                raise late from None
+            finally:
+                process.kill()  # does nothing if the process has ended
+        if complete and process.returncode:
+            stderr.seek(0)
+            complaint = stderr.read(300).decode("utf-8", "replace").strip()
+            raise Unavailable(f"git cannot tell what is pushed: {complaint}")
+        return bytes(output[:_MOST_BYTES]), complete
 
 
-def _too_slow(seconds: float) -> str:
-    return f"git did not find out within {seconds:g} s what is pushed"
-
-
-def main_folder(folder: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
+def main_folder(folder: Path) -> Path | None:
     """The repository's main working tree, which may have the backlog of a linked one.
 
     None if the repository is bare, or if git fails.
     """
-    program = shutil.which("git")
-    if program is None:
+    try:
+        listed, _ = _run_git(folder, ("worktree", "list", "--porcelain"))
+    except DibsError:
         return None
-    answer = subprocess.run(
-        [program, "worktree", "list", "--porcelain"],
-        cwd=folder,
-        env={**environment, **_GIT_ENV},
-        capture_output=True,
-        timeout=20,
-        check=False,
-    )
-    first = answer.stdout.partition(b"\n\n")[0].splitlines()
-    if answer.returncode or not first or b"bare" in first:
+    first = listed.partition(b"\n\n")[0].splitlines()
+    if not first or b"bare" in first:
         return None
     return Path(os.fsdecode(first[0].removeprefix(b"worktree ")))

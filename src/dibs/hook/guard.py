@@ -25,7 +25,7 @@ from dibs.hook.rules import (
 )
 from dibs.ports.leases import ShownLeases
 from dibs.ports.system import Clock, Threads
-from dibs.ports.tracker import Tracker, TrackerTraits
+from dibs.ports.tracker import Tracker
 from dibs.services.backlog import Granting
 from dibs.services.reading import follows_pulls, read_each
 
@@ -35,8 +35,6 @@ _Answer = TypeVar("_Answer")
 
 
 class Guarded(Struct, frozen=True):
-    """The result of checking a push."""
-
     issues: tuple[IssueRef, ...] = ()
     objections: tuple[Objection, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -44,28 +42,14 @@ class Guarded(Struct, frozen=True):
     """Descriptions of the checks that could not be made."""
 
 
-def tracked_by(traits: TrackerTraits) -> tuple[str, ...]:
-    """The repositories of a backlog; a single unnamed repository if the backlog has none."""
-    return traits.repos or (traits.repo,)
-
-
-class Guarding:
+class Guarding(Struct, frozen=True):
     """Finds the issues that a push would close, and judges the push for each of them."""
 
-    def __init__(
-        self,
-        tracker: Tracker,
-        leases: ShownLeases,
-        pipeline: Pipeline,
-        *,
-        granting: Granting,
-        grace: timedelta,
-    ) -> None:
-        self._tracker = tracker
-        self._leases = leases
-        self._pipeline = pipeline
-        self._granting = granting
-        self._grace = grace
+    tracker: Tracker
+    leases: ShownLeases
+    pipeline: Pipeline
+    granting: Granting
+    grace: timedelta
 
     def judge(
         self, messages: Sequence[str], bodies: Sequence[str], pusher: Pusher, numbered: str | None
@@ -75,7 +59,7 @@ class Guarding:
         `bodies` are texts of pull requests. `numbered` is the repository of bare issue numbers;
         None if the backlog does not have that repository.
         """
-        pulls = follows_pulls(self._tracker)
+        pulls = follows_pulls(self.tracker)
         unchecked: list[str] = []
         # Which issues would the push close? Open pull requests from its branches count as well.
         texts = list(bodies)
@@ -85,7 +69,7 @@ class Guarding:
                     texts += pulls.pull_texts(pusher.repo, branch)
                 except Outage as failure:
                     unchecked.append(f"the pull requests of {branch} cannot be read: {failure}")
-        tracked = tracked_by(self._tracker.traits)
+        tracked = self.tracker.traits.repos or (self.tracker.traits.repo,)
         named = (
             *(ref for message in messages for ref in closed_by_commit(message)),
             *(ref for text in texts for ref in closed_by_pull(text)),
@@ -98,8 +82,8 @@ class Guarding:
         if not issues:
             return Guarded(unchecked=tuple(unchecked))
 
-        snapshots = {snapshot.issue.ref: snapshot for snapshot in read_each(self._tracker, issues)}
-        if elsewhere := self._granting.objections():  # on GitHub, read together with the issues
+        snapshots = {snapshot.issue.ref: snapshot for snapshot in read_each(self.tracker, issues)}
+        if elsewhere := self.granting.objections():  # on GitHub, read together with the issues
             return Guarded(issues, unchecked=(*unchecked, elsewhere[0].text))
 
         # May this pusher close them?
@@ -119,8 +103,8 @@ class Guarding:
                 for pull in snapshot.issue.pulls
             )
             of_issue = (linked or {}).get(ref, named_by_issue)
-            standing = self._leases.standing(snapshot)
-            judged = judge_push(snapshot, standing, of_issue, self._pipeline, self._grace, pusher)
+            standing = self.leases.standing(snapshot)
+            judged = judge_push(snapshot, standing, of_issue, self.pipeline, self.grace, pusher)
             objections += judged.objections
             remarks += judged.remarks
         return Guarded(issues, tuple(objections), tuple(remarks), tuple(unchecked))
@@ -130,21 +114,20 @@ def in_time(work: Callable[[], _Answer], seconds: float, clock: Clock, threads: 
     """The answer of `work`. Raises `Unavailable` after `seconds`; the work's thread goes on."""
     done = threading.Event()
     answers: list[_Answer] = []
-    failures: list[DibsError] = []
+    failure: DibsError = Unavailable("the tracker could not be asked")
 
     def run() -> None:
+        nonlocal failure
         try:
             answers.append(work())
-        except DibsError as failure:
-            failures.append(failure)
+        except DibsError as flaw:
+            failure = flaw
         finally:
             done.set()
 
     threads.start(run, "dibs-guarding")
     if not clock.wait(done, seconds):
         raise Unavailable(f"the tracker did not answer within {seconds:g} s")
-    if failures:
-        raise failures[0]
     if not answers:
-        raise Unavailable("the tracker could not be asked")
+        raise failure
     return answers[0]

@@ -25,7 +25,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from dibs.core.agent_dialect import fields_of, firing_holder, firing_of
+from dibs.core.agent_dialect import fields_of, firing_holder, firing_of, first_turn
 from dibs.core.durations import format_instant
 from dibs.core.eligibility import ReasonCode, Surroundings, Whose, abandoned_at, judge, reasons_with
 from dibs.core.errors import LeaseLost
@@ -112,25 +112,17 @@ def _outside_blocks(lines: list[str]) -> Iterator[str]:
     fence = ""
     after_blank, in_list = True, False
     for line in lines:
-        opened = _FENCE.match(line)
+        opened, shown = _FENCE.match(line), _GAP
         if fence:
             if opened and opened[1].startswith(fence) and not line[opened.end() :].strip():
                 fence = ""
-            yield _GAP
-            continue
-        if opened:
+        elif opened:
             fence = opened[1]
-        elif _QUOTED.match(line):
-            pass
-        elif not (after_blank and not in_list and _INDENTED.match(line)):
-            yield line
-            if line.strip():
+        elif not _QUOTED.match(line) and (in_list or not (after_blank and _INDENTED.match(line))):
+            shown, after_blank = line, not line.strip()
+            if not after_blank:
                 in_list = bool(_LISTED.match(line)) or (in_list and line[:1] in " \t")
-                after_blank = False
-            else:
-                after_blank = True
-            continue
-        yield _GAP
+        yield shown
 
 
 def _without_code(paragraph: str) -> str:
@@ -250,12 +242,9 @@ def _without_owner(repo: str) -> str:
 
 def tracked_issue(ref: IssueRef, tracked: Sequence[str], numbered: str | None) -> IssueRef | None:
     """The issue with the tracker's spelling of its repository; None if not in the tracker."""
-    if not ref.repo:
-        return IssueRef(numbered, ref.key) if numbered is not None else None
-    for repo in tracked:
-        if repo.casefold() == ref.repo.casefold():
-            return IssueRef(repo, ref.key)
-    return None
+    same = (repo for repo in tracked if repo.casefold() == ref.repo.casefold())
+    repo = next(same, None) if ref.repo else numbered
+    return None if repo is None else IssueRef(repo, ref.key)
 
 
 # The author of a commit
@@ -289,8 +278,6 @@ class Pusher(Struct, frozen=True):
 
 
 class Objection(Struct, frozen=True):
-    """A reason against a push."""
-
     issue: IssueRef
     code: str
     text: str
@@ -401,12 +388,7 @@ def _objections(
 def _made_by_firing(firing: tuple[str, str], pusher: Pusher) -> bool:
     """Whether the pushed commits were made by this firing.
 
-    A firing which claims again appends `~` and a number to its id. A card shortens a long id, so
-    the ids of the commits are compared in full and shortened.
+    A card shortens a long id, so the ids of the commits are compared in full and shortened.
     """
-    codename, name = firing
-    first, again, turn = name.rpartition("~")
-    names = {name, first if again and turn.isdigit() else name}
     shortened = (firing_of(firing_holder(*pushed)) for pushed in pusher.firings)
-    pushed_firings = {*pusher.firings, *shortened}
-    return any((codename, spelling) in pushed_firings for spelling in names)
+    return not {*pusher.firings, *shortened}.isdisjoint((firing, first_turn(firing)))

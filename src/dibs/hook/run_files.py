@@ -21,11 +21,10 @@ _LARGEST = 65_536
 _POINTER = "gitdir: "
 
 
-class RunFile:
+class RunFile(msgspec.Struct, frozen=True):
     """The runs noted for a working tree."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: Path
 
     def runs(self) -> Mapping[RunId, str]:
         """The noted runs with their issues; empty if the file is missing or has other content."""

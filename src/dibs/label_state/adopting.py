@@ -15,30 +15,30 @@ run does the rest; a run that finds nothing to change writes nothing.
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+
+from msgspec import Struct
 
 from dibs.core.agent_dialect import CLAIM_PREFIX, fields_of, firing_of
 from dibs.core.card import Card, parse_mark
 from dibs.core.durations import format_instant
-from dibs.core.eligibility import PauseScope, Reason, ReasonCode, abandoned_at
+from dibs.core.eligibility import Reason, ReasonCode, abandoned_at
 from dibs.core.errors import DibsError, Misuse
 from dibs.core.fold import confirmed
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effects, RemoveLabels
-from dibs.core.lease import Record
 from dibs.core.pipeline import Dialect
+from dibs.core.presets import EVERY
 from dibs.label_state import labels
-from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of, missing_labels
+from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of
 from dibs.label_state.claims import their_claims
-from dibs.label_state.pauses import paused_by_file, paused_by_log
+from dibs.label_state.pauses import pause_in_log, paused_by_file, paused_by_log
 from dibs.label_state.stale import StaleClaim, free, stale_on
 from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import apply_to
 from dibs.services.reading import walk_snapshots
-from dibs.settings import load as config
 from dibs.wiring.services import Services
 
 _NOT_REPORTED = {
@@ -48,77 +48,49 @@ _NOT_REPORTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """A reading of an issue, with every reason against a claim."""
-
-    slug: str
-    number: int
-    snapshot: Snapshot | None
-    """None if the issue could not be read."""
-    reasons: tuple[str, ...]
-    """Why the issue is not claimable, in the words of `dedup-check`."""
-    holder: Record | None
-    paused: bool
-
-    @property
-    def label_names(self) -> frozenset[str]:
-        return self.snapshot.issue.labels if self.snapshot is not None else frozenset()
-
-    @property
-    def state(self) -> str:
-        if self.snapshot is None:
-            return "UNKNOWN"
-        return "OPEN" if self.snapshot.issue.open else "CLOSED"
-
-    @property
-    def claimable(self) -> bool:
-        return not self.reasons
-
-    def as_dict(self) -> dict[str, object]:
-        """The published answer of `issue_dedup_check`."""
-        names = self.label_names
-        return {
-            "repo": self.slug,
-            "number": self.number,
-            "state": self.state,
-            "labels": sorted(names),
-            "in_flight": labels.IN_FLIGHT in names or self.holder is not None,
-            "pr_open": any(label.endswith(labels.AGENT_PR_OPEN_SUFFIX) for label in names)
-            or labels.PR_OPEN in names,
-            "do_not_pickup": labels.DO_NOT_PICKUP in names,
-            "needs_human_scope": labels.NEEDS_HUMAN_SCOPE in names,
-            "claimable": self.claimable,
-            "latest_claim": None if self.snapshot is None else latest_claim(self.snapshot),
-            "repo_paused": self.paused,
-        }
-
-
 def issue_dedup_check(repo_slug: str, num: int) -> dict[str, object]:
     """Report on an issue; `claimable` is true if `claim_issue` would find no objection."""
-    return examine(repo_slug, num).as_dict()
+    return examine(repo_slug, num)[0]
 
 
-def examine(repo_slug: str, num: int) -> Examined:
-    """Read an issue and collect every reason against a claim.
+def examine(repo_slug: str, num: int) -> tuple[dict[str, object], tuple[str, ...]]:
+    """The published answer of `issue_dedup_check`, and every reason against a claim.
 
-    If the tracker fails, the failure is the only reason. Raises NoOrganisation.
+    If the tracker fails, the failure is the only reason, and the state is UNKNOWN. Raises
+    NoOrganisation.
     """
     number = int(num)
-    paused_here = paused_by_file(repo_slug)
+    paused = paused_here = paused_by_file(repo_slug)
+    names, in_flight, latest, state = frozenset[str](), False, None, "UNKNOWN"
     try:
         backlog = backlog_of(repo_slug)
         snapshot = backlog.read(number)
         paused = paused_here or paused_by_log(backlog)
         verdict = backlog.services.claiming.judge(snapshot)
-        holder = backlog.services.leases.standing(snapshot).live
+        in_flight = backlog.services.leases.standing(snapshot).live is not None
     except NoOrganisation:
         raise
     except DibsError as failure:
-        unreadable = (f"unreadable ({failure.code}: {failure})",)
-        return Examined(repo_slug, number, None, unreadable, None, paused_here)
-    reasons = [*_reason_texts(verdict.reasons, snapshot), *(["repo paused"] if paused else [])]
-    return Examined(backlog.slug, number, snapshot, tuple(dict.fromkeys(reasons)), holder, paused)
+        reasons, paused = [f"unreadable ({failure.code}: {failure})"], paused_here
+    else:
+        names, latest = snapshot.issue.labels, latest_claim(snapshot)
+        state = "OPEN" if snapshot.issue.open else "CLOSED"
+        reasons = [*_reason_texts(verdict.reasons, snapshot), *(["repo paused"] if paused else [])]
+    facts = {
+        "repo": repo_slug,
+        "number": number,
+        "state": state,
+        "labels": sorted(names),
+        "in_flight": labels.IN_FLIGHT in names or in_flight,
+        "pr_open": any(label.endswith(labels.AGENT_PR_OPEN_SUFFIX) for label in names)
+        or labels.PR_OPEN in names,
+        "do_not_pickup": labels.DO_NOT_PICKUP in names,
+        "needs_human_scope": labels.NEEDS_HUMAN_SCOPE in names,
+        "claimable": not reasons,
+        "latest_claim": latest,
+        "repo_paused": paused,
+    }
+    return facts, tuple(dict.fromkeys(reasons))
 
 
 def _reason_texts(reasons: Iterable[Reason], snapshot: Snapshot) -> Iterator[str]:
@@ -151,10 +123,8 @@ def latest_claim(snapshot: Snapshot) -> dict[str, str] | None:
     Skips comments of people without write access, and cards of bidders that never proved a win.
     """
     for comment in reversed(snapshot.comments):
-        if not comment.by_writer:
-            continue
         mark = parse_mark(comment.body)
-        if isinstance(mark, Card) and not confirmed(mark):
+        if not comment.by_writer or (isinstance(mark, Card) and not confirmed(mark)):
             continue
         if comment.body.lstrip().startswith(CLAIM_PREFIX):
             fields = fields_of(comment.body)
@@ -175,8 +145,6 @@ _ATTEMPT = "-attempt-"
 
 
 class FindingCode(StrEnum):
-    """The kinds of findings about an issue or a repository."""
-
     MISSING_LABELS = "MISSING_LABELS"
     PAUSED_HERE = "PAUSED_HERE"
     HELD = "HELD"
@@ -189,8 +157,7 @@ class FindingCode(StrEnum):
     UNREADABLE = "UNREADABLE"
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptionFinding:
+class AdoptionFinding(Struct, frozen=True):
     place: str
     """An issue, or a repository."""
     code: FindingCode
@@ -200,13 +167,14 @@ class AdoptionFinding:
     done: bool = False
 
 
-class Adopting:
-    def __init__(self, services: Services, *, window: timedelta, apply: bool) -> None:
-        if services.pipeline.dialect is not Dialect.AGENT:
+class Adopting(Struct, frozen=True):
+    services: Services
+    window: timedelta
+    apply: bool
+
+    def __post_init__(self) -> None:
+        if self.services.pipeline.dialect is not Dialect.AGENT:
             raise Misuse('the labels are those of preset "agent": set it in dibs.toml first')
-        self._services = services
-        self._window = window
-        self._apply = apply
 
     def adopt(self) -> Iterator[AdoptionFinding]:
         """Walk the repositories, then all open issues and the closed issues labelled in flight.
@@ -214,9 +182,9 @@ class Adopting:
         Yields each finding at once; with `apply`, after the change was tried. Errors of the tracker
         are raised: the changes before the error are done, and the next run does the rest.
         """
-        tracker = self._services.tracker
+        tracker = self.services.tracker
         for repo in tracker.traits.repos or (tracker.traits.repo,):
-            yield from self._adopt_repository(Backlog(repo, repo, self._services))
+            yield from self._adopt_repository(Backlog(repo, self.services))
         seen: set[IssueRef] = set()
         queries = (
             IssueQuery(limit=sys.maxsize),
@@ -230,28 +198,19 @@ class Adopting:
 
     def _adopt_repository(self, backlog: Backlog) -> Iterator[AdoptionFinding]:
         """Make missing labels, and publish a pause found only in the local file."""
-        services = self._services
-        name = backlog.repo or services.tracker.traits.name
-        missing = missing_labels(backlog)
-        if missing:
-            if self._apply:
-                services.tracker.prepare(missing)
-            text = f"labels to make: {', '.join(missing)}"
-            yield AdoptionFinding(
-                name, FindingCode.MISSING_LABELS, text, changes=True, done=self._apply
-            )
+        tracker = self.services.tracker
+        name = backlog.repo or tracker.traits.name
+        if missing := tracker.missing_labels([label.name for label in EVERY]):
+            if self.apply:
+                tracker.prepare(missing)
+            code, text = FindingCode.MISSING_LABELS, f"labels to make: {', '.join(missing)}"
+            yield AdoptionFinding(name, code, text, changes=True, done=self.apply)
         if backlog.repo and paused_by_file(backlog.repo) and not paused_by_log(backlog):
-            if self._apply:
-                services.adapters.pauses.pause(
-                    PauseScope.REPOSITORY,
-                    repo=backlog.repo,
-                    reason="label-state",
-                    by=config.actor(),
-                )
+            if self.apply:
+                pause_in_log(backlog)
+            code = FindingCode.PAUSED_HERE
             text = "paused on this machine only: workers elsewhere do not know of it"
-            yield AdoptionFinding(
-                name, FindingCode.PAUSED_HERE, text, changes=True, done=self._apply
-            )
+            yield AdoptionFinding(name, code, text, changes=True, done=self.apply)
 
     def _adopt_issue(self, snapshot: Snapshot) -> Iterator[AdoptionFinding]:
         """Release stale claims. Without any, leave running work alone, or reduce the states to one.
@@ -259,18 +218,18 @@ class Adopting:
         Also reports labels with which the state machine counted attempts: dibs does not read them.
         """
         issue, ref = snapshot.issue, str(snapshot.issue.ref)
-        backlog = Backlog(issue.ref.repo, issue.ref.repo, self._services)
+        backlog = Backlog(issue.ref.repo, self.services)
         if not snapshot.complete:
             text = "not all its comments could be read: left alone"
             yield AdoptionFinding(ref, FindingCode.UNREADABLE, text)
             return
-        stale = list(stale_on(backlog, snapshot, self._window))
+        stale = list(stale_on(backlog, snapshot, self.window))
         if stale:
             yield from (self._release_stale(backlog, claim) for claim in stale)
         elif (in_progress := self._in_progress(snapshot)) is not None:
             yield in_progress
         elif issue.open and (effects := tidying(issue.labels)):
-            done = self._apply and apply_to(self._services.tracker, issue, effects) is not None
+            done = self.apply and apply_to(self.services.tracker, issue, effects) is not None
             added = [name for e in effects if isinstance(e, AddLabels) for name in e.labels]
             removed = [name for e in effects if isinstance(e, RemoveLabels) for name in e.labels]
             texts = [f"{', '.join(added)} is put on"] if added else []
@@ -289,35 +248,35 @@ class Adopting:
         snapshot, ref = stale.snapshot, str(stale.snapshot.issue.ref)
         in_no_state = snapshot.issue.labels.isdisjoint(_STATES)
         if stale.identified and stale.label_drift and in_no_state:
-            text = f"{stale.codename} claimed it and never released it, and it is in no state"
+            text = f"{stale.key.codename} claimed it and never released it, and it is in no state"
             text += ": queue it if it is still wanted"
             return AdoptionFinding(ref, FindingCode.FELL_OUT, text)
         if stale.identified:
             code = FindingCode.STALE_CLAIM
             since = "its claim is older than the window"
-            text = f"{stale.codename}:{stale.firing_id} is not heard of, {since}: released"
+            text = f"{':'.join(stale.key)} is not heard of, {since}: released"
         else:
             code = FindingCode.UNCLAIMED_LABEL
             text = f"{labels.IN_FLIGHT} is on it, and no claim says whose it is: taken off"
         done = False
-        if self._apply:
+        if self.apply:
             sweep_id = snapshot.now.strftime("%Y%m%d-%H%M%S-migrate")
-            done = bool(free(backlog, stale, sweep_id=sweep_id, max_age=self._window))
+            done = bool(free(backlog, stale, sweep_id=sweep_id, max_age=self.window))
         return AdoptionFinding(ref, code, text, changes=True, done=done)
 
     def _in_progress(self, snapshot: Snapshot) -> AdoptionFinding | None:
         """Who works the issue: one of our leases, a claim of theirs, or a fresh in-flight label."""
-        ref, live = str(snapshot.issue.ref), self._services.leases.standing(snapshot).live
+        ref, live = str(snapshot.issue.ref), self.services.leases.standing(snapshot).live
         if live is not None:
             text = f"{live.lease.holder} holds it, with a lease of ours"
             return AdoptionFinding(ref, FindingCode.HELD, text)
         theirs = their_claims(snapshot)
         if theirs:
             since = format_instant(theirs[0].since)
-            text = f"{theirs[0].codename} has it since {since}: left to finish"
+            text = f"{theirs[0].key.codename} has it since {since}: left to finish"
             return AdoptionFinding(ref, FindingCode.HELD, text)
         if labels.IN_FLIGHT in snapshot.issue.labels:
-            due = format_instant(abandoned_at(snapshot.issue, self._services.pipeline))
+            due = format_instant(abandoned_at(snapshot.issue, self.services.pipeline))
             text = f"{labels.IN_FLIGHT} is on it without a claim; taken off after {due}"
             return AdoptionFinding(ref, FindingCode.YOUNG, text)
         return None

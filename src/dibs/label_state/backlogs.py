@@ -10,13 +10,13 @@ The published API returned True or False. An `Answer` is still one of the two, a
 import atexit
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Self
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.core.durations import format_duration
@@ -25,7 +25,6 @@ from dibs.core.errors import BadConfiguration, DibsError
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Snapshot
 from dibs.core.pipeline import Dialect
-from dibs.core.presets import EVERY
 from dibs.label_state.labels import STANDARD_LABELS
 from dibs.settings import load as config
 from dibs.settings.load import Settings
@@ -119,12 +118,9 @@ _BUILT_IN = "built-in default"
 _VARIABLES = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GITHUB_API_URL", "DIBS_LEASES")
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(Struct, frozen=True):
     """A repository, with the services for its issues."""
 
-    slug: str
-    """The name that the caller used."""
     repo: str
     """The name that the tracker uses; empty for an embedded backlog."""
     services: Services
@@ -136,13 +132,12 @@ class Backlog:
         return self.services.tracker.read(self.ref(number))
 
 
-def full_slug(slug: str, environment: Mapping[str, str] | None = None) -> str:
+def full_slug(slug: str) -> str:
     """OWNER/REPO for a slug; GH_ORG is the owner of a slug without one.
 
     Raises NoOrganisation, which is a RuntimeError, if neither names an owner.
     """
-    variables = os.environ if environment is None else environment
-    name, owner = slug.strip(), variables.get("GH_ORG", "").strip()
+    name, owner = slug.strip(), os.environ.get("GH_ORG", "").strip()
     if "/" in name:
         return name
     if not owner:
@@ -150,11 +145,10 @@ def full_slug(slug: str, environment: Mapping[str, str] | None = None) -> str:
     return f"{owner}/{name}"
 
 
-def claim_window(environment: Mapping[str, str] | None = None) -> timedelta:
+def claim_window() -> timedelta:
     """How long a claim counts without a renewal: ALFRED_CLAIM_MAX_AGE_HOURS, by default 4 hours."""
-    variables = os.environ if environment is None else environment
     try:
-        hours = int(variables.get("ALFRED_CLAIM_MAX_AGE_HOURS", "4"))
+        hours = int(os.environ.get("ALFRED_CLAIM_MAX_AGE_HOURS", "4"))
     except ValueError:
         return _WINDOW
     return timedelta(hours=min(max(hours, 1), _MOST_HOURS))
@@ -222,18 +216,13 @@ class _Connections:
             services.close()
 
 
-_opened = _Connections()
-atexit.register(_opened.close)
+connections = _Connections()
+atexit.register(connections.close)
 
 
 def backlog_of(slug: str) -> Backlog:
     settings, repo = settings_for(slug)
-    return Backlog(slug, repo, _opened.services(settings))
-
-
-def close_all() -> None:
-    """Close every connection of this process. Claims stay, without further renewals."""
-    _opened.close()
+    return Backlog(repo, connections.services(settings))
 
 
 def ensure_labels(repo_slug: str, labels: Iterable[tuple[str, str, str]] | None = None) -> None:
@@ -245,10 +234,3 @@ def ensure_labels(repo_slug: str, labels: Iterable[tuple[str, str, str]] | None 
     """
     wanted = STANDARD_LABELS if labels is None else labels
     backlog_of(repo_slug).services.tracker.prepare([name for name, *_ in wanted])
-
-
-def missing_labels(backlog: Backlog) -> list[str]:
-    """Labels of the catalogue that the tracker lacks; empty if the tracker needs no labels made."""
-    tracker = backlog.services.tracker
-    names = [label.name for label in EVERY]
-    return list(tracker.missing_labels(names))

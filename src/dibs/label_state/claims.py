@@ -6,10 +6,13 @@ that a card of ours holds is never released as one of theirs.
 """
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
-from dibs.core.agent_dialect import CLAIM_PREFIX, ending_note, fields_of, their_release
+from msgspec import Struct
+
+from dibs.core.agent_dialect import ending_note, firing_of, their_release
 from dibs.core.durations import format_instant
 from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import IllegalMove
@@ -17,31 +20,28 @@ from dibs.core.foreign import foreign_claims
 from dibs.core.ids import ServerTime, StageName
 from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effect, PostComment, RemoveLabels
-from dibs.core.lease import Ending, Outcome
-from dibs.core.pipeline import UNQUEUED, Pipeline
+from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, refused
-from dibs.label_state.firings import Firing, FiringKey, Rehearsed, held, turns_taken
+from dibs.label_state.firings import Firing, FiringKey, Rehearsed, held, key_in, turns_taken
 from dibs.label_state.pauses import paused_by_file
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, Doubtful, Refused
 from dibs.services.effects import apply_to
-from dibs.services.ending import Finished
+from dibs.services.ending import Finished, FinishResult
+from dibs.services.keeping import Keeper
+from dibs.wiring.services import Services
 
+_Finish = Callable[[Keeper], FinishResult]
 _FOR_EVER = timedelta(days=36500)
 ENDS = [name for name in labels.legal_transitions(labels.IN_FLIGHT) if name != labels.NO_STATE]
 """The labels that a caller may name for the end of a claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class TheirClaim:
+class TheirClaim(Struct, frozen=True):
     """A claim of a published runner without a release, of any age."""
 
-    codename: str
-    firing_id: str
+    key: FiringKey
     since: ServerTime
-
-    def older_than(self, age: timedelta, now: ServerTime) -> bool:
-        return now - self.since >= age
 
 
 def their_claims(snapshot: Snapshot) -> tuple[TheirClaim, ...]:
@@ -50,26 +50,19 @@ def their_claims(snapshot: Snapshot) -> tuple[TheirClaim, ...]:
     Reads all comments: no claim is left out because of its age.
     """
     bodies = {comment.id: comment.body for comment in snapshot.comments}
-    claims = []
-    for foreign in foreign_claims(snapshot.comments, now=snapshot.now, ttl=_FOR_EVER):
-        body = bodies[foreign.comment]
-        if body.lstrip().startswith(CLAIM_PREFIX):
-            fields = fields_of(body)
-            codename, firing_id = fields.get("codename", ""), fields.get("firing_id", "")
-            claims.append(TheirClaim(codename, firing_id, foreign.since))
-    return tuple(claims)
+    found = foreign_claims(snapshot.comments, now=snapshot.now, ttl=_FOR_EVER)
+    keys = ((key_in(bodies[foreign.comment]), foreign.since) for foreign in found)
+    return tuple(TheirClaim(key, since) for key, since in keys if key is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
-    codename: str
-    firing_id: str
-    outcome: str
-    transition_to: str | None
-    pr_url: str | None
-
-
-def release_theirs(backlog: Backlog, snapshot: Snapshot, release: Release) -> Answer:
+def release_theirs(
+    backlog: Backlog,
+    snapshot: Snapshot,
+    key: FiringKey,
+    outcome: str,
+    transition_to: str | None,
+    pr_url: str | None,
+) -> Answer:
     """Release a claim that a firing made before its fleet switched to dibs.
 
     Writes only if the firing's own claim comment is in force and no lease of ours holds the issue.
@@ -79,10 +72,9 @@ def release_theirs(backlog: Backlog, snapshot: Snapshot, release: Release) -> An
     live = backlog.services.leases.standing(snapshot).live
     if live is not None:
         return Answer(False, "LEASE_LOST", f"{live.lease.holder} holds it")
-    key = release.codename, release.firing_id
-    if key not in [(claim.codename, claim.firing_id) for claim in their_claims(snapshot)]:
+    if key not in [claim.key for claim in their_claims(snapshot)]:
         return Answer(False, "LEASE_LOST", "nobody holds it: the claim has expired, or never was")
-    target = labels.IMPLEMENT if release.transition_to is None else release.transition_to
+    target = labels.IMPLEMENT if transition_to is None else transition_to
     if target not in ENDS:
         return Answer(False, IllegalMove.code, f"a claim may not end in {target!r}")
     names = snapshot.issue.labels
@@ -91,9 +83,7 @@ def release_theirs(backlog: Backlog, snapshot: Snapshot, release: Release) -> An
         effects.append(AddLabels((target,)))
     if target != labels.IMPLEMENT and labels.IMPLEMENT in names:
         effects.append(RemoveLabels((labels.IMPLEMENT,)))
-    line = their_release(
-        *key, release.outcome, format_instant(snapshot.now), pr=release.pr_url or ""
-    )
+    line = their_release(*key, outcome, format_instant(snapshot.now), pr=pr_url or "")
     effects.append(PostComment(line))
     if labels.IN_FLIGHT in names:
         effects.append(RemoveLabels((labels.IN_FLIGHT,)))
@@ -110,6 +100,10 @@ ask all the time."""
 
 def dry_run() -> bool:
     return os.environ.get("ALFRED_DRY_RUN", "") not in {"", "0"}
+
+
+def _held_as(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, FiringKey]:
+    return backlog.services.tracker.traits.name + backlog.repo.casefold(), int(number), key
 
 
 # Claiming
@@ -140,13 +134,14 @@ def claim_issue(
     )
     match backlog.services.claiming.claim(backlog.ref(num), None, options):
         case Claimed() as claimed:
-            firing = held.keep(backlog, num, key, claimed)
+            firing = Firing(backlog.services, claimed, renewed=True)
+            held[_held_as(backlog, num, key)] = firing
             # Labels may have been added since the first look; the claim took the stage's label off.
             given_way = {claimed.stage.label} if claimed.stage.gives_way else set()
             blocked = _blocked(claimed.snapshot.issue.labels | given_way, role)
             if blocked is None:
                 return Answer(True, lease=firing)
-            _end(backlog, num, key, firing, Ending(Outcome.RETURNED))
+            _end(backlog, num, key, firing, backlog.services.advancing.give_back)
             return blocked
         case Refused(_, reasons):
             return refused(reasons)
@@ -175,11 +170,6 @@ def _blocked(names: frozenset[str], role: str | None) -> Answer | None:
 # Releasing
 
 
-@dataclass(frozen=True, slots=True)
-class _Illegal:
-    text: str
-
-
 @answering
 def release_issue(
     repo_slug: str,
@@ -199,28 +189,27 @@ def release_issue(
         return Answer(True, "DRY_RUN", "nothing was asked and nothing was written")
     backlog, key = backlog_of(repo_slug), FiringKey(codename, firing_id)
     services = backlog.services
-    firing = held.find(backlog, num, key)
+    firing = held.get(_held_as(backlog, num, key))
     if firing is None:  # claimed by another process, or by this one before a restart
         asked_at = services.adapters.clock.now()
         snapshot = backlog.read(num)
         live, resumed = services.leases.standing(snapshot).live, None
-        if live is not None and key.is_holder(live.lease.holder):
+        if live is not None and key.claimed_as(firing_of(live.lease.holder)):
             resumed = services.resuming.resume_on(snapshot, live.lease.run, asked_at)
         if not isinstance(resumed, Claimed):
-            release = Release(key.codename, key.firing_id, outcome, transition_to, pr_url)
-            return release_theirs(backlog, snapshot, release)
+            return release_theirs(backlog, snapshot, key, outcome, transition_to, pr_url)
         firing = Firing(services, resumed, renewed=False)
     note = ending_note(outcome, pr_url)
-    ending = _choose_ending(services.pipeline, firing.stage, outcome, transition_to, note)
-    if isinstance(ending, _Illegal):
-        return Answer(False, IllegalMove.code, ending.text)
-    return _end(backlog, num, key, firing, ending)
+    finish = _choose_ending(services, firing.stage, outcome, transition_to, note)
+    if isinstance(finish, Answer):
+        return finish
+    return _end(backlog, num, key, firing, finish)
 
 
-def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, ending: Ending) -> Answer:
+def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, finish: _Finish) -> Answer:
     """End the lease. True with UNPAINTED if the labels could not be changed yet."""
-    result = firing.end(ending)
-    held.drop(backlog, num, key)
+    result = firing.end(finish)
+    held.pop(_held_as(backlog, num, key), None)
     if isinstance(result, Finished):
         if result.record.painted:
             return Answer(True)
@@ -229,25 +218,28 @@ def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, ending: End
 
 
 def _choose_ending(
-    pipeline: Pipeline, worked: str, outcome: str, transition_to: str | None, note: str
-) -> Ending | _Illegal:
+    services: Services, worked: str, outcome: str, transition_to: str | None, note: str
+) -> _Finish | Answer:
     """Translate a release into an ending, by the pipeline's moves out of the worked stage.
 
-    Going back, to the same stage or to the queue, counts as a failed attempt if the outcome does.
+    A no if no move allows it. Going back, to the same stage or to the queue, counts as a failed
+    attempt if the outcome does.
     """
+    pipeline, advancing = services.pipeline, services.advancing
     if transition_to == labels.NEEDS_HUMAN_SCOPE:
-        return Ending(Outcome.PARKED, note=note)
+        return partial(advancing.park, note=note)
     stages = {stage.label: stage for stage in pipeline.stages}
     if transition_to is not None and transition_to not in stages:
-        return _Illegal(
-            f"a claim may not end in {transition_to!r}; it may end in {', '.join(ENDS)}"
-        )
+        text = f"a claim may not end in {transition_to!r}; it may end in {', '.join(ENDS)}"
+        return Answer(False, IllegalMove.code, text)
     target = stages[transition_to].name if transition_to is not None else StageName(worked)
     if target != worked and target in pipeline.stage(worked).next:
-        return Ending(Outcome.ADVANCED, target, note)
+        return partial(advancing.advance, to=target, note=note)
     if target not in {worked, stages[labels.IMPLEMENT].name}:
-        return _Illegal(f"{worked or 'an unqueued issue'} may not move to {target}")
-    return Ending(Outcome.FAILED if counts_as_failed(outcome) else Outcome.RETURNED, note=note)
+        text = f"{worked or 'an unqueued issue'} may not move to {target}"
+        return Answer(False, IllegalMove.code, text)
+    back = advancing.fail if counts_as_failed(outcome) else advancing.give_back
+    return partial(back, note=note)
 
 
 def counts_as_failed(outcome: str) -> bool:

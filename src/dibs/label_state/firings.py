@@ -7,8 +7,9 @@ been worked for a day is as fresh as a new one, and the claim of a dead process 
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from dibs.core.agent_dialect import (
     CLAIM_PREFIX,
@@ -16,21 +17,20 @@ from dibs.core.agent_dialect import (
     fields_of,
     firing_holder,
     firing_of,
+    first_turn,
 )
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, HolderId, RunId
 from dibs.core.issue import Snapshot
-from dibs.core.lease import Ending, Lease, Lost, Outcome, RenewResult
-from dibs.label_state.backlogs import Backlog
+from dibs.core.lease import Lease, Lost, RenewResult
 from dibs.ports.leases import Guarantee
 from dibs.services.claiming import Claimed
 from dibs.services.ending import FinishResult
-from dibs.services.keeping import InHand, Keeper, Supervision
+from dibs.services.keeping import InHand, Keeper
 from dibs.wiring.services import Services
 
 
-@dataclass(frozen=True, slots=True)
-class FiringKey:
+class FiringKey(NamedTuple):
     """Codename and firing id: the state machine's name for a claimant."""
 
     codename: str
@@ -42,23 +42,23 @@ class FiringKey:
         A firing that claims the same issue again gets `~2`, `~3` and higher: readers of the state
         machine apply a release to every claim with the same key.
         """
-        again = f"~{turn}" if turn > 1 else ""
-        return firing_holder(self.codename, self.firing_id, again)
+        return firing_holder(*self, f"~{turn}" if turn > 1 else "")
 
-    def is_holder(self, name: str) -> bool:
-        """Whether the name is this firing's, in any turn."""
-        named, mine = firing_of(name), firing_of(self.holder())
-        return named is not None and mine in (named, _first_turn(named))
-
-
-def _first_turn(key: tuple[str, str]) -> tuple[str, str]:
-    """The key without the `~N` of a later turn."""
-    codename, firing_id = key
-    first, mark, turn = firing_id.rpartition("~")
-    return (codename, first) if mark and turn.isdigit() else key
+    def claimed_as(self, firing: tuple[str, str] | None) -> bool:
+        """Whether a card or a comment with this codename and firing id is ours, in any turn."""
+        mine = firing_of(self.holder())
+        return firing is not None and mine in (firing, first_turn(firing))
 
 
-class LookingFirst:
+def key_in(claim: str) -> FiringKey | None:
+    """The key in a claim comment; None for any other comment."""
+    if not claim.lstrip().startswith(CLAIM_PREFIX):
+        return None
+    fields = fields_of(claim)
+    return FiringKey(fields.get("codename", ""), fields.get("firing_id", ""))
+
+
+class LookingFirst(Struct, frozen=True):
     """Renews a lease, but checks for a release by another process first.
 
     Two processes may write the card of a claim: the process with the lease renews, and any process
@@ -67,20 +67,19 @@ class LookingFirst:
     release is also a separate comment, which a renewal cannot overwrite.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._cards_only = Guarantee.ATOMIC not in services.leases.guarantees
+    services: Services
 
     def renew(self, lease: Lease) -> RenewResult:
-        if self._cards_only and self._released(lease):
+        leases = self.services.leases
+        if Guarantee.ATOMIC not in leases.guarantees and self._released(lease):
             return Lost("it was released elsewhere, or taken away")
-        return self._services.leases.renew(lease)
+        return leases.renew(lease)
 
     def _released(self, lease: Lease) -> bool:
-        snapshot = self._services.tracker.read(lease.issue)
+        snapshot = self.services.tracker.read(lease.issue)
         if not snapshot.complete:
             return False  # the renewal reads the comments too, and reports the failure
-        return self._services.leases.mine(snapshot, lease.run) is None or any(
+        return self.services.leases.mine(snapshot, lease.run) is None or any(
             fields_of(comment.body).get("run") == lease.run
             for comment in snapshot.comments
             if comment.by_writer and comment.body.startswith(RELEASE_PREFIX)
@@ -91,7 +90,6 @@ class Firing(InHand):
     """A claim that this process may end; with `renewed`, a thread renews the lease until then."""
 
     def __init__(self, services: Services, claimed: Claimed, *, renewed: bool) -> None:
-        self._services = services
         self._keeper = Keeper(
             claimed,
             LookingFirst(services),
@@ -102,9 +100,7 @@ class Firing(InHand):
             services.reached,
         )
         self._ended = False
-        self._supervision: Supervision | None = None
-        if renewed:
-            self._supervision = services.supervise(self._keeper)
+        self._supervision = services.supervise(self._keeper) if renewed else None
 
     @property
     def stage(self) -> str:
@@ -133,37 +129,19 @@ class Firing(InHand):
 
         super().on_lost(start_watcher)
 
-    def end(self, ending: Ending) -> FinishResult:
-        """End the claim, and stop the renewals in any case: the caller has stopped working.
+    def end(self, finish: Callable[[Keeper], FinishResult]) -> FinishResult:
+        """End the claim with `finish`, and stop the renewals in any case: the work has stopped.
 
         Raises IllegalMove and the errors of the tracker. After an error the claim is still ours,
         and may be ended again until the lease expires.
         """
         try:
-            result = self._finish(ending)
+            result = finish(self._keeper)
         finally:
-            self.let_go()
+            if self._supervision is not None:
+                self._supervision.stop()
         self._ended = True
         return result
-
-    def _finish(self, ending: Ending) -> FinishResult:
-        advancing, keeper = self._services.advancing, self._keeper
-        match ending.outcome:
-            case Outcome.ADVANCED:
-                return advancing.advance(keeper, ending.next, ending.note)
-            case Outcome.FAILED:
-                return advancing.fail(keeper, ending.note)
-            case Outcome.PARKED:
-                return advancing.park(keeper, ending.note)
-            case Outcome.RETURNED | Outcome.CONCEDED:
-                return advancing.give_back(keeper, ending.note)
-            case _:
-                assert_never(ending.outcome)
-
-    def let_go(self) -> None:
-        """Stop the renewals, without releasing the claim."""
-        if self._supervision is not None:
-            self._supervision.stop()
 
 
 class Rehearsed(Firing):
@@ -182,57 +160,17 @@ class Rehearsed(Firing):
         """Never calls the watcher."""
 
 
-class Held:
-    """The claims that this process holds, by repository, issue and key.
+held: dict[tuple[str, int, FiringKey], Firing] = {}
+"""The claims that this process holds, by repository, issue and key.
 
-    A forked child starts with none, because the renewing threads are the parent's. The child
-    releases a claim by the key, like any process that did not make the claim.
-    """
-
-    def __init__(self) -> None:
-        self.forget()
-        os.register_at_fork(after_in_child=self.forget)
-
-    def forget(self) -> None:
-        self._lock = threading.Lock()
-        self._firings: dict[tuple[str, int, FiringKey], Firing] = {}
-
-    def keep(self, backlog: Backlog, number: int, key: FiringKey, claimed: Claimed) -> Firing:
-        firing = Firing(backlog.services, claimed, renewed=True)
-        with self._lock:
-            self._firings[_entry(backlog, number, key)] = firing
-        return firing
-
-    def find(self, backlog: Backlog, number: int, key: FiringKey) -> Firing | None:
-        with self._lock:
-            return self._firings.get(_entry(backlog, number, key))
-
-    def drop(self, backlog: Backlog, number: int, key: FiringKey) -> None:
-        with self._lock:
-            self._firings.pop(_entry(backlog, number, key), None)
-
-    def let_all_go(self) -> None:
-        """Forget all claims and stop their renewals; the leases expire."""
-        with self._lock:
-            firings, self._firings = self._firings, {}
-        for firing in firings.values():
-            firing.let_go()
-
-
-held = Held()
-
-
-def _entry(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, FiringKey]:
-    return (backlog.services.tracker.traits.name + backlog.repo.casefold(), int(number), key)
+A forked child starts with none, because the renewing threads are the parent's. The child releases a
+claim by the firing's key, like any process that did not make the claim.
+"""
+os.register_at_fork(after_in_child=held.clear)
 
 
 def turns_taken(snapshot: Snapshot, key: FiringKey) -> int:
     """How many claim comments of this firing the issue already has."""
-    claims = [
-        fields_of(comment.body)
-        for comment in snapshot.comments
-        if comment.by_writer and comment.body.lstrip().startswith(CLAIM_PREFIX)
-    ]
-    mine = firing_of(key.holder())
-    keys = [(claim.get("codename", ""), claim.get("firing_id", "")) for claim in claims]
-    return sum(mine in (claimed, _first_turn(claimed)) for claimed in keys)
+    return sum(
+        key.claimed_as(key_in(comment.body)) for comment in snapshot.comments if comment.by_writer
+    )

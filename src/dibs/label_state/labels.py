@@ -143,6 +143,7 @@ def has_pickup_blocker(labels: Iterable[str]) -> bool:
 
 
 has_blocker = has_pickup_blocker
+robin_triage_blocking_labels = pickup_blocking_labels
 
 
 def feature_dev_claim_blocking_labels(labels: Iterable[str]) -> list[str]:
@@ -156,10 +157,6 @@ def feature_dev_pickup_blocking_labels(labels: Iterable[str]) -> list[str]:
     names = set(labels)
     pickup = set(pickup_blocking_labels(names)) - set(bundle_labels(names))
     return sorted(pickup | _unpromoted_products(names))
-
-
-def robin_triage_blocking_labels(labels: Iterable[str]) -> list[str]:
-    return pickup_blocking_labels(labels)
 
 
 def _says_pr_open(label: str) -> bool:
@@ -203,7 +200,6 @@ TRANSITIONS = (
     Transition(PR_OPEN, IMPLEMENT, "its pull request is closed unmerged"),
     Transition(NEEDS_HUMAN_SCOPE, IMPLEMENT, "a person queues it again"),
 )
-_LEGAL = {(move.src, move.dst) for move in TRANSITIONS}
 
 
 def legal_transitions(src: str) -> list[str]:
@@ -212,7 +208,7 @@ def legal_transitions(src: str) -> list[str]:
 
 
 def is_legal_transition(src: str, dst: str) -> bool:
-    return (src, dst) in _LEGAL
+    return dst in legal_transitions(src)
 
 
 def lifecycle_state(labels: Iterable[str]) -> str | None:

@@ -8,8 +8,8 @@ stops claims, because it may name any repository.
 import fcntl
 import json
 import logging
-import os
 
+from dibs.adapters.system import replace_whole
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import Damaged, DibsError, Outage
 from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of, full_slug
@@ -35,13 +35,11 @@ def paused_by_file(slug: str) -> bool:
         _log.warning("%s: taken as paused: %s", slug, flaw)
         return True
     asked = _comparable(slug)
-    for paused in map(_comparable, listed):
-        if "/" in asked and "/" in paused:
-            if asked == paused:
-                return True
-        elif asked.rpartition("/")[2] == paused.rpartition("/")[2]:
-            return True
-    return False
+    name = asked.rpartition("/")[2]
+    return any(
+        asked == paused if "/" in asked and "/" in paused else name == paused.rpartition("/")[2]
+        for paused in map(_comparable, listed)
+    )
 
 
 def _comparable(slug: str) -> str:
@@ -102,6 +100,11 @@ def paused_by_log(backlog: Backlog) -> bool:
     )
 
 
+def pause_in_log(backlog: Backlog) -> None:
+    scope, by = PauseScope.REPOSITORY, config.actor()
+    backlog.services.adapters.pauses.pause(scope, repo=backlog.repo, reason="label-state", by=by)
+
+
 def set_repo_paused(repo_slug: str, paused: bool) -> list[str]:  # noqa: FBT001 - as it is published
     """Pause or resume a repository in the file and in the tracker's log.
 
@@ -115,22 +118,16 @@ def set_repo_paused(repo_slug: str, paused: bool) -> list[str]:  # noqa: FBT001 
             wanted = _comparable(repo_slug)
             remaining = [repo for repo in list_paused_repos() if _comparable(repo) != wanted]
             repos = sorted({*remaining, *([repo_slug.strip()] if paused else [])})
-            # After a crash the file holds the old list or the new one, never a part of one.
-            part = PAUSED_REPOS_FILE.with_suffix(".part")
-            with part.open("w", encoding="utf-8") as file:
-                json.dump({"paused": repos}, file, indent=2)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(PAUSED_REPOS_FILE)
+            replace_whole(PAUSED_REPOS_FILE, json.dumps({"paused": repos}, indent=2).encode())
     except OSError as flaw:
         raise Damaged(f"{PAUSED_REPOS_FILE} cannot be written: {flaw}") from flaw
     try:
         backlog = backlog_of(repo_slug)
-        log, scope = backlog.services.adapters.pauses, PauseScope.REPOSITORY
         if not paused:
-            log.resume(scope, repo=backlog.repo, by=config.actor())
+            log = backlog.services.adapters.pauses
+            log.resume(PauseScope.REPOSITORY, repo=backlog.repo, by=config.actor())
         elif not paused_by_log(backlog):
-            log.pause(scope, repo=backlog.repo, reason="label-state", by=config.actor())
+            pause_in_log(backlog)
     except DibsError as failure:
         _log.warning("%s: only this machine knows of it: %s", repo_slug, failure)
     return repos

@@ -16,7 +16,7 @@ import click
 from dibs._version import __version__
 from dibs.core.errors import DibsError, Misuse
 from dibs.label_state import labels
-from dibs.label_state.adopting import Examined, examine
+from dibs.label_state.adopting import examine
 from dibs.label_state.backlogs import backlog_of
 from dibs.label_state.claims import dry_run as rehearsing
 from dibs.label_state.labels import LabelStateConfig
@@ -85,12 +85,11 @@ def run(arguments: Sequence[str], *, name: str = NAMES[0]) -> int:
 def claim(issue: tuple[str, int], force: bool) -> int:  # noqa: FBT001
     """Take an issue yourself: agents leave it alone (do-not-pickup)."""
     slug, number = issue
-    examined = _readable(slug, number)
-    facts = examined.as_dict()
+    facts, reasons = _readable(slug, number)
     if facts["pr_open"]:
         raise CommandRefused(f"{slug}#{number} has a pull request open")
     if facts["in_flight"] and not force:
-        claims = (reason for reason in examined.reasons if reason.startswith("in-flight"))
+        claims = (reason for reason in reasons if reason.startswith("in-flight"))
         worker = next(claims, "in-flight")
         raise CommandRefused(
             f"{slug}#{number} is being worked: {worker}; it is over when its agent is done"
@@ -115,15 +114,14 @@ def release(issue: tuple[str, int]) -> int:
 @_as_json
 def dedup_check(issue: tuple[str, int], as_json: bool) -> int:  # noqa: FBT001
     """Check whether an issue is free to be worked. Exit 0 if free, 1 if not."""
-    examined = examine(*issue)
+    (slug, number), (facts, reasons) = issue, examine(*issue)
     if as_json:
-        _write(_with_reasons(examined))
-    elif examined.claimable:
-        click.echo(f"{examined.slug}#{examined.number} is free")
+        _write(_with_reasons(facts, reasons))
+    elif reasons:
+        click.echo(f"{slug}#{number} is not free: {', '.join(reasons)}")
     else:
-        reasons = ", ".join(examined.reasons)
-        click.echo(f"{examined.slug}#{examined.number} is not free: {reasons}")
-    return _OK if examined.claimable else _NO
+        click.echo(f"{slug}#{number} is free")
+    return _NO if reasons else _OK
 
 
 @cli.command("status-issue")
@@ -131,7 +129,7 @@ def dedup_check(issue: tuple[str, int], as_json: bool) -> int:  # noqa: FBT001
 @_as_json
 def status_issue(issue: tuple[str, int], as_json: bool) -> int:  # noqa: FBT001
     """Show all facts behind the answer of dedup-check."""
-    facts = _with_reasons(_readable(*issue))
+    facts = _with_reasons(*_readable(*issue))
     if as_json:
         _write(facts)
     else:
@@ -141,17 +139,16 @@ def status_issue(issue: tuple[str, int], as_json: bool) -> int:  # noqa: FBT001
     return _OK
 
 
-def _readable(slug: str, number: int) -> Examined:
+def _readable(slug: str, number: int) -> tuple[dict[str, object], tuple[str, ...]]:
     """Examine an issue. Raises a ClickException if the issue cannot be read."""
-    examined = examine(slug, number)
-    if examined.snapshot is None:
-        raise click.ClickException(f"{slug}#{number}: {', '.join(examined.reasons)}")
-    return examined
+    facts, reasons = examine(slug, number)
+    if facts["state"] == "UNKNOWN":
+        raise click.ClickException(f"{slug}#{number}: {', '.join(reasons)}")
+    return facts, reasons
 
 
-def _with_reasons(examined: Examined) -> dict[str, object]:
-    facts = examined.as_dict()
-    return facts if examined.claimable else {**facts, "reasons": list(examined.reasons)}
+def _with_reasons(facts: dict[str, object], reasons: tuple[str, ...]) -> dict[str, object]:
+    return {**facts, "reasons": list(reasons)} if reasons else facts
 
 
 def _edit(slug: str, number: int, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
@@ -278,22 +275,12 @@ def _sweep_repository(
             except DibsError as failure:
                 click.echo(f"{claim.snapshot.issue.ref}: not released: {failure}", err=True)
                 released = failure.code
-        rows.append({**claim.row(slug, max_age_hours), "released": released})
+        row = claim.row(slug, max_age_hours)
+        if not claim.identified:
+            row["age_hours"] = None  # JSON has no infinity
+        rows.append({**row, "released": released})
     return rows
 
 
 def _write(document: dict[str, object]) -> None:
-    click.echo(json.dumps(_json_value(document), indent=2))
-
-
-def _json_value(value: object) -> object:
-    """Replace infinity by null, because JSON has no infinity."""
-    match value:
-        case dict():
-            return {key: _json_value(entry) for key, entry in value.items()}
-        case list():
-            return [_json_value(entry) for entry in value]
-        case float() if value == float("inf"):
-            return None
-        case _:
-            return value
+    click.echo(json.dumps(document, indent=2))

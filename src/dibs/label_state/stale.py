@@ -7,8 +7,9 @@ moment.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from dibs.core.agent_dialect import firing_of, their_release
 from dibs.core.durations import format_instant
@@ -21,6 +22,7 @@ from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, claim_window
 from dibs.label_state.claims import dry_run, their_claims
+from dibs.label_state.firings import FiringKey
 from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import apply_to, free_issue
 from dibs.services.reading import walk_snapshots
@@ -40,13 +42,11 @@ def age_of(hours: float) -> timedelta:
     return timedelta(hours=hours)
 
 
-@dataclass(frozen=True, slots=True)
-class StaleClaim:
+class StaleClaim(Struct, frozen=True):
     """A claim that is over, with the reading of the issue."""
 
     snapshot: Snapshot
-    codename: str
-    firing_id: str
+    key: FiringKey
     age: timedelta | None
     """Since the last renewal, or since the claim if it has none; None for a label without a claim.
     """
@@ -57,10 +57,6 @@ class StaleClaim:
     def label_drift(self) -> bool:
         """Whether the in-flight label is gone: the issue was moved after the claim."""
         return labels.IN_FLIGHT not in self.snapshot.issue.labels
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.codename, self.firing_id
 
     @property
     def identified(self) -> bool:
@@ -74,8 +70,7 @@ class StaleClaim:
             "repo": slug,
             "number": int(issue.ref.key),
             "title": issue.title,
-            "codename": self.codename,
-            "firing_id": self.firing_id,
+            **self.key._asdict(),
             "age_hours": float("inf") if self.age is None else round(self.age / _HOUR, 2),
             "max_age_hours": max_age_hours,
             "label_drift": self.label_drift,
@@ -128,19 +123,19 @@ def stale_on(backlog: Backlog, snapshot: Snapshot, max_age: timedelta) -> Iterat
         return
     theirs = their_claims(snapshot)
     for claim in theirs:
-        if claim.older_than(max_age, now):
-            yield StaleClaim(snapshot, claim.codename, claim.firing_id, now - claim.since)
+        if now - claim.since >= max_age:
+            yield StaleClaim(snapshot, claim.key, now - claim.since)
     record = standing.record
     # Our last lease, if its holder vanished. A revoked lease is dealt with once the label is off.
     if record is not None and record.ending is None and (record.revocation is None or in_flight):
         lease = record.lease
-        codename, firing_id = firing_of(lease.holder) or (lease.holder, lease.run)
+        key = FiringKey(*firing_of(lease.holder) or (lease.holder, lease.run))
         silent = now - (lease.expires_at - lease.ttl)
-        yield StaleClaim(snapshot, codename, firing_id, silent, lease.stage)
+        yield StaleClaim(snapshot, key, silent, lease.stage)
     elif (
         not theirs and in_flight and now >= abandoned_at(snapshot.issue, backlog.services.pipeline)
     ):
-        yield StaleClaim(snapshot, UNKNOWN, UNKNOWN, None)
+        yield StaleClaim(snapshot, FiringKey(UNKNOWN, UNKNOWN), None)
 
 
 # Releasing
@@ -170,8 +165,8 @@ def force_release_stale_claim(
     wanted = [
         claim
         for claim in stale_on(backlog, snapshot, window)
-        if released_codename in (None, UNKNOWN, claim.codename)
-        and released_firing_id in (None, UNKNOWN, claim.firing_id)
+        if released_codename in (None, UNKNOWN, claim.key.codename)
+        and released_firing_id in (None, UNKNOWN, claim.key.firing_id)
     ]
     if wanted:
         answers = [
@@ -187,7 +182,7 @@ def force_release_stale_claim(
     theirs = their_claims(snapshot)
     if theirs:
         since = format_instant(theirs[0].since)
-        return Answer(False, "HELD", f"{theirs[0].codename} has it since {since}")
+        return Answer(False, "HELD", f"{theirs[0].key.codename} has it since {since}")
     return Answer(False, "NOTHING_STALE", "no claim on it is over and waits to be released")
 
 
@@ -228,11 +223,9 @@ def _try_to_free(
     release: tuple[Effect, ...] = ()
     if stale.identified:
         ts = format_instant(snapshot.now)
-        line = their_release(stale.codename, stale.firing_id, "stale-swept", ts, swept_by=sweep_id)
+        line = their_release(*stale.key, "stale-swept", ts, swept_by=sweep_id)
         release = (PostComment(line),)
-    newer = [
-        claim for claim in their_claims(snapshot) if not claim.older_than(max_age, snapshot.now)
-    ]
+    newer = [claim for claim in their_claims(snapshot) if snapshot.now - claim.since < max_age]
     if not newer and not keep_labels and not stale.label_drift:
         tracker, leases = services.tracker, services.leases
         standing = leases.standing(snapshot)
@@ -245,5 +238,5 @@ def _try_to_free(
     if freed is None:
         return None
     if newer:
-        return Answer(True, "LABELS_KEPT", f"{newer[0].codename} has claimed it since")
+        return Answer(True, "LABELS_KEPT", f"{newer[0].key.codename} has claimed it since")
     return Answer(True)

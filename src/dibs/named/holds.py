@@ -58,10 +58,6 @@ class Turns:
                 del self._inside[name]
             self._changed.notify_all()
 
-    def __len__(self) -> int:
-        """The number of names in use."""
-        return len(self._inside)
-
 
 _log = logging.getLogger("dibs.holds")
 _UNPROVEN_PAUSE_S = 0.1
@@ -92,14 +88,10 @@ class Hold(InHand):
     """
 
     def __init__(
-        self, store: LeaseStore, keeper: Keeper, supervision: Supervision, leave: Callable[[], None]
+        self, holds: "Holds", keeper: Keeper, supervision: Supervision, leave: Callable[[], None]
     ) -> None:
-        self._store, self._keeper, self._supervision, self._leave = (
-            store,
-            keeper,
-            supervision,
-            leave,
-        )
+        self._holds, self._keeper, self._supervision = holds, keeper, supervision
+        self._leave = leave
         self._released = False
 
     @property
@@ -114,55 +106,49 @@ class Hold(InHand):
         try:
             self._keeper.begin_finishing()
             self._supervision.stop()
-            give_back(self._store, self._keeper.lease)
+            self._holds.give_back(self._keeper.lease)
         finally:  # in the reverse order of taking: the store first, then the local turn
             self._leave()
 
 
-def give_back(store: LeaseStore, lease: Lease) -> None:
-    """Release a lease. If the store is unreachable, log a warning: the lease will expire."""
-    try:
-        store.release(lease, Ending(Outcome.CONCEDED))
-    except Outage as failure:
-        _log.warning("%s: its lease stays until it expires: %s", lease.issue, failure)
+class NamedLeases(Struct, eq=False):
+    """Leases on names in a store: what holds and loops have in common."""
+
+    store: LeaseStore
+    tracker: Tracker
+    pipeline: Pipeline
+    granting: Granting
+    observer: Observer
+    clock: Clock
+    threads: Threads
+    new_run: Callable[[], RunId]
+    dice: random.Random
+
+    def keeper(self, grant: Grant) -> Keeper:
+        return Keeper(grant, self.store, self.tracker, self.pipeline, self.clock, self.observer)
+
+    def give_back(self, lease: Lease) -> None:
+        """Release a lease. If the store is unreachable, log a warning: the lease will expire."""
+        try:
+            self.store.release(lease, Ending(Outcome.CONCEDED))
+        except Outage as failure:
+            _log.warning("%s: its lease stays until it expires: %s", lease.issue, failure)
+
+    def refusal_of(self, lease: Lease) -> Reason | None:
+        """Check after a grant whether the store may still grant leases.
+
+        If not, give the lease back and return the reason.
+        """
+        with ExitStack() as undo:
+            undo.callback(self.give_back, lease)
+            refusal = self.granting.refusal_of(lease.fence)
+            if refusal is None:
+                undo.pop_all()
+            return refusal
 
 
-def refusal_of(granting: Granting, store: LeaseStore, lease: Lease) -> Reason | None:
-    """Check after a grant whether the store may still grant leases.
-
-    If not, give the lease back and return the reason.
-    """
-    try:
-        refusal = granting.refusal_of(lease.fence)
-    except BaseException:
-        give_back(store, lease)
-        raise
-    if refusal is not None:
-        give_back(store, lease)
-    return refusal
-
-
-class Holds:
-    """Takes slots of names."""
-
-    def __init__(
-        self,
-        store: LeaseStore,
-        tracker: Tracker,
-        pipeline: Pipeline,
-        granting: Granting,
-        observer: Observer,
-        clock: Clock,
-        threads: Threads,
-        *,
-        new_run: Callable[[], RunId],
-        dice: random.Random,
-        turns: Turns,
-    ) -> None:
-        self._store, self._tracker, self._pipeline = store, tracker, pipeline
-        self._granting, self._observer = granting, observer
-        self._clock, self._threads = clock, threads
-        self._new_run, self._dice, self._turns = new_run, dice, turns
+class Holds(NamedLeases, eq=False):
+    turns: Turns
 
     def take(self, wish: HoldWish) -> Hold | HoldRefused:
         """Take a slot of the name; wait for a slot as long as the wish allows."""
@@ -173,17 +159,17 @@ class Holds:
             terms = terms_for(wish.ttl)
         except ValueError as flaw:
             raise BadTtl(f"{wish.name}: {format_duration(wish.ttl)}: {flaw}") from flaw
-        until = self._clock.now() + wish.wait_s
+        until = self.clock.now() + wish.wait_s
 
         def left_s() -> float:
-            return until - self._clock.now()
+            return until - self.clock.now()
 
         # The local turn first: only as many threads of this process ask as there are slots.
-        if not self._turns.enter(wish.name, wish.slots, left_s):
+        if not self.turns.enter(wish.name, wish.slots, left_s):
             return HoldRefused(wish.name, (), "other threads of this process hold it")
         with ExitStack() as turn:
-            turn.callback(self._turns.leave, wish.name)
-            run, waiting = self._new_run(), LeaseWaiter(self._store, self._clock, self._dice)
+            turn.callback(self.turns.leave, wish.name)
+            run, waiting = self.new_run(), LeaseWaiter(self.store, self.clock, self.dice)
             while isinstance(taken := self._ask_each_slot(wish, run, terms, left_s), HoldRefused):
                 if left_s() <= 0:
                     return taken
@@ -191,20 +177,18 @@ class Holds:
                 if first is not None:
                     waiting.pause(first.lease.issue, first.remaining, left_s())
                 else:  # no holder is known: the slot changed hands too fast, and will do so again
-                    self._clock.sleep(min(self._dice.uniform(0, _UNPROVEN_PAUSE_S), left_s()))
+                    self.clock.sleep(min(self.dice.uniform(0, _UNPROVEN_PAUSE_S), left_s()))
             try:
-                keeper = Keeper(
-                    taken, self._store, self._tracker, self._pipeline, self._clock, self._observer
-                )
-                supervision = Supervision(keeper, self._clock, self._threads)
+                keeper = self.keeper(taken)
+                supervision = Supervision(keeper, self.clock, self.threads)
             except BaseException:  # no more threads, or an interrupt: no thread would renew it
-                give_back(self._store, taken.lease)
+                self.give_back(taken.lease)
                 raise
-            return Hold(self._store, keeper, supervision, turn.pop_all().close)
+            return Hold(self, keeper, supervision, turn.pop_all().close)
 
     def holders(self) -> tuple[Record, ...]:
         """All live holds, the oldest first."""
-        return self._store.live(HOLD_STAGE)
+        return self.store.live(HOLD_STAGE)
 
     def _ask_each_slot(
         self, wish: HoldWish, run: RunId, terms: LeaseTerms, left_s: Callable[[], float]
@@ -215,21 +199,20 @@ class Holds:
         """
         busy, unproven = [], ""
         try:
-            if refusals := self._granting.objections():
+            if refusals := self.granting.objections():
                 return HoldRefused(wish.name, (), refusals[0].text)
             slots = list(range(1, wish.slots + 1))
-            self._dice.shuffle(slots)
+            self.dice.shuffle(slots)
             for slot in slots:
-                asked_at = self._clock.now()
-                ref, floor = hold_ref(wish.name, slot), self._granting.look().floor
+                asked_at = self.clock.now()
+                ref, floor = hold_ref(wish.name, slot), self.granting.look().floor
                 bid = Bid(ref, run, wish.holder, HOLD_STAGE, terms.ttl, None, floor)
-                match acquire_patiently(self._store, bid):
+                match acquire_patiently(self.store, bid):
                     case Granted(lease):
-                        refusal = refusal_of(self._granting, self._store, lease)
-                        if refusal is not None:
+                        if (refusal := self.refusal_of(lease)) is not None:
                             return HoldRefused(wish.name, (), refusal.text)
                         waited = {"waited": max(0.0, wish.wait_s - left_s())}
-                        self._observer.observe(about(EventKind.CLAIMED, lease, spans=waited))
+                        self.observer.observe(about(EventKind.CLAIMED, lease, spans=waited))
                         stage = Stage(HOLD_STAGE, label=HOLD_STAGE, terms=terms)
                         return Grant(lease, stage, terms, asked_at)
                     case Busy(record):

@@ -11,9 +11,9 @@ holder can get the lease.
 """
 
 import logging
-import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import assert_never
 
@@ -24,13 +24,12 @@ from dibs.core.errors import BadConfiguration, BadTtl, Outage
 from dibs.core.events import EventKind, about
 from dibs.core.ids import Fence, HolderId, RunId
 from dibs.core.lease import Bid, Busy, Full, Granted, Lease, Lost, Unproven
-from dibs.core.named import LOOP_STAGE, SHORTEST_WINDOW, Window, loop_ref, window_at
-from dibs.core.pipeline import Command, Pipeline, Stage
-from dibs.named.holds import give_back, refusal_of
-from dibs.ports.leases import Guarantee, LeaseStore, Lingering
-from dibs.ports.system import Assignment, Clock, Exited, Observer, Runner, Stopped, Threads
-from dibs.ports.tracker import Tracker
-from dibs.services.backlog import Granting, acquire_patiently
+from dibs.core.named import LOOP_STAGE, SHORTEST_WINDOW, Window, checked_name, loop_ref, window_at
+from dibs.core.pipeline import Command, Stage
+from dibs.named.holds import NamedLeases
+from dibs.ports.leases import Guarantee, Lingering
+from dibs.ports.system import Assignment, Clock, Exited, Runner, Stopped, Threads
+from dibs.services.backlog import acquire_patiently
 from dibs.services.keeping import Grant, Keeper, Supervision
 
 _log = logging.getLogger("dibs.looping")
@@ -69,24 +68,15 @@ class Rhythm(Struct, frozen=True):
     holder: HolderId
 
 
-class Loop:
+class Loop(NamedLeases, eq=False):
     """A loop as run by a single replica."""
 
-    def __init__(
-        self,
-        rhythm: Rhythm,
-        store: LeaseStore,
-        tracker: Tracker,
-        pipeline: Pipeline,
-        granting: Granting,
-        observer: Observer,
-        clock: Clock,
-        threads: Threads,
-        *,
-        new_run: Callable[[], RunId],
-        dice: random.Random,
-    ) -> None:
-        name, every = rhythm.name, rhythm.every
+    rhythm: Rhythm
+    _renewed: Lease | None = None
+    """A lease renewed beyond its window, to be given back after the tick."""
+
+    def __post_init__(self) -> None:
+        name, every, store = self.rhythm.name, self.rhythm.every, self.store
         if _NEEDS not in store.guarantees:
             raise BadConfiguration(
                 f"loop {name!r} needs a lease store that is atomic and has a clock, "
@@ -101,14 +91,11 @@ class Loop:
                 f"loop {name!r}: {store.name} keeps a lease for up to {format_duration(late)} after"
                 f" its time, which is too long for windows of {format_duration(every)}"
             )
-        self.name, self.every = name, every
-        self._ref, self._rhythm = loop_ref(name), rhythm
-        self._store, self._tracker, self._pipeline = store, tracker, pipeline
-        self._granting, self._observer = granting, observer
-        self._clock, self._threads = clock, threads
-        self._new_run, self._dice = new_run, dice
-        self._renewed: Lease | None = None
-        """A lease renewed beyond its window, to be given back after the tick."""
+        checked_name(name)
+
+    @property
+    def name(self) -> str:
+        return self.rhythm.name
 
     def run(self, stop: threading.Event) -> None:
         """Take part in the loop until `stop` is set; a store outage is retried."""
@@ -123,27 +110,27 @@ class Loop:
                         "loop %s: the store is not available, trying again: %s", self.name, failure
                     )
                     wait_s = self._soon()
-                self._clock.wait(stop, wait_s)
+                self.clock.wait(stop, wait_s)
         finally:
             self._give_back_renewed()
 
     def step(self) -> float:
         """Claim the present window if it is free, and tick. Returns seconds until the next step."""
-        if against := self._granting.objections():
+        if against := self.granting.objections():
             _log.warning("loop %s waits: %s", self.name, against[0].text)
             return self._soon()
         self._give_back_renewed()
-        record = self._store.read(self._ref)
+        record = self.store.read(loop_ref(self.name))
         if record is None:
             # The loop never had a lease, so the store's time is unknown: take a lease and give it
             # back, to have a record to read the time from.
-            granted = self._store.acquire(self._bid(SHORTEST_TTL))
+            granted = self.store.acquire(self._bid(SHORTEST_TTL))
             if isinstance(granted, Granted):
-                give_back(self._store, granted.lease)
+                self.give_back(granted.lease)
             return 0.0
         if record.live:
             return self._after(record.remaining)
-        window = window_at(record.as_of, self.every)
+        window = window_at(record.as_of, self.rhythm.every)
         left = window.ends_at - record.as_of
         if left < SHORTEST_TTL:  # too late for this window: no lease can be that short
             return self._after(left)
@@ -151,17 +138,17 @@ class Loop:
 
     def _claim(self, window: Window, left: timedelta) -> float:
         """Ask for the window's lease, and tick if it is granted. Returns seconds to wait."""
-        asked_at = self._clock.now()
-        match acquire_patiently(self._store, self._bid(left)):
+        asked_at = self.clock.now()
+        match acquire_patiently(self.store, self._bid(left)):
             case Granted(lease):
-                if window_at(lease.granted_at, self.every) != window:
+                if window_at(lease.granted_at, self.rhythm.every) != window:
                     # The grant came in the next window, and the lease would end inside that one.
-                    give_back(self._store, lease)
+                    self.give_back(lease)
                     return 0.0
-                if (against := refusal_of(self._granting, self._store, lease)) is not None:
+                if (against := self.refusal_of(lease)) is not None:
                     _log.warning("loop %s waits: %s", self.name, against.text)
                     return self._soon()
-                self._observer.observe(about(EventKind.CLAIMED, lease, window=str(window.number)))
+                self.observer.observe(about(EventKind.CLAIMED, lease, window=str(window.number)))
                 terms = terms_for(left)
                 stage = Stage(LOOP_STAGE, label=LOOP_STAGE, terms=terms)
                 grant = Grant(lease, stage, terms, asked_at)
@@ -173,64 +160,59 @@ class Loop:
                 raise AssertionError("no limit was given")
             case never:
                 assert_never(never)
-        keeper = Keeper(
-            grant, self._store, self._tracker, self._pipeline, self._clock, self._observer
-        )
-        overrun = _Overrun(keeper, self._clock, self._threads)
-        try:
-            self._rhythm.tick(Tick(self.name, window, keeper))
-        except Exception:  # noqa: BLE001 - one bad tick must not end the loop
-            _log.exception("loop %s: the tick of window %s failed", self.name, window.number)
-        finally:
-            overrun.end()
+        keeper = self.keeper(grant)
+        with _overrunning(keeper, self.clock, self.threads):
+            try:
+                self.rhythm.tick(Tick(self.name, window, keeper))
+            except Exception:  # noqa: BLE001 - one bad tick must not end the loop
+                _log.exception("loop %s: the tick of window %s failed", self.name, window.number)
         if keeper.lease.beats:  # it was renewed, so it would outlast its window
             self._renewed = keeper.lease
-        spent = timedelta(seconds=self._clock.now() - grant.asked_at)
+        spent = timedelta(seconds=self.clock.now() - grant.asked_at)
         return self._after(max(grant.terms.ttl - spent, timedelta()))
 
     def _bid(self, ttl: timedelta) -> Bid:
-        floor = self._granting.look().floor
-        return Bid(self._ref, self._new_run(), self._rhythm.holder, LOOP_STAGE, ttl, None, floor)
+        ref, holder, floor = loop_ref(self.name), self.rhythm.holder, self.granting.look().floor
+        return Bid(ref, self.new_run(), holder, LOOP_STAGE, ttl, None, floor)
 
     def _give_back_renewed(self) -> None:
         """Give back a lease renewed beyond its window, if there is one."""
         if self._renewed is not None:
             renewed, self._renewed = self._renewed, None
-            give_back(self._store, renewed)
+            self.give_back(renewed)
 
     def _soon(self) -> float:
         """Seconds until a retry: short against a window, but not a busy loop."""
-        return self._after(min(self.every / 10, _RETRY))
+        return self._after(min(self.rhythm.every / 10, _RETRY))
 
     def _after(self, span: timedelta) -> float:
         """The span in seconds plus a random moment, so not all replicas wake at once."""
-        jitter_s = min(self.every.total_seconds() / 50, _MOST_JITTER_S)
-        return max(span.total_seconds(), 0.0) + self._dice.uniform(0, jitter_s)
+        jitter_s = min(self.rhythm.every.total_seconds() / 50, _MOST_JITTER_S)
+        return max(span.total_seconds(), 0.0) + self.dice.uniform(0, jitter_s)
 
 
-class _Overrun:
-    """Renews the lease of a tick still running at the end of its window, and not before."""
+@contextmanager
+def _overrunning(keeper: Keeper, clock: Clock, threads: Threads) -> Iterator[None]:
+    """Renew the lease of a tick still running at the end of its window, and not before."""
+    done = threading.Event()
+    supervisions: list[Supervision] = []
 
-    def __init__(self, keeper: Keeper, clock: Clock, threads: Threads) -> None:
-        self._done = threading.Event()
-        self._supervision: Supervision | None = None
+    def renew_late() -> None:
+        # As late as possible, with time for a lost reply or two: a renewed lease outlasts its
+        # window.
+        early_s = min(keeper.terms.renew_every / 2, _EARLY).total_seconds()
+        wait_s = keeper.trusted_until - clock.now() - early_s
+        if not clock.wait(done, max(wait_s, 0.0)):
+            supervisions.append(Supervision(keeper, clock, threads))
 
-        def renew_late() -> None:
-            # As late as possible, with time for a lost reply or two: a renewed lease outlasts its
-            # window.
-            early_s = min(keeper.terms.renew_every / 2, _EARLY).total_seconds()
-            wait_s = keeper.trusted_until - clock.now() - early_s
-            if not clock.wait(self._done, max(wait_s, 0.0)):
-                self._supervision = Supervision(keeper, clock, threads)
-
-        self._thread = threads.start(renew_late, f"dibs-loop-{keeper.issue}")
-
-    def end(self) -> None:
-        """Stop renewing: the tick is over."""
-        self._done.set()
-        self._thread.join()
-        if self._supervision is not None:
-            self._supervision.stop()
+    thread = threads.start(renew_late, f"dibs-loop-{keeper.issue}")
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        for supervision in supervisions:
+            supervision.stop()
 
 
 _SLICE_S = 0.2
@@ -257,11 +239,7 @@ def run_kept(
             run=keeper.run,
             handler=command,
             stdin=b"",
-            environment={
-                "DIBS_RUN": keeper.run,
-                "DIBS_FENCE": str(keeper.fence),
-                **environment,
-            },
+            environment={"DIBS_RUN": keeper.run, "DIBS_FENCE": str(keeper.fence), **environment},
             stop_within=min(timedelta(seconds=5), keeper.terms.margin * 0.8),
             in_sight=in_sight,
             as_typed=as_typed,

@@ -243,7 +243,7 @@ class Services:
 
     def loop(self, rhythm: Rhythm) -> Loop:
         parts = self._for_names(f"loop {rhythm.name!r}")
-        return named.loops.Loop(rhythm, *parts, new_run=self._new_run, dice=self.dice())
+        return named.loops.Loop(*parts, new_run=self._new_run, dice=self.dice(), rhythm=rhythm)
 
     granting = _once(lambda it: Granting(it.adapters.granters, granter_name(it.settings)))
     claiming: Claiming = _once(lambda it: services.claiming.Claiming(it.backlog))

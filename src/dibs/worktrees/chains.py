@@ -28,20 +28,13 @@ import msgspec
 
 from dibs.adapters.git.program import GitProgram
 from dibs.adapters.system import chains_folder, locked, replace_whole, wall_clock, written
-from dibs.core.errors import (
-    BadConfiguration,
-    Damaged,
-    Misuse,
-    NotPermitted,
-    Outage,
-    Unavailable,
-)
+from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Outage, Unavailable
 from dibs.core.ids import StageName
 from dibs.core.presets import AGENT, AUTHORED
-from dibs.ports.pulls import PullRequest, PullRequests, PullState
+from dibs.ports.pulls import PullRequests, PullState
 from dibs.ports.system import Git
 from dibs.worktrees.repository import Repository, refused
-from dibs.worktrees.values import file_name, fit_for_a_branch
+from dibs.worktrees.values import file_name, fit_for_a_branch, ignored
 
 _LABELS = (AGENT.stage(StageName("pr-open")).label, AUTHORED)
 
@@ -285,10 +278,6 @@ class ChainFiles:
             replace_whole(plan.state_file, text)
 
 
-def state_file(folder: Path, feature_id: str) -> Path:
-    return folder / f"{file_name(feature_id)}.json"
-
-
 PUSH_S = 600.0
 
 
@@ -307,14 +296,6 @@ class ChainStep(StrEnum):
 
 Reached = Callable[[ChainStep], None]
 Check = Callable[[], None]
-
-
-def _unwatched(step: ChainStep) -> None:
-    """The default for `reached`: does nothing."""
-
-
-def _unchecked() -> None:
-    """The default for `check`: no lease is checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +320,7 @@ class CrossRepoPRChain:
     now: float | None = None
     git: Git = field(default_factory=GitProgram, kw_only=True)
     states: ChainStates = field(default_factory=ChainFiles, kw_only=True)
-    reached: Reached = field(default=_unwatched, kw_only=True, repr=False)
+    reached: Reached = field(default=ignored, kw_only=True, repr=False)
 
     def plan(
         self,
@@ -360,11 +341,11 @@ class CrossRepoPRChain:
             parent_issue=parent_issue,
             parent_gh_org=parent_gh_org,
             targets=tuple(targets),
-            state_file=state_file(self.state_dir, feature_id),
+            state_file=self.state_dir / f"{file_name(feature_id)}.json",
             approved_by=approved_by,
         )
 
-    def execute(self, plan: Plan, *, check: Check = _unchecked) -> Result:
+    def execute(self, plan: Plan, *, check: Check = ignored) -> Result:
         """Do every step not done yet. A failure in one repository does not stop the others.
 
         `check` is called before every visible change (push, pull request, label, text). Pass a
@@ -406,8 +387,7 @@ class CrossRepoPRChain:
             yield opened
 
 
-@dataclass
-class _Execution:
+class _Execution(msgspec.Struct):
     """A single execution of a plan: does the steps in order, and collects the failures."""
 
     chain: CrossRepoPRChain
@@ -415,7 +395,7 @@ class _Execution:
     plan: Plan
     state: ChainState
     check: Check
-    failures: dict[tuple[str, type[Step]], str] = field(default_factory=dict)
+    failures: dict[tuple[str, type[Step]], str] = {}
 
     def take(self, step: Step) -> None:
         """Do a step and note its failure; a later success of the same kind clears the note."""
@@ -446,8 +426,7 @@ class _Execution:
         reasons: dict[str, str] = {}
         for (name, _), why in self.failures.items():
             reasons.setdefault(name, why)
-        names = (target.repo_name for target in self.plan.targets)
-        failed = [name for name in names if name in reasons]
+        failed = [target.repo_name for target in self.plan.targets if target.repo_name in reasons]
         return Result(self.plan.feature_id, dict(self.state.prs), failed, reasons)
 
     # Pushing
@@ -497,7 +476,7 @@ class _Execution:
             return
         # First choice: a pull request of this chain, in any state; second: any open one.
         pulls = self.client.find(target.gh_repo, head=target.branch)
-        ours = [pull for pull in pulls if self._is_ours(pull)]
+        ours = [pull for pull in pulls if is_of_chain(pull.body, self.plan.feature_id)]
         foreign = [
             pull
             for pull in pulls
@@ -513,22 +492,19 @@ class _Execution:
                 head=target.branch,
                 base=target.base,
             )
-            if self._is_ours(found):
+            if is_of_chain(found.body, self.plan.feature_id):
                 self.state.shown[target.repo_name] = self._open_besides(target)
             self.chain.reached(ChainStep.OPENED)
         # An earlier execution may have died between the requests for opening and for labelling.
         # A pull request that does not belong to the chain gets no labels.
         present = {label.lower() for label in found.labels}
         missing = [label for label in self.plan.labels(target) if label.lower() not in present]
-        if missing and self._is_ours(found):
+        if missing and is_of_chain(found.body, self.plan.feature_id):
             self.check()
             self.client.add_labels(found, missing)
             self.chain.reached(ChainStep.LABELLED)
         self.state.prs[target.repo_name] = found.url
         self._write_state(ChainStep.OPEN_NOTED)
-
-    def _is_ours(self, pull: PullRequest) -> bool:
-        return is_of_chain(pull.body, self.plan.feature_id)
 
     # Showing each other
 

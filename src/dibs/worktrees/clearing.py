@@ -14,10 +14,10 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.git.program import GitProgram
@@ -26,10 +26,8 @@ from dibs.core.errors import DibsError
 from dibs.ports.system import Git, GitResult
 from dibs.worktrees.repository import CHECKOUT_S, QUIETLY, Repository, refused
 from dibs.worktrees.sessions import Entry, OpenSession, Sessions
-from dibs.worktrees.values import CleanUp, Kept, Left, recovery_ref
+from dibs.worktrees.values import CleanUp, Kept, Left, ignored, recovery_ref
 
-_NAME = "dibs"
-_ADDRESS = "dibs@localhost"
 # Commits of an unfinished merge, pick or rebase; only this working tree has names for them.
 _UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "MERGE_AUTOSTASH")
 _SET_ASIDE = ("rebase-merge/autostash", "rebase-apply/autostash", "rebase-merge/orig-head")
@@ -41,8 +39,7 @@ _SNAPSHOTS = 3
 _NO_ENV: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class TreeSnapshot:
+class TreeSnapshot(Struct, frozen=True):
     """The content of a working tree at one moment; two are equal if no work has changed."""
 
     head: str | None
@@ -63,8 +60,7 @@ class Unsaveable(DibsError):
     hint = "look at it there; nothing was removed"
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """A working tree, and the folder with its index and HEAD."""
 
     repo: Repository
@@ -89,9 +85,12 @@ class Tree:
             raise refused(answer, f"{self.repo.name}: what is in {self.path} cannot be kept")
         return answer.stdout
 
-    def head(self) -> str | None:
-        found = self._ask("rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-        return found.stdout.strip() if found.returncode == 0 else None
+    def _commits(self, *names: str) -> list[str]:
+        """The commits that the names stand for; a name may stand for none."""
+        asked = (
+            self._ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}") for name in names
+        )
+        return [found.stdout.strip() for found in asked if found.returncode == 0]
 
     # Taking a snapshot
 
@@ -100,7 +99,7 @@ class Tree:
 
         If the user's index cannot be read, the files are compared with HEAD instead.
         """
-        head = self.head()
+        head = next(iter(self._commits("HEAD")), None)
         env = {"GIT_INDEX_FILE": str(self._scratch)}
         staged: str | None = None
         try:
@@ -119,11 +118,7 @@ class Tree:
             files = self._all_files(env)
         entries = self._output("ls-files", "--stage", "-z", env=env).split("\0")
         links = tuple(entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK))
-        aside = []
-        for name in _UNFINISHED:
-            found = self._ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
-            if found.returncode == 0:
-                aside.append(found.stdout.strip())
+        aside = self._commits(*_UNFINISHED)
         for name in _SET_ASIDE:
             with suppress(OSError):
                 # A torn file names no commit; saving it then fails, and the working tree stays.
@@ -172,7 +167,7 @@ class Tree:
         # `mktree` without input gives the empty tree.
         words = ("mktree",) if now.head is None else ("rev-parse", f"{now.head}^{{tree}}")
         unchanged = self._output(*words).strip()
-        aside = [commit for commit in now.aside if self.repo.has_unpushed([commit], but=base)]
+        aside = [commit for commit in now.aside if self.repo.has_unpushed(commit, but=base)]
         if now.files == unchanged and now.staged in {None, unchanged} and not aside:
             return self.keep_commits(now.head, branch, start, epoch)
         parents = [*base, *aside]
@@ -193,12 +188,11 @@ class Tree:
         found: list[Kept] = []
         for commit in dict.fromkeys((head, self.repo.commit(f"refs/heads/{branch}"))):
             elsewhere = [start, *but, *(kept.commit for kept in found)]
-            if commit is not None and self.repo.has_unpushed([commit], but=elsewhere):
+            if commit is not None and self.repo.has_unpushed(commit, but=elsewhere):
                 found.append(self._save(commit, branch, epoch, uncommitted=False))
         return tuple(found)
 
     def _save(self, commit: str, branch: str, epoch: int, *, uncommitted: bool) -> Kept:
-        """Point a recovery ref to the commit."""
         ref = recovery_ref(branch, epoch, commit)
         self.repo.keep(ref, commit)
         return Kept(self.repo.name, self.repo.folder, ref, commit, self.path, uncommitted)
@@ -206,19 +200,15 @@ class Tree:
     def _commit(self, tree: str, parents: Sequence[str], text: str, epoch: int) -> str:
         """Commit a tree. The same work gives the same hash, so a crash repeats no commit."""
         words = [word for parent in parents for word in ("-p", parent)]
+        us = {"NAME": "dibs", "EMAIL": "dibs@localhost", "DATE": f"@{epoch} +0000"}
         who = {
             f"GIT_{role}_{field}": value
             for role in ("AUTHOR", "COMMITTER")
-            for field, value in (
-                ("NAME", _NAME),
-                ("EMAIL", _ADDRESS),
-                ("DATE", f"@{epoch} +0000"),
-            )
+            for field, value in us.items()
         }
         setting = ("-c", "i18n.commitEncoding=UTF-8")
-        return self._output(
-            *setting, "commit-tree", tree, *words, "-m", f"dibs: {text}", env=who
-        ).strip()
+        made = self._output(*setting, "commit-tree", tree, *words, "-m", f"dibs: {text}", env=who)
+        return made.strip()
 
     def _nested_work(self, place: Path, deeper: int) -> Path | None:
         """The first repository at or below `place` with work of its own; None if there is none.
@@ -234,17 +224,15 @@ class Tree:
         commits = git(words, cwd=place)
         loose = git(("rev-list", "--max-count=1", "HEAD", "--not", "--remotes"), cwd=place)
         stash = git(("rev-parse", "--verify", "--quiet", "refs/stash"), cwd=place)
-        answers = (changed, commits, loose)
-        if not stash.returncode or any(
-            answer.returncode or answer.stdout.strip() for answer in answers
-        ):
+        found = (changed, commits, loose)
+        if not stash.returncode or any(one.returncode or one.stdout.strip() for one in found):
             return place
         entries = git(("ls-files", "--stage", "-z"), cwd=place).stdout.split("\0")
         links = [entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK)]
         if links and deeper == 0:
             return place
-        found = (self._nested_work(place / link, deeper - 1) for link in links)
-        return next((nested for nested in found if nested is not None), None)
+        below = (self._nested_work(place / link, deeper - 1) for link in links)
+        return next((nested for nested in below if nested is not None), None)
 
 
 class WorktreeStep(StrEnum):
@@ -261,11 +249,7 @@ class WorktreeStep(StrEnum):
 Reached = Callable[[WorktreeStep], None]
 
 
-def unwatched(step: WorktreeStep) -> None:
-    """The default for `reached`: does nothing."""
-
-
-def end(session: OpenSession, git: Git, reached: Reached = unwatched) -> CleanUp:
+def end(session: OpenSession, git: Git, reached: Reached = ignored) -> CleanUp:
     """Clear all working trees of a session, last one first.
 
     Deletes the session's file if every working tree was cleared.
@@ -287,7 +271,7 @@ def sharing(git: Git, session: OpenSession) -> Git:
     return git
 
 
-def clear(entry: Entry, epoch: int, git: Git, reached: Reached = unwatched) -> CleanUp:
+def clear(entry: Entry, epoch: int, git: Git, reached: Reached = ignored) -> CleanUp:
     """Save the work of one working tree, then remove the working tree and its branch.
 
     Making or removing the working tree may have been cut off at any point. The branch is deleted
@@ -304,7 +288,7 @@ def clear(entry: Entry, epoch: int, git: Git, reached: Reached = unwatched) -> C
         cleanup = _keep_and_remove(entry, repo, epoch, reached)
         name = f"refs/heads/{entry.branch}"
         made_and_present = entry.new_branch and repo.commit(name) is not None
-        if made_and_present and not repo.has_unpushed([name], but=[entry.start]):
+        if made_and_present and not repo.has_unpushed(name, but=[entry.start]):
             repo.drop_branch(entry.branch)
         reached(WorktreeStep.BRANCH_DROPPED)
     except (DibsError, OSError) as flaw:
@@ -315,14 +299,14 @@ def clear(entry: Entry, epoch: int, git: Git, reached: Reached = unwatched) -> C
 def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reached) -> CleanUp:
     """Save the work of a working tree, then remove the tree; raise if the tree must stay."""
     path = Path(entry.path)
-    registered = repo.worktree(path)
+    registered = next((tree for tree in repo.worktrees() if tree.path == path), None)
     if registered is None:
         with suppress(OSError):
             path.rmdir()  # succeeds only if the folder is empty
         if path.exists():
             raise Unsaveable("its repository knows nothing of it any more")
         return CleanUp()
-    if registered.half_made:  # no user ever worked in it
+    if registered.locked == "initializing":  # git makes it, or was killed: no user worked in it
         _remove(repo, path, half_made=True)
         return CleanUp(removed=(path,))
     if registered.locked is not None:

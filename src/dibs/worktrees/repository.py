@@ -5,9 +5,10 @@ work. Every command names the repository's git folder, so no command needs a wor
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from msgspec import Struct
 
 from dibs.adapters.git.program import Ran, outage, spoken
 from dibs.core.errors import DibsError
@@ -31,8 +32,7 @@ _BAD_REQUEST = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(Struct, frozen=True):
     """A working tree as `git worktree list` shows it."""
 
     path: Path
@@ -43,14 +43,8 @@ class Registered:
     locked: str | None
     """The reason given for the lock; None if the working tree is not locked."""
 
-    @property
-    def half_made(self) -> bool:
-        """Whether git is still making the working tree, or was killed while making it."""
-        return self.locked == "initializing"
 
-
-@dataclass(frozen=True, slots=True)
-class Repository:
+class Repository(Struct, frozen=True):
     name: str
     folder: Path
     """The git folder, shared by all working trees of the repository."""
@@ -86,9 +80,6 @@ class Repository:
         found = self.ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return found.stdout.strip() or None if found.returncode == 0 else None
 
-    def bare(self) -> bool:
-        return self.ask("rev-parse", "--is-bare-repository").stdout.strip() == "true"
-
     def remotes(self) -> tuple[str, ...]:
         return tuple(self.output("remote", doing="its remotes cannot be listed").splitlines())
 
@@ -109,19 +100,10 @@ class Repository:
         if answer.returncode:
             raise refused(answer, f"{self.name}: {branch} cannot be fetched from {remote}")
 
-    def has_unpushed(self, commits: Sequence[str], *, but: Sequence[str] = ()) -> bool:
-        """Whether a commit is in no remote-tracking branch and not reachable from `but`."""
-        if not commits:
-            return False
-        listed = self.output(
-            "rev-list",
-            "--max-count=1",
-            *commits,
-            "--not",
-            "--remotes",
-            *but,
-            doing="its commits cannot be compared with its remotes'",
-        )
+    def has_unpushed(self, commit: str, *, but: Sequence[str] = ()) -> bool:
+        """Whether the commit is in no remote-tracking branch and not reachable from `but`."""
+        words = ("rev-list", "--max-count=1", commit, "--not", "--remotes", *but)
+        listed = self.output(*words, doing="its commits cannot be compared with its remotes'")
         return bool(listed.strip())
 
     def keep(self, ref: str, commit: str) -> None:
@@ -129,9 +111,8 @@ class Repository:
 
     def recovered(self) -> tuple[tuple[str, str], ...]:
         """Ref and commit of all work saved in this repository."""
-        listed = self.output(
-            "for-each-ref", "--format=%(objectname) %(refname)", RECOVERED, doing="no refs"
-        )
+        words = ("for-each-ref", "--format=%(objectname) %(refname)", RECOVERED)
+        listed = self.output(*words, doing="no refs")
         pairs = (line.split(" ", 1) for line in listed.splitlines())
         return tuple((ref, commit) for commit, ref in pairs)
 
@@ -145,62 +126,38 @@ class Repository:
 
     # Working trees
 
-    def worktrees(self) -> tuple[Registered, ...]:
+    def worktrees(self) -> Iterator[Registered]:
         """All registered working trees, the main one included."""
         listed = self.output(
             "worktree", "list", "--porcelain", doing="its working trees cannot be listed"
         )
-        found = []
         for block in listed.split("\n\n"):
             pairs = (line.partition(" ") for line in block.splitlines())
             fields = {name: value for name, _, value in pairs if name}
             if "worktree" in fields:
                 head = fields.get("HEAD", "")
-                registered = Registered(
+                yield Registered(
                     path=Path(fields["worktree"]),
                     head=head if head.strip("0") else "",
                     branch=fields.get("branch", "").removeprefix("refs/heads/"),
                     locked=fields.get("locked"),
                 )
-                found.append(registered)
-        return tuple(found)
-
-    def worktree(self, path: Path) -> Registered | None:
-        return next((tree for tree in self.worktrees() if tree.path == path), None)
-
-    def holder_of(self, branch: str) -> Registered | None:
-        """The working tree in which the branch is checked out."""
-        return next((tree for tree in self.worktrees() if tree.branch == branch), None)
 
     def add(self, path: Path, branch: str, start: str, *, new: bool) -> None:
         """Make a working tree: on a new branch from `start`, or on the existing branch."""
         how = ("-b", branch, "--no-track") if new else ()
-        self.output(
-            *_ALONE,
-            "worktree",
-            "add",
-            "--quiet",
-            *how,
-            str(path),
-            start if new else branch,
-            doing=f"no working tree could be made at {path}",
-            timeout=CHECKOUT_S,
-        )
+        words = ("worktree", "add", "--quiet", *how, str(path), start if new else branch)
+        doing = f"no working tree could be made at {path}"
+        self.output(*_ALONE, *words, doing=doing, timeout=CHECKOUT_S)
 
     def remove(self, path: Path, *, half_made: bool = False) -> None:
         """Remove a working tree with all files in it. Git refuses if the working tree is locked.
 
         With `half_made`, the lock is overridden: git was killed while making the working tree.
         """
-        self.output(
-            *QUIETLY,
-            "worktree",
-            "remove",
-            *(["--force"] * (2 if half_made else 1)),
-            str(path),
-            doing=f"{path} could not be removed",
-            timeout=CHECKOUT_S,
-        )
+        words = ("worktree", "remove", *["--force"] * (2 if half_made else 1), str(path))
+        doing = f"{path} could not be removed"
+        self.output(*QUIETLY, *words, doing=doing, timeout=CHECKOUT_S)
 
     def admin_folder(self, path: Path) -> Path | None:
         """The folder with the index and HEAD of one linked working tree; None if not found."""

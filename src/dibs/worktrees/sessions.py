@@ -16,7 +16,6 @@ import secrets
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -68,8 +67,7 @@ class SessionRecord(msgspec.Struct, frozen=True):
     version: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
+class OpenSession(msgspec.Struct, frozen=True):
     """A session with its file open and locked by the current process."""
 
     record: SessionRecord
@@ -78,15 +76,13 @@ class OpenSession:
 
     def forget(self) -> None:
         """Delete the session's file: none of its working trees is left."""
-        with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+        self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         os.close(self.descriptor)
 
 
-@dataclass(frozen=True, slots=True)
-class Sessions:
+class Sessions(msgspec.Struct, frozen=True):
     """All sessions with their working trees under one root folder."""
 
     root: Path
@@ -100,18 +96,14 @@ class Sessions:
         """Let a single session at a time choose names: no two sessions choose the same folder."""
         with written(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / "turn.lock"
-        clock, never = SystemClock(), threading.Event()
+        path, clock = self._folder / "turn.lock", SystemClock()
         until = clock.now() + _LOCK_WAIT_S
-        descriptor = None
-        while descriptor is None:
-            if clock.now() >= until:
-                waited = f"{_LOCK_WAIT_S:g} s"
-                raise Unavailable(f"{path} is locked by another process for more than {waited}")
-            with written(path):
-                descriptor = locked(path, create=True)
-            if descriptor is None:
-                clock.wait(never, _POLL_S)
+        with written(path):
+            while (descriptor := locked(path, create=True)) is None:
+                if clock.now() >= until:
+                    waited = f"{_LOCK_WAIT_S:g} s"
+                    raise Unavailable(f"{path} is locked by another process for more than {waited}")
+                clock.sleep(_POLL_S)
         try:
             yield
         finally:
@@ -155,37 +147,28 @@ class Sessions:
         for part in self._folder.glob("*.part"):
             descriptor = locked(part)
             if descriptor is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    part.unlink()
+                part.unlink(missing_ok=True)
                 os.close(descriptor)
 
     def unreadable(self) -> Iterator[tuple[Path, str]]:
         """Session files which cannot be read, each with the error text."""
-        for path in sorted(self._folder.glob("*.json")):
-            try:
-                _read(path)
-            except FileNotFoundError:
-                pass
-            except Damaged as flaw:
-                yield path, str(flaw)
+        return ((path, str(read)) for path, read in self._read() if isinstance(read, Damaged))
 
     def _records(self) -> Iterator[tuple[Path, SessionRecord]]:
+        return ((path, read) for path, read in self._read() if not isinstance(read, Damaged))
+
+    def _read(self) -> Iterator[tuple[Path, SessionRecord | Damaged]]:
         for path in sorted(self._folder.glob("*.json")):
             try:
-                record = _read(path)
-            except (FileNotFoundError, Damaged):  # just ended; damaged: see `unreadable`
+                record = msgspec.json.decode(path.read_bytes(), type=SessionRecord)
+            except FileNotFoundError:  # just ended
                 continue
-            yield path, record
-
-
-def _read(path: Path) -> SessionRecord:
-    try:
-        record = msgspec.json.decode(path.read_bytes(), type=SessionRecord)
-    except msgspec.MsgspecError as flaw:
-        raise Damaged(f"{path} does not say which working trees it is about: {flaw}") from flaw
-    if record.version != 1:
-        raise Damaged(f"{path} is of version {record.version}, which this dibs does not know")
-    return record
+            except msgspec.MsgspecError as flaw:
+                text = f"{path} does not say which working trees it is about: {flaw}"
+                yield path, Damaged(text)
+            else:
+                text = f"{path} is of version {record.version}, which this dibs does not know"
+                yield path, record if record.version == 1 else Damaged(text)
 
 
 _POLITE = (signal.SIGTERM, signal.SIGHUP)
@@ -205,7 +188,6 @@ class PoliteExit:
         self._signal: int | None = None
 
     def watch(self) -> None:
-        """Install the signal handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _POLITE:
@@ -213,8 +195,7 @@ class PoliteExit:
                 self._before[number] = signal.SIG_DFL
                 signal.signal(number, self._handle)
 
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        del frame
+    def _handle(self, number: int, _: FrameType | None) -> None:
         self._signal = number
         if not self._waiting:
             raise SystemExit(128 + number)

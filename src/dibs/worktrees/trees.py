@@ -15,15 +15,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self, assert_never
+
+from msgspec import Struct
 
 from dibs.adapters.git.program import GitProgram
 from dibs.adapters.system import wall_clock, worktrees_folder
 from dibs.core.errors import DibsError, HandlerUnusable, Misuse, Outage, WorktreeUnavailable
 from dibs.core.pipeline import BundleWorktree, OneWorktree
 from dibs.ports.system import Git, PlaceWish, Workplace
-from dibs.worktrees.clearing import Reached, WorktreeStep, end, recover, sharing, unwatched
+from dibs.worktrees.clearing import Reached, WorktreeStep, end, recover, sharing
 from dibs.worktrees.repository import Repository
 from dibs.worktrees.sessions import Entry, OpenSession, PoliteExit, SessionRecord, Sessions
 from dibs.worktrees.values import (
@@ -35,6 +36,7 @@ from dibs.worktrees.values import (
     WorktreeRequest,
     WorktreeSpec,
     fit_for_a_branch,
+    ignored,
     remote_branch,
     without_doubles,
 )
@@ -42,18 +44,17 @@ from dibs.worktrees.values import (
 _EPOCHS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedRequest:
+class LocatedRequest(Struct, frozen=True):
     """A request, the repository found for it, and the commit from which the branch starts."""
 
     request: WorktreeRequest
     repo: Repository
     start: str
-    remotes: tuple[str, ...]
+    remote: str
+    """The remote of the base; empty if the base is no branch of a remote."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Chooses commits and names for the working trees of one session.
 
     Reads the repositories, and fetches if `fetch` is set; makes no working tree. Every refusal
@@ -85,34 +86,29 @@ class Choice:
     def _locate(self, request: WorktreeRequest) -> LocatedRequest:
         checkout = request.checkout_path.expanduser().resolve()
         repo = Repository.at(request.repo_name, checkout, self.git)
-        remotes = repo.remotes()
-        if self.fetch and (named := remote_branch(request.base, remotes)) is not None:
-            repo.fetch(*named, checkout)
+        remote, branch = remote_branch(request.base, repo.remotes()) or ("", "")
+        if self.fetch and remote:
+            repo.fetch(remote, branch, checkout)
             if not self.naming.always_new:
                 with suppress(BadWorktree):  # the branch is not on the remote yet
-                    repo.fetch(named[0], self.naming.branch(repo.name, 0), checkout)
+                    repo.fetch(remote, self.naming.branch(repo.name, 0), checkout)
         start = _start_commit(repo, request.base)
-        if start is None:
-            raise BadWorktree(f"{repo.name}: {repo.folder} has no {request.base!r} to start from")
         for ref, commit in repo.recovered():
             # Saved commits which are on a remote branch by now need no ref any more.
-            if not repo.has_unpushed([commit]):
+            if not repo.has_unpushed(commit):
                 repo.forget(ref, commit)
-        return LocatedRequest(request, repo, start, remotes)
+        return LocatedRequest(request, repo, start, remote)
 
-    def entries(self, located: tuple[LocatedRequest, ...], epoch: int) -> tuple[Entry, ...]:
+    def entries(self, located: tuple[LocatedRequest, ...], epoch: int) -> Iterator[Entry]:
         """The plan for each working tree, with the names of this epoch."""
-        entries = []
         for found in located:
             request, repo, start = found.request, found.repo, found.start
             branch = self.naming.branch(repo.name, epoch)
             existing = repo.commit(f"refs/heads/{branch}")
-            if existing is None and not self.naming.always_new:
+            if existing is None and not self.naming.always_new and found.remote:
                 # An earlier session may have pushed the branch before its local branch was deleted.
-                named = remote_branch(request.base, found.remotes)
-                if named is not None:
-                    start = repo.commit(f"refs/remotes/{named[0]}/{branch}") or start
-            entry = Entry(
+                start = repo.commit(f"refs/remotes/{found.remote}/{branch}") or start
+            yield Entry(
                 repo_name=repo.name,
                 gh_repo=request.gh_repo,
                 checkout=str(request.checkout_path.expanduser().resolve()),
@@ -122,8 +118,6 @@ class Choice:
                 start=start,
                 new_branch=existing is None,
             )
-            entries.append(entry)
-        return tuple(entries)
 
 
 def choose_names(
@@ -135,7 +129,7 @@ def choose_names(
     in another working tree.
     """
     for candidate in range(epoch, epoch + _EPOCHS):
-        entries = choice.entries(located, candidate)
+        entries = tuple(choice.entries(located, candidate))
         folders_free = all(
             entry.path not in taken and not Path(entry.path).exists() for entry in entries
         )
@@ -148,7 +142,7 @@ def choose_names(
         repo, branch = found.repo, entry.branch
         if not fit_for_a_branch(branch):
             raise BadWorktree(f"{repo.name}: {branch!r} is not a name that git has for a branch")
-        holder = repo.holder_of(branch)
+        holder = next((tree for tree in repo.worktrees() if tree.branch == branch), None)
         if holder is not None:
             if holder.path.exists() or holder.locked is not None:
                 raise BranchTaken(repo.name, branch, holder.path)
@@ -157,21 +151,14 @@ def choose_names(
     return candidate, entries
 
 
-def _start_commit(repo: Repository, base: str) -> str | None:
+def _start_commit(repo: Repository, base: str) -> str:
     found = repo.commit(base)
-    if found is None and repo.bare():
+    if found is None and repo.ask("rev-parse", "--is-bare-repository").stdout.strip() == "true":
         # A bare clone has the branches of its remote as its own branches.
         found = repo.commit(f"refs/heads/{base.partition('/')[2]}")
-    return found
-
-
-def check_base(repo: Repository, base: str) -> None:
-    """Raise if the base is no commit here and names no branch of a remote.
-
-    Does not ask the remote whether the branch exists.
-    """
-    if _start_commit(repo, base) is None and remote_branch(base, repo.remotes()) is None:
+    if found is None:
         raise BadWorktree(f"{repo.name}: {repo.folder} has no {base!r} to start from")
+    return found
 
 
 _log = logging.getLogger("dibs.worktrees")
@@ -193,7 +180,7 @@ class MultiWorktree:
     now: float | None = None
     branch: str = field(default=BRANCH, kw_only=True)
     fetch: bool = field(default=True, kw_only=True)
-    reached: Reached = field(default=unwatched, kw_only=True, repr=False)
+    reached: Reached = field(default=ignored, kw_only=True, repr=False)
     cleanup: CleanUp = field(default=CleanUp(), init=False)
     """Set on leaving: work saved under refs, and working trees that were not removed."""
     _session: OpenSession | None = field(default=None, init=False, repr=False)
@@ -203,9 +190,8 @@ class MultiWorktree:
     @property
     def specs(self) -> list[WorktreeSpec]:
         """The working trees, in the order of the requests."""
-        return (
-            [] if self._session is None else [entry.spec for entry in self._session.record.entries]
-        )
+        entries = () if self._session is None else self._session.record.entries
+        return [entry.spec for entry in entries]
 
     @property
     def shared(self) -> tuple[int, ...]:
@@ -240,12 +226,7 @@ class MultiWorktree:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        failure: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         # A forked child that leaves the block must not clear its parent's working trees.
         if os.getpid() == self._owner:
             self._leave(failure)
@@ -296,11 +277,15 @@ class WorktreePlaces:
     git: Git = field(default_factory=GitProgram)
 
     def check(self, worktree: OneWorktree | BundleWorktree, repos: tuple[str, ...]) -> None:
-        """Raise `HandlerUnusable` if a repository or its base is missing."""
+        """Raise `HandlerUnusable` if a repository or its base is missing.
+
+        Does not ask a remote whether it has the branch.
+        """
         for request in self._requests(worktree, repos):
             try:
                 repo = Repository.at(request.repo_name, request.checkout_path, self.git)
-                check_base(repo, request.base)
+                if remote_branch(request.base, repo.remotes()) is None:
+                    _start_commit(repo, request.base)
             except (DibsError, OSError) as flaw:
                 raise HandlerUnusable(f"no worktree can be made: {flaw}") from flaw
 

@@ -89,6 +89,10 @@ class CleanUp:
         return tuple(map(str, (*self.kept, *self.left)))
 
 
+def ignored(*_: object) -> None:
+    """The default for callbacks: does nothing."""
+
+
 class BadWorktree(Misuse):
     """A working tree cannot be made at this path, or not with these arguments."""
 
