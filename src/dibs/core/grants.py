@@ -4,6 +4,11 @@ Decides nothing about how a record is kept. A store that swaps whole records (in
 a git ref) calls these functions and writes the result if the record is still the one it read. A
 store with a language of its own (SQL, a script) spells the same rules in that language, and the
 conformance suite checks that they agree.
+
+`plain_bid`, `plain_ending`, `plain_revocation`: Python's text may hold half letters (lone
+surrogates), as from a file name or an argument that was not UTF-8. A name is used to find a record
+again, so a name with a half letter is refused; prose must not keep a lease from beginning or
+ending, so a half letter in prose is replaced.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +16,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dibs.core.ids import Fence, IssueRef, ServerTime, later
+from dibs.core.errors import Misuse
+from dibs.core.ids import Fence, HolderId, IssueRef, ServerTime, later
 from dibs.core.lease import (
     Bid,
     Busy,
@@ -140,3 +146,36 @@ def live_records(found: Iterable[Record | None], stage: str | None) -> list[Reco
         if record is not None and record.live and stage in (None, record.lease.stage)
     ]
     return sorted(live, key=lambda record: (record.lease.granted_at, record.lease.issue))
+
+
+def plain_bid(bid: Bid) -> Bid:
+    """The bid as UTF-8: raises Misuse for a half letter in a name, replaces it in the holder."""
+    for name in (bid.issue.repo, bid.issue.key, bid.run, bid.stage):
+        plain_name(name)
+    return replace(bid, holder=HolderId(plain_prose(bid.holder)))
+
+
+def plain_ending(ending: Ending) -> Ending:
+    """The ending as UTF-8: raises Misuse for a half letter in `next`, replaces it in the note."""
+    if ending.next is not None:
+        plain_name(ending.next)
+    return replace(ending, note=plain_prose(ending.note))
+
+
+def plain_revocation(revocation: Revocation) -> Revocation:
+    """The revocation as UTF-8: raises Misuse for a half letter in the run, replaces it in prose."""
+    plain_name(revocation.run)
+    return replace(revocation, by=plain_prose(revocation.by), reason=plain_prose(revocation.reason))
+
+
+def plain_name(text: str) -> str:
+    """The name itself; raises Misuse for text which cannot be written as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Misuse(f"{text!r} cannot be kept by the store: it has half a letter in it") from None
+    return text
+
+
+def plain_prose(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

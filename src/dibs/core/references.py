@@ -1,14 +1,18 @@
 """References to issues (`owner/repo#123`, `#123`, `123`, a URL, `ABC-123`) and addresses of stores.
 
 Knows the spellings of references only; the tracker knows whether the issue exists. Of the address
-of a tracker or a store, decides which part may be shown.
+of a tracker or a store, decides which part may be shown; no error shows a secret part.
 """
 
 import re
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from dibs.core.errors import BadReference
+from dibs.core.errors import BadConfiguration, BadReference
 from dibs.core.ids import IssueRef
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
 
 _SEGMENT = r"(?!\.{1,2}(?:[/#]|$))[A-Za-z0-9_.][A-Za-z0-9_.-]{0,99}"  # not a path that climbs
 _REPO = rf"{_SEGMENT}(?:/{_SEGMENT}){{1,5}}"
@@ -60,3 +64,49 @@ def without_secrets(place: str) -> str:
     An unquoted password may contain any character, so rather too much is left out than too little.
     """
     return re.sub(_REST, "", re.sub(_USER, "", re.sub(_OPTIONS, "", place)))
+
+
+def split_url(url: str, unreadable: str) -> "SplitResult":
+    """Split the URL of a store. Raises BadConfiguration with the text `unreadable`.
+
+    An unquoted / ? or # ends a password early. The rest of the password must not be read as a path
+    or an option, because an error text would then show it.
+    """
+    from urllib.parse import urlsplit  # imported for a store with a URL only
+
+    try:
+        parts = urlsplit(url)
+        url.encode()  # lone surrogates cannot be sent
+    except ValueError:
+        raise BadConfiguration(unreadable) from None
+    if parts.fragment or "@" in parts.path + parts.query:
+        raise BadConfiguration(unreadable)
+    return parts
+
+
+def split_host(text: str, unreadable: str) -> tuple[str, int | None]:
+    """The host and the port, if any. Raises BadConfiguration with the text `unreadable`.
+
+    The error does not quote the host: it may contain a password that should have stood before an @.
+    """
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host:
+        raise BadConfiguration(unreadable)
+    return host, port
+
+
+def seconds_in(text: str, most: float, unreadable: str) -> float:
+    """A number of seconds, above 0. Raises BadConfiguration with the text `unreadable`."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= most:
+        raise BadConfiguration(unreadable)
+    return seconds

@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
+from dibs.core.durations import LOST_RACE
 from dibs.core.errors import Misuse, Unavailable
 from dibs.core.ids import Fence
 from dibs.fencing.values import (
@@ -42,7 +43,6 @@ __all__ = ["Client", "guarded_put", "read", "stamp"]
 FENCE, STEP, WRITE, EMPTY = "dibs-fence", "dibs-step", "dibs-write", "dibs-empty"
 """Metadata of a fenced object. `EMPTY` marks an object that was stamped before the first write."""
 
-_TRIES = 20
 _KEPT_HEADERS = ("ContentType", "CacheControl", "ContentDisposition", "ContentLanguage")
 _LOST_RACE = {
     "PreconditionFailed",
@@ -78,7 +78,7 @@ def guarded_put(
     """
     check(fence, step)
     place = _ObjectKey(client, bucket, key)
-    for _ in range(_TRIES):
+    for _ in range(LOST_RACE.most):
         stored = place.head()
         if stored.write == place.write:
             return Applied(stored.etag)  # the client sent the put twice: the first reply was lost
@@ -102,7 +102,7 @@ def stamp(client: Client, bucket: str, key: str, fence: int) -> Outcome:
     """
     check(fence)
     place = _ObjectKey(client, bucket, key)
-    for _ in range(_TRIES):
+    for _ in range(LOST_RACE.most):
         stored, body = place.get()
         if (refusal := stored.mark.refusal(fence)) is not None:
             return refusal

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from dibs.core.durations import LOST_RACE
 from dibs.core.errors import Misuse, Unavailable
 from dibs.fencing.connections import Connection, SqlSession, TransactionState, may_pass, session_for
 from dibs.fencing.values import (
@@ -53,7 +54,6 @@ CREATE TABLE {place} (
 )
 """
 _LONGEST_RESOURCE = 255
-_TRIES = 3
 _BEGINNINGS = 100
 _PART = r'(?:[A-Za-z_][\w$]*|"[\w $-]+"|`[\w $-]+`|\[[\w $-]+\])'
 _NAME = re.compile(rf"{_PART}(?:\.{_PART}){{0,2}}", re.ASCII)
@@ -229,7 +229,7 @@ class _RowWrite:
 
     def make(self, session: SqlSession) -> Outcome:
         """Run the statement; if no row was changed, find out why."""
-        for _ in range(_TRIES):
+        for _ in range(LOST_RACE.most):
             changed = session.change(*self._statement())
             if changed == 1:
                 return Applied(None if self.version is None else self.version + 1)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.eligibility import Reason, regressed
 from dibs.core.errors import GrantedElsewhere, Unavailable
@@ -23,6 +24,7 @@ from dibs.core.ids import Fence, LocalTime, RunId
 from dibs.core.pipeline import Pipeline
 
 if TYPE_CHECKING:
+    from dibs.core.issue import Issue
     from dibs.core.lease import AcquireResult, Bid
     from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
     from dibs.ports.system import Clock, Observer, Threads
@@ -189,3 +191,16 @@ def acquire_patiently(store: LeaseStore, bid: Bid) -> AcquireResult:
         return store.acquire(bid)
     except Unavailable:
         return store.acquire(bid)
+
+
+def with_ourselves(pipeline: Pipeline, tracker: Tracker, issue: Issue) -> Pipeline:
+    """The pipeline to judge the issue by: with our own account among the accounts of the fleet.
+
+    The tracker is asked for our account only if the issue has an assignee or a pull request which
+    may be ours: the question may cost a request.
+    """
+    people = pipeline.people
+    if not people.assigned(issue) and not people.pulling(issue):
+        return pipeline
+    login = tracker.login() if tracker.traits.accounts else None
+    return replace(pipeline, people=people.and_of_the_fleet([login])) if login else pipeline

@@ -32,7 +32,8 @@ from dibs.core.named import is_named
 from dibs.core.pipeline import NoHandler, Stage
 from dibs.ports.leases import Guarantee
 from dibs.ports.tracker import IssueQuery
-from dibs.services.reading import walk, walk_snapshots, with_ourselves
+from dibs.services.backlog import with_ourselves
+from dibs.services.reading import walk, walk_snapshots
 from dibs.services.scanning import urgency
 
 if TYPE_CHECKING:

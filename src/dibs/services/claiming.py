@@ -56,8 +56,8 @@ from dibs.core.lease import (
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.leases import PROTECTIVE, Guarantee
 from dibs.ports.tracker import IssueQuery
+from dibs.services.backlog import with_ourselves
 from dibs.services.effects import apply, put_back
-from dibs.services.reading import with_ourselves
 
 if TYPE_CHECKING:
     from dibs.services.backlog import Backlog

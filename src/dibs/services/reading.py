@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from dibs.core.errors import NoSuchIssue
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Issue, Snapshot
-from dibs.core.pipeline import Pipeline
 from dibs.ports.tracker import IssueQuery, Tracker
 
 _PAGE = 200
@@ -85,19 +84,6 @@ def _read_unless_gone(tracker: Tracker, ref: IssueRef) -> Iterator[Snapshot]:
     except NoSuchIssue:
         return
     yield snapshot
-
-
-def with_ourselves(pipeline: Pipeline, tracker: Tracker, issue: Issue) -> Pipeline:
-    """The pipeline to judge the issue by: with our own account among the accounts of the fleet.
-
-    The tracker is asked for our account only if the issue has an assignee or a pull request which
-    may be ours: the question may cost a request.
-    """
-    people = pipeline.people
-    if not people.assigned(issue) and not people.pulling(issue):
-        return pipeline
-    login = tracker.login() if tracker.traits.accounts else None
-    return replace(pipeline, people=people.and_of_the_fleet([login])) if login else pipeline
 
 
 def follows_pulls(tracker: Tracker) -> Tracker | None:

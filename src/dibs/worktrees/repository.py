@@ -11,13 +11,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from dibs.adapters.git.program import Ran, outage, spoken
+from dibs.core.durations import LOST_RACE
 from dibs.core.errors import DibsError
 from dibs.ports.system import Git, GitResult
 from dibs.worktrees.values import RECOVERED, BadWorktree
 
 FETCH_S = 300.0
 CHECKOUT_S = 600.0
-_TRIES = 10
 # No git daemon or background job stays running after a command: it would inherit the open files
 # of the command, and with them the lock of the session.
 _ALONE = ("-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
@@ -93,7 +93,7 @@ class Repository(Struct, frozen=True):
         refspec = f"+refs/heads/{branch}:refs/remotes/{remote}/{branch}"
         words = (*_ALONE, "fetch", "--quiet", "--no-tags", remote, refspec)
         answer = self.git(words, cwd=checkout, timeout=FETCH_S)
-        for _ in range(_TRIES):
+        for _ in range(LOST_RACE.most):
             if not answer.returncode or "cannot lock ref" not in answer.stderr:
                 break
             answer = self.git(words, cwd=checkout, timeout=FETCH_S)

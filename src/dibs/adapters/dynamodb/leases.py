@@ -35,18 +35,11 @@ from msgspec.structs import replace
 
 from dibs.adapters.dynamodb.table import Change, DynamoTable, Item, UpdateResult, Value, parse_place
 from dibs.adapters.system import SystemClock
-from dibs.adapters.wrappers.leases import (
-    MemoryObservations,
-    Observations,
-    new_nonce,
-    plain_bid,
-    plain_ending,
-    plain_name,
-    plain_revocation,
-    time_of_day,
-)
+from dibs.adapters.wrappers.leases import MemoryObservations, Observations, new_nonce, time_of_day
 from dibs.core import grants
+from dibs.core.durations import LOST_RACE
 from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
+from dibs.core.grants import plain_bid, plain_ending, plain_name, plain_revocation
 from dibs.core.ids import (
     ZERO,
     Fence,
@@ -81,7 +74,6 @@ _HELD = "held"
 _UNPAINTED = "unpainted"
 _OVER = "over"
 _STATES: Mapping[str, Value] = {"held": _HELD, "unpainted": _UNPAINTED, "over": _OVER}
-_TURNS = 10
 _ENDED = ("outcome", "next", "note", "revoked_by", "revoked_why")
 # Attributes of an ended lease that the next lease must not inherit.
 _LEFT_BEHIND = (*_ENDED, "revoked_now")
@@ -122,7 +114,7 @@ class DynamoLeases:
         bid = plain_bid(bid)
         if bid.limit is not None:
             answer = self._try_within(bid, bid.limit)
-            for _ in range(_TURNS):
+            for _ in range(LOST_RACE.most):
                 if not isinstance(answer, Unproven):
                     break
                 self._table.step_back()
@@ -137,7 +129,7 @@ class DynamoLeases:
             given={**_STATES, "floor": bid.floor, "one": 1},
         )
         written = self._write(bid.issue, change)
-        for _ in range(_TURNS):
+        for _ in range(LOST_RACE.most):
             known = self._record(bid.issue, written.item, written.age)
             if written.done:
                 assert known is not None, "it was just written"
@@ -292,7 +284,7 @@ class DynamoLeases:
 
     def _expire_if_over(self, issue: IssueRef, item: Item, age: timedelta | None = None) -> Record:
         """The item as a record. If we have watched the lease be over, write the expiry first."""
-        for _ in range(_TURNS):
+        for _ in range(LOST_RACE.most):
             record = self._record(issue, item, age)
             assert record is not None, "there is an item"
             if record.live or _text(item, "state") != _HELD:

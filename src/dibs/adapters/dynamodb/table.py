@@ -26,7 +26,7 @@ from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
 from msgspec import Struct, field
 
-from dibs.adapters.wrappers.leases import seconds_in
+from dibs.core.durations import LOST_RACE
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,
@@ -35,6 +35,7 @@ from dibs.core.errors import (
     RateLimited,
     Unavailable,
 )
+from dibs.core.references import seconds_in
 from dibs.ports.system import Clock
 
 _log = logging.getLogger("dibs.dynamodb")
@@ -52,7 +53,6 @@ _OPTIONS = {"region", "endpoint", "timeout", "namespace", "create"}
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _ATTEMPTS = 2  # one connection that died while it was idle is not an outage
 _CONNECTIONS = 32
-_TURNS = 10
 _TURN_S = (0.005, 0.05)
 _CREATION_S = 60.0
 _PAGE = 100  # as many as one BatchGetItem takes
@@ -279,7 +279,7 @@ class DynamoTable:
         table, keys = self._place.table, [self._key(record) for record in records]
         if not keys:
             return found
-        for _ in range(_TURNS):
+        for _ in range(LOST_RACE.most):
             asked = {table: {"Keys": keys, "ConsistentRead": True}}
             reply = self._call("batch_get_item", RequestItems=asked)
             for item in map(_plain, reply.get("Responses", {}).get(table, ())):
@@ -375,7 +375,7 @@ class DynamoTable:
 
         Raises `_WriteRefused` if a condition failed or a transaction was canceled.
         """
-        for _ in range(_TURNS):
+        for _ in range(LOST_RACE.most):
             try:
                 reply = getattr(self._client, operation)(**parameters)
             except vendor.ClientError as failure:

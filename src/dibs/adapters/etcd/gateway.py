@@ -37,9 +37,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.system import IdlePool
-from dibs.adapters.wrappers.leases import seconds_in, split_host, split_url
 from dibs.core.errors import BadConfiguration, BadTtl, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime, ServerTime, server_time
+from dibs.core.references import seconds_in, split_host, split_url
 from dibs.ports.system import Clock
 
 _PORT = 2379

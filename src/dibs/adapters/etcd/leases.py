@@ -27,16 +27,11 @@ from dibs.adapters.etcd.gateway import (
 )
 from dibs.adapters.etcd.records import EtcdKeys, IssueReading, Terms
 from dibs.adapters.system import SystemClock
-from dibs.adapters.wrappers.leases import (
-    Answer,
-    Recent,
-    WholeRecords,
-    plain_bid,
-    plain_ending,
-    plain_revocation,
-)
+from dibs.adapters.wrappers.leases import Answer, Recent, WholeRecords
 from dibs.core import grants
+from dibs.core.durations import LOST_RACE
 from dibs.core.errors import Unavailable
+from dibs.core.grants import plain_bid, plain_ending, plain_revocation
 from dibs.core.ids import Fence, IssueRef, LocalTime, ServerTime
 from dibs.core.lease import (
     AcquireResult,
@@ -54,7 +49,6 @@ from dibs.core.lease import (
 from dibs.ports.leases import EVERY_GUARANTEE
 from dibs.ports.system import Clock
 
-_TRIES = 16
 _NOTICING = timedelta(seconds=1)
 _PAGE = 500
 _REMEMBERED = 4096
@@ -124,7 +118,7 @@ class EtcdLeases(WholeRecords):
             reading = IssueReading()
         count, counted_in = self._counts.get(bid.stage) or (0, 0)
         view = _View(reading, None, count, counted_in)
-        for _ in range(_TRIES):
+        for _ in range(LOST_RACE.most):
             answer = self._answer_without_bid(view, bid)
             if answer is not None and view.moment is not None:
                 return answer
@@ -148,7 +142,7 @@ class EtcdLeases(WholeRecords):
                     ),
                 )
                 view = self._look(bid, until)
-        return Unproven(f"{bid.issue} changed {_TRIES} times while it was bid for")
+        return Unproven(f"{bid.issue} changed {LOST_RACE.most} times while it was bid for")
 
     def _answer_without_bid(self, view: _View, bid: Bid) -> Granted | Busy | Full | None:
         """The answer if the view allows no new grant: own lease, busy, full. None: make the bid."""
@@ -264,7 +258,7 @@ class EtcdLeases(WholeRecords):
         """
         until = self._deadline()
         reading, moment = self._readings.get(issue), None
-        for _ in range(_TRIES):
+        for _ in range(LOST_RACE.most):
             if reading is None:
                 reading, moment = self._read(issue, until)
             etcd_lease: int | None = None  # the keys stay attached as they are
@@ -302,7 +296,9 @@ class EtcdLeases(WholeRecords):
             known = reading.record_at(moment)
             if reply.resent and known is not None and known == replace(made, as_of=known.as_of):
                 return known  # our own first sending was carried out, and its reply was lost
-        raise Unavailable(f"{self.name}: {issue} changed {_TRIES} times while it was written")
+        raise Unavailable(
+            f"{self.name}: {issue} changed {LOST_RACE.most} times while it was written"
+        )
 
     def _swap(
         self, reading: IssueReading, made: Record, etcd_lease: int | None, until: LocalTime

@@ -37,8 +37,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.etcd.gateway import Gateway, Json, KeyValue
-from dibs.adapters.wrappers.leases import plain_name
 from dibs.core.errors import Damaged, Unavailable
+from dibs.core.grants import plain_name
 from dibs.core.ids import (
     Fence,
     HolderId,

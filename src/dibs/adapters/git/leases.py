@@ -53,6 +53,7 @@ from dibs.adapters.wrappers.leases import (
     time_of_day,
 )
 from dibs.core import grants
+from dibs.core.durations import LOST_RACE
 from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.core.ids import Fence, IssueRef, ServerTime
 from dibs.core.lease import AcquireResult, Bid, Full, Granted, Record, Unproven
@@ -60,7 +61,6 @@ from dibs.ports.leases import Guarantee
 from dibs.ports.refs import Move, Refs
 from dibs.ports.system import Clock
 
-_TURNS = 5
 _QUEUE_S = 30.0
 _PROMISED = Guarantee.ATOMIC | Guarantee.FENCED | Guarantee.IDEMPOTENT | Guarantee.DURABLE
 
@@ -183,7 +183,7 @@ class GitLeases(WholeRecords):
         """
         ref, refused, fresh = self._names.record(issue), "", False
         found = self._records.remembered(ref) if guess else None
-        for _ in range(_TURNS):
+        for _ in range(LOST_RACE.most):
             if found is None:
                 found, fresh = self._records.look_up(ref), True
             made = decide(found)
@@ -205,7 +205,9 @@ class GitLeases(WholeRecords):
                 found, refused = None, written.why
         if outrun is not None:
             return outrun
-        raise Unavailable(f"{self.name}: {issue} could not be written in {_TURNS} turns: {refused}")
+        raise Unavailable(
+            f"{self.name}: {issue} could not be written in {LOST_RACE.most} turns: {refused}"
+        )
 
     # A limit
 
@@ -219,7 +221,7 @@ class GitLeases(WholeRecords):
         """
         ref, slots_ref = self._names.record(bid.issue), self._names.slots(bid.stage)
         folders = (folder_of(ref), folder_of(slots_ref), self._names.held)
-        for _ in range(_TURNS):
+        for _ in range(LOST_RACE.most):
             tips = self._refs.tips(folders)
             found = self._records.read({ref: tips[ref]})[ref] if ref in tips else NOTHING
             refusal = grants.refusal(found.record, bid)

@@ -17,6 +17,7 @@ from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.graphql import ControlReading
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.adapters.github.trust import Judging
+from dibs.core.durations import UNSEEN_WRITE
 from dibs.core.eligibility import Pause, PauseScope
 from dibs.core.errors import DibsError, Misuse, NoSuchIssue, Unavailable
 from dibs.core.granter import (
@@ -42,8 +43,6 @@ _log = logging.getLogger("dibs.github.control")
 _RECENT_S = 30.0
 _MOST = 2500
 _MANY = 2000
-_READINGS = 4
-_READING_PAUSE_S = 0.5
 
 
 class RepositoryControl:
@@ -172,9 +171,8 @@ class RepositoryControl:
     def seen_with(self, comment: Comment) -> Control:
         """Read the log until our entry `comment` is in it, and return the folded log."""
         self._clock.sleep(self._settle_s)
-        for attempt in range(_READINGS):
-            if attempt:
-                self._clock.sleep(_READING_PAUSE_S)
+        for pause_s in UNSEEN_WRITE.pauses():
+            self._clock.sleep(pause_s)
             reading = self.read()
             if any(entry.id == comment.id for entry in reading.comments):
                 return reading.control

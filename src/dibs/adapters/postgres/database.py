@@ -38,9 +38,10 @@ from msgspec import Struct
 from psycopg import conninfo, pq
 
 from dibs.adapters.system import IdlePool, SystemClock
-from dibs.adapters.wrappers.leases import seconds_in, split_url
+from dibs.core.durations import LOST_RACE
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime
+from dibs.core.references import seconds_in, split_url
 from dibs.ports.system import Clock
 
 Values = Sequence[bytes | None]
@@ -379,7 +380,6 @@ def _parse_options(query: str) -> tuple[str | None, float, str]:
 
 
 _MOST_IDLE = 8
-_TRIES = 6
 
 # SQLSTATEs, grouped by how dibs reacts. Two characters name a whole class.
 _CONFLICTS = ("40001", "40P01")
@@ -460,7 +460,7 @@ class PostgresDatabase:
     def transact(self, steps: Sequence[Step], again: Values | None = None) -> Rows:
         """Execute several statements. Each sees all transactions committed before it began."""
         fresh = False
-        for _ in range(_TRIES):
+        for _ in range(LOST_RACE.most):
             session = self._connect() if fresh else self._borrow()
             try:
                 if self._strict or len(steps) > 1:
@@ -478,7 +478,7 @@ class PostgresDatabase:
             else:
                 _give_back(session, self._idle)
                 return rows
-        raise Unavailable(f"{self.name}: {_TRIES} tries in a row ran into others")
+        raise Unavailable(f"{self.name}: {LOST_RACE.most} tries in a row ran into others")
 
     def _needs_fresh(
         self, failure: SessionFailure, session: PostgresSession, *, is_fresh: bool

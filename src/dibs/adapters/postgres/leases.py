@@ -30,6 +30,7 @@ from dibs.adapters.postgres.database import (
 from dibs.adapters.postgres.statements import OUTCOME_AT, VERSION, LeaseStatements
 from dibs.adapters.system import SystemClock
 from dibs.core import grants
+from dibs.core.durations import LOST_RACE
 from dibs.core.errors import Damaged, Misuse, NotPermitted, Outage
 from dibs.core.ids import Fence, HolderId, IssueRef, ServerTime, milliseconds
 from dibs.core.lease import (
@@ -51,7 +52,6 @@ from dibs.core.lease import (
 )
 from dibs.ports.leases import EVERY_GUARANTEE
 
-_TRIES = 10
 _MOST_AWAITING = 1000
 _LISTEN_S = (5.0, 10.0)
 """The longest wait, drawn from this range: only the first waiter is notified and may have died, so
@@ -102,7 +102,7 @@ class PostgresLeases:
             except (NotPermitted, Damaged):  # some hosted servers hide the position of their log
                 self._statements = LeaseStatements(self._namespace, epochs=False)
             self._knows_epochs = True
-        for _ in range(_TRIES):
+        for _ in range(LOST_RACE.most):
             if bid.limit is None:
                 rows = self._ask(self._statements.acquire, values)
             else:
@@ -116,7 +116,7 @@ class PostgresLeases:
             result = _acquire_result(bid, rows[0])
             if result is not None:
                 return result
-        return Unproven(f"the issue changed hands {_TRIES} times while we asked for it")
+        return Unproven(f"the issue changed hands {LOST_RACE.most} times while we asked for it")
 
     def renew(self, lease: Lease) -> RenewResult:
         key = _lease_key(lease)

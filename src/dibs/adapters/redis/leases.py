@@ -19,9 +19,9 @@ from dibs.adapters.redis import scripts
 from dibs.adapters.redis.links import RedisLinks, RedisUrl, parse_redis_url
 from dibs.adapters.redis.scripts import RedisKeys, issue_spelt, spelt
 from dibs.adapters.system import SystemClock
-from dibs.adapters.wrappers.leases import plain_prose
 from dibs.core import grants
 from dibs.core.errors import Damaged, Unavailable
+from dibs.core.grants import plain_prose
 from dibs.core.ids import Fence, HolderId, IssueRef, milliseconds, moment
 from dibs.core.lease import (
     AcquireResult,

@@ -55,8 +55,8 @@ from redis.sentinel import Sentinel
 
 from dibs.adapters.redis.scripts import BEGIN_EPOCH, Script
 from dibs.adapters.system import IdlePool
-from dibs.adapters.wrappers.leases import seconds_in, split_host, split_url
 from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Outage, Unavailable
+from dibs.core.references import seconds_in, split_host, split_url
 
 Address = tuple[str, int]
 

@@ -1,4 +1,4 @@
-"""Help for lease stores: whole records, expiry without a clock of the store, text that is UTF-8.
+"""Help for lease stores: whole records, and expiry without a clock of the store.
 
 `WholeRecords`: the operations on a granted lease, for a store that replaces whole records.
 
@@ -13,13 +13,6 @@ A store must do its part: give every write of a holder a version that never come
 the age only after the reply with that version has arrived, and take a lease over, or end it as
 expired, with a write that is refused if the version has changed. Then a sighting that is forgotten,
 written late or replaced by a slower reader only makes a contender wait longer.
-
-`plain_bid`, `plain_ending`, `plain_revocation`: Python's text may hold half letters (lone
-surrogates), as from a file name or an argument that was not UTF-8. A name is used to find a record
-again, so a name with a half letter is refused; prose must not keep a lease from beginning or
-ending, so a half letter in prose is replaced.
-
-`split_url`, `split_host`, `seconds_in`: the parts of a store's URL. No error shows a secret part.
 """
 
 import secrets
@@ -27,17 +20,14 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Generic, Protocol, TypeVar
-from urllib.parse import SplitResult, urlsplit
 
 from msgspec.structs import replace
 
 from dibs.adapters.system import wall_clock
 from dibs.core import grants
 from dibs.core.bounded import Bounded
-from dibs.core.errors import BadConfiguration, Misuse
-from dibs.core.ids import ZERO, HolderId, IssueRef, LocalTime, ServerTime
+from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime
 from dibs.core.lease import (
-    Bid,
     Ending,
     Lease,
     Lost,
@@ -171,78 +161,3 @@ def time_of_day() -> ServerTime:
     """The machine's time in whole milliseconds: a stamp for people, which decides nothing."""
     now = wall_clock()
     return ServerTime(now.replace(microsecond=now.microsecond // 1000 * 1000))
-
-
-def split_url(url: str, unreadable: str) -> SplitResult:
-    """Split the URL of a store. Raises BadConfiguration with the text `unreadable`.
-
-    An unquoted / ? or # ends a password early. The rest of the password must not be read as a path
-    or an option, because an error text would then show it.
-    """
-    try:
-        parts = urlsplit(url)
-        url.encode()  # lone surrogates cannot be sent
-    except ValueError:
-        raise BadConfiguration(unreadable) from None
-    if parts.fragment or "@" in parts.path + parts.query:
-        raise BadConfiguration(unreadable)
-    return parts
-
-
-def split_host(text: str, unreadable: str) -> tuple[str, int | None]:
-    """The host and the port, if any. Raises BadConfiguration with the text `unreadable`.
-
-    The error does not quote the host: it may contain a password that should have stood before an @.
-    """
-    try:
-        parts = urlsplit(f"//{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host:
-        raise BadConfiguration(unreadable)
-    return host, port
-
-
-def seconds_in(text: str, most: float, unreadable: str) -> float:
-    """A number of seconds, above 0. Raises BadConfiguration with the text `unreadable`."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= most:
-        raise BadConfiguration(unreadable)
-    return seconds
-
-
-def plain_bid(bid: Bid) -> Bid:
-    """The bid as UTF-8: raises Misuse for a half letter in a name, replaces it in the holder."""
-    for name in (bid.issue.repo, bid.issue.key, bid.run, bid.stage):
-        plain_name(name)
-    return replace(bid, holder=HolderId(plain_prose(bid.holder)))
-
-
-def plain_ending(ending: Ending) -> Ending:
-    """The ending as UTF-8: raises Misuse for a half letter in `next`, replaces it in the note."""
-    if ending.next is not None:
-        plain_name(ending.next)
-    return replace(ending, note=plain_prose(ending.note))
-
-
-def plain_revocation(revocation: Revocation) -> Revocation:
-    """The revocation as UTF-8: raises Misuse for a half letter in the run, replaces it in prose."""
-    plain_name(revocation.run)
-    return replace(revocation, by=plain_prose(revocation.by), reason=plain_prose(revocation.reason))
-
-
-def plain_name(text: str) -> str:
-    """The name itself; raises Misuse for text which cannot be written as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise Misuse(f"{text!r} cannot be kept by the store: it has half a letter in it") from None
-    return text
-
-
-def plain_prose(text: str) -> str:
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
