@@ -107,7 +107,7 @@ def test_why_says_what_the_others_wait_for(world):
     assert process.why(first) == ["BUNDLE_WAITS"]
     assert process.why(second) == ["PAUSED"]
     [reason] = process.services.explaining.explain(first).reasons
-    assert f"it is worked together with {second}" in reason.text
+    assert f"its bundle waits for {second}" in reason.text
     world.tracker.edit_labels(second, remove=["paused"])
     assert process.why(first) == process.why(second) == []
 

@@ -163,7 +163,7 @@ def test_a_stage_that_cannot_be_undone_on_a_weak_store_is_a_failure():
     [
         (None, OK, "nothing was granted"),
         (Appointed("redis://elsewhere"), FAIL, "redis://elsewhere"),
-        (Moving("auto", "redis://elsewhere"), FAIL, "on the move"),
+        (Moving("auto", "redis://elsewhere"), FAIL, "are moving from"),
     ],
 )
 def test_who_grants_is_told_and_whether_that_is_us(world, granter, level, words):
