@@ -80,18 +80,18 @@ class Refused(Struct, frozen=True):
     issue: IssueRef
     reasons: tuple[Reason, ...]
     after_grant: bool = False
-    """Found out only when the lease was already ours; it was conceded."""
+    """The reasons were found only when the lease was already ours. The lease was conceded."""
 
 
 class Beaten(Struct, frozen=True):
-    """Another run holds it or won the race."""
+    """Another run holds the issue, or won the race for it."""
 
     issue: IssueRef
     record: Record
 
 
 class Doubtful(Struct, frozen=True):
-    """No proof of a win could be had, so there was none."""
+    """It could not be proved that the claim won, so it counts as lost."""
 
     issue: IssueRef
     why: str
@@ -103,15 +103,15 @@ ClaimResult = Claimed | Refused | Beaten | Doubtful
 class ClaimOptions(Struct, frozen=True):
     holder: HolderId
     ttl: timedelta | None = None
-    """Another length than the stage's, for people and scripts."""
+    """A length of the lease other than the stage's, for people and scripts."""
     overlook: frozenset[ReasonCode] = frozenset()
-    """What a person may set aside: resting issues, shut gates, spent attempts."""
+    """Reasons to set aside. A person may overlook rests, shut gates and spent attempts."""
     look_first: bool = True
-    """Read before bidding. A scan that knows the issue is untouched saves the reading."""
+    """Read the issue before the bid. A scan that knows the issue is untouched saves the read."""
     seen: Snapshot | None = None
-    """A reading that a scan made: looked at in the place of one of our own."""
+    """A snapshot that a scan has read: judged instead of a read of our own."""
     unqueued: Stage | None = None
-    """What to claim it as if it carries no stage label at all; None: not at all."""
+    """The stage to claim an issue in that has no stage label; None: such an issue is refused."""
 
 
 A_PERSON_MAY_OVERLOOK = reasons_with(lambda meaning: meaning.person)
@@ -137,7 +137,7 @@ class Claiming:
     def claim(self, issue: IssueRef, stage: Stage | None, options: ClaimOptions) -> ClaimResult:
         """Try once to claim the issue in `stage`; None: in the stage that the issue is in."""
         granter = self._granting.look()
-        if granter.objections:  # another store grants: what this store knows does not count
+        if granter.objections:  # another store grants: the records of this store do not count
             return Refused(issue, granter.objections)
         if options.look_first or stage is None:
             seen = options.seen or self._tracker.read(issue)
@@ -171,7 +171,7 @@ class Claiming:
         asked_at: LocalTime,
         options: ClaimOptions,
     ) -> ClaimResult:
-        """Ask for the lease; holding it, judge again and show it."""
+        """Ask the store for the lease. If granted, judge the issue again, then show the lease."""
         issue = bid.issue
         match self._leases.acquire(bid):
             case Granted() as granted:
@@ -192,25 +192,25 @@ class Claiming:
                 assert_never(never)
 
     def barred(self) -> Reason | None:
-        """Why nothing at all may be claimed by this process now, if so."""
+        """Why this process may claim no issue at all now; None if it may."""
         return next(iter(self._granting.objections()), None)
 
     def has_room(self, stage: Stage) -> bool:
-        """Whether the stage's WIP limit leaves anything to claim. Cheap, and not yet a promise."""
+        """Whether the stage's WIP limit leaves room now. The claim itself decides."""
         return stage.wip is None or self.in_flight(stage) < stage.wip
 
     def in_flight(self, stage: Stage) -> int:
-        """How many of its places are taken, as far as it has a limit. No promise either."""
+        """How many leases of the stage are live, up to its limit; 0 for a stage without a limit."""
         if stage.wip is None:
             return 0
         if Guarantee.ATOMIC in self._leases.guarantees or not self._tracker.traits.shortlists:
             return len(self._leases.live(stage.name, limit=stage.wip))
-        # Where leases are read off the tracker, and that is dear, the labels have to do.
+        # To read the cards of all held issues would cost many requests: count labels instead.
         shown = IssueQuery(self._pipeline.held_labels(stage), limit=stage.wip)
         return len(self._tracker.find(shown).issues)
 
     def judge(self, snapshot: Snapshot, *, in_flight: int | None = None) -> Verdict:
-        """What `dibs why` says, and what a claim would be told."""
+        """Every reason against a claim, as `dibs why` shows them."""
         around = self._around(in_flight)
         return self._judge(snapshot, self._leases.standing(snapshot), around)
 
@@ -221,7 +221,7 @@ class Claiming:
         return with_ourselves(self._pipeline, self._tracker, issue)
 
     def read(self, issue: IssueRef) -> Snapshot:
-        """As a claim reads it before it bids."""
+        """Read the issue as a claim does before it bids."""
         return self._tracker.read(issue)
 
     def look_at(
@@ -245,8 +245,10 @@ class Claiming:
         return snapshot, self._judge(snapshot, standing, self._around(None, objections))
 
     def _left_to_others(self, ending: Record) -> bool:
-        """An atomic store grants nothing over it, and need not know how old it is: there, whoever
-        is refused for it paints. On cards the next bid is granted, and looks again.
+        """Whether another painter may be at work on the ending, so that we leave it alone.
+
+        Never with an atomic store: it grants nothing before the ending is painted, so a bidder that
+        is refused for it must paint it. With cards the next bid is granted and looks again.
         """
         return Guarantee.ATOMIC not in self._leases.guarantees and self._being_painted(ending)
 
@@ -254,7 +256,10 @@ class Claiming:
         return being_painted(ending, self._tracker.traits.patience)
 
     def _may_have_left(self, record: Record, stage: Stage, snapshot: Snapshot) -> bool:
-        """Where nothing is seen late, the confirming reply tells."""
+        """Whether the record's ending may just have moved the issue out of the stage.
+
+        Where reads do not lag, the reply to the confirmation shows this, and the answer is no.
+        """
         unseen = self._settle + self._tracker.traits.grain if self._settle else ZERO
         return just_led_on(record, stage.name, snapshot, unseen)
 
@@ -271,7 +276,7 @@ class Claiming:
         asked_at: LocalTime,
         options: ClaimOptions,
     ) -> ClaimResult:
-        """Holding the grant, look again whether there is still anything to do; then show it."""
+        """Judge the issue again under the lease. Show the lease, or concede it if refused."""
         lease = granted.lease
         try:
             snapshot = granted.snapshot or self._tracker.read(lease.issue)
@@ -289,7 +294,7 @@ class Claiming:
         return self._show(won, options)
 
     def _show(self, won: Claimed, options: ClaimOptions) -> ClaimResult:
-        """Make the grant visible, and read the reply like any other."""
+        """Paint the labels and write the card, then judge the issue in the reply."""
         lease, stage, snapshot = won.lease, won.stage, won.snapshot
         try:
             paint = claim_effects(self._pipeline, stage, snapshot.issue.labels)
@@ -321,7 +326,7 @@ class Claiming:
         put_back(self._tracker, self._clock, self._pipeline, stage, lease.issue)
 
     def _give_back(self, lease: Lease) -> None:
-        """End a lease that may have been shown already. If it cannot be, it expires."""
+        """End a lease that may have been shown already. During an outage it expires instead."""
         with suppress(Outage):
             self._leases.finish(lease, Ending(Outcome.RETURNED), self._paint)
 
@@ -334,13 +339,13 @@ class Claiming:
             return Refused(lease.issue, (elsewhere,), after_grant=True), 0
         before = self._leases.standing(snapshot, apart_from=lease.run)
         if lease.fence <= before.highest and before.record is None:
-            # The store says that it is ours, and somebody has had a higher fence: it has forgotten.
+            # The store granted a fence below one on a card: the store has lost records.
             seen = str(before.highest)
             self._observer.observe(about(EventKind.FENCE_REGRESSED, lease, seen=seen))
             reason = regressed(lease.fence, before.highest)
             return Refused(lease.issue, (reason,), after_grant=True), 0
         if before.unpainted is not None:
-            # What we have just painted need not show in the next reading: leave it to a later look.
+            # The next read may not show what we have just painted: a later claim looks again.
             if not self._being_painted(before.unpainted):
                 self.roll_forward(before.unpainted)
             return Refused(lease.issue, (_moved(stage),), after_grant=True), 0
@@ -363,11 +368,11 @@ class Claiming:
     def _look_once_more(
         self, lease: Lease, snapshot: Snapshot, stage: Stage, options: ClaimOptions
     ) -> Refused | None:
-        """The confirming reply is read too: a person's veto, or a limit that others filled.
+        """Refuse if the reply to the confirmation shows a veto, a full limit, or another stage.
 
-        And whether it is still in its stage. No reading is taken in one moment: the labels of the
-        one that was judged may be older than the card in it that says that they were changed. They
-        were changed before that was said, and these are read after it was heard.
+        A snapshot is not taken in one moment: its labels may be older than a card in it which says
+        that the labels were changed. The card was written after that change, and the labels of this
+        reply were read after the card: so they show the change.
         """
         verdict = judge_picture(snapshot.issue, self._pipeline)
         reasons = verdict.reasons if vetoed(snapshot.issue, self._pipeline) else ()
@@ -389,7 +394,7 @@ class Claiming:
         live = self._leases.live(stage.name, limit=stage.wip * 2 + 8)
         others = [held.lease for held in live if held.lease.issue != lease.issue]
         if Guarantee.ATOMIC | Guarantee.SERVER_CLOCK not in self._leases.guarantees:
-            # A rank means nothing among grants that are seen late, or stamped by several clocks.
+            # Grants that are seen late, or are stamped by several clocks, have no order: count all.
             return len(others)
         return sum(held.granted_at <= lease.granted_at for held in others)
 
