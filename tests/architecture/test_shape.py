@@ -16,13 +16,13 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (154, 39_360),
+    "": (154, 39_420),
     "adapters": (47, 14_740),
     "core": (22, 4_660),
     "frontends": (19, 3_360),
-    "ports": (5, 950),
-    "services": (20, 6_180),
-    "wiring": (4, 1_210),
+    "ports": (5, 960),
+    "services": (20, 6_210),
+    "wiring": (4, 1_220),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
 EMBEDDED, ON_GITHUB, ON_GITHUB_WITH_REDIS = 36, 48, 52

@@ -106,6 +106,8 @@ class Retries(Struct, frozen=True):
 
 LOST_RACE = Retries(16)
 """A conditional write met another writer: decide again on the new state, at once."""
+LOST_PUSH = Retries(5)
+"""The same over a git remote, where a try is a push and two fetches, some seconds in all."""
 UNSEEN_WRITE = Retries(4, pause_s=0.5)
 """A read does not show our own write yet: read again."""
 UNANSWERED_WRITE = Retries(3, pause_s=0.5)

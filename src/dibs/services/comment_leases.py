@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from dibs.core.bounded import Bounded
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown, same_mark
-from dibs.core.durations import UNANSWERED_WRITE, UNSEEN_WRITE
+from dibs.core.durations import UNANSWERED_PAINTING, UNANSWERED_WRITE, UNSEEN_WRITE
 from dibs.core.errors import NoSuchComment, NotPermitted, Outage, RateLimited, Unavailable
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.fold import (
@@ -294,8 +294,8 @@ class _CardEnding:
     def mark(self, _snapshot: Snapshot) -> tuple[Effect, ...]:
         return (self._effect,)
 
-    def card_is_gone(self) -> None:
-        """Nothing to do: the next read shows that the ending went with its card."""
+    def went_with_card(self) -> bool:
+        return True
 
     def acknowledge(self) -> None:
         """Nothing to do: the mark on the issue is the acknowledgement."""
@@ -349,6 +349,7 @@ class CardEndings:
             ending,
             painter,
             settle_s=self._rules.settle.total_seconds(),
+            retries=UNANSWERED_PAINTING,
             reached=self._reached,
             seen=seen,
         )

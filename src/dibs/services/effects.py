@@ -20,7 +20,7 @@ from typing import Protocol, assert_never
 from msgspec.structs import replace
 
 from dibs.core.card import same_mark
-from dibs.core.durations import UNANSWERED_PAINTING, UNSEEN_WRITE
+from dibs.core.durations import UNSEEN_WRITE, Retries
 from dibs.core.errors import NoSuchComment, Outage, Unavailable
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.ids import IssueRef
@@ -175,8 +175,8 @@ class EndingToPaint(Protocol):
     def mark(self, snapshot: Snapshot) -> Sequence[Effect]:
         """The effects that mark the ending as shown."""
 
-    def card_is_gone(self) -> None:
-        """Somebody deleted the card that `mark` would edit."""
+    def went_with_card(self) -> bool:
+        """The card that `mark` edits was deleted: whether the ending went with it."""
 
     def acknowledge(self) -> None:
         """Record that the labels show the ending: from now on the issue can be granted again."""
@@ -189,6 +189,7 @@ def roll_forward(
     painter: Painter,
     *,
     settle_s: float,
+    retries: Retries,
     reached: Reached = unwatched,
     seen: Snapshot | None = None,
 ) -> bool:
@@ -200,6 +201,7 @@ def roll_forward(
     ending does not count.
     """
     issue, plan = ending.record.lease.issue, partial(painter, ending.record)
+    repair = partial(_repair_labels, tracker, clock, plan, settle_s)
     tried_on: Snapshot | None = None
     failed = 0
     for _ in range(_PAINTINGS):
@@ -211,46 +213,46 @@ def roll_forward(
                 clock.sleep(UNSEEN_WRITE.pause_s)
                 continue
             if state is not EndingState.UNPAINTED:
-                if state is EndingState.SUPERSEDED and tried_on is not None:
-                    _repair_labels(tracker, clock, plan, tried_on, settle_s)
+                repair(state, tried_on)
                 return state is not EndingState.VOID
             mark, sent_on = ending.mark(snapshot), snapshot
             painted = paint_ending(tracker, snapshot, plan, mark, reached, tried_on=tried_on)
         except NoSuchComment:
-            ending.card_is_gone()
-            clock.sleep(UNSEEN_WRITE.pause_s)
+            if ending.went_with_card():
+                return True
             continue
         except Unavailable:
             tried_on, failed = tried_on or sent_on, failed + 1
             may_retry = in_one_request(tracker) and tried_on is not None
-            if not may_retry or failed == UNANSWERED_PAINTING.most:
+            if not may_retry or failed == retries.most:
                 raise
-            clock.sleep(settle_s + UNANSWERED_PAINTING.pause_after(failed))
+            clock.sleep(settle_s + retries.pause_after(failed))
             continue
         if painted is None:
             continue
-        # In one request nobody looks between the labels and the card.
-        late = in_one_request(tracker) and ending.state(painted, tried=True)
-        if late is EndingState.SUPERSEDED:
-            _repair_labels(tracker, clock, plan, snapshot, settle_s)
+        if in_one_request(tracker):  # nobody looks between the labels and the card
+            repair(ending.state(painted, tried=True), snapshot)
         reached(Step.FINISH_PAINTED)
         ending.acknowledge()
         reached(Step.FINISH_ACKNOWLEDGED)
         return True
-    raise Unavailable(f"{issue} changes faster than its ending can be painted")
+    raise Unavailable(f"{issue}: its ending could not be painted")
 
 
 def _repair_labels(
     tracker: Tracker,
     clock: Clock,
     plan: Callable[[Snapshot], Painting],
-    tried_on: Snapshot,
     settle_s: float,
+    state: EndingState,
+    tried_on: Snapshot | None,
 ) -> None:
-    """The issue has a later lease: take back the labels that we may have added since `tried_on`.
+    """If the issue has a later lease, take back the labels that we may have added since `tried_on`.
 
     Wait for the settle time first: a read may not show the newest cards yet.
     """
+    if state is not EndingState.SUPERSEDED or tried_on is None:
+        return
     clock.sleep(settle_s)
     write = partial(apply, tracker, tried_on.issue.ref)
     added = _labels_in(plan(tried_on).showing, AddLabels)

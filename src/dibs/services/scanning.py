@@ -449,17 +449,17 @@ class Scanner:
     def _take(self, current: _Round, stages: Sequence[Stage], spread: Spread) -> Candidate | None:
         """Take an issue off the list: the first while alone, any of the foremost in company.
 
-        The foremost are as urgent as the first. None if the snapshot of the chosen issue shows that
-        it is no longer free.
+        None if the snapshot of the chosen issue shows that it is no longer free.
         """
         left, pipeline = current.left, self._pipeline
-        foremost = urgency(left[0].issue, pipeline)
-        alike = sum(urgency(listed.issue, pipeline) == foremost for listed in left)
-        window = min(max(spread.window, _CHOICES * current.others_recent), alike)
-        place = self._dice.randrange(window)
+        window = min(max(spread.window, _CHOICES * current.others_recent), len(left))
         if self.cost.page is None:
-            chosen = left.pop(place)
+            # A lost bid is cheap here: the crowd stays with the most urgent issues.
+            foremost = urgency(left[0].issue, pipeline)
+            alike = sum(urgency(listed.issue, pipeline) == foremost for listed in left)
+            chosen = left.pop(self._dice.randrange(min(window, alike)))
             return Candidate(chosen.issue, chosen.stage, current.found[chosen.stage.name].now)
+        place = self._dice.randrange(window)
         if self._snapshot_of(left[place].issue) is None:
             self._read_ahead(left, place, window)
         chosen = left.pop(place)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from dibs.core.card import CardState, render_card, render_revoke
+from dibs.core.durations import UNANSWERED_WRITE
 from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.fold import (
@@ -72,6 +73,7 @@ class Showing:
         self._clock = clock
         self._rules = rules
         self._reached = reached
+        assert one_step is not nullcontext, "None: store and tracker change apart"
         self._one_step = one_step or nullcontext
         # Every reader sees a transaction whole and at once: there is nothing to wait for.
         self._settle_s = 0.0 if one_step else rules.settle.total_seconds()
@@ -143,6 +145,7 @@ class Showing:
                 _StoredEnding(self._store, self._clock, self._rules, self._settle_s, record),
                 painter,
                 settle_s=self._settle_s,
+                retries=UNANSWERED_WRITE,
                 reached=self._reached,
             )
 
@@ -218,9 +221,10 @@ class _StoredEnding:
             return ()
         return (EditComment(card, _card(lease, CardState.RELEASED, self.record.ending)),)
 
-    def card_is_gone(self) -> None:
-        """The labels show the ending without a card."""
+    def went_with_card(self) -> bool:
+        """No: the store has the ending, and the labels show it without a card."""
         self._has_card = False
+        return False
 
     def acknowledge(self) -> None:
         """Acknowledge the ending after the settle time: only then every reader sees the labels."""

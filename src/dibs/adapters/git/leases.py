@@ -53,7 +53,7 @@ from dibs.adapters.wrappers.leases import (
     time_of_day,
 )
 from dibs.core import grants
-from dibs.core.durations import LOST_RACE
+from dibs.core.durations import LOST_PUSH
 from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.core.ids import Fence, IssueRef, ServerTime
 from dibs.core.lease import AcquireResult, Bid, Full, Granted, Record, Unproven
@@ -183,7 +183,7 @@ class GitLeases(WholeRecords):
         """
         ref, refused, fresh = self._names.record(issue), "", False
         found = self._records.remembered(ref) if guess else None
-        for _ in range(LOST_RACE.most):
+        for _ in range(LOST_PUSH.most):
             if found is None:
                 found, fresh = self._records.look_up(ref), True
             made = decide(found)
@@ -206,7 +206,7 @@ class GitLeases(WholeRecords):
         if outrun is not None:
             return outrun
         raise Unavailable(
-            f"{self.name}: {issue} could not be written in {LOST_RACE.most} turns: {refused}"
+            f"{self.name}: {issue} could not be written in {LOST_PUSH.most} turns: {refused}"
         )
 
     # A limit
@@ -221,7 +221,7 @@ class GitLeases(WholeRecords):
         """
         ref, slots_ref = self._names.record(bid.issue), self._names.slots(bid.stage)
         folders = (folder_of(ref), folder_of(slots_ref), self._names.held)
-        for _ in range(LOST_RACE.most):
+        for _ in range(LOST_PUSH.most):
             tips = self._refs.tips(folders)
             found = self._records.read({ref: tips[ref]})[ref] if ref in tips else NOTHING
             refusal = grants.refusal(found.record, bid)
