@@ -188,6 +188,20 @@ class Dibs:
         )
         return HeldLease(self._services, result) if isinstance(result, Claimed) else result
 
+    def try_next(
+        self,
+        *,
+        stage: str | None = None,
+        ttl: timedelta | str | None = None,
+        wait: timedelta | str = timedelta(),
+    ) -> HeldLease | None:
+        """Claim the most urgent issue that is ready; with `wait`, wait at most as long for one."""
+        options = ClaimOptions(self._holder, ttl=_span(ttl) if ttl is not None else None)
+        wanted = self._services.pipeline.stage(stage).name if stage else None
+        wait_s = _span(wait).total_seconds()
+        won = self._services.queueing.claim_next(options, stage=wanted, wait_s=wait_s)
+        return HeldLease(self._services, won) if won is not None else None
+
     @contextmanager
     def lease(
         self,

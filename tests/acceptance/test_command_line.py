@@ -104,7 +104,7 @@ def _filled(form: tuple[str, ...], project: Project) -> tuple[str, ...]:
 
 def _prepare(project: Project, form: tuple[str, ...]) -> None:
     """The repository's pause is there to be lifted, and in the way of workers and claims."""
-    if form[0] in ("work", "claim"):
+    if form[0] in ("work", "claim", "ready"):
         assert project.dibs("resume", "--repository").code == 0
     if form[0] in ("sweep", "fsck"):
         _wait_for_expiry(project)

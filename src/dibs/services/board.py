@@ -4,20 +4,21 @@
 no worker picks an issue, as text and as code, each with a remedy.
 """
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Container, Iterator
 from datetime import timedelta
 from enum import StrEnum
-from itertools import chain
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from dibs.core.card import CardState
 from dibs.core.eligibility import (
     MEANINGS,
     Attempts,
     Pause,
+    PauseScope,
     Reason,
     ReasonCode,
     count_attempts,
@@ -33,8 +34,7 @@ from dibs.core.pipeline import NoHandler, Stage
 from dibs.ports.leases import Guarantee
 from dibs.ports.tracker import IssueQuery
 from dibs.services.backlog import with_ourselves
-from dibs.services.reading import walk, walk_snapshots
-from dibs.services.scanning import urgency
+from dibs.services.reading import read_each, walk, walk_snapshots
 
 if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
@@ -94,11 +94,12 @@ class RunRow(Struct, frozen=True):
 
 
 class Board:
-    def __init__(self, backlog: "Backlog") -> None:
+    def __init__(self, backlog: "Backlog", claiming: "Callable[[], Claiming]") -> None:
         self._tracker = backlog.tracker
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._pauses = backlog.pauses
+        self._claiming = claiming
 
     def overview(self) -> Overview:
         """Count issues by stage and list the live leases. The cost grows with the live leases,
@@ -143,39 +144,66 @@ class Board:
                 for snapshot in walk_snapshots(self._tracker, query)
             )
         held = {record.lease.issue: record for record in self._held()}
-        return tuple(self._row(issue, held.get(issue.ref)) for issue in self._issues(query))
-
-    def _issues(self, query: IssueQuery) -> Iterator[Issue]:
-        """Issues with all fields that may keep a worker off, as far as a list request has them."""
-        if not self._tracker.traits.shortlists:
-            yield from walk(self._tracker, query)
-        else:
-            yield from (snapshot.issue for snapshot in walk_snapshots(self._tracker, query))
+        issues = (
+            walk(self._tracker, query)
+            if not self._tracker.traits.shortlists
+            # A list has not all fields that may keep a worker off.
+            else (snapshot.issue for snapshot in walk_snapshots(self._tracker, query))
+        )
+        return tuple(self._row(issue, held.get(issue.ref)) for issue in issues)
 
     def ready(self, *, stage: StageName | None = None, limit: int = 100) -> tuple[Row, ...]:
-        """Issues free to claim now, judged by the picture; the most urgent first."""
-        marks = self._pipeline.labels
-        without = (marks.claimed, marks.paused, marks.parked, *sorted(self._pipeline.blockers))
-        stages = [self._pipeline.stage(stage)] if stage else self._pipeline.stages
-        found: dict[IssueRef, Row] = {}
-        for wanted in stages:
-            if wanted.final:
-                continue
-            query = IssueQuery(wanted.entry_labels, without, limit)
-            oldest = list(self._issues(query))
-            # A full list may have cut off urgent issues: these are asked for by their priority.
-            priorities = self._pipeline.priorities if len(oldest) == limit else ()
-            urgent = [replace(query, labels=(*query.labels, label)) for label in priorities]
-            further = chain.from_iterable(map(self._issues, urgent))
-            for issue in chain(oldest, further):
-                row = self._row(issue, None)
-                if row.state is RowState.READY:
-                    found.setdefault(issue.ref, row)
-        rows = sorted(
-            found.values(),
-            key=lambda row: (urgency(row.issue, self._pipeline), row.issue.created_at),
-        )
-        return tuple(rows[:limit])
+        """The first `limit` of `offers`."""
+        return tuple(islice(self.offers(stage=stage), limit))
+
+    def offers(self, *, stage: StageName | None = None, spent: bool = False) -> Iterator[Row]:
+        """Issues which a claim would get now by every rule, the most urgent first, then the oldest.
+
+        An issue whose holder vanished is one of them, with or without a sweep since. An ending that
+        is not painted yet is no obstacle: a claim paints it first. Pages are read as needed.
+
+        `spent`: also the issues without attempts left which are not parked yet, as `PARKED`.
+        """
+        import heapq  # no other command needs it
+
+        pipeline, marks, claiming = self._pipeline, self._pipeline.labels, self._claiming()
+        wanted = [pipeline.stage(stage)] if stage else pipeline.stages
+        stages = [one for one in wanted if not one.final and claiming.has_room(one)]
+        pauses = self._pauses.pauses()
+        if any(pause.scope is PauseScope.FLEET for pause in pauses) or claiming.barred():
+            return
+        paused_repos = {pause.repo for pause in pauses}
+        atomic = Guarantee.ATOMIC in self._leases.guarantees
+        passed = {record.lease.issue for record in self._held()} if atomic else set()
+        without = (marks.paused, marks.parked, *sorted(pipeline.blockers))
+        for urgent in (*((label,) for label in pipeline.priorities), ()):
+            labels = [one.entry_labels for one in stages]
+            labels += [pipeline.held_labels(one) for one in stages if one.gives_way]
+            found = [
+                self._snapshots(IssueQuery((*all_of, *urgent), without, sys.maxsize), passed)
+                for all_of in dict.fromkeys(labels)
+            ]
+            for snapshot in heapq.merge(*found, key=lambda found: found.issue.created_at):
+                ref = snapshot.issue.ref
+                if ref in passed or ref.repo in paused_repos:
+                    continue
+                passed.add(ref)
+                verdict = claiming.judge(snapshot)
+                if verdict.stage not in stages or _waits_for_a_person(verdict.stage):
+                    continue
+                codes = {reason.code for reason in verdict.reasons}
+                if codes <= {ReasonCode.UNPAINTED}:
+                    yield Row(snapshot.issue, verdict.stage, RowState.READY)
+                elif spent and codes == {ReasonCode.ATTEMPTS_SPENT}:
+                    yield Row(snapshot.issue, verdict.stage, RowState.PARKED)
+
+    def _snapshots(self, query: IssueQuery, passed: Container[IssueRef]) -> Iterator[Snapshot]:
+        """Snapshots of the issues of the query, without those that the labels alone rule out."""
+        if self._tracker.traits.shortlists:
+            yield from walk_snapshots(self._tracker, query)
+            return
+        issues = (issue for issue in walk(self._tracker, query) if issue.ref not in passed)
+        yield from read_each(self._tracker, (issue.ref for issue in issues))
 
     def _row(self, issue: Issue, record: Record | None) -> Row:
         verdict = judge_picture(issue, with_ourselves(self._pipeline, self._tracker, issue))
@@ -189,10 +217,8 @@ class Board:
             state = RowState.THEIRS
         elif self._pipeline.labels.claimed in issue.labels:
             state = RowState.EXPIRED
-        elif stage is not None and isinstance(stage.handler, NoHandler):
-            by_hand = bool(stage.working_label) or stage.gives_way
-            if not by_hand and not stage.passes_by_itself:
-                state = RowState.WAITING
+        elif _waits_for_a_person(stage):
+            state = RowState.WAITING
         return Row(issue, stage, state, record)
 
     def history(self, ref: IssueRef) -> tuple[RunRow, ...]:
@@ -227,6 +253,13 @@ class Board:
         snapshot = self._tracker.read(ref)
         standing = self._leases.standing(snapshot)
         return snapshot, self._row(snapshot.issue, standing.live), standing
+
+
+def _waits_for_a_person(stage: Stage | None) -> bool:
+    """Whether the stage has no handler, and is not one that agents work by hand."""
+    if stage is None or not isinstance(stage.handler, NoHandler):
+        return False
+    return not (stage.working_label or stage.gives_way or stage.passes_by_itself)
 
 
 _STATES = tuple(

@@ -12,11 +12,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.durations import terms_for
-from dibs.core.eligibility import count_attempts, reasons_with
+from dibs.core.eligibility import ReasonCode, count_attempts, reasons_with
 from dibs.core.errors import BadTtl, Outage
-from dibs.core.ids import IssueRef, LocalTime, RunId
+from dibs.core.ids import IssueRef, LocalTime, RunId, StageName
 from dibs.core.issue import Snapshot
 from dibs.core.lease import Record, Standing
 from dibs.ports.leases import LeaseStore, Waking
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from random import Random
 
     from dibs.services.backlog import Backlog
+    from dibs.services.board import Board
+    from dibs.services.running import Running
 
 
 class NotHeld(Struct, frozen=True):
@@ -142,12 +145,49 @@ _PASSING = reasons_with(lambda meaning: meaning.others_end_it)
 class Queueing:
     def __init__(
         self,
+        backlog: "Backlog",
         claiming: Claiming,
         store: LeaseStore | None,
-        clock: Clock,
         dice: "Callable[[], Random]",
+        *,
+        board: "Callable[[], Board]",
+        running: "Callable[[], Running]",
+        poll_s: float,
     ) -> None:
-        self._claiming, self._store, self._clock, self._dice = claiming, store, clock, dice
+        """`poll_s`: the time between two looks for the next issue."""
+        self._tracker, self._clock = backlog.tracker, backlog.clock
+        self._claiming, self._store, self._dice = claiming, store, dice
+        self._board, self._running, self._poll_s = board, running, poll_s
+
+    def claim_next(
+        self, options: ClaimOptions, *, stage: StageName | None = None, wait_s: float = 0.0
+    ) -> Claimed | None:
+        """Claim the first issue on offer that this process wins; wait for one up to `wait_s`.
+
+        An issue without attempts left is parked on the way, as a worker does it.
+        """
+        until = self._clock.now() + wait_s
+        from dibs.services.board import RowState  # only `claim --next` needs these two
+        from dibs.services.scanning import COSTLY
+
+        costs = self._tracker.traits.shortlists
+        poll_s = max(self._poll_s, COSTLY.kept_s) if costs else self._poll_s
+        while True:
+            for row in self._board().offers(stage=stage, spent=True):
+                how, wanted = options, row.stage if stage else None
+                if row.state is RowState.PARKED:
+                    overlook = options.overlook | {ReasonCode.ATTEMPTS_SPENT}
+                    how = replace(options, overlook=overlook)
+                result = self._claiming.claim(row.issue.ref, wanted, how)
+                if not isinstance(result, Claimed):
+                    continue
+                if how is options or result.failed_attempts < result.stage.attempts:
+                    return result
+                self._running().park(result)
+            left_s = until - self._clock.now()
+            if left_s <= 0:
+                return None
+            self._clock.sleep(min(left_s, poll_s * self._dice().uniform(0.5, 1.0)))
 
     def claim(self, issue: IssueRef, options: ClaimOptions, *, wait_s: float) -> ClaimResult:
         """Like `Claiming.claim`, repeated for `wait_s` while the only obstacle is another run."""

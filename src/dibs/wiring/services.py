@@ -73,7 +73,10 @@ else:
             self._name = name
 
         def __getattr__(self, module: str) -> ModuleType:
-            return importlib.import_module(f"{self._name}.{module}")
+            try:
+                return importlib.import_module(f"{self._name}.{module}")
+            except ModuleNotFoundError as flaw:
+                raise AttributeError(str(flaw), name=module, obj=self) from flaw
 
     hook, named, services = map(_Package, ("dibs.hook", "dibs.named", "dibs.services"))
 
@@ -250,16 +253,24 @@ class Services:
     advancing: Advancing = _once(lambda it: services.ending.Advancing(it.backlog))
     checking: Checking = _once(lambda it: services.sweeping.Checking(it.backlog, it.claiming))
     resuming: Resuming = _once(lambda it: services.resuming.Resuming(it.backlog))
-    board: Board = _once(lambda it: services.board.Board(it.backlog))
+    board: Board = _once(lambda it: services.board.Board(it.backlog, lambda: it.claiming))
     steering: Steering = _once(lambda it: services.steering.Steering(it.backlog))
     bundling: Bundling = _once(
         lambda it: services.bundling.Bundling(it.backlog, it.claiming, it.advancing, it.keep)
     )
-    queueing: Queueing = _once(
-        lambda it: services.resuming.Queueing(
-            it.claiming, it.adapters.store, it.adapters.clock, it.dice
+
+    @cached_property
+    def queueing(self) -> Queueing:
+        return services.resuming.Queueing(
+            self.backlog,
+            self.claiming,
+            self.adapters.store,
+            self.dice,
+            board=lambda: self.board,
+            running=lambda: self.running,
+            poll_s=self.settings.poll.total_seconds(),
         )
-    )
+
     following: Following = _once(
         lambda it: services.following.Following(it.backlog, it.claiming, it.keep, it.advancing)
     )

@@ -40,7 +40,11 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 @click.option("--next", "next_one", is_flag=True, help="Claim the most urgent issue that is ready.")
 @click.option("--stage", metavar="STAGE", help="With --next: only from this stage.")
 @click.option("--ttl", callback=duration, help="Length of the lease; the stage's ttl by default.")
-@click.option("--wait", callback=duration, help="How long to wait if another holds the issue.")
+@click.option(
+    "--wait",
+    callback=duration,
+    help="How long to wait: for the holder of the issue, or for an issue that is ready.",
+)
 @as_name
 @dry_run
 def claim_command(
@@ -56,31 +60,42 @@ def claim_command(
     """Claim an issue and print its run and fence. Renew the lease yourself, with heartbeat."""
     if (issue is None) is not next_one:
         raise click.UsageError("name an issue or use --next, one of the two")
-    if wait is not None and next_one:
-        raise click.UsageError("--wait needs an ISSUE: --next claims only issues that nobody holds")
-    options = ClaimOptions(context.holder(name), ttl=ttl)
-    services = context.services
-    if issue:
-        refs = [context.ref(issue)]
+    if stage is not None and not next_one:
+        raise click.UsageError("--stage needs --next: an issue is claimed in the stage it is in")
+    options, services = ClaimOptions(context.holder(name), ttl=ttl), context.services
+    wait_s = wait.total_seconds() if wait is not None else 0.0
+    wanted = services.pipeline.stage(stage).name if stage else None
+    if dry_run:
+        return _would_claim(context, context.ref(issue) if issue else None, wanted)
+    result: ClaimResult | None
+    if issue is not None:
+        result = services.queueing.claim(context.ref(issue), options, wait_s=wait_s)
     else:
-        ready = services.board.ready(stage=StageName(stage) if stage else None, limit=20)
-        refs = [row.issue.ref for row in ready]
-    answer = Answer(None, ["nothing is ready"], Exit.NOTHING)
-    if dry_run and refs:
-        explained = services.explaining.explain(refs[0]).reasons
-        reasons = tuple(r for r in explained if r.code is not ReasonCode.NOT_SERVED)
-        if reasons:
-            return describe_claim(Refused(refs[0], reasons))
-        data = {"issue": str(refs[0]), "claimable": True}
-        return Answer(data, [f"{refs[0]} would be claimed"])
-    for ref in refs:  # with --next: until a claim is won
-        wait_s = wait.total_seconds() if wait is not None else 0.0
-        result = services.queueing.claim(ref, options, wait_s=wait_s)
-        answer = describe_claim(result)
-        if isinstance(result, Claimed):
-            note_run(context, result.lease)
-            break
-    return answer
+        result = services.queueing.claim_next(options, stage=wanted, wait_s=wait_s)
+    if result is None:
+        return _NOTHING_READY
+    if isinstance(result, Claimed):
+        note_run(context, result.lease)
+    return describe_claim(result)
+
+
+_NOTHING_READY = Answer(
+    None, ["no issue is ready; dibs why ISSUE shows the reasons for one"], Exit.NOTHING
+)
+
+
+def _would_claim(context: Context, ref: IssueRef | None, stage: StageName | None) -> Answer:
+    """The answer of `claim --dry-run`."""
+    if ref is None:
+        ready = context.services.board.ready(stage=stage, limit=1)
+        if not ready:
+            return _NOTHING_READY
+        ref = ready[0].issue.ref
+    explained = context.services.explaining.explain(ref).reasons
+    reasons = tuple(r for r in explained if r.code is not ReasonCode.NOT_SERVED)
+    if reasons:
+        return describe_claim(Refused(ref, reasons))
+    return Answer({"issue": str(ref), "claimable": True}, [f"{ref} would be claimed"])
 
 
 def note_run(context: Context, lease: Lease) -> None:
