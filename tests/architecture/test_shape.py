@@ -16,9 +16,9 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (154, 39_500),
-    "adapters": (47, 14_740),
-    "core": (22, 4_660),
+    "": (154, 39_570),
+    "adapters": (47, 14_810),
+    "core": (22, 4_670),
     "frontends": (19, 3_380),
     "ports": (5, 960),
     "services": (20, 6_270),

@@ -792,7 +792,7 @@ def test_a_password_is_neither_among_a_commands_words_nor_in_an_error(tmp_path, 
         monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
         remote = {"address": full, "remote": "origin", "rule": bare}[way]
         clone = cloned(tmp_path, full)
-        store = GitLeases.connect(f"git:{remote}", tmp_path / "objects", root=clone, timeout_s=5)
+        store = GitLeases.connect(f"git:{remote}", tmp_path / "objects", root=clone, timeout_s=15)
         flaws = []
 
         def ask():

@@ -11,13 +11,12 @@ again, so a name with a half letter is refused; prose must not keep a lease from
 ending, so a half letter in prose is replaced.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
 from dibs.core.errors import Misuse
-from dibs.core.ids import Fence, HolderId, IssueRef, ServerTime, later
+from dibs.core.ids import Fence, HolderId, ServerTime, StageName, later
 from dibs.core.lease import (
     Bid,
     Busy,
@@ -37,22 +36,32 @@ EXPIRED = "expired"
 """Stored as the outcome of a lease that ran out. It stays over even if the clock steps back."""
 
 
-def stored_record(issue: IssueRef, fields: Sequence[Any], as_of: ServerTime) -> Record:
+def stored_record(
+    lease: Lease,
+    as_of: ServerTime,
+    *,
+    outcome: str | None,
+    following: str | None,
+    note: str | None,
+    painted: bool,
+    revoked_by: str | None,
+    revoked_why: str | None,
+    revoked_now: bool,
+) -> Record:
     """The record of a store that keeps each field by itself.
 
-    The fields: run, holder, stage, fence, ttl, granted_at, expires_at, beats; outcome, next, note,
-    painted; revoked_by, revoked_why, revoked_now. Raises ValueError for an unknown outcome.
+    `following` is the next stage of the ending; `revoked_now`: by force. Raises ValueError for an
+    unknown outcome.
     """
-    lease, rest = Lease(issue, *fields[:8]), fields[8:]
-    outcome, following, note, painted, revoked_by, revoked_why, revoked_now = rest
     ending = revocation = None
     if outcome == EXPIRED:
         as_of = max(as_of, lease.expires_at)
     elif outcome is not None:
-        ending = Ending(Outcome(outcome), following, note or "")
+        stage = StageName(following) if following is not None else None
+        ending = Ending(Outcome(outcome), stage, note or "")
     if revoked_by is not None:
-        revocation = Revocation(lease.run, revoked_by, revoked_why or "", force=bool(revoked_now))
-    return Record(lease, as_of, ending, painted=bool(painted), revocation=revocation)
+        revocation = Revocation(lease.run, revoked_by, revoked_why or "", force=revoked_now)
+    return Record(lease, as_of, ending, painted=painted, revocation=revocation)
 
 
 def refusal(known: Record | None, bid: Bid) -> Granted | Busy | None:

@@ -43,9 +43,12 @@ from dibs.core.grants import plain_bid, plain_ending, plain_name, plain_revocati
 from dibs.core.ids import (
     ZERO,
     Fence,
+    HolderId,
     IssueRef,
     LocalTime,
+    RunId,
     ServerTime,
+    StageName,
     later,
     milliseconds,
     server_time,
@@ -427,14 +430,29 @@ def _stored(issue: IssueRef, item: Mapping[str, Value]) -> Record:
     outcome, following, note, revoked_by, revoked_why = (
         _text(item, name) if name in item else None for name in _ENDED
     )
-    fields = (
-        *(_text(item, name) for name in ("run", "holder", "stage")),
-        *(_number(item, "fence"), ttl, _moment(item, "granted_at"), expires_at),
-        *(_number(item, "beats"), outcome, following, note, item.get("state") != _UNPAINTED),
-        *(revoked_by, revoked_why, item.get("revoked_now") is True),
+    lease = Lease(
+        issue=issue,
+        run=RunId(_text(item, "run")),
+        holder=HolderId(_text(item, "holder")),
+        stage=StageName(_text(item, "stage")),
+        fence=Fence(_number(item, "fence")),
+        ttl=ttl,
+        granted_at=_moment(item, "granted_at"),
+        expires_at=expires_at,
+        beats=_number(item, "beats"),
     )
     try:
-        return grants.stored_record(issue, fields, expires_at)
+        return grants.stored_record(
+            lease,
+            expires_at,
+            outcome=outcome,
+            following=following,
+            note=note,
+            painted=item.get("state") != _UNPAINTED,
+            revoked_by=revoked_by,
+            revoked_why=revoked_why,
+            revoked_now=item.get("revoked_now") is True,
+        )
     except ValueError as failure:
         raise _damaged(item, "outcome") from failure
 

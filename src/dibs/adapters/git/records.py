@@ -147,11 +147,19 @@ def read_record(message: str, ref: str) -> StoredLease:
     try:
         ttl = timedelta(milliseconds=fields.ttl_ms)
         times = (ttl, server_time(fields.granted_at), server_time(fields.expires_at))
-        lease = (fields.run, fields.holder, fields.stage, fields.fence, *times, fields.beats)
-        ending = (fields.outcome, fields.next, fields.note, fields.painted)
-        revocation = (fields.revoked_by, fields.revoked_why, fields.forced)
-        whole = (*lease, *ending, *revocation)
-        record = stored_record(IssueRef(fields.repo, fields.key), whole, times[2])
+        issue, run, holder = IssueRef(fields.repo, fields.key), fields.run, fields.holder
+        lease = Lease(issue, run, holder, fields.stage, fields.fence, *times, fields.beats)
+        record = stored_record(
+            lease,
+            times[2],
+            outcome=fields.outcome,
+            following=fields.next,
+            note=fields.note,
+            painted=fields.painted,
+            revoked_by=fields.revoked_by,
+            revoked_why=fields.revoked_why,
+            revoked_now=fields.forced,
+        )
         return replace(StoredLease.of(record, fields.pulse), expired=fields.expired)
     except (ValueError, OverflowError) as flaw:
         raise _damaged(ref) from flaw

@@ -32,7 +32,7 @@ from dibs.adapters.system import SystemClock
 from dibs.core import grants
 from dibs.core.durations import LOST_RACE
 from dibs.core.errors import Damaged, Misuse, NotPermitted, Outage
-from dibs.core.ids import Fence, HolderId, IssueRef, ServerTime, milliseconds
+from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName, milliseconds
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -302,14 +302,28 @@ def _record(cells: Sequence[Any]) -> Record:
     """Read the columns of a row and then the server's time. Cells after them are ignored."""
     (repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at, beats, *rest) = cells
     outcome, target, note, painted, revoked_by, revoked_why, revoked_now, as_of = rest[:8]
-    ttl = timedelta(milliseconds=_int(ttl_ms))
-    fields = (
-        *(run.decode(), holder.decode(), stage.decode(), _int(fence)),
-        *(ttl, _moment(granted_at), _moment(expires_at), _int(beats)),
-        *(_text(outcome), _text(target), _text(note), painted == _TRUE),
-        *(_text(revoked_by), _text(revoked_why), revoked_now == _TRUE),
+    lease = Lease(
+        issue=IssueRef(repo.decode(), key.decode()),
+        run=RunId(run.decode()),
+        holder=HolderId(holder.decode()),
+        stage=StageName(stage.decode()),
+        fence=Fence(_int(fence)),
+        ttl=timedelta(milliseconds=_int(ttl_ms)),
+        granted_at=_moment(granted_at),
+        expires_at=_moment(expires_at),
+        beats=_int(beats),
     )
-    return grants.stored_record(IssueRef(repo.decode(), key.decode()), fields, _moment(as_of))
+    return grants.stored_record(
+        lease,
+        _moment(as_of),
+        outcome=_text(outcome),
+        following=_text(target),
+        note=_text(note),
+        painted=painted == _TRUE,
+        revoked_by=_text(revoked_by),
+        revoked_why=_text(revoked_why),
+        revoked_now=revoked_now == _TRUE,
+    )
 
 
 def _expired(cells: Sequence[Any]) -> bool:

@@ -187,11 +187,29 @@ class RedisLeases:
         """Read the hash fields, in the order of `scripts.FIELDS`. Raise Damaged if any is bad."""
         try:
             fence, ttl_ms, granted_ms, expires_ms, beats = map(int, fields[3:8])
-            times = (timedelta(milliseconds=ttl_ms), moment(granted_ms), moment(expires_ms))
-            *ending, painted, revoked_by, revoked_why, revoked_now = fields[8:]
-            decoded = (*fields[:3], fence, *times, beats, *ending, painted != "0")
-            revoked = (revoked_by, revoked_why, revoked_now == "1")
-            return grants.stored_record(issue, (*decoded, *revoked), moment(now_ms))
+            lease = Lease(
+                issue=issue,
+                run=fields[0],
+                holder=fields[1],
+                stage=fields[2],
+                fence=Fence(fence),
+                ttl=timedelta(milliseconds=ttl_ms),
+                granted_at=moment(granted_ms),
+                expires_at=moment(expires_ms),
+                beats=beats,
+            )
+            outcome, following, note, painted, revoked_by, revoked_why, revoked_now = fields[8:]
+            return grants.stored_record(
+                lease,
+                moment(now_ms),
+                outcome=outcome,
+                following=following,
+                note=note,
+                painted=painted != "0",
+                revoked_by=revoked_by,
+                revoked_why=revoked_why,
+                revoked_now=revoked_now == "1",
+            )
         except (TypeError, ValueError) as failure:
             raise Damaged(
                 f"{self.name}: the record of {issue} is not whole; look at the hash "

@@ -189,7 +189,17 @@ def _fetch_record(
 
 
 def _record(row: tuple[Any, ...], tx: Transaction) -> Record:
-    repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at, *rest = row
+    repo, key, fence, run, holder, stage, ttl_ms, granted_at, expires_at, beats, *rest = row
+    outcome, following, note, painted, revoked_by, revoked_why, revoked_now = rest
     times = (timedelta(milliseconds=ttl_ms), moment(granted_at), moment(expires_at))
-    fields = (run, holder, stage, fence, *times, *rest)
-    return grants.stored_record(IssueRef(repo, key), fields, moment(tx.now_ms))
+    return grants.stored_record(
+        Lease(IssueRef(repo, key), run, holder, stage, fence, *times, beats),
+        moment(tx.now_ms),
+        outcome=outcome,
+        following=following,
+        note=note,
+        painted=bool(painted),
+        revoked_by=revoked_by,
+        revoked_why=revoked_why,
+        revoked_now=bool(revoked_now),
+    )
