@@ -16,12 +16,12 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (154, 39_570),
+    "": (154, 39_590),
     "adapters": (47, 14_810),
     "core": (22, 4_670),
     "frontends": (19, 3_380),
     "ports": (5, 960),
-    "services": (20, 6_270),
+    "services": (20, 6_280),
     "wiring": (4, 1_220),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.

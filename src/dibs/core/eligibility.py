@@ -257,6 +257,9 @@ class Pause(Struct, frozen=True):
     since: ServerTime
     repo: str = ""
 
+    def covers(self, repo: str) -> bool:
+        return self.scope is PauseScope.FLEET or self.repo == repo
+
     def __str__(self) -> str:
         what = f"{self.scope.value} {self.repo}".rstrip()
         return f"the {what} is paused by {self.by or 'somebody'}: {self.reason}"
@@ -363,7 +366,8 @@ def judge_claimable(
     last = tries[-1] if tries else None
     worked = last.stage if last is not None and last.outcome is None else None
     picture = judge_picture(issue, pipeline, worked)
-    reasons = [*around.objections, *_pause_reasons(issue, around.pauses), *picture.reasons]
+    paused = (pause_reason(pause) for pause in around.pauses if pause.covers(issue.ref.repo))
+    reasons = [*around.objections, *paused, *picture.reasons]
     reasons += _foreign_reasons(snapshot, pipeline.people)
     if not snapshot.complete:
         reasons.append(
@@ -486,16 +490,15 @@ def _people_reasons(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
         )
 
 
-def _pause_reasons(issue: Issue, pauses: tuple[Pause, ...]) -> Iterable[Reason]:
-    for pause in pauses:
-        fleet, scope = pause.scope is PauseScope.FLEET, pause.scope.value
-        if fleet or pause.repo == issue.ref.repo:
-            said = f"{pause.by or 'somebody'} paused it at {format_instant(pause.since)}"
-            yield Reason(
-                ReasonCode.FLEET_PAUSED if fleet else ReasonCode.REPOSITORY_PAUSED,
-                f"the {scope} is paused; {said}: {pause.reason}",
-                f"ask {pause.by or 'a person'} to resume the {scope}",
-            )
+def pause_reason(pause: Pause) -> Reason:
+    """Why nothing in the scope of the pause may be claimed."""
+    fleet, scope = pause.scope is PauseScope.FLEET, pause.scope.value
+    said = f"{pause.by or 'somebody'} paused it at {format_instant(pause.since)}"
+    return Reason(
+        ReasonCode.FLEET_PAUSED if fleet else ReasonCode.REPOSITORY_PAUSED,
+        f"the {scope} is paused; {said}: {pause.reason}",
+        f"ask {pause.by or 'a person'} to resume the {scope}",
+    )
 
 
 def _foreign_reasons(snapshot: Snapshot, people: People) -> Iterable[Reason]:

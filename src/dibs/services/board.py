@@ -18,7 +18,6 @@ from dibs.core.eligibility import (
     MEANINGS,
     Attempts,
     Pause,
-    PauseScope,
     Reason,
     ReasonCode,
     count_attempts,
@@ -169,10 +168,9 @@ class Board:
         pipeline, marks, claiming = self._pipeline, self._pipeline.labels, self._claiming()
         wanted = [pipeline.stage(stage)] if stage else pipeline.stages
         stages = [one for one in wanted if not one.final and claiming.has_room(one)]
-        pauses = self._pauses.pauses()
-        if any(pause.scope is PauseScope.FLEET for pause in pauses) or claiming.barred():
+        if claiming.closed():
             return
-        paused_repos = {pause.repo for pause in pauses}
+        paused_repos = {pause.repo for pause in self._pauses.pauses()}
         atomic = Guarantee.ATOMIC in self._leases.guarantees
         passed = {record.lease.issue for record in self._held()} if atomic else set()
         without = (marks.paused, marks.parked, *sorted(pipeline.blockers))

@@ -21,6 +21,7 @@ from dibs.core.eligibility import (
     judge_claimable,
     judge_picture,
     over_limit,
+    pause_reason,
     reasons_with,
     regressed,
     vetoed,
@@ -194,6 +195,15 @@ class Claiming:
     def barred(self) -> Reason | None:
         """Why this process may claim no issue at all now; None if it may."""
         return next(iter(self._granting.objections()), None)
+
+    def closed(self) -> tuple[Reason, ...]:
+        """Why this process may claim no issue at all now, pauses included; empty if it may."""
+        traits, pauses = self._tracker.traits, self._pauses.pauses()
+        repos = traits.repos or (traits.repo,)
+        covering = [[pause for pause in pauses if pause.covers(repo)] for repo in repos]
+        paused = dict.fromkeys(pause for found in covering for pause in found)
+        reasons = map(pause_reason, paused) if all(covering) else ()
+        return (*self._granting.objections(), *reasons)
 
     def has_room(self, stage: Stage) -> bool:
         """Whether the stage's WIP limit leaves room now. The claim itself decides."""

@@ -73,15 +73,20 @@ def claim_command(
     else:
         result = services.queueing.claim_next(options, stage=wanted, wait_s=wait_s)
     if result is None:
-        return _NOTHING_READY
+        return _nothing_ready(context)
     if isinstance(result, Claimed):
         note_run(context, result.lease)
     return describe_claim(result)
 
 
-_NOTHING_READY = Answer(
-    None, ["no issue is ready; dibs why ISSUE shows the reasons for one"], Exit.NOTHING
-)
+def _nothing_ready(context: Context) -> Answer:
+    if reasons := context.services.claiming.closed():
+        data = {"reasons": [asdict(reason) for reason in reasons]}
+        return Answer(
+            data, ["nothing can be claimed:", *reason_lines(reasons)], for_reasons(reasons)
+        )
+    line = "no issue is ready; dibs why ISSUE shows the reasons for one"
+    return Answer(None, [line], Exit.NOTHING)
 
 
 def _would_claim(context: Context, ref: IssueRef | None, stage: StageName | None) -> Answer:
@@ -89,7 +94,7 @@ def _would_claim(context: Context, ref: IssueRef | None, stage: StageName | None
     if ref is None:
         ready = context.services.board.ready(stage=stage, limit=1)
         if not ready:
-            return _NOTHING_READY
+            return _nothing_ready(context)
         ref = ready[0].issue.ref
     explained = context.services.explaining.explain(ref).reasons
     reasons = tuple(r for r in explained if r.code is not ReasonCode.NOT_SERVED)
