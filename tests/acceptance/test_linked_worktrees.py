@@ -171,6 +171,33 @@ def test_a_folder_may_be_named_instead_of_a_file(project: Project, tmp_path: Pat
     assert list(elsewhere.iterdir()) == []
 
 
+def test_a_python_handler_opens_the_backlog_of_its_run(
+    project: Project, env: dict[str, str]
+) -> None:
+    text = (
+        "import os, dibs\ndef step(work):\n    os.chdir('/')\n    dibs.open().add('from Python')\n"
+    )
+    project.script("steps.py", text)
+    project.configure("[[stage]]\nname = 'ready'\npython = 'steps:step'\n")
+    assert project.dibs("add", "one").code == 0
+    assert project.dibs("work", "--once", env=env, alone=True).code == 0
+    assert "from Python" in titles(project)
+
+
+def test_the_doctor_finds_a_backlog_that_a_worktree_no_longer_uses(project: Project) -> None:
+    repository(project.root)
+    project.begin(pipeline(), titles=1)
+    tree = linked(project, "tree")
+    said = project.dibs("doctor", cwd=tree)
+    assert "is not used" not in said.out
+    assert project.dibs("--config", ".", "add", "its own", cwd=tree).code == 0
+    assert titles(project, tree) == ["issue 1"]
+    said = project.dibs("doctor", cwd=tree)
+    assert (said.code, f"{tree / '.dibs'} is not used" in said.out) == (0, True)
+    own = project.dibs("--config", ".", "list", "--json", cwd=tree)
+    assert [row["title"] for row in own.data] == ["its own"]
+
+
 # A backlog that is not there
 
 

@@ -299,9 +299,12 @@ def load(path: Path | None = None, *, start: Path | None = None) -> Settings:
     """The settings for a folder: the named file, else the nearest one upwards, else the default.
 
     In a linked git worktree the backlog is that of the main working tree. If `path` is a folder,
-    the search starts there, and does not leave a linked worktree for the main one.
+    the search starts there, and does not leave a linked worktree for the main one. Without both
+    arguments, `DIBS_CONFIG` is the path if it is set.
     `DIBS_LEASES` stands above the file, because the place of a store may carry its password.
     """
+    if path is None and start is None and (named := os.environ.get("DIBS_CONFIG")):
+        path = Path(named)
     return override(_load(path, start or Path.cwd()), leases=os.environ.get("DIBS_LEASES"))
 
 
