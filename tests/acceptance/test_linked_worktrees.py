@@ -1,6 +1,7 @@
 """One repository, several worktrees, one backlog: real git, real processes."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from tests.servers.git_repository import ALONE, bare_repository, git
 
 from .harness import Child, Project, pipeline
+from .terms import AMPLE, time_passes
 
 # What an agent in a worktree does by hand; `$dibs` is the program.
 AGENT = """
@@ -252,36 +254,45 @@ def test_a_deleted_backlog_is_an_error_until_one_is_made(project: Project) -> No
 # Agents that drive themselves, one in each worktree
 
 DRIVE = """
-import json, os, subprocess, sys
+import json, os, signal, subprocess, sys
 def dibs(*words):
     done = subprocess.run([sys.executable, "-m", "dibs", *words, "--json"], capture_output=True)
     return done.returncode, json.loads(done.stdout or b"{}").get("data")
+name, dies_at = sys.argv[1], int(sys.argv[2])
+claims = 0
 while True:
-    code, claim = dibs("claim", "--next", "--stage", "one", "--ttl", "30s", "--as", sys.argv[1])
+    code, claim = dibs("claim", "--next", "--stage", "one", "--as", name)
     if code == 4:
         continue
     if code:
         sys.exit(0 if code == 3 else code)
+    claims += 1
+    if claims == dies_at:
+        os.kill(os.getpid(), signal.SIGKILL)
     dibs("add", "found by " + claim["issue"], "--stage", "two")
-    words = ("--run", claim["run"], "--outcome", "advanced")
-    code, _ = dibs("release", claim["issue"], *words)
+    code, _ = dibs("release", claim["issue"], "--run", claim["run"], "--outcome", "advanced")
     if code:
         sys.exit(code)
 """
 
 
-def test_self_driving_agents_in_worktrees_work_every_issue_once(project: Project) -> None:
+def test_self_driving_agents_in_five_worktrees_work_every_issue_once(project: Project) -> None:
     repository(project.root)
-    project.begin(pipeline(), titles=8)
-    agents = []
-    for name in ("a", "b", "c"):
-        tree = linked(project, name)
-        script = project.script(f"drive-{name}.py", DRIVE)
-        words = (sys.executable, str(script), name)
-        agents.append(Child(name, words, tree, project.environment()))
-    for agent in agents:
-        assert agent.wait(80).code == 0, agent.err
-    assert sum(project.advances().values()) == 8
-    assert set(project.advances().values()) == {1}
+    project.begin(pipeline(ttl=AMPLE), titles=10)
+    script = project.script("drive.py", DRIVE)
+    trees = [linked(project, name) for name in "abcde"]
+
+    def agent(tree: Path, dies_at: int = 0) -> Child:
+        words = (sys.executable, str(script), tree.name, str(dies_at))
+        return Child(tree.name, words, tree, project.environment())
+
+    doomed = [agent(tree, dies_at=2) for tree in trees[:4]]
+    assert [child.wait(80).code for child in doomed] == [-signal.SIGKILL] * 4
+    assert agent(trees[4]).wait(80).code == 0
+    assert sum(project.advances().values()) == 6
+    time_passes(project)
+    assert agent(trees[0]).wait(80).code == 0, "what the dead held is offered again"
+    assert project.advances() == {(f"#{number}", "one"): 1 for number in range(1, 11)}
     found = [title for title in titles(project) if title.startswith("found by")]
-    assert sorted(found) == sorted(f"found by #{number}" for number in range(1, 9))
+    assert sorted(found) == sorted(f"found by #{number}" for number in range(1, 11))
+    assert [place for tree in trees for place in tree.glob("**/.dibs")] == []
