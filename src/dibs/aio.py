@@ -161,9 +161,16 @@ async def open(  # noqa: A001 - dibs.aio.open(...) mirrors dibs.open(...)
     tracker: str | None = None,
     leases: str | None = None,
     holder: str | None = None,
+    create: bool = True,
 ) -> AsyncDibs:
     """Open the backlog of a folder; see `dibs.open`."""
     opened = await asyncio.to_thread(
-        api.open, folder, config_file=config_file, tracker=tracker, leases=leases, holder=holder
+        api.open,
+        folder,
+        config_file=config_file,
+        tracker=tracker,
+        leases=leases,
+        holder=holder,
+        create=create,
     )
     return AsyncDibs(opened)

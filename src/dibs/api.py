@@ -322,11 +322,15 @@ def open(  # noqa: A001 - dibs.open(...) reads as what it does
     tracker: str | None = None,
     leases: str | None = None,
     holder: str | None = None,
+    create: bool = True,
 ) -> Dibs:
-    """Open the backlog of a folder, by its dibs.toml; without one, the embedded default."""
+    """Open the backlog of a folder, by its dibs.toml; without one, the embedded default.
+
+    A missing embedded backlog is created; with `create=False` it raises NoBacklog.
+    """
     settings = config.load(
         Path(config_file) if config_file else None, start=Path(folder) if folder else None
     )
     settings = config.override(settings, tracker=tracker, leases=leases)
     name = holder_name(holder) if holder else worker_name()
-    return Dibs(connect(settings, author=name), name)
+    return Dibs(connect(settings, author=name, create=create), name)

@@ -107,10 +107,12 @@ def test_another_programs_database_is_left_alone(backlog: Project) -> None:
     backlog.assert_drained(ISSUES)
 
 
-def test_an_empty_file_is_a_new_backlog(backlog: Project) -> None:
+def test_an_emptied_file_is_told_and_a_new_backlog_is_made_only_by_adding(backlog: Project) -> None:
     with _replaced(backlog.file):
         backlog.file.touch()
-        assert backlog.dibs("list", "--json").data == []
+        backlog.dibs("list").told(1, str(backlog.file), "empty file")
+        assert backlog.dibs("list", "--json").error["code"] == "NO_BACKLOG"
+        assert backlog.file.stat().st_size == 0
         assert backlog.dibs("add", "first").code == 0
         assert [entry["issue"] for entry in backlog.dibs("list", "--json").data] == ["#1"]
     backlog.drain()

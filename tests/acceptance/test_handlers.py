@@ -99,6 +99,7 @@ def test_every_variable_is_there_and_true(reported: Project) -> None:
             "DIBS_RUN": run,
             "DIBS_FENCE": fence,
             "DIBS_ATTEMPT": "1",
+            "DIBS_CONFIG": str(reported.root / "dibs.toml"),
             "DIBS_RESULT": str(reported.root / ".dibs" / "runs" / run / "result.json"),
             "DIBS_ACTOR": "tester",
         } | ({"DIBS_SIGNING_KEY": "secret-DIBS_SIGNING_KEY"} if stage == "one" else {})

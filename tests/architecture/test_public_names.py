@@ -40,6 +40,7 @@ PUBLIC = [
     "IssueRef",
     "LeaseLost",
     "Misuse",
+    "NoBacklog",
     "NoSuchComment",
     "NoSuchIssue",
     "NoSuchStage",

@@ -150,7 +150,7 @@ def test_importing_the_package_imports_nothing_of_it(tmp_path):
     "arguments", [["--help"], ["list"], ["add", "one"], ["why", "1"], ["config", "show"]], ids=str
 )
 def test_ordinary_commands_do_not_import_what_draws(arguments, tmp_path):
-    if arguments[0] == "why":
+    if arguments[0] in ("list", "why"):
         _modules_after(["add", "one"], tmp_path)
     _, modules = _modules_after(arguments, tmp_path)
     assert {name for name in modules if name.split(".")[0] in ("rich", "asyncio")} == set()
@@ -204,7 +204,7 @@ def test_garbage_is_collected_again_once_a_backlog_is_open(tmp_path):
         "from dibs.frontends.cli.main import run\n"
         "assert run(['--help']) == 0\n"
         "assert not gc.isenabled()\n"
-        "assert run(['list']) == 0\n"
+        "assert run(['add', 'one']) == 0\n"
         "assert gc.isenabled()\n"
     )
     _after(code, tmp_path)

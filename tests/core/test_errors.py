@@ -21,6 +21,7 @@ from dibs.core.errors import (
     IssueMoved,
     LeaseLost,
     Misuse,
+    NoBacklog,
     NoSuchComment,
     NoSuchIssue,
     NoSuchStage,
@@ -66,6 +67,7 @@ EXAMPLES = [
     (CannotMove("not there"), Misuse, "CANNOT_MOVE", ["not there"]),
     (GrantedElsewhere("by redis"), DibsError, "GRANTED_ELSEWHERE", ["by redis"]),
     (BadConfiguration("ttl"), DibsError, "BAD_CONFIGURATION", ["ttl"]),
+    (NoBacklog("no backlog at x.db"), BadConfiguration, "NO_BACKLOG", ["x.db"]),
     (HandlerUnusable("./x.sh"), DibsError, "HANDLER_UNUSABLE", ["./x.sh"]),
     (Outage("down"), DibsError, "OUTAGE", ["down"]),
     (Unavailable("502"), Outage, "UNAVAILABLE", ["502"]),
@@ -144,6 +146,7 @@ def test_the_fields_an_error_was_made_of_can_be_read_back():
         LeaseLost(REF, fence=Fence(1), why="w"),
         NotGranted(REF, "w"),
         BadConfiguration("x"),
+        NoBacklog("x"),
         HandlerUnusable("x"),
     ],
 )

@@ -90,7 +90,7 @@ def test_a_token_that_is_no_good_says_so(hub, tmp_path):
 
 
 def test_a_tracker_that_counts_nothing_has_none(tmp_path):
-    (tmp_path / "dibs.toml").write_text('tracker = "sqlite:backlog.db"\n')
+    (tmp_path / "dibs.toml").write_text('tracker = "memory:"\n')
     done = run_in_process(run, ["budget"], cwd=tmp_path, env=dict(os.environ))
     assert done.returncode == 3
     assert "no budget" in done.stderr

@@ -505,9 +505,10 @@ def test_a_runs_worktree_of_another_repository_is_judged_by_the_backlog_of_its_w
     other = Clone.made(tmp_path / "elsewhere")
     assert other.dibs("hook", "install").code == 0
     other.commit("Closes #1")
-    root = {"DIBS_ROOT": str(clone.folder)}
-    assert other.push("main", DIBS_RUN="another", **root).refused("#1 HELD")
-    assert other.push("main", DIBS_RUN=run, **root).went_out
+    for named in (clone.folder / "dibs.toml", clone.folder):
+        found = {"DIBS_CONFIG": str(named)}
+        assert other.push("main", DIBS_RUN="another", **found).refused("#1 HELD")
+    assert other.push("main", DIBS_RUN=run, **found).went_out
 
 
 def test_a_run_of_a_bundle_holds_each_of_its_issues_by_another_lease(backlog, clone):

@@ -148,6 +148,7 @@ def test_missing_labels_are_made_and_a_pause_of_this_machine_is_everybodys(hub):
 
 
 def test_another_pipeline_is_not_migrated(embedded):
+    embedded.issue("agent:implement")
     configure("sqlite:backlog.db", preset="stages")
     code, answer = migrate("--apply")
     assert code == 2

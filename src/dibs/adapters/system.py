@@ -212,6 +212,63 @@ def without_git_variables(environment: Mapping[str, str] = os.environ) -> dict[s
     }
 
 
+class WorkingTree(msgspec.Struct, frozen=True):
+    """A git working tree, found by its files: a start of git costs more than most commands."""
+
+    top: Path
+    git_dir: Path
+    """The working tree's own git folder; a linked working tree has one inside the repository's."""
+
+    @property
+    def repository_dir(self) -> Path:
+        """The repository's git folder, which all its working trees share."""
+        try:
+            shared = (self.git_dir / "commondir").read_text("utf-8", errors="surrogateescape")
+        except (OSError, ValueError):  # not a linked working tree
+            return self.git_dir
+        return Path(os.path.normpath(self.git_dir / shared.rstrip("\n")))
+
+    @property
+    def main(self) -> Path | None:
+        """The main working tree, if this working tree is linked to one.
+
+        None for a main working tree itself, a submodule, and a repository that is bare or whose git
+        folder is not called `.git`: the place of its main working tree cannot be known.
+        """
+        shared = self.repository_dir
+        if shared == self.git_dir or shared.name != ".git" or not shared.is_dir():
+            return None
+        for name in ("config", "config.worktree"):
+            with contextlib.suppress(OSError, ValueError):
+                if re.search(_BARE, (shared / name).read_text("utf-8", errors="surrogateescape")):
+                    return None
+        return shared.parent
+
+
+_BARE = r"(?im)^\s*bare\s*=\s*true\s*$"
+_POINTER = "gitdir: "
+
+
+def working_tree(folder: Path) -> WorkingTree | None:
+    """The git working tree around a folder; None outside of any."""
+    for top in (folder, *folder.parents):
+        dot_git = top / ".git"
+        if dot_git.is_dir():
+            if (dot_git / "HEAD").exists():
+                return WorkingTree(top, dot_git)
+            continue
+        if not dot_git.is_file():
+            continue
+        # In a linked working tree, `.git` is a file with the path of the git folder.
+        try:
+            text = dot_git.read_text("utf-8", errors="surrogateescape")
+        except (OSError, ValueError):
+            continue
+        if text.startswith(_POINTER) and (pointed := text.removeprefix(_POINTER).rstrip("\n")):
+            return WorkingTree(top, top / pointed)
+    return None
+
+
 @contextlib.contextmanager
 def written(path: Path) -> Iterator[None]:
     """Raise Unwritable, with the path, in place of an OSError."""

@@ -197,6 +197,13 @@ class BadConfiguration(DibsError):
         super().__init__(message)
 
 
+class NoBacklog(BadConfiguration):
+    """The embedded backlog was never made, or its file is gone or was emptied."""
+
+    code = "NO_BACKLOG"
+    hint = "dibs config show says which settings name it; dibs init or dibs add makes a new one"
+
+
 class Unwritable(DibsError):
     """A file or stream that the caller named cannot be read or written."""
 

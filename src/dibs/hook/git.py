@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from dibs.adapters.git.program import GitProgram
 from dibs.adapters.system import SystemClock, written
-from dibs.core.errors import BadConfiguration, DibsError, Unavailable
+from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.hook.rules import RefUpdate
 
 HOOK_NAME = "pre-push"
@@ -294,18 +294,3 @@ def _run_git(folder: Path, words: Sequence[str], given: str = "") -> tuple[bytes
             complaint = stderr.read(300).decode("utf-8", "replace").strip()
             raise Unavailable(f"git cannot tell what is pushed: {complaint}")
         return bytes(output[:_MOST_BYTES]), complete
-
-
-def main_folder(folder: Path) -> Path | None:
-    """The repository's main working tree, which may have the backlog of a linked one.
-
-    None if the repository is bare, or if git fails.
-    """
-    try:
-        listed, _ = _run_git(folder, ("worktree", "list", "--porcelain"))
-    except DibsError:
-        return None
-    first = listed.partition(b"\n\n")[0].splitlines()
-    if not first or b"bare" in first:
-        return None
-    return Path(os.fsdecode(first[0].removeprefix(b"worktree ")))

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from dibs.adapters.system import replace_whole
+from dibs.adapters.system import replace_whole, working_tree
 from dibs.core.ids import IssueRef, RunId
 
 RUN_FILE = "dibs-runs.json"
 _MOST_NOTED = 50
 _LARGEST = 65_536
-_POINTER = "gitdir: "
 
 
 class RunFile(msgspec.Struct, frozen=True):
@@ -58,17 +57,5 @@ def run_file(folder: Path, environment: Mapping[str, str] = os.environ) -> RunFi
     git_dir = environment.get("GIT_DIR")
     if git_dir:
         return RunFile(folder / git_dir / RUN_FILE)
-    for parent in (folder, *folder.parents):
-        dot_git = parent / ".git"
-        if dot_git.is_dir():
-            if (dot_git / "HEAD").exists():
-                return RunFile(dot_git / RUN_FILE)
-            continue
-        # In a linked working tree, `.git` is a file with the path of the git folder.
-        try:
-            text = dot_git.read_text("utf-8", errors="surrogateescape")
-        except (OSError, ValueError):
-            continue
-        if text.startswith(_POINTER) and (pointed := text.removeprefix(_POINTER).rstrip("\n")):
-            return RunFile(parent / pointed / RUN_FILE)
-    return None
+    tree = working_tree(folder)
+    return RunFile(tree.git_dir / RUN_FILE) if tree is not None else None

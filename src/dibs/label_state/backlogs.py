@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, Self
 
 from msgspec import Struct
@@ -160,8 +159,7 @@ def settings_for(slug: str) -> tuple[Settings, str]:
     The pipeline is always that of preset `agent`. If the configured GitHub tracker does not list
     the repository, the tracker becomes the repository alone.
     """
-    file = os.environ.get("DIBS_CONFIG")
-    settings = config.load(Path(file) if file else None)
+    settings = config.load()
     if settings.source == _BUILT_IN:
         wanted, window = full_slug(slug), claim_window()
         document = {

@@ -6,7 +6,7 @@ file's spelling; what the settings mean is the core's.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import fields, replace
 
+from dibs.adapters.system import working_tree
 from dibs.core.durations import format_duration, parse_duration, terms_for
 from dibs.core.errors import BadConfiguration, BadName
 from dibs.core.ids import StageName
@@ -280,6 +281,15 @@ class Settings(Struct, frozen=True):
     """Where the repositories of bundles are on this machine."""
     ttl: timedelta = timedelta(minutes=10)
     """The lease's length of stages that set none of their own."""
+    file: Path | None = None
+    """The file that was read; None for the built-in default."""
+    here: Path | None = None
+    """The folder in a linked git worktree that corresponds to `root`; None: no such worktree."""
+
+    @property
+    def named(self) -> Path:
+        """What finds these settings from any folder: the file, or the folder without a file."""
+        return (self.file or self.root).absolute()
 
 
 # Finding and reading
@@ -288,21 +298,99 @@ class Settings(Struct, frozen=True):
 def load(path: Path | None = None, *, start: Path | None = None) -> Settings:
     """The settings for a folder: the named file, else the nearest one upwards, else the default.
 
+    In a linked git worktree the backlog is that of the main working tree. If `path` is a folder,
+    the search starts there, and does not leave a linked worktree for the main one. Without both
+    arguments, `DIBS_CONFIG` is the path if it is set.
     `DIBS_LEASES` stands above the file, because the place of a store may carry its password.
     """
+    if path is None and start is None and (named := os.environ.get("DIBS_CONFIG")):
+        path = Path(named)
     return override(_load(path, start or Path.cwd()), leases=os.environ.get("DIBS_LEASES"))
 
 
 def _load(path: Path | None, start: Path) -> Settings:
+    if path is not None and path.is_dir():
+        folder = path.resolve()
+        return _nearest((folder, *folder.parents)) or _default(folder)
     if path is not None:
-        return from_mapping(_read(path), source=str(path), root=path.parent)
-    for folder in (start, *start.parents):
-        for candidate in (folder / FILE_NAME, folder / "pyproject.toml"):
-            if candidate.is_file() and (found := _read(candidate)) is not None:
-                return from_mapping(found, source=str(candidate), root=folder)
+        return _of_file(path, _read(path), main_folder(path.parent))
+    start = start if start.is_absolute() else start.resolve()
+    if (found := _search(start)) is not None:
+        return found
+    root = main_folder(start)
+    return _default(root, start if root != start else None)
+
+
+def _search(start: Path) -> Settings | None:
+    """The nearest configuration upwards; of a linked worktree, that of the main working tree.
+
+    A worktree's own file counts only if the main working tree has none in the same place: it comes
+    with a branch that adds the file. Its paths start in the main working tree all the same.
+    """
+    tree = working_tree(start)
+    if tree is None:
+        return _nearest((start, *start.parents))
+    main = tree.main
+    if main is None:
+        found = _nearest(_up_to(tree.top, start))
+        return found or (_search(tree.top.parent) if tree.top.parents else None)
+    found = _nearest(_up_to(main, _across(start, tree.top, main)))
+    if found is None or found.file is None:
+        for folder in _up_to(tree.top, start):
+            root = _across(folder, tree.top, main)
+            if (own := _file_in(folder, root)) is not None and (not found or found.root == root):
+                return own
+    if found is not None:
+        return replace(found, here=_across(found.root, main, tree.top))
+    return _search(main.parent) or (_search(tree.top.parent) if tree.top.parents else None)
+
+
+def main_folder(folder: Path) -> Path:
+    """The folder's counterpart in the main working tree, or its nearest parent that is there.
+
+    The folder itself, if it is not in a linked git worktree.
+    """
+    absolute = folder if folder.is_absolute() else folder.resolve()
+    tree = working_tree(absolute)
+    main = tree.main if tree is not None else None
+    return _across(absolute, tree.top, main) if tree is not None and main is not None else folder
+
+
+def _across(folder: Path, top: Path, other: Path) -> Path:
+    """The same place in another working tree, or its nearest parent that exists."""
+    there = other / folder.relative_to(top)
+    return next(place for place in (there, *there.parents) if place.is_dir())
+
+
+def _up_to(top: Path, folder: Path) -> Iterator[Path]:
+    yield folder
+    if folder != top:
+        yield from _up_to(top, folder.parent)
+
+
+def _nearest(folders: Iterable[Path]) -> Settings | None:
+    for folder in folders:
+        if (found := _file_in(folder, folder)) is not None:
+            return found
         if (folder / ".dibs").is_dir():
-            return from_mapping({}, source="built-in default", root=folder)
-    return from_mapping({}, source="built-in default", root=start)
+            return _default(folder)
+    return None
+
+
+def _file_in(folder: Path, root: Path) -> Settings | None:
+    for candidate in (folder / FILE_NAME, folder / "pyproject.toml"):
+        if candidate.is_file() and (document := _read(candidate)) is not None:
+            return _of_file(candidate, document, root)
+    return None
+
+
+def _of_file(path: Path, document: Mapping[str, Any] | None, root: Path) -> Settings:
+    settings = from_mapping(document, source=str(path), root=root)
+    return replace(settings, file=path, here=path.parent if root != path.parent else None)
+
+
+def _default(root: Path, here: Path | None = None) -> Settings:
+    return replace(from_mapping({}, source="built-in default", root=root), here=here)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

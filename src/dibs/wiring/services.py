@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dibs.adapters.memory.control import MemoryGranters
 from dibs.adapters.system import FileJournal, SystemClock, SystemThreads
 from dibs.core.durations import format_duration
-from dibs.core.errors import BadConfiguration
+from dibs.core.errors import BadConfiguration, NoBacklog
 from dibs.core.events import Reached, unwatched
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, RunId
@@ -460,7 +460,10 @@ def connect(
     handlers: Mapping[str, PythonHandler] | None = None,
     create: bool = True,
 ) -> Services:
-    """Build everything the settings name. Without `create`, a missing backlog is an empty one."""
+    """Build everything the settings name.
+
+    Without `create`, a missing backlog raises NoBacklog: an empty one would hide a wrong path.
+    """
     reached: Reached = unwatched
     if failpoint := os.environ.get("DIBS_FAILPOINT"):
         from dibs.adapters.system import from_environment
@@ -484,7 +487,13 @@ def connect(
 def runner_of(settings: Settings) -> Runner:
     from dibs.adapters.runners.process import ProcessRunner
 
-    return ProcessRunner(settings.runs.absolute(), os.environ, settings.root)
+    return ProcessRunner(
+        settings.runs.absolute(),
+        os.environ,
+        settings.here or settings.root,
+        root=settings.root,
+        configuration=settings.named,
+    )
 
 
 def places_of(settings: Settings) -> Workplaces:
@@ -512,6 +521,18 @@ def backlog_is_absent(settings: Settings) -> bool:
         return False
     path = sqlite_path(settings, place)
     return not path.exists() and (path.parent.is_dir() or not path.parent.exists())
+
+
+def refuse_absent(settings: Settings) -> None:
+    """Raise NoBacklog if the embedded backlog has no file, or an empty file."""
+    scheme, _, place = settings.tracker.partition(":")
+    if scheme != "sqlite":
+        return
+    path = sqlite_path(settings, place).absolute()
+    if backlog_is_absent(settings):
+        raise NoBacklog(f"there is no backlog at {path}")
+    if path.is_file() and path.stat().st_size == 0:  # SQLite writes a header before any table
+        raise NoBacklog(f"the backlog {path} is an empty file (0 bytes)")
 
 
 def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
@@ -586,10 +607,10 @@ def _adapters(
     settings: Settings, author: str, keyring: Keyring | None, *, create: bool
 ) -> Adapters:
     refuse_unknown(settings)
-    absent = not create and backlog_is_absent(settings)
-    shown = replace(settings, tracker="memory:", leases="auto") if absent else settings
-    opened = open_tracker(shown, author, keyring)
-    store, closing = _store(shown, opened)
+    if not create:
+        refuse_absent(settings)
+    opened = open_tracker(settings, author, keyring)
+    store, closing = _store(settings, opened)
     pauses, granters = opened.pauses, opened.granters
     if pauses is None or granters is None:
         from dibs.adapters.sqlite.control import SqliteGranters, SqlitePauses
@@ -598,7 +619,7 @@ def _adapters(
         control = Database(settings.root / ".dibs" / "control.db")
         closing.append(control.close)
         pauses, granters = pauses or SqlitePauses(control), granters or SqliteGranters(control)
-    journal = None if shown.tracker.startswith("memory:") else settings.journal
+    journal = None if settings.tracker.startswith("memory:") else settings.journal
     return Adapters(
         tracker=opened.tracker,
         store=store,
@@ -609,7 +630,7 @@ def _adapters(
         hints=opened.hints,
         budgeted=opened.budgeted,
         prepare=opened.prepare,
-        one_step=opened.one_step if store is not None and shown.leases == "auto" else None,
+        one_step=opened.one_step if store is not None and settings.leases == "auto" else None,
         close=[*opened.close, *closing],
     )
 

@@ -53,11 +53,23 @@ _SHELL_WORDS = {"if", "for", "while", "case", "exec", "cd", "."}
 
 
 class ProcessRunner:
-    def __init__(self, runs: Path, environment: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self,
+        runs: Path,
+        environment: Mapping[str, str],
+        folder: Path,
+        *,
+        root: Path,
+        configuration: Path,
+    ) -> None:
         self._runs = runs
         self._environment = environment
         self._folder = folder
-        """The folder of the configuration, in which handlers run by default."""
+        """In which handlers run by default: the folder of the configuration, or its counterpart in
+        the linked git worktree in which the worker was started."""
+        self._root = root
+        """The folder of the configuration."""
+        self._configuration = configuration
 
     def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
         """Raise HandlerUnusable if the handler is missing or cannot be loaded.
@@ -98,7 +110,10 @@ class ProcessRunner:
                 # If a git hook or alias started the worker, git's variables name the repository of
                 # that hook. Every git in the worktree would obey them and commit there.
                 environment = without_git_variables(environment)
-                environment |= {"DIBS_ROOT": str(self._folder.absolute())}
+                environment |= {"DIBS_ROOT": str(self._root.absolute())}
+            # The handler may start in another repository, or change the folder: its dibs would
+            # find another configuration there, or none.
+            environment |= {"DIBS_CONFIG": str(self._configuration)}
         environment |= assignment.environment
         environment |= {"DIBS_RESULT": str((folder / "result.json").absolute())}
         try:

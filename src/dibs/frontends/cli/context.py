@@ -27,7 +27,7 @@ class Context(Struct):
     config_file: Path | None
     as_json: bool
     creates: bool = False
-    """Whether a missing backlog may be created: not by a command that reads, nor in a dry run."""
+    """Whether the command creates a missing backlog; to all others it is an error."""
     _services: "Services | None" = field(default=None)
 
     @property
@@ -82,7 +82,6 @@ def command(
         @click.pass_obj
         def made(context: Context, /, *args: Any, as_json: bool, **kwargs: Any) -> None:
             context.as_json |= as_json
-            context.creates = not kwargs.get("dry_run", True)
             try:
                 code = output.emit(function(context, *args, **kwargs), as_json=context.as_json)
             except DibsError as error:

@@ -12,6 +12,7 @@ from dibs.core.errors import DibsError
 from dibs.core.references import without_secrets
 from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit
+from dibs.settings.load import Settings
 
 if TYPE_CHECKING:
     from dibs.services.diagnosing import Finding
@@ -50,7 +51,7 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
     from dibs.wiring import services as wiring
     from dibs.wiring.trackers import tracker_kind
 
-    yield fine("configuration", f"read from {settings.source}")
+    yield from _configuration(settings)
     pipeline = settings.pipeline
     try:
         yield from diagnosing.about_signing(wiring.keyring_of(os.environ))
@@ -86,6 +87,16 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
             yield from context.services.diagnosing.examine()
         except DibsError as error:
             yield failed("tracker", error)
+
+
+def _configuration(settings: Settings) -> Iterator["Finding"]:
+    """Where the settings come from, and a backlog of a linked worktree that they leave out."""
+    from dibs.services.diagnosing import Finding, Level, fine
+
+    yield fine("configuration", f"read from {settings.source}")
+    if settings.here is not None and (settings.here / ".dibs" / "backlog.db").exists():
+        text = f"{settings.here / '.dibs'} is not used: the main working tree's backlog is"
+        yield Finding("configuration", Level.WARN, text, "look into it with: dibs --config . list")
 
 
 def _folder(name: str, path: Path) -> Iterator["Finding"]:

@@ -146,26 +146,14 @@ def _run_earlier_hook(before: str, arguments: Sequence[str], pushed: bytes) -> A
 
 
 def _find_settings(context: Context) -> Settings | None:
-    """The settings of the folder, of the run's worker, or of the repository's first working tree.
+    """The settings of the run, or of the folder; None without a backlog.
 
-    The first with a backlog counts; None without any. Raises BadConfiguration.
+    Raises BadConfiguration.
     """
-    from dibs.hook.git import main_folder
     from dibs.wiring.services import backlog_is_absent
 
     settings = context.settings
-    if not backlog_is_absent(settings):
-        return settings
-    if context.config_file is not None:
-        return None
-    root = os.environ.get("DIBS_ROOT", "")  # a run's worktree may belong to any repository
-    for place in (Path(root) if root else None, main_folder(context.directory)):
-        if place is None or place == context.directory:
-            continue
-        settings = config.load(start=place)
-        if not backlog_is_absent(settings):
-            return settings
-    return None
+    return None if backlog_is_absent(settings) else settings
 
 
 def _check_push(

@@ -36,7 +36,8 @@ def add_command(
     dry_run: bool,
 ) -> Answer:
     """Add issues to the backlog, one per TITLE; `-` reads titles from standard input."""
-    pipeline = context.services.pipeline
+    context.creates = True
+    pipeline = (context.settings if dry_run else context.services).pipeline
     entry = pipeline.stage(stage) if stage else pipeline.stages[0]
     if body_file is not None and str(body_file) == "-":
         body = sys.stdin.read()

@@ -157,7 +157,7 @@ class LazyGroup(click.Group):
     "config_file",
     type=click.Path(),
     envvar="DIBS_CONFIG",
-    help="The configuration file [$DIBS_CONFIG].",
+    help="The configuration file, or a folder to search from [$DIBS_CONFIG].",
 )
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON [$DIBS_JSON].")
 @click.option("-v", "--verbose", count=True, help="Log to standard error; -vv logs more.")
@@ -188,6 +188,10 @@ def cli(
         if not folder.is_dir():
             raise click.BadParameter(f"{folder} is not a folder", param_hint="--directory")
         os.chdir(folder)
+    if config_file == "":  # a script whose variable is not set; as a path it would be this folder
+        from dibs.core.errors import BadConfiguration
+
+        raise BadConfiguration("the configuration '' cannot be read: its name is empty")
     file = Path(config_file) if config_file is not None else None
     ctx.obj = Context(Path.cwd(), file, json_asked(as_json))
 

@@ -38,25 +38,59 @@ preset  = "{preset}"
 @dry_run
 def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> Answer:
     """Write a dibs.toml and make the backlog ready. Safe to run again; keeps existing files."""
-    path = context.config_file or context.directory / config.FILE_NAME
+    context.creates = True
+    path = _configuration(context)
     fresh = not path.exists()
     wanted = {"preset": preset, "tracker": tracker}
     first = config.from_mapping(wanted, source="preset", root=path.parent)
     done = []
     if fresh:
-        done.append(f"{'would write' if dry_run else 'wrote'} {path.name}")
+        shown = path.name if path.parent == context.directory else path
+        done.append(f"{'would write' if dry_run else 'wrote'} {shown}")
         if not dry_run:
             stage = first.pipeline.stages[0].name
             text = _TEMPLATE.format(preset=preset, first=stage, tracker=json.dumps(tracker))
             path.write_text(text, encoding="utf-8")
     settings = first if fresh and dry_run else config.load(path)
-    done.append(f"{'would prepare' if dry_run else 'prepared'} {settings.tracker}")
+    place = "" if settings.root == context.directory else f" in {settings.root}"
+    done.append(f"{'would prepare' if dry_run else 'prepared'} {settings.tracker}{place}")
     made = () if dry_run else context.connect(settings).prepare()
     done += [f"made {what}" for what in made]
+    ignored, told, warnings = _ignore(settings.root, dry_run=dry_run)
+    done += told
     names = [stage.name for stage in settings.pipeline.stages]
     lines = [*done, f"stages: {' -> '.join(names)}"]
     lines.append("next: dibs add 'a first issue'; then give a stage a handler and run dibs work")
-    return Answer({"file": str(path), "wrote": fresh, "stages": names, "made": made}, lines)
+    data = {"file": str(path), "wrote": fresh, "stages": names, "made": made, "ignored": ignored}
+    return Answer(data, lines, warnings=warnings)
+
+
+def _configuration(context: Context) -> Path:
+    """The file that `dibs init` writes or finds: in a linked worktree, the main working tree's.
+
+    A file of the worktree alone is kept: it comes with a branch that adds the file.
+    """
+    named = context.config_file
+    if named is not None:
+        return named / config.FILE_NAME if named.is_dir() else named
+    own = context.directory / config.FILE_NAME
+    main = config.main_folder(context.directory) / config.FILE_NAME
+    return own if own.exists() and not main.exists() else main
+
+
+def _ignore(root: Path, *, dry_run: bool) -> tuple[str | None, list[str], list[str]]:
+    """Keep `.dibs/` out of git: the file with the line, lines for people, and warnings."""
+    from dibs.settings.ignoring import LINE, Ignored, NotIgnored, ignore_in_git
+
+    match ignore_in_git(root, dry_run=dry_run):
+        case Ignored(file, wrote):
+            verb = "would add" if dry_run else "added"
+            shown = file.name if file.parent == Path.cwd() else file
+            return str(file), [f"{verb} {LINE} to {shown}"] if wrote else [], []
+        case NotIgnored(why):
+            return None, [], [f"dibs: {LINE} is not ignored by git: {why}"]
+        case None:
+            return None, [], []
 
 
 @click.group("config")

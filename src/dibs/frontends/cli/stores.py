@@ -186,7 +186,7 @@ def _connect(context: Context, leases: str) -> "Services":
     from dibs.wiring.services import connect
 
     settings = replace(context.settings, leases=leases)
-    return connect(settings, author=config.actor(), create=True)
+    return connect(settings, author=config.actor(), create=False)
 
 
 def _describe(granter: Granter | None) -> tuple[dict[str, Any], str]:
