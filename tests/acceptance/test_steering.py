@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from .harness import EITHER_LEASES, LEDGER, Project, alive, pipeline, until
+from .harness import EITHER_LEASES, LEASES, LEDGER, Project, alive, pipeline, until
 from .terms import AMPLE, BRISK
 
 BEATER = f"exec '{sys.executable}' -S '{Path(__file__).with_name('beater.py')}' mine"
+SLEEPING = "echo $$ >> mine.pids; exec sleep 600"
 WAITING = f'touch "started.$DIBS_ISSUE"; until test -e go; do sleep 0.02; done; {LEDGER}'
 
 
@@ -35,6 +36,49 @@ def test_a_paused_issues_work_stops_at_the_next_renewal_and_is_nobodys_failure(
     assert project.dibs("resume", "1").code == 3
     project.drain()
     project.assert_drained(1)
+
+
+@pytest.mark.parametrize("leases", LEASES)
+@pytest.mark.parametrize(
+    "word",
+    [
+        ("pause", "1", "--reason", "not now"),
+        ("revoke", "1", "--reason", "wrong branch"),
+        ("label", "1", "--add", "paused"),
+    ],
+    ids=lambda word: word[0],
+)
+def test_a_persons_word_reaches_a_worker_of_this_machine_long_before_its_renewal(
+    project: Project, word: tuple[str, ...], leases: str
+) -> None:
+    project.begin(pipeline(leases, one=f"exec 2>&1; {SLEEPING}", ttl="2h"), 1)
+    worker = project.worker("worker", "--once")
+    handler = project.pid("mine.pids")
+    reply = project.dibs(*word)
+    assert reply.code == 0
+    if word[0] != "label":
+        assert "worker is told within seconds on this machine" in reply.out
+        assert "elsewhere at its next renewal, within 40m" in reply.out
+    assert worker.wait().data["outcomes"] == {"returned": 1}
+    assert not alive(handler)
+    assert project.failed_attempts() == 0
+    assert not list((project.root / ".dibs").glob("wake-*")), "the holder removes the hint"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [("add", "new"), ("resume", "2"), ("label", "2", "--remove", "paused")],
+    ids=lambda word: word[0],
+)
+def test_an_idle_worker_hears_of_work_long_before_its_poll(
+    project: Project, word: tuple[str, ...]
+) -> None:
+    project.begin(pipeline(ttl=AMPLE, poll="1h").replace("'200ms'", "'1h'"), 2)
+    assert project.dibs("pause", "2", "--reason", "later").code == 0
+    project.worker("worker")
+    project.seen("advanced", 2)
+    assert project.dibs(*word).code == 0
+    project.seen("advanced", 4)
 
 
 @pytest.mark.parametrize("scope", ["--fleet", "--repository"])

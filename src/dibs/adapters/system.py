@@ -16,7 +16,8 @@ process. A journal is a file with one JSON object per line, a list in memory, or
 
 A hint is a change of a file. A waiting process compares the file's status and never reads the file.
 `FileWaker` replaces the file instead of writing into it, so two hints within one tick of the clock
-are two changes: the second hint is another file.
+are two changes: the second hint is another file. A hint about one issue is a file with the issue in
+its name, which the issue's holder removes.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ import msgspec
 from dibs.core.durations import format_instant
 from dibs.core.errors import BadConfiguration, Unwritable
 from dibs.core.events import Event, Reached, Step, unwatched
-from dibs.core.ids import LocalTime
+from dibs.core.ids import IssueRef, LocalTime
 
 T = TypeVar("T")
 
@@ -358,6 +359,9 @@ class FileHints:
         self._seen = seen
         return True
 
+    def about(self, issue: IssueRef) -> "FileIssueHints":
+        return FileIssueHints(_hint_about(self._path, issue))
+
     def _look(self) -> _FileStatus | None:
         """None before the first hint, or if the file cannot be looked at: polling goes on."""
         try:
@@ -367,16 +371,46 @@ class FileHints:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-class FileWaker:
-    """The sending side: `wake` hints to all processes that watch the file."""
+class FileIssueHints:
+    """The receiving side for one issue: the file is there after a hint, and removed when heard.
+
+    An issue has one holder at a time, so no other process waits for the file. A file that was there
+    before the holder costs the holder one look.
+    """
+
+    every_s = 1.0
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def wake(self) -> None:
+    def heard(self) -> bool:
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True
+
+    def about(self, issue: IssueRef) -> "FileIssueHints":  # noqa: ARG002 - it is about one already
+        return self
+
+
+def _hint_about(wake_file: Path, issue: IssueRef) -> Path:
+    return wake_file.with_name(f"{wake_file.name}-{str(issue).replace('/', '+')}")
+
+
+class FileWaker:
+    """The sending side: `wake` hints to all processes that watch the file, or an issue's file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def wake(self, issue: IssueRef | None = None) -> None:
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with written(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            if issue is not None:
+                _hint_about(self._path, issue).touch()
+                return
             # A random length, because the new file may get the inode of an earlier one.
             part.write_bytes(b"." * (1 + os.urandom(1)[0]))
             part.replace(self._path)

@@ -178,10 +178,18 @@ class Hints(Protocol):
         """Whether a hint came since the last question. Cheap, and never fails."""
         ...
 
+    def about(self, issue: IssueRef) -> "Hints":
+        """The hints to the holder of this issue alone."""
+        ...
+
 
 class Waker(Protocol):
-    def wake(self) -> None:
-        """Hint to every worker of the folder: the tracker may have changed."""
+    def wake(self, issue: IssueRef | None = None) -> None:
+        """Hint that the tracker may have changed, to all idle workers of the folder.
+
+        With `issue`: that this issue or its lease may have changed, to its holder alone.
+        Raises Unwritable.
+        """
         ...
 
 

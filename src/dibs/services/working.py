@@ -37,15 +37,13 @@ from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doub
 from dibs.services.ending import Finished, FinishRefused, FinishResult
 from dibs.services.following import Following
 from dibs.services.running import Running, StopSignal
-from dibs.services.scanning import Candidate, Scanner, Spread
+from dibs.services.scanning import Candidate, LookCost, Scanner, Spread
 from dibs.services.sweeping import Share, Sweeping
 
 SHORTEST_S = 0.01
 """No wait is shorter: the rest of a wait may be less than the step of a clock."""
 _HINTS_A_POLL = 10
-_HINTS_APART_S = 5.0
-"""A worker follows at most so many hints between two polls, at least so long apart."""
-_STAGGER_S = 2.0
+"""A worker follows at most so many hints between two polls."""
 
 
 class Dozing:
@@ -57,13 +55,19 @@ class Dozing:
     """
 
     def __init__(
-        self, hints: Hints | None, clock: Clock, dice: random.Random, *, poll_s: float
+        self,
+        hints: Hints | None,
+        clock: Clock,
+        dice: random.Random,
+        cost: LookCost,
+        *,
+        poll_s: float,
     ) -> None:
         self._hints = hints
         self._clock = clock
         self._dice = dice
-        self._apart_s = max(poll_s / _HINTS_A_POLL, _HINTS_APART_S)
-        self._stagger_s = min(poll_s, _STAGGER_S)
+        self._apart_s = max(poll_s / _HINTS_A_POLL, cost.hints_apart_s)
+        self._stagger_s = min(poll_s, cost.arrival_s)
         self._heard = False
         self._next_from = LocalTime(0.0)
 
@@ -174,7 +178,7 @@ class Worker:
         self._workplaces = workplaces
         self._failed_places = 0
         """How often in a row no working trees could be made for a run."""
-        self._dozing = Dozing(hints, backlog.clock, dice, poll_s=options.poll_s)
+        self._dozing = Dozing(hints, backlog.clock, dice, scanning.cost, poll_s=options.poll_s)
         self._following = following
         self._tell = tell
         self._spread = Spread(dice, scanning.cost)

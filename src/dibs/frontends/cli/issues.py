@@ -58,6 +58,7 @@ def add_command(
         lines = [f"would add {draft.title!r} in stage {entry.name}" for draft in drafts]
         return Answer([{"title": draft.title, "stage": entry.name} for draft in drafts], lines)
     made = [context.services.tracker.create(draft) for draft in drafts]
+    context.services.wake()
     return Answer(
         [issue_data(issue) for issue in made],
         [f"{issue.ref} {issue.title} ({entry.name})" for issue in made],

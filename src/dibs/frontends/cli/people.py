@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.ids import RunId
+from dibs.core.lease import Record
 from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
 from dibs.frontends.cli.leasing import describe_claim, duration, finish, note_run
 from dibs.frontends.cli.output import Answer, Exit, lease_data, record_data, tell
@@ -86,7 +87,11 @@ def give_back_command(
         line = f"{holder} does not hold {result.issue}; nobody does"
         return Answer({"issue": str(result.issue), "lease": None}, [line], Exit.LOST)
     outcome = "advanced" if to else "returned"
-    return finish(context, result, outcome, to, note, dry_run=dry_run)
+    answer = finish(context, result, outcome, to, note, dry_run=dry_run)
+    if not dry_run:
+        context.services.wake(result.lease.issue)  # a process of this name may still work on it
+        context.services.wake()
+    return answer
 
 
 @command("approve")
@@ -172,18 +177,42 @@ def pause_command(
 ) -> Answer:
     """Pause issues, the repository or the whole fleet.
 
-    Running work on a paused issue stops; a paused fleet finishes its running work.
+    Running work on a paused issue stops: on this machine within seconds, elsewhere at its next
+    renewal. A paused fleet finishes its running work.
     """
     scope, by = _scope(repository, fleet, issues), context.holder(name)
     refs = [context.ref(issue) for issue in issues]
     targets = [scope.value] if scope else [str(ref) for ref in refs]
-    if not dry_run:
-        if scope:
-            context.services.steering.pause_all(scope, reason=reason, by=by)
-        for ref in refs:
-            context.services.steering.pause_issue(ref, reason=reason, by=by)
-    verb = "would be paused" if dry_run else "paused"
-    return Answer({"paused": targets, "reason": reason}, [f"{target} {verb}" for target in targets])
+    if dry_run:
+        lines = [f"{target} would be paused" for target in targets]
+        return Answer({"paused": targets, "reason": reason}, lines)
+    steering, holders = context.services.steering, {}
+    if scope:
+        steering.pause_all(scope, reason=reason, by=by)
+        lines = [f"{scope.value} paused: no new claims; running work is finished"]
+    else:
+        lines = []
+    for ref in refs:
+        live = steering.pause_issue(ref, reason=reason, by=by)
+        lines.append(f"{ref} paused" if live is None else f"{ref} paused; {_stops(context, live)}")
+        if live is not None:
+            holders[str(ref)] = live.lease.holder
+    return Answer({"paused": targets, "reason": reason, "holders": holders}, lines)
+
+
+def _stops(context: Context, live: Record) -> str:
+    """When the holder of a live lease learns of a person's word."""
+    services, lease = context.services, live.lease
+    if lease.ttl == services.settings.person_ttl:
+        left, who = describe_span(live.remaining), lease.holder
+        return f"{who} took it by hand, for another {left}, and is not told: speak with {who}"
+    stages = [stage for stage in services.pipeline.stages if stage.name == lease.stage]
+    own_ttl = any(stage.terms.ttl == lease.ttl for stage in stages)
+    latest = describe_span(stages[0].terms.renew_every if own_ttl else live.remaining)
+    return (
+        f"{lease.holder} is told within seconds on this machine, "
+        f"elsewhere at its next renewal, within {latest}"
+    )
 
 
 @command("resume")
@@ -237,8 +266,9 @@ def revoke_command(
 ) -> Answer:
     """Take a lease away from its holder.
 
-    The holder stops at the next renewal, and gives the issue back. With --force the lease ends at
-    once, and a holder that is alive works beside the next holder until the next renewal fails.
+    The holder stops, on this machine within seconds, elsewhere at the next renewal, and gives the
+    issue back. With --force the lease ends at once, and a holder that is alive works beside the
+    next holder until it stops.
     """
     ref, services = context.ref(issue), context.services
     services.granting.insist()
@@ -266,7 +296,6 @@ def revoke_command(
         return Answer({"issue": str(ref), "lease": record_data(result.record)}, [line], Exit.HELD)
     left = describe_span(result.record.remaining)
     how = "ended" if force else f"revoked; the issue is free in {left} at the latest"
-    return Answer(
-        {**lease_data(lease), "force": force, "reason": reason},
-        [f"{ref}: the lease of {lease.holder} (run {lease.run}) is {how}"],
-    )
+    lines = [f"{ref}: the lease of {lease.holder} (run {lease.run}) is {how}"]
+    lines.append(f"  {_stops(context, standing.live)}")
+    return Answer({**lease_data(lease), "force": force, "reason": reason}, lines)
