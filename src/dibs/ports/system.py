@@ -193,6 +193,27 @@ class Waker(Protocol):
         ...
 
 
+class Present(Struct, frozen=True):
+    """The stages that running workers of this machine serve."""
+
+    served: frozenset[str] = frozenset()
+    handled: frozenset[str] = frozenset()
+    """Those of them for which a worker has a handler, from the settings or its own."""
+
+
+class Presence(Protocol):
+    def announce(self, present: Present) -> Callable[[], None]:
+        """Tell the other processes of the folder which stages a worker of ours serves.
+
+        It counts until the returned function is called, or our process ends. Never fails.
+        """
+        ...
+
+    def present(self) -> Present:
+        """The stages of all workers that run now."""
+        ...
+
+
 class PlaceWish(Struct, frozen=True):
     """The working trees which a run needs."""
 

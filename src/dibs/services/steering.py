@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dibs.core.eligibility import PauseScope, render_approval
+from dibs.core.eligibility import PauseScope, render_approval, render_pause, render_resume
 from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.issue import Snapshot
@@ -58,14 +58,14 @@ class Steering:
                 self._tracker.comment(issue, render_approval(current, stage.name, by))
                 self._tracker.edit_labels(issue, add=(stage.gate.label,))
                 self._record_event(EventKind.APPROVED, issue, by, stage.name)
-                self._wake(None)
                 return Approved(stage)
         return NoGateHere()
 
     def relabel(self, issue: IssueRef, *, add: tuple[str, ...], remove: tuple[str, ...]) -> None:
         """Add labels, then remove labels, as a person asked."""
         self._tracker.edit_labels(issue, add=add, remove=remove)
-        self._wake(issue)
+        if not self._pipeline.vetoes.isdisjoint(add):
+            self._wake(issue)
         self._wake(None)
 
     @persons_word()
@@ -76,7 +76,7 @@ class Steering:
         holder on this machine renew at once.
         """
         label = AddLabels((self._pipeline.labels.paused,))
-        snapshot = self._label_and_comment(issue, label, f"Paused by {by}: {reason}")
+        snapshot = self._label_and_comment(issue, label, render_pause(by, reason))
         self._record_event(EventKind.PAUSED, issue, by, reason)
         live = self._leases.standing(snapshot).live
         if live is not None:
@@ -93,7 +93,7 @@ class Steering:
         lifted = self._tracker.read(issue).issue.labels & {marks.paused, marks.parked}
         if not lifted:
             return False
-        self._label_and_comment(issue, RemoveLabels(tuple(sorted(lifted))), f"Resumed by {by}.")
+        self._label_and_comment(issue, RemoveLabels(tuple(sorted(lifted))), render_resume(by))
         self._record_event(EventKind.RESUMED, issue, by, ", ".join(sorted(lifted)))
         self._wake(None)
         return True

@@ -162,6 +162,7 @@ class Worker:
         workplaces: Callable[[], Workplaces],
         hints: Hints | None = None,
         following: Following | None = None,
+        announce: Callable[[], Callable[[], None]] = lambda: lambda: None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._claiming = claiming
@@ -180,6 +181,7 @@ class Worker:
         """How often in a row no working trees could be made for a run."""
         self._dozing = Dozing(hints, backlog.clock, dice, scanning.cost, poll_s=options.poll_s)
         self._following = following
+        self._announce = announce
         self._tell = tell
         self._spread = Spread(dice, scanning.cost)
         self._wake = threading.Event()
@@ -233,6 +235,7 @@ class Worker:
         if self._options.until is not Until.ONCE:
             # Workers that were started by the same command should not all begin at once.
             self._clock.wait(self._leaving, self._dice.uniform(0.0, self._scanning.cost.arrival_s))
+        withdraw = self._announce()
         try:
             while True:
                 self._wake.clear()
@@ -246,6 +249,7 @@ class Worker:
             self.leave()
             raise
         finally:
+            withdraw()  # it claims no more
             self._go_home()
         return self.report
 

@@ -17,15 +17,23 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dibs.adapters.memory.control import MemoryGranters
-from dibs.adapters.system import FileHints, FileJournal, FileWaker, SystemClock, SystemThreads
+from dibs.adapters.system import (
+    FileHints,
+    FileJournal,
+    FileWaker,
+    SystemClock,
+    SystemThreads,
+    WorkerFiles,
+)
 from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration, Unwritable
 from dibs.core.events import Reached, unwatched
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, IssueRef, RunId
-from dibs.core.pipeline import Dialect, InProcess, Pipeline, Stage
+from dibs.core.pipeline import Dialect, InProcess, NoHandler, Pipeline, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
+from dibs.ports.system import Present
 from dibs.ports.tracker import Applies, Tracker
 from dibs.services.backlog import Backlog, Granting, Observers, OneStep
 from dibs.settings.load import Settings, actor
@@ -47,7 +55,16 @@ if TYPE_CHECKING:
     from dibs.named.holds import Holds
     from dibs.named.loops import Loop, Rhythm
     from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
-    from dibs.ports.system import Clock, Hints, Observer, Runner, Threads, Waker, Workplaces
+    from dibs.ports.system import (
+        Clock,
+        Hints,
+        Observer,
+        Presence,
+        Runner,
+        Threads,
+        Waker,
+        Workplaces,
+    )
     from dibs.ports.tracker import Budgeted, BudgetReport
     from dibs.services.board import Board, Explaining
     from dibs.services.bundling import Bundling
@@ -103,6 +120,8 @@ class Adapters(Struct):
     """Wake idle workers and holders if the tracker may have changed; None: they only poll."""
     waker: Waker | None = None
     """Sends such hints; None: no process of this machine hears any."""
+    presence: Presence | None = None
+    """Knows the running workers of this folder; None: they are not known."""
     budgeted: Budgeted | None = None
     """Reports the tracker's request budget; None: the tracker has none."""
     prepare: Callable[[], tuple[str, ...]] = tuple
@@ -280,7 +299,9 @@ class Services:
         lambda it: services.migrating.Migrating(it.backlog, it.claiming, it.adapters.granters)
     )
     explaining: Explaining = _once(
-        lambda it: services.board.Explaining(it.backlog, it.claiming, it.bundling)
+        lambda it: services.board.Explaining(
+            it.backlog, it.claiming, it.bundling, lambda: it.present
+        )
     )
     runner: Runner = _once(lambda it: runner_of(it.settings))
     workplaces: Workplaces = _once(lambda it: places_of(it.settings))
@@ -345,6 +366,18 @@ class Services:
 
     def supervise(self, keeper: Keeper) -> Supervision:
         return services.keeping.Supervision(keeper, self.adapters.clock, self.adapters.threads)
+
+    @property
+    def present(self) -> Present:
+        """The stages that running workers of this folder serve, as far as they are known."""
+        return Present() if self.adapters.presence is None else self.adapters.presence.present()
+
+    def _announce(self, stages: tuple[Stage, ...]) -> Callable[[], None]:
+        if self.adapters.presence is None:
+            return lambda: None
+        handled = (stage.name for stage in stages if not isinstance(stage.handler, NoHandler))
+        served = frozenset(stage.name for stage in stages)
+        return self.adapters.presence.announce(Present(served, frozenset(handled)))
 
     def wake(self, issue: IssueRef | None = None) -> None:
         """Hint at a change to the idle workers of this folder, or to the holder of the issue.
@@ -418,6 +451,7 @@ class Services:
             workplaces=lambda: self.workplaces,
             hints=self.adapters.hints,
             following=following if following.stages else None,
+            announce=lambda: self._announce(stages),
             tell=tell,
         )
 
@@ -619,6 +653,7 @@ def _adapters(
         granters=granters,
         hints=opened.hints or (None if in_memory else FileHints(wake_file(settings))),
         waker=None if in_memory else FileWaker(wake_file(settings)),
+        presence=None if in_memory else WorkerFiles(wake_file(settings).with_name("workers")),
         budgeted=opened.budgeted,
         prepare=opened.prepare,
         one_step=opened.one_step if store is not None and shown.leases == "auto" else None,

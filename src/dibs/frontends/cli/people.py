@@ -10,12 +10,14 @@ from msgspec.structs import replace
 
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
-from dibs.core.ids import RunId
+from dibs.core.errors import LeaseLost
+from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.lease import Record
+from dibs.core.pipeline import Stage
 from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
 from dibs.frontends.cli.leasing import describe_claim, duration, finish, note_run
-from dibs.frontends.cli.output import Answer, Exit, lease_data, record_data, tell
-from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Claimed, ClaimOptions
+from dibs.frontends.cli.output import Answer, Exit, lease_data, reason_lines, record_data, tell
+from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Beaten, Claimed, ClaimOptions, Refused
 from dibs.services.resuming import NotHeld
 from dibs.services.steering import Approved, NothingToRevoke
 
@@ -48,10 +50,15 @@ def take_command(
         held = [reason for reason in found.reasons if reason.code is ReasonCode.HELD]
         lines = [f"{ref} would wait: {held[0].text}" if held else f"{ref} would be taken"]
         return Answer({"issue": str(ref), "held": bool(held)}, lines)
+    how_to_end = f"  give it back with: dibs give-back {ref.typed}{_as_typed(name)}"
     clock = services.adapters.clock
     wait_s = wait.total_seconds() if wait is not None else 0.0
     deadline, announced = clock.now() + wait_s, False
     while not isinstance(result := services.claiming.claim(ref, None, options), Claimed):
+        if isinstance(result, Refused | Beaten) and not announced:
+            mine = services.resuming.resume_as(ref, options.holder)
+            if isinstance(mine, Claimed):
+                return _yours_already(mine, how_to_end)
         left = deadline - clock.now()
         if left <= 0:
             return describe_claim(result)
@@ -61,8 +68,24 @@ def take_command(
         clock.sleep(min(1.0, left))
     note_run(context, result.lease)
     answer = describe_claim(result)
-    how_to_end = f"  give it back with: dibs give-back {ref.typed}"
     return replace(answer, lines=[*answer.lines, how_to_end])
+
+
+def _yours_already(mine: Claimed, how_to_end: str) -> Answer:
+    """The answer to a person who takes an issue that the person has."""
+    lease = mine.lease
+    left = describe_span(lease.expires_at - mine.snapshot.now)
+    line = f"you have {lease.issue} already, until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({left})"
+    return Answer(lease_data(lease), [line, how_to_end])
+
+
+def _as_typed(name: str | None) -> str:
+    """The option `--as` for a command that a hint proposes, if the person used it."""
+    if name is None:
+        return ""
+    import shlex  # few commands need it
+
+    return f" --as {shlex.quote(name)}"
 
 
 @command("give-back")
@@ -101,7 +124,7 @@ def give_back_command(
 def approve_command(
     context: Context, issues: Sequence[str], name: str | None, dry_run: bool
 ) -> Answer:
-    """Approve issues that wait at a gate; the next worker moves them on.
+    """Approve issues that wait at a gate, and move them on where no handler has work first.
 
     Exit 3 if none of the issues waits at a gate.
     """
@@ -109,16 +132,43 @@ def approve_command(
     if dry_run:
         lines = [f"{ref} would be approved" for ref in refs]
         return Answer({"would_approve": [str(ref) for ref in refs]}, lines)
-    steering, by = context.services.steering, context.holder(name)
-    approved, lines = {}, []
+    services, by = context.services, context.holder(name)
+    approved, moved, lines = {}, {}, []
     for ref in refs:
-        result = steering.approve(ref, by=by)
-        if isinstance(result, Approved):
-            approved[str(ref)] = result.stage.name
-            lines.append(f"{ref} approved: it may leave {result.stage.name}")
-        else:
+        result = services.steering.approve(ref, by=by)
+        if not isinstance(result, Approved):
             lines.append(f"{ref} waits at no gate")
-    return Answer({"approved": approved}, lines, Exit.DONE if approved else Exit.NOTHING)
+            continue
+        stage = result.stage
+        approved[str(ref)] = stage.name
+        if not stage.passes_by_itself or stage.name in services.present.handled:
+            lines.append(f"{ref} approved: a worker may work it in {stage.name} now")
+            continue
+        outcome = _move_on(context, ref, stage, by)
+        if isinstance(outcome, Answer):
+            moved[str(ref)] = outcome.data["next"]
+            lines.append(f"{ref} approved, and moved on to {outcome.data['next']}")
+        else:
+            lines += [f"{ref} approved, but it is still in {stage.name}:", *outcome]
+    services.wake()
+    data = {"approved": approved, "moved": moved}
+    return Answer(data, lines, Exit.DONE if approved else Exit.NOTHING)
+
+
+def _move_on(context: Context, ref: IssueRef, stage: Stage, by: HolderId) -> Answer | list[str]:
+    """Move an approved issue out of a stage without a handler, under a lease of the person.
+
+    Returns lines with the reasons if a worker could not move it either.
+    """
+    result = context.services.claiming.claim(ref, stage, ClaimOptions(by))
+    if not isinstance(result, Claimed):
+        if isinstance(result, Refused):
+            return reason_lines(result.reasons)
+        return [f"  {line}" for line in describe_claim(result).lines]
+    try:
+        return finish(context, result, "advanced", None, f"approved by {by}", dry_run=False)
+    except LeaseLost as lost:
+        return [f"  {lost}"]
 
 
 @command("label")
