@@ -457,7 +457,9 @@ class FileIssueHints:
 
 
 def _hint_about(wake_file: Path, issue: IssueRef) -> Path:
-    return wake_file.with_name(f"{wake_file.name}-{str(issue).replace('/', '+')}")
+    # A delivery may spell the repository in another case than the settings.
+    name = str(issue).replace("/", "+").casefold()
+    return wake_file.with_name(f"{wake_file.name}-{name}")
 
 
 class FileWaker:
