@@ -148,7 +148,9 @@ class Dibs:
         pipeline = self._services.pipeline
         entry = pipeline.stage(stage) if stage else pipeline.stages[0]
         draft = Draft(title, body, frozenset(labels) | {entry.label})
-        return self._services.tracker.create(draft)
+        issue = self._services.tracker.create(draft)
+        self._services.wake()
+        return issue
 
     def reference(self, issue: IssueLike) -> IssueRef:
         if isinstance(issue, Issue):

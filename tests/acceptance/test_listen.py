@@ -153,8 +153,14 @@ def test_what_cannot_matter_wakes_nobody(listener: Listener) -> None:
     assert listener.send(b"{}", X_GitHub_Event="star") == (200, "ignored")
     elsewhere = {**OPENED, "repository": {"full_name": "acme/other", "id": 2}}
     assert listener.send(body(elsewhere)) == (200, "ignored")
-    assert listener.send(body({**OPENED, "action": "closed"})) == (200, "ignored")
+    assert listener.send(body({**OPENED, "action": "edited"})) == (200, "ignored")
     assert not listener.woken
+
+
+def test_a_closed_issue_is_a_hint_to_its_holder(listener: Listener) -> None:
+    assert listener.send(body({**OPENED, "action": "closed"})) == (202, "woke")
+    listener.project.appears(".dibs/wake-acme+shop#1")
+    assert not listener.woken, "no idle worker"
 
 
 # Whoever talks to it

@@ -7,6 +7,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dibs.core.eligibility import (
+    IssuePause,
     Pause,
     PauseScope,
     Reason,
@@ -16,6 +17,9 @@ from dibs.core.eligibility import (
     judge,
     judge_claimable,
     judge_picture,
+    paused_by,
+    render_pause,
+    render_resume,
     vetoed,
 )
 from dibs.core.granter import Appointed, objection
@@ -25,7 +29,17 @@ from dibs.core.lease import Standing
 from dibs.core.pipeline import People, Pipeline
 from dibs.core.presets import AGENT, STAGES
 
-from .builders import at, bid, make_comment, make_issue, make_record, make_snapshot, make_try, s
+from .builders import (
+    WILD,
+    at,
+    bid,
+    make_comment,
+    make_issue,
+    make_record,
+    make_snapshot,
+    make_try,
+    s,
+)
 
 LIMITED = Pipeline(
     (replace(STAGES.stages[0], wip=2, attempts=3), *STAGES.stages[1:]), blockers=STAGES.blockers
@@ -437,3 +451,33 @@ def test_reasons_and_verdicts_are_plain_values():
     assert not Verdict(None).eligible
     assert Verdict(STAGES.stages[0]).eligible
     assert Surroundings() == Surroundings((), s(0), None)
+
+
+# Who paused an issue
+
+
+def paused(*bodies, labels=("stage:ready", "paused"), by_writer=True):
+    comments = [
+        make_comment(body, number, number, by_writer=by_writer)
+        for number, body in enumerate(bodies, 1)
+    ]
+    return paused_by(make_snapshot(comments, now=100, labels=labels), STAGES)
+
+
+@given(WILD, WILD)
+def test_who_paused_an_issue_is_read_back_as_it_was_written(by, reason):
+    assert paused(render_pause(by, reason)) == IssuePause(by, reason, at(1))
+
+
+def test_the_newest_pause_counts_until_the_issue_is_resumed():
+    ann, bob = render_pause("ann", "one"), render_pause("bob", "two")
+    assert paused(ann, bob) == IssuePause("bob", "two", at(2))
+    assert paused(ann, render_resume("ann")) is None, "paused again by hand"
+    assert paused(ann, render_resume("ann"), bob) == IssuePause("bob", "two", at(3))
+
+
+def test_only_marks_by_writers_on_a_paused_issue_say_who_paused_it():
+    ann = render_pause("ann", "one")
+    assert paused(ann, labels=("stage:ready",)) is None
+    assert paused(ann, by_writer=False) is None
+    assert paused("Paused by ann: by hand", "<!-- paused by=%ff -->") is None

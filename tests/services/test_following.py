@@ -375,6 +375,9 @@ class Hinted:
         self._happens.pop()()
         return True
 
+    def about(self, issue):
+        return Hinted(lambda: None)
+
 
 def test_a_hint_is_followed_long_before_the_next_sweep(kind):
     pipeline = pipeline_of(AGENT, handler=Command("true"))

@@ -546,6 +546,112 @@ def test_supervision_can_be_stopped_by_the_thread_it_runs_in(world):
     assert stopped.wait(WAIT_S)
 
 
+# Hints
+
+
+class Hinted:
+    """Hints about issues, which a test gives by hand."""
+
+    every_s = 1.0
+
+    def __init__(self):
+        self.waiting = []
+
+    def wake(self, issue=None):
+        self.waiting.append(issue)
+
+    def heard(self):
+        return self._take(None)
+
+    def about(self, issue):
+        hints = Hinted()
+        hints.heard = lambda: self._take(issue)
+        return hints
+
+    def _take(self, issue):
+        heard = issue in self.waiting
+        self.waiting = [other for other in self.waiting if other != issue]
+        return heard
+
+
+def hinted(world, name="w1"):
+    """A process that hears hints and gives them, as those of one folder do."""
+    process = world.process(name)
+    process.services.adapters.hints = process.services.adapters.waker = hints = Hinted()
+    return process, hints
+
+
+def say(steering, word, keeper):
+    issue, why = keeper.issue, {"by": "ada", "reason": "not now"}
+    match word:
+        case "pause":
+            steering.pause_issue(issue, **why)
+        case "label":
+            steering.relabel(issue, add=("do-not-pickup",), remove=())
+        case _:
+            steering.revoke(issue, keeper.run, force=word == "force", **why)
+
+
+@pytest.mark.parametrize("word", ["pause", "label", "revoke", "force"])
+def test_a_persons_word_in_this_folder_stops_the_work_long_before_the_renewal(world, word):
+    process, _ = hinted(world)
+    keeper = process.hold(world.add())
+    supervision = Supervision(keeper, world.clock, SystemThreads())
+    try:
+        world.clock.pass_on(1.5)
+        say(process.services.steering, word, keeper)
+        assert not keeper.over.is_set()
+        world.clock.pass_on(1.0)
+        assert keeper.over.is_set()
+    finally:
+        supervision.stop()
+
+
+def test_a_hint_about_another_issue_or_to_idle_workers_costs_a_holder_nothing(world):
+    process, hints = hinted(world)
+    keeper, other = process.hold(world.add()), world.add()
+    supervision = Supervision(keeper, world.clock, SystemThreads())
+    try:
+        asked = len(process.leases.calls) + len(process.tracker.calls)
+        for _ in range(5):
+            hints.wake(other)
+            hints.wake()
+            world.clock.pass_on(1.0)
+        assert len(process.leases.calls) + len(process.tracker.calls) == asked
+    finally:
+        supervision.stop()
+
+
+def test_a_flood_of_hints_is_a_renewal_now_and_then(world):
+    process, hints = hinted(world)
+    keeper = process.hold(world.add())
+    supervision = Supervision(keeper, world.clock, SystemThreads())
+    try:
+        for _ in range(10):
+            hints.wake(keeper.issue)
+            world.clock.pass_on(1.0)
+        assert 2 <= keeper.lease.beats <= 5
+        keeper.check()
+    finally:
+        supervision.stop()
+
+
+def test_a_hint_does_not_shorten_the_wait_after_a_failed_renewal(world):
+    process, hints = hinted(world)
+    keeper = process.hold(world.add())
+    process.leases.before = outage("renew")
+    supervision = Supervision(keeper, world.clock, SystemThreads())
+    renewals = lambda: [call.name for call in process.leases.calls].count("renew")  # noqa: E731
+    try:
+        world.clock.pass_on(BEAT_S + 0.1)
+        assert renewals() == 1
+        hints.wake(keeper.issue)
+        world.clock.pass_on(1.0)
+        assert renewals() == 1
+    finally:
+        supervision.stop()
+
+
 def test_the_terms_of_these_tests_are_coherent():
     assert TRUST_S > 2 * BEAT_S
     assert TERMS.margin.total_seconds() > 0

@@ -1,15 +1,16 @@
 """What a tracker tells by itself: proof first, then whether it can make an issue free."""
 
+import os
 import threading
 
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.system import FileHints, FileWaker
+from dibs.adapters.system import FileHints, FileWaker, WorkerFiles
 from dibs.core.card import Card, CardState, render_card
 from dibs.core.errors import Unwritable
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
-from dibs.ports.system import Happening, Rubbish
+from dibs.ports.system import Happening, Present, Rubbish
 from dibs.services.listening import Did, Listening, may_free_an_issue
 from dibs.testing.clock import EPOCH
 
@@ -43,12 +44,16 @@ class Told:
 class Counted:
     def __init__(self):
         self.wakes = 0
+        self.issues = []
         self.flaw = None
 
-    def wake(self):
+    def wake(self, issue=None):
         if self.flaw is not None:
             raise self.flaw
-        self.wakes += 1
+        if issue is None:
+            self.wakes += 1
+        else:
+            self.issues.append(issue)
 
 
 class Listener:
@@ -335,3 +340,99 @@ def test_nothing_is_left_lying_about(tmp_path):
     for _ in range(3):
         FileWaker(tmp_path / "wake").wake()
     assert [entry.name for entry in tmp_path.iterdir()] == ["wake"]
+
+
+# What stops work
+
+
+@pytest.mark.parametrize(
+    "happening", [issues("closed"), issues("labeled", "Paused"), issues("labeled", "do-not-pickup")]
+)
+def test_a_change_that_stops_work_is_a_hint_to_the_holder_alone(happening):
+    listener = Listener()
+    woken = listener.wakes_after(lambda: listener.hear(happening))
+    assert (woken, listener.waker.issues) == (0, [ISSUE])
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [
+        issues("labeled", "claimed"),
+        issues("unlabeled", "nice to have"),
+        issues("closed", on_pull=True),
+        Happening("issues", "closed", "acme/other", issue=IssueRef("acme/other", "1")),
+        comment("closed, I think"),
+    ],
+)
+def test_other_changes_disturb_no_holder(happening):
+    listener = Listener()
+    listener.wakes_after(lambda: listener.hear(happening))
+    assert listener.waker.issues == []
+
+
+# Between a person and a holder
+
+
+def test_a_hint_about_an_issue_is_heard_once_by_its_holder_alone(tmp_path):
+    path = tmp_path / ".dibs" / "wake"
+    waker, idle = FileWaker(path), FileHints(path)
+    issues = [IssueRef("", "1"), IssueRef("acme/shop", "1"), IssueRef("", "ABC-1")]
+    holders = [idle.about(issue) for issue in issues]
+    assert not any(holder.heard() for holder in holders)
+    for issue, holder in zip(issues, holders, strict=True):
+        waker.wake(issue)
+        assert [other.heard() for other in holders] == [other is holder for other in holders]
+    assert not idle.heard()
+    waker.wake()
+    assert not any(holder.heard() for holder in holders)
+
+
+def test_a_hint_that_came_just_before_the_holder_is_heard(tmp_path):
+    """Between a claim and the first look: the person may have been faster."""
+    path, issue = tmp_path / "wake", IssueRef("", "1")
+    FileWaker(path).wake(issue)
+    assert FileHints(path).about(issue).heard()
+
+
+def test_hints_that_no_holder_heard_are_removed(tmp_path):
+    waker = FileWaker(tmp_path / "wake")
+    waker.wake(IssueRef("", "1"))
+    waker.wake(IssueRef("", "2"))
+    os.utime(tmp_path / "wake-#1", (1_000_000, 1_000_000))
+    waker.wake(IssueRef("", "3"))
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["wake-#2", "wake-#3"]
+
+
+# Between workers and commands
+
+
+def test_a_worker_is_known_until_it_ends(tmp_path):
+    files = WorkerFiles(tmp_path / "workers")
+    assert files.present() == Present()
+    first = files.announce(Present(frozenset({"one", "two"}), frozenset({"one"})))
+    second = files.announce(Present(frozenset({"three"}), frozenset({"three"})))
+    seen = WorkerFiles(tmp_path / "workers").present()
+    assert seen == Present(frozenset({"one", "two", "three"}), frozenset({"one", "three"}))
+    first()
+    assert files.present().served == {"three"}
+    second()
+    assert (files.present(), list((tmp_path / "workers").iterdir())) == (Present(), [])
+
+
+def test_the_file_of_a_killed_worker_does_not_count_and_the_next_removes_it(tmp_path):
+    dead = tmp_path / "1-dead.json"
+    dead.write_text('{"served":["one"],"handled":["one"]}')
+    rubbish = tmp_path / "2-part.json"
+    rubbish.write_text('{"ser')
+    files = WorkerFiles(tmp_path)
+    assert files.present() == Present()
+    files.announce(Present(frozenset({"two"})))()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_runs_although_it_cannot_announce_itself(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    files = WorkerFiles(blocked / "workers")
+    files.announce(Present(frozenset({"one"})))()
+    assert files.present() == Present()

@@ -16,7 +16,8 @@ process. A journal is a file with one JSON object per line, a list in memory, or
 
 A hint is a change of a file. A waiting process compares the file's status and never reads the file.
 `FileWaker` replaces the file instead of writing into it, so two hints within one tick of the clock
-are two changes: the second hint is another file.
+are two changes: the second hint is another file. A hint about one issue is a file with the issue in
+its name, which the issue's holder removes. A running worker is a locked file.
 """
 
 import contextlib
@@ -36,7 +37,8 @@ import msgspec
 from dibs.core.durations import format_instant
 from dibs.core.errors import BadConfiguration, Unwritable
 from dibs.core.events import Event, Reached, Step, unwatched
-from dibs.core.ids import LocalTime
+from dibs.core.ids import IssueRef, LocalTime
+from dibs.ports.system import Present
 
 T = TypeVar("T")
 
@@ -395,6 +397,67 @@ def describe(event: Event) -> dict[str, object]:
     }
 
 
+class WorkerFiles:
+    """Which stages the running workers of a folder serve: a file for each worker.
+
+    A worker locks its file as long as it runs, so the file of a killed worker does not count.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def announce(self, present: Present) -> Callable[[], None]:
+        descriptor = None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._clear()
+            for _ in range(3):  # another process may try the lock of a file that is new
+                path = self._folder / f"{os.getpid()}-{os.urandom(4).hex()}.json"
+                if (descriptor := locked(path, create=True)) is not None:
+                    break
+        except OSError:  # nothing but `dibs why` and `dibs approve` goes by these files
+            pass
+        if descriptor is None:
+            return lambda: None
+        with contextlib.suppress(OSError):
+            os.write(descriptor, msgspec.json.encode(present))
+
+        def end() -> None:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+        return end
+
+    def present(self) -> Present:
+        found = []
+        for path in self._files():
+            if (descriptor := locked(path)) is not None:
+                os.close(descriptor)  # its worker was killed
+                continue
+            with contextlib.suppress(OSError, msgspec.MsgspecError):
+                found.append(msgspec.json.decode(path.read_bytes(), type=Present))
+        return Present(
+            frozenset[str]().union(*(one.served for one in found)),
+            frozenset[str]().union(*(one.handled for one in found)),
+        )
+
+    def _files(self) -> list[Path]:
+        try:
+            return list(self._folder.glob("*.json"))
+        except OSError:
+            return []
+
+    def _clear(self) -> None:
+        """Remove the files of killed workers."""
+        for path in self._files():
+            if (descriptor := locked(path)) is not None:
+                path.unlink(missing_ok=True)
+                os.close(descriptor)
+
+
+_OLD_HINT_S = 60.0
+"""A holder looks for a hint every second, so nobody waits for one that is so old."""
 _FileStatus = tuple[int, int, int]
 """The inode, the time of the last change, and the length."""
 
@@ -415,6 +478,9 @@ class FileHints:
         self._seen = seen
         return True
 
+    def about(self, issue: IssueRef) -> "FileIssueHints":
+        return FileIssueHints(_hint_about(self._path, issue))
+
     def _look(self) -> _FileStatus | None:
         """None before the first hint, or if the file cannot be looked at: polling goes on."""
         try:
@@ -424,16 +490,58 @@ class FileHints:
         return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-class FileWaker:
-    """The sending side: `wake` hints to all processes that watch the file."""
+class FileIssueHints:
+    """The receiving side for one issue: the file is there after a hint, and removed when heard.
+
+    An issue has one holder at a time, so no other process waits for the file. A file that was there
+    before the holder costs the holder one look.
+    """
+
+    every_s = 1.0
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def wake(self) -> None:
+    def heard(self) -> bool:
+        try:
+            self._path.unlink()
+        except OSError:
+            return False
+        return True
+
+    def about(self, issue: IssueRef) -> "FileIssueHints":  # noqa: ARG002 - it is about one already
+        return self
+
+
+def _hint_about(wake_file: Path, issue: IssueRef) -> Path:
+    # A delivery may spell the repository in another case than the settings.
+    name = str(issue).replace("/", "+").casefold()
+    return wake_file.with_name(f"{wake_file.name}-{name}")
+
+
+class FileWaker:
+    """The sending side: `wake` hints to all processes that watch the file, or an issue's file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def wake(self, issue: IssueRef | None = None) -> None:
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with written(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
+            if issue is not None:
+                self._wake_holder(issue)
+                return
             # A random length, because the new file may get the inode of an earlier one.
             part.write_bytes(b"." * (1 + os.urandom(1)[0]))
             part.replace(self._path)
+
+    def _wake_holder(self, issue: IssueRef) -> None:
+        """Leave the hint, and remove old ones: no holder was there to hear them."""
+        hint = _hint_about(self._path, issue)
+        hint.touch()
+        now = hint.stat().st_mtime
+        for old in self._path.parent.glob(f"{self._path.name}-*"):
+            with contextlib.suppress(FileNotFoundError):  # a holder was faster
+                if now - old.stat().st_mtime > _OLD_HINT_S:
+                    old.unlink()

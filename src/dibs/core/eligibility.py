@@ -12,9 +12,13 @@ voids the approval. The reason: the author of an issue may change its text witho
 write anywhere else in the repository, and only text which a person has read may be worked on under
 an approval. This module decides the spelling of the approval mark and whether the newest one still
 holds. Where there is no such mark, a label which a person put on by hand opens the gate alone.
+
+The mark of a pause is spelt here, too: who paused an issue, and why. The label decides, and the
+mark is for people.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
 
@@ -24,7 +28,7 @@ from msgspec.structs import replace
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, StageName, later
-from dibs.core.issue import Issue, Snapshot
+from dibs.core.issue import Comment, Issue, Snapshot
 from dibs.core.lease import Outcome, Standing, Try
 from dibs.core.marker import VERSION, plain, read_line, shortened, starts_as, write_line
 from dibs.core.pipeline import ApprovalGate, People, Pipeline, Stage
@@ -94,16 +98,53 @@ def changed_since(snapshot: Snapshot, stage: str) -> bool:
     Only approvals by writers count. False if no approval names a text.
     """
     newest = ""
-    for comment in sorted(snapshot.comments, key=lambda comment: (comment.created_at, comment.id)):
-        if not comment.by_writer or not starts_as(comment.body, (_KIND,)):
-            continue
-        try:
-            _, fields = read_line(comment.body)
-            if fields.take("stage") == stage:
-                newest = fields.take("text") or newest
-        except ValueError:
-            continue
+    for _, _, fields in _marks(snapshot, (_KIND,)):
+        if fields.get("stage") == stage:
+            newest = fields.get("text") or newest
     return bool(newest) and newest != text_of(snapshot.issue)
+
+
+def _marks(
+    snapshot: Snapshot, kinds: Sequence[str]
+) -> Iterator[tuple[Comment, str, Mapping[str, str]]]:
+    """The marks of these kinds by writers, the oldest first: comment, kind and fields."""
+    for comment in sorted(snapshot.comments, key=lambda comment: (comment.created_at, comment.id)):
+        if comment.by_writer and starts_as(comment.body, kinds):
+            with suppress(ValueError):
+                kind, fields = read_line(comment.body)
+                yield comment, kind, dict(fields.rest)
+
+
+_PAUSED, _RESUMED = "paused", "resumed"
+
+
+class IssuePause(Struct, frozen=True):
+    """Who paused an issue, why and when."""
+
+    by: str
+    reason: str
+    since: ServerTime
+
+
+def render_pause(by: str, reason: str) -> str:
+    fields = [("by", shortened(by, 300)), ("reason", shortened(reason)), ("v", str(VERSION))]
+    return f"{write_line(_PAUSED, fields)}\nPaused by {by}: {reason}"
+
+
+def render_resume(by: str) -> str:
+    line = write_line(_RESUMED, [("by", shortened(by, 300)), ("v", str(VERSION))])
+    return f"{line}\nResumed by {by}."
+
+
+def paused_by(snapshot: Snapshot, pipeline: Pipeline) -> IssuePause | None:
+    """Who paused the issue; None if it is not paused, or if a person put the label on by hand."""
+    if pipeline.labels.paused not in snapshot.issue.labels:
+        return None
+    newest: IssuePause | None = None
+    for comment, kind, fields in _marks(snapshot, (_PAUSED, _RESUMED)):
+        by, reason = fields.get("by", ""), fields.get("reason", "")
+        newest = IssuePause(by, reason, comment.created_at) if kind == _PAUSED else None
+    return newest
 
 
 _MOST_NAMED = 3

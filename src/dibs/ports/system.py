@@ -178,10 +178,39 @@ class Hints(Protocol):
         """Whether a hint came since the last question. Cheap, and never fails."""
         ...
 
+    def about(self, issue: IssueRef) -> "Hints":
+        """The hints to the holder of this issue alone."""
+        ...
+
 
 class Waker(Protocol):
-    def wake(self) -> None:
-        """Hint to every worker of the folder: the tracker may have changed."""
+    def wake(self, issue: IssueRef | None = None) -> None:
+        """Hint that the tracker may have changed, to all idle workers of the folder.
+
+        With `issue`: that this issue or its lease may have changed, to its holder alone.
+        Raises Unwritable.
+        """
+        ...
+
+
+class Present(Struct, frozen=True):
+    """The stages that running workers of this machine serve."""
+
+    served: frozenset[str] = frozenset()
+    handled: frozenset[str] = frozenset()
+    """Those of them for which a worker has a handler, from the settings or its own."""
+
+
+class Presence(Protocol):
+    def announce(self, present: Present) -> Callable[[], None]:
+        """Tell the other processes of the folder which stages a worker of ours serves.
+
+        It counts until the returned function is called, or our process ends. Never fails.
+        """
+        ...
+
+    def present(self) -> Present:
+        """The stages of all workers that run now."""
         ...
 
 

@@ -36,6 +36,8 @@ from dibs.services.backlog import with_ourselves
 from dibs.services.reading import read_each, walk, walk_snapshots
 
 if TYPE_CHECKING:
+    from dibs.core.eligibility import Verdict
+    from dibs.ports.system import Present
     from dibs.services.backlog import Backlog
     from dibs.services.bundling import Bundling
     from dibs.services.claiming import Claiming
@@ -284,12 +286,19 @@ class Explanation(Struct, frozen=True):
 
 
 class Explaining:
-    def __init__(self, backlog: "Backlog", claiming: "Claiming", bundling: "Bundling") -> None:
+    def __init__(
+        self,
+        backlog: "Backlog",
+        claiming: "Claiming",
+        bundling: "Bundling",
+        present: "Callable[[], Present]",
+    ) -> None:
         self._tracker = backlog.tracker
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._claiming = claiming
         self._bundling = bundling
+        self._present = present
 
     def explain(self, issue: IssueRef) -> Explanation:
         """Every reason why no worker would claim the issue now."""
@@ -305,11 +314,29 @@ class Explaining:
             attempts = count_attempts(standing.tries, stage)
             if verdict.eligible:
                 reasons += self._bundling.explain(snapshot, stage)
-            if not stage.final and not stage.served:
-                reason = Reason(
-                    ReasonCode.NOT_SERVED,
-                    f"no worker serves stage {stage.name!r}: it has neither run nor python",
-                    "give the stage a handler in dibs.toml, or work it by hand with dibs claim",
-                )
+            if (reason := self._not_served(stage, issue, verdict)) is not None:
                 reasons.append(reason)
         return Explanation(snapshot, stage, standing, tuple(reasons), attempts)
+
+    def _not_served(self, stage: Stage, issue: IssueRef, verdict: "Verdict") -> Reason | None:
+        """The reason if no worker has work in the stage, by the settings and the running workers.
+
+        Workers of other machines with handlers of their own are not known here.
+        """
+        if stage.final or (stage.passes_by_itself and not verdict.eligible):
+            return None  # a shut gate or a holder is the reason, not that no worker runs
+        if not stage.served and stage.name not in self._present().handled:
+            return Reason(
+                ReasonCode.NOT_SERVED,
+                f"no worker serves stage {stage.name!r}: it has neither run nor python",
+                "give the stage a handler in dibs.toml, or work it by hand with dibs claim",
+            )
+        # A worker passes open gates beside its work, and without any handler there is none.
+        workers = any(one.served and not one.passes_by_itself for one in self._pipeline.stages)
+        if not stage.passes_by_itself or workers or stage.name in self._present().served:
+            return None
+        return Reason(
+            ReasonCode.NOT_SERVED,
+            f"it may leave stage {stage.name!r}, and no worker runs that would move it on",
+            f"dibs approve {issue.typed} moves it on; so does dibs work --stage {stage.name}",
+        )

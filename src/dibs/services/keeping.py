@@ -27,7 +27,7 @@ from dibs.core.issue import Snapshot
 from dibs.core.labels import RemoveLabels, claim_effects
 from dibs.core.lease import Lease, Lost, Renewed, RenewResult, StopAsked
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.ports.system import Clock, Observer, Threads
+from dibs.ports.system import Clock, Hints, Observer, Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.claiming import Claimed
 from dibs.services.effects import apply, put_back
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 
 _SHORTEST_PAUSE_S = 0.02
+_HINTS_APART_S = 2.0
+"""A keeper follows two hints at least so long apart; a hint that comes sooner is followed then."""
 
 
 class Holding(Struct, frozen=True):
@@ -86,7 +88,9 @@ class Keeper:
         clock: Clock,
         observer: Observer,
         reached: Reached = unwatched,
+        hints: Hints | None = None,
     ) -> None:
+        """`hints`: those about the issue; None: the lease is looked at with each renewal only."""
         self.stage, self.terms, self.failed_attempts = (
             claimed.stage,
             claimed.terms,
@@ -95,6 +99,7 @@ class Keeper:
         self._lease = claimed.lease
         self._leases, self._tracker, self._pipeline = leases, tracker, pipeline
         self._clock, self._observer, self._reached = clock, observer, reached
+        self.hints = hints
         self._lock = threading.RLock()
         self._renewing = threading.Lock()
         self._condition: Condition = Holding()
@@ -219,6 +224,16 @@ class Keeper:
             self._take_reply(result, asked_at)
             return None
 
+    def heed_hint(self) -> None:
+        """Renew with the next beat: the issue or its lease may have changed.
+
+        A renewal shows a revoke, a pause and a closed issue. After a failed renewal the time of the
+        next try stays as it is: a server may have asked for it.
+        """
+        with self._lock:
+            if self._renew_at == local_after(self._asked_at, self.terms.renew_every):
+                self._renew_at = self._clock.now()
+
     def _take_reply(self, result: Renewed | StopAsked | Lost, asked_at: LocalTime) -> None:
         """Extend or end the trust. A reply which comes after the end of trust revives no lease."""
         if not isinstance(self.condition, Holding):
@@ -322,27 +337,43 @@ class Keeper:
 class Supervision:
     """The threads that keep one lease, whatever the work is doing.
 
-    One renews. The other watches trust run out: the first may be waiting for a store that does not
-    answer, and the work must be told all the same.
+    One renews, sooner if a hint about the issue comes. The other watches trust run out: the first
+    may be waiting for a store that does not answer, and the work must be told all the same.
     """
 
     def __init__(self, keeper: Keeper, clock: Clock, threads: Threads) -> None:
         self._keeper = keeper
         self._clock = clock
         self._stop = threading.Event()
+        self._follow_from = LocalTime(0.0)
+        steps = (("keeper", keeper.beat, keeper.hints), ("watch", keeper.watch, None))
         self._threads = [
-            threads.start(partial(self._run, step), f"dibs-{name}-{keeper.issue}")
-            for name, step in (("keeper", keeper.beat), ("watch", keeper.watch))
+            threads.start(partial(self._run, step, hints), f"dibs-{name}-{keeper.issue}")
+            for name, step, hints in steps
         ]
 
-    def _run(self, step: Callable[[], float | None]) -> None:
+    def _run(self, step: Callable[[], float | None], hints: Hints | None) -> None:
         try:
             while (pause_s := step()) is not None:
-                if self._clock.wait(self._stop, pause_s):
+                self._wait(pause_s, hints)
+                if self._stop.is_set():
                     return
         except Exception:  # noqa: BLE001 - the work must learn of any failure
             self._keeper.give_up("its keeper failed")
             _log().exception("%s: the keeper failed", self._keeper.issue)
+
+    def _wait(self, seconds: float, hints: Hints | None) -> None:
+        """Wait for the end of the supervision or a hint to follow, at most `seconds`."""
+        until, heard = self._clock.now() + seconds, False
+        every_s = seconds if hints is None else hints.every_s
+        while (left_s := until - self._clock.now()) > 0:
+            if self._clock.wait(self._stop, max(min(left_s, every_s), _SHORTEST_PAUSE_S)):
+                return
+            heard = heard or (hints is not None and hints.heard())
+            if heard and (now := self._clock.now()) >= self._follow_from:
+                self._follow_from = LocalTime(now + _HINTS_APART_S)
+                self._keeper.heed_hint()
+                return
 
     def stop(self) -> None:
         """Stop both threads, and wait for a renewal under way: a card has one writer at a time."""

@@ -3,7 +3,8 @@
 A sender without a valid proof is refused and learns nothing more. Dropped are repeated deliveries,
 deliveries about other repositories, and changes that cannot make an issue free: most deliveries
 come from the fleet's own work, which must not keep the fleet awake. The rest is gathered for a
-moment, so that a hundred changes at once make one hint.
+moment, so that a hundred changes at once make one hint. A change that stops work, such as a closed
+issue, is a hint to the issue's holder alone.
 """
 
 import logging
@@ -16,7 +17,7 @@ from msgspec import Struct
 from dibs.core.bounded import Bounded
 from dibs.core.card import Card, parse_mark
 from dibs.core.errors import Unwritable
-from dibs.core.ids import LocalTime
+from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.pipeline import Pipeline
 from dibs.ports.system import Clock, Deliveries, Happening, Rubbish, Waker
 
@@ -96,7 +97,9 @@ class Listening:
         self._news = threading.Event()
         self._ending = threading.Event()
         self._stirred = threading.Event()
-        """Set with either `_news` or `_ending`."""
+        """Set with `_news`, `_stopped` or `_ending`."""
+        self._stopped: set[IssueRef] = set()
+        """Issues whose holders have to stop."""
         self.healthy = True
         """Whether the last hint could be written."""
 
@@ -122,6 +125,11 @@ class Listening:
         if did is Did.WOKE:
             self._news.set()
             self._stirred.set()
+        elif did is Did.IGNORED and self._ours(happening) and stops_work(happening, self._pipeline):
+            assert happening.issue is not None, "work stops for a change of an issue"
+            self._stopped.add(happening.issue)
+            self._stirred.set()
+            return Heard(Did.WOKE, number, happening, "its holder stops")
         return Heard(did, number, happening, why)
 
     def wake_workers(self) -> None:
@@ -129,7 +137,7 @@ class Listening:
         while not self._ending.is_set():
             self._clock.wait(self._stirred, _LONG_S)
             self._stirred.clear()
-            if self._news.is_set():
+            if self._news.is_set() or self._stopped:
                 self._clock.wait(self._ending, _GATHERED_S)
                 self._wake()
 
@@ -138,14 +146,26 @@ class Listening:
         self._stirred.set()
 
     def _wake(self) -> None:
+        news = self._news.is_set()
         self._news.clear()  # first: news during the write make another hint
         try:
-            self._waker.wake()
+            while self._stopped:
+                self._waker.wake(self._stopped.pop())
+            if news:
+                self._waker.wake()
         except Unwritable as failure:
             _log.warning("workers cannot be woken, and find out by polling: %s", failure)
             self.healthy = False
         else:
             self.healthy = True
+
+    def _ours(self, happening: Happening) -> bool:
+        """Whether the event is about one of our repositories, by its present or earlier name."""
+        names = {happening.repo.casefold(), happening.was_repo.casefold()}
+        with self._lock:
+            if names & self._repos and happening.repo_id:
+                self._ids.add(happening.repo_id)
+            return bool(names & self._repos) or happening.repo_id in self._ids
 
     def _judge(self, happening: Happening) -> tuple[Did, str]:
         """The result of a new delivery, and the reason."""
@@ -153,12 +173,7 @@ class Listening:
             return Did.PONG, ""
         if not happening.repo:
             return Did.IGNORED, "nothing here depends on such events"
-        names = {happening.repo.casefold(), happening.was_repo.casefold()}
-        with self._lock:
-            if names & self._repos and happening.repo_id:
-                self._ids.add(happening.repo_id)
-            ours = bool(names & self._repos) or happening.repo_id in self._ids
-        if not ours:
+        if not self._ours(happening):
             return Did.IGNORED, "it is about another repository"
         match happening.event, happening.action:
             case "repository", "renamed" | "transferred":
@@ -174,6 +189,15 @@ class Listening:
             case _:
                 woke = may_free_an_issue(happening, self._pipeline)
                 return (Did.WOKE, "") if woke else (Did.IGNORED, "it makes no issue free")
+
+
+def stops_work(happening: Happening, pipeline: Pipeline) -> bool:
+    """Whether the holder of the issue has to stop: the issue was closed, or got a veto label."""
+    if happening.issue is None or happening.on_pull or happening.event != "issues":
+        return False
+    vetoes = {label.casefold() for label in pipeline.vetoes}
+    labelled = happening.action == "labeled" and happening.label.casefold() in vetoes
+    return labelled or happening.action == "closed"
 
 
 def may_free_an_issue(happening: Happening, pipeline: Pipeline) -> bool:

@@ -70,7 +70,9 @@ class LookCost(Struct, frozen=True):
     """How a worker looks for issues, for what a look at the tracker costs."""
 
     arrival_s: float
-    """Workers that are started together spread their first look over this time."""
+    """Workers that are started or woken together spread their first look over this time."""
+    hints_apart_s: float
+    """A worker follows two hints at least so long apart."""
     page: int | None
     """How many issues a list has. None: only as many as the worker chooses among."""
     kept_s: float
@@ -84,6 +86,7 @@ class LookCost(Struct, frozen=True):
 
 CHEAP = LookCost(
     arrival_s=0.1,
+    hints_apart_s=1.0,
     page=None,
     kept_s=0.0,
     widest=512,
@@ -92,6 +95,7 @@ CHEAP = LookCost(
 )
 COSTLY = LookCost(
     arrival_s=2.0,  # long enough for the later workers to see the bids of the first
+    hints_apart_s=5.0,
     page=80,  # fewer than a page of 100: one page is enough although some on it are out of reach
     kept_s=60.0,
     widest=80,

@@ -1,12 +1,14 @@
 """Decisions of a person: approve, relabel, pause, resume or re-queue, and revoke."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dibs.core.eligibility import PauseScope, render_approval
+from dibs.core.eligibility import PauseScope, render_approval, render_pause, render_resume
 from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId
+from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, PostComment, RemoveLabels
 from dibs.core.lease import Record, Revocation
 from dibs.core.pipeline import ApprovalGate, Stage
@@ -36,12 +38,14 @@ class NoGateHere(Struct, frozen=True):
 
 
 class Steering:
-    def __init__(self, backlog: "Backlog") -> None:
+    def __init__(self, backlog: "Backlog", wake: Callable[[IssueRef | None], None]) -> None:
+        """`wake` hints at a change: to the holder of an issue, or to the idle workers for None."""
         self._tracker = backlog.tracker
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._pauses = backlog.pauses
         self._observer = backlog.observer
+        self._wake = wake
 
     @persons_word()
     def approve(self, issue: IssueRef, *, by: str) -> Approved | NoGateHere:
@@ -60,16 +64,24 @@ class Steering:
     def relabel(self, issue: IssueRef, *, add: tuple[str, ...], remove: tuple[str, ...]) -> None:
         """Add labels, then remove labels, as a person asked."""
         self._tracker.edit_labels(issue, add=add, remove=remove)
+        if not self._pipeline.vetoes.isdisjoint(add):
+            self._wake(issue)
+        self._wake(None)
 
     @persons_word()
-    def pause_issue(self, issue: IssueRef, *, reason: str, by: str) -> None:
-        """Keep workers off the issue.
+    def pause_issue(self, issue: IssueRef, *, reason: str, by: str) -> Record | None:
+        """Keep workers off the issue. Returns the live lease on it; None if there is none.
 
-        A running worker reads the label at its next renewal and gives the issue back.
+        The holder reads the label at its next renewal, and gives the issue back. A hint lets a
+        holder on this machine renew at once.
         """
         label = AddLabels((self._pipeline.labels.paused,))
-        self._label_and_comment(issue, label, f"Paused by {by}: {reason}")
+        snapshot = self._label_and_comment(issue, label, render_pause(by, reason))
         self._record_event(EventKind.PAUSED, issue, by, reason)
+        live = self._leases.standing(snapshot).live
+        if live is not None:
+            self._wake(issue)
+        return live
 
     @persons_word()
     def resume_issue(self, issue: IssueRef, *, by: str) -> bool:
@@ -81,8 +93,9 @@ class Steering:
         lifted = self._tracker.read(issue).issue.labels & {marks.paused, marks.parked}
         if not lifted:
             return False
-        self._label_and_comment(issue, RemoveLabels(tuple(sorted(lifted))), f"Resumed by {by}.")
+        self._label_and_comment(issue, RemoveLabels(tuple(sorted(lifted))), render_resume(by))
         self._record_event(EventKind.RESUMED, issue, by, ", ".join(sorted(lifted)))
+        self._wake(None)
         return True
 
     @persons_word()
@@ -97,6 +110,7 @@ class Steering:
         lifted = self._pauses.resume(scope, repo=self._repo(scope), by=by)
         if lifted:
             self._record_event(EventKind.RESUMED, None, by, "", scope.value)
+            self._wake(None)
         return lifted
 
     @persons_word()
@@ -107,6 +121,7 @@ class Steering:
         record = self._leases.revoke(issue, Revocation(run, by, reason, force=force))
         if record is None:
             return NothingToRevoke(self._leases.standing(self._tracker.read(issue)).record)
+        self._wake(issue)
         forced = "true" if force else ""
         self._observer.observe(
             about(
@@ -122,12 +137,12 @@ class Steering:
 
     def _label_and_comment(
         self, issue: IssueRef, label: AddLabels | RemoveLabels, text: str
-    ) -> None:
+    ) -> Snapshot:
         """Change the label, which counts, then post the comment, which is for people.
 
         Both go in a single request if the tracker can.
         """
-        apply(self._tracker, issue, (label, PostComment(text)))
+        return apply(self._tracker, issue, (label, PostComment(text)))
 
     def _repo(self, scope: PauseScope) -> str:
         return self._tracker.traits.repo if scope is PauseScope.REPOSITORY else ""

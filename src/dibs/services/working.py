@@ -37,15 +37,13 @@ from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doub
 from dibs.services.ending import Finished, FinishRefused, FinishResult
 from dibs.services.following import Following
 from dibs.services.running import Running, StopSignal
-from dibs.services.scanning import Candidate, Scanner, Spread
+from dibs.services.scanning import Candidate, LookCost, Scanner, Spread
 from dibs.services.sweeping import Share, Sweeping
 
 SHORTEST_S = 0.01
 """No wait is shorter: the rest of a wait may be less than the step of a clock."""
 _HINTS_A_POLL = 10
-_HINTS_APART_S = 5.0
-"""A worker follows at most so many hints between two polls, at least so long apart."""
-_STAGGER_S = 2.0
+"""A worker follows at most so many hints between two polls."""
 
 
 class Dozing:
@@ -57,13 +55,19 @@ class Dozing:
     """
 
     def __init__(
-        self, hints: Hints | None, clock: Clock, dice: random.Random, *, poll_s: float
+        self,
+        hints: Hints | None,
+        clock: Clock,
+        dice: random.Random,
+        cost: LookCost,
+        *,
+        poll_s: float,
     ) -> None:
         self._hints = hints
         self._clock = clock
         self._dice = dice
-        self._apart_s = max(poll_s / _HINTS_A_POLL, _HINTS_APART_S)
-        self._stagger_s = min(poll_s, _STAGGER_S)
+        self._apart_s = max(poll_s / _HINTS_A_POLL, cost.hints_apart_s)
+        self._stagger_s = min(poll_s, cost.arrival_s)
         self._heard = False
         self._next_from = LocalTime(0.0)
 
@@ -158,6 +162,7 @@ class Worker:
         workplaces: Callable[[], Workplaces],
         hints: Hints | None = None,
         following: Following | None = None,
+        announce: Callable[[], Callable[[], None]] = lambda: lambda: None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._claiming = claiming
@@ -174,8 +179,9 @@ class Worker:
         self._workplaces = workplaces
         self._failed_places = 0
         """How often in a row no working trees could be made for a run."""
-        self._dozing = Dozing(hints, backlog.clock, dice, poll_s=options.poll_s)
+        self._dozing = Dozing(hints, backlog.clock, dice, scanning.cost, poll_s=options.poll_s)
         self._following = following
+        self._announce = announce
         self._tell = tell
         self._spread = Spread(dice, scanning.cost)
         self._wake = threading.Event()
@@ -229,6 +235,7 @@ class Worker:
         if self._options.until is not Until.ONCE:
             # Workers that were started by the same command should not all begin at once.
             self._clock.wait(self._leaving, self._dice.uniform(0.0, self._scanning.cost.arrival_s))
+        withdraw = self._announce()
         try:
             while True:
                 self._wake.clear()
@@ -242,6 +249,7 @@ class Worker:
             self.leave()
             raise
         finally:
+            withdraw()  # it claims no more
             self._go_home()
         return self.report
 

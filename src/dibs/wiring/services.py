@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -17,15 +17,23 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dibs.adapters.memory.control import MemoryGranters
-from dibs.adapters.system import FileJournal, SystemClock, SystemThreads
+from dibs.adapters.system import (
+    FileHints,
+    FileJournal,
+    FileWaker,
+    SystemClock,
+    SystemThreads,
+    WorkerFiles,
+)
 from dibs.core.durations import format_duration
-from dibs.core.errors import BadConfiguration, NoBacklog
+from dibs.core.errors import BadConfiguration, NoBacklog, Unwritable
 from dibs.core.events import Reached, unwatched
 from dibs.core.fold import FoldRules
-from dibs.core.ids import HolderId, RunId
-from dibs.core.pipeline import Dialect, InProcess, Pipeline, Stage
+from dibs.core.ids import HolderId, IssueRef, RunId
+from dibs.core.pipeline import Dialect, InProcess, NoHandler, Pipeline, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
+from dibs.ports.system import Present
 from dibs.ports.tracker import Applies, Tracker
 from dibs.services.backlog import Backlog, Granting, Observers, OneStep
 from dibs.settings.load import Settings, actor
@@ -47,7 +55,16 @@ if TYPE_CHECKING:
     from dibs.named.holds import Holds
     from dibs.named.loops import Loop, Rhythm
     from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
-    from dibs.ports.system import Clock, Hints, Observer, Runner, Threads, Workplaces
+    from dibs.ports.system import (
+        Clock,
+        Hints,
+        Observer,
+        Presence,
+        Runner,
+        Threads,
+        Waker,
+        Workplaces,
+    )
     from dibs.ports.tracker import Budgeted, BudgetReport
     from dibs.services.board import Board, Explaining
     from dibs.services.bundling import Bundling
@@ -100,7 +117,11 @@ class Adapters(Struct):
     keyring: Keyring | None = None
     """The keys that sign and verify marks; None: marks are not signed."""
     hints: Hints | None = None
-    """Wake idle workers when the tracker may have changed; None: workers only poll."""
+    """Wake idle workers and holders if the tracker may have changed; None: they only poll."""
+    waker: Waker | None = None
+    """Sends such hints; None: no process of this machine hears any."""
+    presence: Presence | None = None
+    """Knows the running workers of this folder; None: they are not known."""
     budgeted: Budgeted | None = None
     """Reports the tracker's request budget; None: the tracker has none."""
     prepare: Callable[[], tuple[str, ...]] = tuple
@@ -254,7 +275,7 @@ class Services:
     checking: Checking = _once(lambda it: services.sweeping.Checking(it.backlog, it.claiming))
     resuming: Resuming = _once(lambda it: services.resuming.Resuming(it.backlog))
     board: Board = _once(lambda it: services.board.Board(it.backlog, lambda: it.claiming))
-    steering: Steering = _once(lambda it: services.steering.Steering(it.backlog))
+    steering: Steering = _once(lambda it: services.steering.Steering(it.backlog, it.wake))
     bundling: Bundling = _once(
         lambda it: services.bundling.Bundling(it.backlog, it.claiming, it.advancing, it.keep)
     )
@@ -278,7 +299,9 @@ class Services:
         lambda it: services.migrating.Migrating(it.backlog, it.claiming, it.adapters.granters)
     )
     explaining: Explaining = _once(
-        lambda it: services.board.Explaining(it.backlog, it.claiming, it.bundling)
+        lambda it: services.board.Explaining(
+            it.backlog, it.claiming, it.bundling, lambda: it.present
+        )
     )
     runner: Runner = _once(lambda it: runner_of(it.settings))
     workplaces: Workplaces = _once(lambda it: places_of(it.settings))
@@ -338,10 +361,32 @@ class Services:
             backlog.clock,
             backlog.observer,
             self.reached,
+            self.adapters.hints.about(claimed.lease.issue) if self.adapters.hints else None,
         )
 
     def supervise(self, keeper: Keeper) -> Supervision:
         return services.keeping.Supervision(keeper, self.adapters.clock, self.adapters.threads)
+
+    @property
+    def present(self) -> Present:
+        """The stages that running workers of this folder serve, as far as they are known."""
+        return Present() if self.adapters.presence is None else self.adapters.presence.present()
+
+    def _announce(self, stages: tuple[Stage, ...]) -> Callable[[], None]:
+        if self.adapters.presence is None:
+            return lambda: None
+        handled = (stage.name for stage in stages if not isinstance(stage.handler, NoHandler))
+        served = frozenset(stage.name for stage in stages)
+        return self.adapters.presence.announce(Present(served, frozenset(handled)))
+
+    def wake(self, issue: IssueRef | None = None) -> None:
+        """Hint at a change to the idle workers of this folder, or to the holder of the issue.
+
+        A hint that cannot be written costs them waiting: then they find out by themselves.
+        """
+        if self.adapters.waker is not None:
+            with suppress(Unwritable):
+                self.adapters.waker.wake(issue)
 
     def serving(self, wanted: Sequence[str]) -> tuple[Stage, ...]:
         """The stages a worker has something to do in: the wanted ones, or all that have a handler.
@@ -406,6 +451,7 @@ class Services:
             workplaces=lambda: self.workplaces,
             hints=self.adapters.hints,
             following=following if following.stages else None,
+            announce=lambda: self._announce(stages),
             tell=tell,
         )
 
@@ -558,8 +604,6 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
 
     Raises BadConfiguration if no key is set to verify deliveries with, unless `unsigned`.
     """
-    from dibs.adapters.system import FileWaker
-
     kind = tracker_kind(settings.tracker)
     if kind is None or kind.deliveries is None:
         shown = without_secrets(settings.tracker)
@@ -619,7 +663,8 @@ def _adapters(
         control = Database(settings.root / ".dibs" / "control.db")
         closing.append(control.close)
         pauses, granters = pauses or SqlitePauses(control), granters or SqliteGranters(control)
-    journal = None if settings.tracker.startswith("memory:") else settings.journal
+    in_memory = settings.tracker.startswith("memory:")
+    journal = None if in_memory else settings.journal
     return Adapters(
         tracker=opened.tracker,
         store=store,
@@ -627,7 +672,9 @@ def _adapters(
         observers=(FileJournal(journal),) if journal else (),
         clock=opened.clock,
         granters=granters,
-        hints=opened.hints,
+        hints=opened.hints or (None if in_memory else FileHints(wake_file(settings))),
+        waker=None if in_memory else FileWaker(wake_file(settings)),
+        presence=None if in_memory else WorkerFiles(wake_file(settings).with_name("workers")),
         budgeted=opened.budgeted,
         prepare=opened.prepare,
         one_step=opened.one_step if store is not None and settings.leases == "auto" else None,

@@ -56,6 +56,7 @@ class OpenTracker(Struct):
     """Makes tracker and own leases change together or not at all, where both are one database."""
     clock: Clock = field(default_factory=SystemClock)
     hints: Hints | None = None
+    """None: hints are changes of a file of this folder."""
     budgeted: Budgeted | None = None
     prepare: Callable[[], tuple[str, ...]] = tuple
     """Makes what the tracker needs besides labels; returns what was made, in words."""
@@ -82,7 +83,13 @@ class TrackerKind(Struct, frozen=True):
 
 
 def wake_file(settings: Settings) -> Path:
-    return settings.root / ".dibs" / "wake"
+    """The file that hints change, beside the embedded backlog: all who use the backlog hear them.
+
+    For other trackers, in this folder.
+    """
+    scheme, _, place = settings.tracker.partition(":")
+    folder = sqlite_path(settings, place).parent if scheme == "sqlite" else settings.root
+    return (folder if folder.name == ".dibs" else folder / ".dibs") / "wake"
 
 
 def sqlite_path(settings: Settings, place: str) -> Path:
@@ -155,7 +162,6 @@ def _open_github(request: TrackerRequest) -> OpenTracker:
     from dibs.adapters.github.multi_repository import SeveralRepositories
     from dibs.adapters.github.tracker import GithubTracker
     from dibs.adapters.github.trust import repositories
-    from dibs.adapters.system import FileHints
     from dibs.core.labels import label_looks
 
     settings, clock = request.settings, SystemClock()
@@ -183,7 +189,6 @@ def _open_github(request: TrackerRequest) -> OpenTracker:
         control,
         control,
         clock=clock,
-        hints=FileHints(wake_file(settings)),
         budgeted=transports,
         prepare=control.prepare,
         close=[transports.close],

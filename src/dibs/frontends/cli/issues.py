@@ -8,6 +8,7 @@ import click
 from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span
+from dibs.core.eligibility import paused_by
 from dibs.core.ids import StageName
 from dibs.core.issue import Draft
 from dibs.frontends.cli.context import Context, command, dry_run, reference, stage_option
@@ -59,6 +60,7 @@ def add_command(
         lines = [f"would add {draft.title!r} in stage {entry.name}" for draft in drafts]
         return Answer([{"title": draft.title, "stage": entry.name} for draft in drafts], lines)
     made = [context.services.tracker.create(draft) for draft in drafts]
+    context.services.wake()
     return Answer(
         [issue_data(issue) for issue in made],
         [f"{issue.ref} {issue.title} ({entry.name})" for issue in made],
@@ -128,6 +130,10 @@ def show_command(context: Context, issue: str) -> Answer:
         f"  labels  {', '.join(sorted(snapshot.issue.labels)) or 'none'}",
         f"  created {ago(snapshot.issue.created_at, snapshot.now)}",
     ]
+    pause = paused_by(snapshot, context.services.pipeline)
+    if pause is not None:
+        when = ago(pause.since, snapshot.now)
+        lines.append(f"  paused  by {pause.by or 'somebody'} {when}: {pause.reason}")
     if standing.live is not None:
         lease = standing.live.lease
         left = describe_span(standing.live.remaining)
@@ -142,6 +148,7 @@ def show_command(context: Context, issue: str) -> Answer:
     data = {
         **row_data(row),
         "body": snapshot.issue.body,
+        "paused": asdict(pause) if pause is not None else None,
         "lease": record_data(standing.live),
         "runs": [asdict(entry) for entry in history],
     }

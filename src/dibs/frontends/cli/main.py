@@ -42,7 +42,10 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     ),
     "take": ("people", "Take an issue yourself."),
     "give-back": ("people", "Give back an issue you took: to its own stage, or on to another."),
-    "approve": ("people", "Approve issues that wait at a gate; the next worker moves them on."),
+    "approve": (
+        "people",
+        "Approve issues that wait at a gate, and move them on where no handler has work first.",
+    ),
     "label": ("people", "Change an issue's labels by hand, as you would in a tracker's own pages."),
     "pause": ("people", "Pause issues, the repository or the whole fleet."),
     "resume": ("people", "Lift a pause, or re-queue a parked issue with all its attempts."),

@@ -10,11 +10,14 @@ from msgspec.structs import replace
 
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
-from dibs.core.ids import RunId
+from dibs.core.errors import LeaseLost
+from dibs.core.ids import HolderId, IssueRef, RunId
+from dibs.core.lease import Record
+from dibs.core.pipeline import Stage
 from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
 from dibs.frontends.cli.leasing import describe_claim, duration, finish, note_run
-from dibs.frontends.cli.output import Answer, Exit, lease_data, record_data, tell
-from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Claimed, ClaimOptions
+from dibs.frontends.cli.output import Answer, Exit, lease_data, reason_lines, record_data, tell
+from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Beaten, Claimed, ClaimOptions, Refused
 from dibs.services.resuming import NotHeld
 from dibs.services.steering import Approved, NothingToRevoke
 
@@ -47,10 +50,15 @@ def take_command(
         held = [reason for reason in found.reasons if reason.code is ReasonCode.HELD]
         lines = [f"{ref} would wait: {held[0].text}" if held else f"{ref} would be taken"]
         return Answer({"issue": str(ref), "held": bool(held)}, lines)
+    how_to_end = f"  give it back with: dibs give-back {ref.typed}{_as_typed(name)}"
     clock = services.adapters.clock
     wait_s = wait.total_seconds() if wait is not None else 0.0
     deadline, announced = clock.now() + wait_s, False
     while not isinstance(result := services.claiming.claim(ref, None, options), Claimed):
+        if isinstance(result, Refused | Beaten) and not announced:
+            mine = services.resuming.resume_as(ref, options.holder)
+            if isinstance(mine, Claimed):
+                return _yours_already(mine, how_to_end)
         left = deadline - clock.now()
         if left <= 0:
             return describe_claim(result)
@@ -60,8 +68,24 @@ def take_command(
         clock.sleep(min(1.0, left))
     note_run(context, result.lease)
     answer = describe_claim(result)
-    how_to_end = f"  give it back with: dibs give-back {ref.typed}"
     return replace(answer, lines=[*answer.lines, how_to_end])
+
+
+def _yours_already(mine: Claimed, how_to_end: str) -> Answer:
+    """The answer to a person who takes an issue that the person has."""
+    lease = mine.lease
+    left = describe_span(lease.expires_at - mine.snapshot.now)
+    line = f"you have {lease.issue} already, until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({left})"
+    return Answer(lease_data(lease), [line, how_to_end])
+
+
+def _as_typed(name: str | None) -> str:
+    """The option `--as` for a command that a hint proposes, if the person used it."""
+    if name is None:
+        return ""
+    import shlex  # few commands need it
+
+    return f" --as {shlex.quote(name)}"
 
 
 @command("give-back")
@@ -86,7 +110,11 @@ def give_back_command(
         line = f"{holder} does not hold {result.issue}; nobody does"
         return Answer({"issue": str(result.issue), "lease": None}, [line], Exit.LOST)
     outcome = "advanced" if to else "returned"
-    return finish(context, result, outcome, to, note, dry_run=dry_run)
+    answer = finish(context, result, outcome, to, note, dry_run=dry_run)
+    if not dry_run:
+        context.services.wake(result.lease.issue)  # a process of this name may still work on it
+        context.services.wake()
+    return answer
 
 
 @command("approve")
@@ -96,7 +124,7 @@ def give_back_command(
 def approve_command(
     context: Context, issues: Sequence[str], name: str | None, dry_run: bool
 ) -> Answer:
-    """Approve issues that wait at a gate; the next worker moves them on.
+    """Approve issues that wait at a gate, and move them on where no handler has work first.
 
     Exit 3 if none of the issues waits at a gate.
     """
@@ -104,16 +132,43 @@ def approve_command(
     if dry_run:
         lines = [f"{ref} would be approved" for ref in refs]
         return Answer({"would_approve": [str(ref) for ref in refs]}, lines)
-    steering, by = context.services.steering, context.holder(name)
-    approved, lines = {}, []
+    services, by = context.services, context.holder(name)
+    approved, moved, lines = {}, {}, []
     for ref in refs:
-        result = steering.approve(ref, by=by)
-        if isinstance(result, Approved):
-            approved[str(ref)] = result.stage.name
-            lines.append(f"{ref} approved: it may leave {result.stage.name}")
-        else:
+        result = services.steering.approve(ref, by=by)
+        if not isinstance(result, Approved):
             lines.append(f"{ref} waits at no gate")
-    return Answer({"approved": approved}, lines, Exit.DONE if approved else Exit.NOTHING)
+            continue
+        stage = result.stage
+        approved[str(ref)] = stage.name
+        if not stage.passes_by_itself or stage.name in services.present.handled:
+            lines.append(f"{ref} approved: a worker may work it in {stage.name} now")
+            continue
+        outcome = _move_on(context, ref, stage, by)
+        if isinstance(outcome, Answer):
+            moved[str(ref)] = outcome.data["next"]
+            lines.append(f"{ref} approved, and moved on to {outcome.data['next']}")
+        else:
+            lines += [f"{ref} approved, but it is still in {stage.name}:", *outcome]
+    services.wake()
+    data = {"approved": approved, "moved": moved}
+    return Answer(data, lines, Exit.DONE if approved else Exit.NOTHING)
+
+
+def _move_on(context: Context, ref: IssueRef, stage: Stage, by: HolderId) -> Answer | list[str]:
+    """Move an approved issue out of a stage without a handler, under a lease of the person.
+
+    Returns lines with the reasons if a worker could not move it either.
+    """
+    result = context.services.claiming.claim(ref, stage, ClaimOptions(by))
+    if not isinstance(result, Claimed):
+        if isinstance(result, Refused):
+            return reason_lines(result.reasons)
+        return [f"  {line}" for line in describe_claim(result).lines]
+    try:
+        return finish(context, result, "advanced", None, f"approved by {by}", dry_run=False)
+    except LeaseLost as lost:
+        return [f"  {lost}"]
 
 
 @command("label")
@@ -172,18 +227,42 @@ def pause_command(
 ) -> Answer:
     """Pause issues, the repository or the whole fleet.
 
-    Running work on a paused issue stops; a paused fleet finishes its running work.
+    Running work on a paused issue stops: on this machine within seconds, elsewhere at its next
+    renewal. A paused fleet finishes its running work.
     """
     scope, by = _scope(repository, fleet, issues), context.holder(name)
     refs = [context.ref(issue) for issue in issues]
     targets = [scope.value] if scope else [str(ref) for ref in refs]
-    if not dry_run:
-        if scope:
-            context.services.steering.pause_all(scope, reason=reason, by=by)
-        for ref in refs:
-            context.services.steering.pause_issue(ref, reason=reason, by=by)
-    verb = "would be paused" if dry_run else "paused"
-    return Answer({"paused": targets, "reason": reason}, [f"{target} {verb}" for target in targets])
+    if dry_run:
+        lines = [f"{target} would be paused" for target in targets]
+        return Answer({"paused": targets, "reason": reason}, lines)
+    steering, holders = context.services.steering, {}
+    if scope:
+        steering.pause_all(scope, reason=reason, by=by)
+        lines = [f"{scope.value} paused: no new claims; running work is finished"]
+    else:
+        lines = []
+    for ref in refs:
+        live = steering.pause_issue(ref, reason=reason, by=by)
+        lines.append(f"{ref} paused" if live is None else f"{ref} paused; {_stops(context, live)}")
+        if live is not None:
+            holders[str(ref)] = live.lease.holder
+    return Answer({"paused": targets, "reason": reason, "holders": holders}, lines)
+
+
+def _stops(context: Context, live: Record) -> str:
+    """When the holder of a live lease learns of a person's word."""
+    services, lease = context.services, live.lease
+    if lease.ttl == services.settings.person_ttl:
+        left, who = describe_span(live.remaining), lease.holder
+        return f"{who} took it by hand, for another {left}, and is not told: speak with {who}"
+    stages = [stage for stage in services.pipeline.stages if stage.name == lease.stage]
+    own_ttl = any(stage.terms.ttl == lease.ttl for stage in stages)
+    latest = describe_span(stages[0].terms.renew_every if own_ttl else live.remaining)
+    return (
+        f"{lease.holder} is told within seconds on this machine, "
+        f"elsewhere at its next renewal, within {latest}"
+    )
 
 
 @command("resume")
@@ -237,8 +316,9 @@ def revoke_command(
 ) -> Answer:
     """Take a lease away from its holder.
 
-    The holder stops at the next renewal, and gives the issue back. With --force the lease ends at
-    once, and a holder that is alive works beside the next holder until the next renewal fails.
+    The holder stops, on this machine within seconds, elsewhere at the next renewal, and gives the
+    issue back. With --force the lease ends at once, and a holder that is alive works beside the
+    next holder until it stops.
     """
     ref, services = context.ref(issue), context.services
     services.granting.insist()
@@ -266,7 +346,6 @@ def revoke_command(
         return Answer({"issue": str(ref), "lease": record_data(result.record)}, [line], Exit.HELD)
     left = describe_span(result.record.remaining)
     how = "ended" if force else f"revoked; the issue is free in {left} at the latest"
-    return Answer(
-        {**lease_data(lease), "force": force, "reason": reason},
-        [f"{ref}: the lease of {lease.holder} (run {lease.run}) is {how}"],
-    )
+    lines = [f"{ref}: the lease of {lease.holder} (run {lease.run}) is {how}"]
+    lines.append(f"  {_stops(context, standing.live)}")
+    return Answer({**lease_data(lease), "force": force, "reason": reason}, lines)
