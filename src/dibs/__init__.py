@@ -3,11 +3,12 @@
 The public names are imported at their first use, for a fast start of the command line.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from dibs._version import __version__
 
+TYPE_CHECKING = False  # typing's own, whose import would take as long as the start before it
 if TYPE_CHECKING:
+    from typing import Any
+
     from dibs.api import Dibs, HeldLease, open  # noqa: A004
     from dibs.core.errors import (
         BadConfiguration,
@@ -83,7 +84,7 @@ __all__ = [  # noqa: RUF022 - the version first
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module 'dibs' has no attribute {name!r}")
     import importlib

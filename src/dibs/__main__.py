@@ -10,11 +10,15 @@ def main() -> None:
         print(f"dibs {__version__}")
         return
     import gc
+    import os
 
     gc.disable()  # imports make no garbage; Context.connect and long commands enable it again
-    from dibs.frontends.cli.main import run
+    try:
+        from dibs.frontends.cli.main import run
 
-    leave(run(sys.argv[1:]))
+        leave(run(sys.argv[1:]))
+    except KeyboardInterrupt:  # during the imports: nothing was done that needs cleaning up
+        os._exit(130)
 
 
 def leave(code: int) -> None:

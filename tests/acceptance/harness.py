@@ -283,10 +283,10 @@ class Project:
     def worker(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Child:
         return self.start(name, "work", "--name", name, "--json", *arguments, env=env)
 
-    def drain(self, *arguments: str, env: Mapping[str, str] | None = None) -> Reply:
+    def drain(self, *arguments: str, env: Mapping[str, str] | None = None, code: int = 0) -> Reply:
         """A healthy worker that leaves when nothing is left to do or to wait for."""
         reply = self.worker("healthy", "--drain", *arguments, env=env).wait(80)
-        assert reply.code == 0, reply.err
+        assert reply.code == code, reply.err
         return reply.quiet()
 
     # What is there

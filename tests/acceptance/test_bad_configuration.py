@@ -31,7 +31,23 @@ WRONG = {
     "person_ttl and max_ttl": ("max_ttl = '1h'", ("person_ttl 8h", "max_ttl 1h")),
     "a ttl of nothing": ("ttl = '0s'", ("ttl",)),
     "no duration": ("ttl = 'soon'", ("ttl",)),
-    "a wrong type": ("ttl = 600", ("ttl", "int")),
+    "a wrong type": ("ttl = 600", ('ttl: 600 has no unit; write ttl = "10m" for 600 seconds',)),
+    "a stage's ttl without a unit": (
+        "[[stage]]\nname = 'ready'\nttl = 90",
+        ("stage[0].ttl", 'write ttl = "1m30s"'),
+    ),
+    "a duration without a unit": ("ttl = '10'", ('"10" is not a duration', '"90s"')),
+    "a number in quotes": ("[worker]\njobs = '3'", ("worker.jobs", "write jobs = 3")),
+    "a fraction": ("[worker]\njobs = 1.5", ("worker.jobs", "a whole number", "1.5")),
+    "text without quotes": ("runs = 7", ("runs", 'write runs = "7"')),
+    "a list of one": ("[labels]\npriorities = 'p0'", ('write priorities = ["p0"]',)),
+    "yes for true": ("[people]\npulls = 'yes'", ("write pulls = true",)),
+    "one bracket": ("[stage]\nname = 'ready'", ("write [[stage]] with two brackets",)),
+    "a value for a table": ("worker = 3", ("write [worker]",)),
+    "a stage without a name": ("[[stage]]\nrun = 'x'", ("stage[0]: name is missing",)),
+    "a name with a space": ("[[stage]]\nname = 'a b'", ('"a b" is not a name',)),
+    "a misspelled stage": ("[[stage]]\nname = 'reday'\nrun = 'x'", ("did you mean 'ready'?",)),
+    "a misspelled move": ("[[stage]]\nname = 'ready'\nnext = 'reviw'", ("did you mean 'review'?",)),
     "no TOML": ("tracker = = 1", ("not valid TOML", "line 1")),
     "not text": ("\x00\x01\x02", ("not valid TOML",)),
     "unknown preset": ("preset = 'agnet'", ("'agnet'", "did you mean 'agent'?")),
@@ -90,7 +106,18 @@ def test_a_file_that_may_not_be_read(project: Project) -> None:
     if before is None:
         pytest.skip("not run: as root, and no capability can be dropped (no setpriv)")
     project.script("dibs.toml", GOOD, mode=0o000)
-    project.dibs("list", before=before).told(1, "dibs.toml", "cannot be read")
+    project.dibs("list", before=before).told(9, "dibs.toml", "cannot be read")
+
+
+def test_the_hint_to_validate_is_given_where_it_helps(project: Project) -> None:
+    project.configure("ttl = 600")
+    assert "dibs config validate" in project.dibs("list").told(1, "ttl").err
+    assert "dibs config validate" not in project.dibs("config", "validate").told(1, "ttl").err
+    (project.root / "dibs.toml").unlink()
+    for words in (("--config", "no.toml", "list"), ("loop",), ("hook", "install")):
+        assert "dibs config validate" not in project.dibs(*words).told(1).err, words
+    env = {"DIBS_FAILPOINT": "nowhere"}
+    assert "dibs config validate" not in project.dibs("list", env=env).told(1).err
 
 
 def test_a_failpoint_that_does_not_exist_is_refused(project: Project) -> None:

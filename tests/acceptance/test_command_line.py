@@ -26,6 +26,7 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "init": [("init",)],
     "config": [("config", "show"), ("config", "validate"), ("config", "schema")],
     "completion": [("completion", "bash"), ("completion", "zsh"), ("completion", "fish")],
+    "help": [("help",), ("help", "work"), ("help", "config", "show")],
     "add": [("add", "another"), ("add", "a", "b", "--stage", "two", "--label", "x")],
     "list": [("list",), ("list", "--stage", "one", "--all", "--limit", "50")],
     "ready": [("ready",)],

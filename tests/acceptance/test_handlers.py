@@ -152,7 +152,7 @@ _ENDS = {
     "exit 75": ("returned", None, "gave it back"),
     "exit 1": ("failed", None, "exited with 1"),
     "exit 3": ("failed", None, "exited with 3"),
-    "kill -9 $$": ("failed", None, "exited with -9"),
+    "kill -9 $$": ("failed", None, "the handler was killed by SIGKILL"),
     'echo \'{"next": "done"}\' > "$DIBS_RESULT"': ("advanced", "done", ""),
     'echo \'"done"\' > "$DIBS_RESULT"': ("advanced", "done", ""),
     'echo \'{"next": null, "note": "a word"}\' > "$DIBS_RESULT"': ("advanced", "two", "a word"),
@@ -228,7 +228,8 @@ def test_a_python_handler_runs_in_a_process_of_its_own(project: Project) -> None
     for _ in range(6):
         worker = project.worker("worker", "--once", "--stage", "one")
         workers.append(worker.pid)
-        assert worker.wait().quiet().code == 0
+        reply = worker.wait().quiet()
+        assert reply.code == (1 if reply.data["outcomes"].get("failed") else 0)
     assert sorted(project.endings()) == [
         ("#1", "one", "advanced"),
         ("#2", "one", "advanced"),
@@ -257,7 +258,7 @@ def test_failures_back_off_then_park_and_resume_starts_afresh(
     mended = f"{LEDGER}; test -e mended"
     text = pipeline(leases, one=mended, attempts=3, backoff="250ms", ttl=AMPLE)
     project.begin(text.replace("backoff_max = '250ms'", "backoff_max = '10s'"), 1)
-    reply = project.drain()
+    reply = project.drain(code=1)
     assert reply.data["outcomes"] == {"failed": 2, "parked": 1}
     assert [line.split()[-1] for line in project.lines()] == ["1", "2", "3"]
     cards = "SELECT created_at, updated_at FROM comments WHERE body LIKE '<!-- claim %' ORDER BY id"

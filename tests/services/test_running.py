@@ -87,7 +87,8 @@ def test_an_answer_that_is_not_understood_is_a_failed_attempt(answer):
         (1, b'"review"', Outcome.FAILED, "exited with 1"),
         (2, b"", Outcome.FAILED, "exited with 2"),
         (137, b"", Outcome.FAILED, "exited with 137"),
-        (-9, b"", Outcome.FAILED, "exited with -9"),
+        (-9, b"", Outcome.FAILED, "the handler was killed by SIGKILL"),
+        (-63, b"", Outcome.FAILED, "the handler was killed by signal 63"),
     ],
 )
 def test_an_exit_code_and_a_result_decide_what_becomes_of_the_issue(

@@ -189,11 +189,10 @@ class BadConfiguration(DibsError):
     """A setting is wrong, or two settings contradict each other."""
 
     code = "BAD_CONFIGURATION"
-    hint = "check the file with: dibs config validate"
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        """`hint`: for what stands in no file."""
-        self.hint = hint or self.hint
+        """`hint`: empty unless there is more to look at than the setting that the message names."""
+        self.hint = hint
         super().__init__(message)
 
 

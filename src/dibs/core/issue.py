@@ -62,6 +62,10 @@ class Snapshot(Struct, frozen=True):
         return self.all_pages and len(self.comments) >= self.issue.comment_count
 
 
+LONGEST_TITLE = 256
+"""The longest title that dibs gives a new issue, in characters: GitHub takes no longer one."""
+
+
 class Draft(Struct, frozen=True):
     """An issue that does not exist yet."""
 

@@ -335,6 +335,8 @@ def about_handlers(pipeline: Pipeline, runner: Runner) -> Iterator[Finding]:
         except DibsError as error:
             yield Finding("handlers", Level.FAIL, f"stage {stage.name!r}: {error}", error.hint)
     if not found:
-        yield fine("handlers", "no stage has one, so dibs work has nothing to run")
+        text = "no stage has one, so dibs work has nothing to run"
+        look = "a [[stage]] in dibs.toml sets one with run or python; dibs work --run gives one too"
+        yield Finding("handlers", Level.WARN, text, look)
     elif usable == found:
         yield fine("handlers", f"{found} of {len(pipeline.stages)} stages have one that can start")

@@ -6,6 +6,7 @@ codes, the format of its result file.
 
 import json
 import logging
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -550,6 +551,16 @@ def _verdict_of_exit(code: int, running: RunningHandler) -> Verdict:
         answer = None
     match answer:
         case {"note": str(note)} if note.strip():
-            return Fail(f"the handler exited with {code}: {note}")
+            return Fail(f"{_exit_in_words(code)}: {note}")
         case _:
-            return Fail(f"the handler exited with {code}")
+            return Fail(_exit_in_words(code))
+
+
+def _exit_in_words(code: int) -> str:
+    """A negative code is the number of the signal that killed the handler."""
+    if code >= 0:
+        return f"the handler exited with {code}"
+    try:
+        return f"the handler was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"the handler was killed by signal {-code}"

@@ -92,6 +92,7 @@ class Dozing:
 
 _log = logging.getLogger("dibs.worker")
 _HURRY_S = 2.0
+_WITHOUT_SUCCESS = (Outcome.FAILED.value, Outcome.PARKED.value)
 _SWEEP_LIMIT = 200
 _LOOKS_PER_JOB = 3
 """Due claimed issues that a worker looks at in a sweep, for each issue that it may hold."""
@@ -136,6 +137,8 @@ class WorkReport(Struct):
     swept: int = 0
     followed: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
+    unsuccessful: set[IssueRef] = field(default_factory=set)
+    """Issues whose last run by this worker failed, was parked or broke off."""
     paused: tuple[Pause, ...] = ()
     barred: str = ""
     """Why this process may claim no issue at all; empty if it may."""
@@ -508,27 +511,28 @@ class Worker:
             self._tell(f"{named} was given back: {failure}")
             self.leave()
         except (Outage, Misuse) as failure:
-            self._broken(f"{named} was not finished: {failure}")
+            self._broken(f"{named} was not finished: {failure}", *claims)
         except Exception:  # noqa: BLE001 - a job must not take the worker down
             _log.exception("%s: the run ended unexpectedly", claimed.lease.issue)
-            self._broken(f"{claimed.lease.issue} ended unexpectedly")
+            self._broken(f"{claimed.lease.issue} ended unexpectedly", *claims)
         finally:
             with self._lock:
                 self._jobs.discard(claimed.lease.run)
             self._wake.set()
 
-    def _broken(self, line: str) -> None:
+    def _broken(self, line: str, *claims: Claimed) -> None:
         """Count a job whose lease was not ended: the lease expires, then the issue is free."""
         self._tell(line)
         with self._lock:
             self.report.outcomes["broken"] += 1
+            self.report.unsuccessful.update(claimed.lease.issue for claimed in claims)
 
     def _record(self, claimed: Claimed, result: FinishResult | Outage | Misuse) -> None:
         """Tell and count the result of a claimed issue."""
         issue = claimed.lease.issue
         match result:
             case Outage() | Misuse():
-                self._broken(f"{issue} was not finished: {result}")
+                self._broken(f"{issue} was not finished: {result}", claimed)
                 return
             case Finished(_, ending):
                 onward = f" to {ending.next}" if ending.next else ""
@@ -544,6 +548,10 @@ class Worker:
                 assert_never(never)
         with self._lock:
             self.report.outcomes[outcome] += 1
+            if outcome in _WITHOUT_SUCCESS:
+                self.report.unsuccessful.add(issue)
+            else:
+                self.report.unsuccessful.discard(issue)
 
     def _go_home(self) -> None:
         """Wait for the running jobs to end.

@@ -17,7 +17,7 @@ from msgspec.structs import fields, replace
 
 from dibs.adapters.system import working_tree
 from dibs.core.durations import format_duration, parse_duration, terms_for
-from dibs.core.errors import BadConfiguration, BadName
+from dibs.core.errors import BadConfiguration, BadName, NotPermitted
 from dibs.core.ids import StageName
 from dibs.core.named import SHORTEST_WINDOW, HoldSpec, LoopSpec, checked_name
 from dibs.core.pipeline import (
@@ -47,6 +47,7 @@ from dibs.core.presets import PRESETS
 FILE_NAME = "dibs.toml"
 EMBEDDED_TRACKER = "sqlite:.dibs/backlog.db"
 _LONGEST_FLAW = 1000
+_CHECK_IT = "check the file with: dibs config validate"
 
 Duration = Annotated[
     str, Meta(pattern=r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+$", examples=["90s", "10m"])
@@ -401,12 +402,14 @@ def _read(path: Path) -> dict[str, Any] | None:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as missing:
         raise BadConfiguration(f"there is no file {path}") from missing
+    except PermissionError as refusal:
+        raise NotPermitted(f"{path} cannot be read: {refusal}") from refusal
     except (OSError, ValueError) as failure:
-        raise BadConfiguration(f"{path} cannot be read: {failure}") from failure
+        raise BadConfiguration(f"{path} cannot be read: {failure}", hint=_CHECK_IT) from failure
     try:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as flaw:  # also a number or a nesting beyond all measure
-        raise BadConfiguration(f"{path} is not valid TOML: {flaw}") from flaw
+        raise BadConfiguration(f"{path} is not valid TOML: {flaw}", hint=_CHECK_IT) from flaw
     if path.name != "pyproject.toml":
         return document
     tool = document.get("tool", {})
@@ -422,7 +425,12 @@ def from_mapping(document: Mapping[str, Any] | None, *, source: str, root: Path)
         _refuse_null(msgspec.to_builtins(file), "")
         return _settings(file, source, root)
     except (msgspec.ValidationError, ValueError) as flaw:
-        raise BadConfiguration(f"{source}: {_plain(str(flaw))}") from flaw
+        from dibs.settings.flaws import in_plain_words
+
+        base = PRESETS.get(str(raw.get("preset", "stages")))
+        stages = [stage.name for stage in base.stages] if base else []
+        text = in_plain_words(str(flaw), raw, ConfigFile, stages)
+        raise BadConfiguration(f"{source}: {_plain(text)}", hint=_CHECK_IT) from flaw
 
 
 def _plain(text: str) -> str:

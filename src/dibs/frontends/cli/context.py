@@ -1,5 +1,6 @@
 """Shared by all commands: where the backlog is, who asks, how the answer is printed."""
 
+import errno
 import functools
 import gc
 import os
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct, field
 
-from dibs.core.errors import DibsError, Unwritable
+from dibs.core.errors import DibsError, NotPermitted, Unwritable
 from dibs.core.ids import HolderId, IssueRef, holder_name
 from dibs.core.references import parse_reference
 from dibs.frontends.cli import output
@@ -47,7 +48,9 @@ class Context(Struct):
             gc.enable()
         if self._services is None:
             self._services = connect(
-                settings or self.settings, author=config.actor(), create=self.creates
+                settings or self.settings,
+                author=_of_printable(config.actor()),
+                create=self.creates,
             )
         return self._services
 
@@ -56,11 +59,19 @@ class Context(Struct):
         return parse_reference(text, default_repo=traits.repo, repos=traits.repos)
 
     def holder(self, name: str | None) -> HolderId:
-        return holder_name(name or config.actor())
+        return holder_name(_of_printable(name or config.actor()))
 
     def close(self) -> None:
         if self._services is not None:
             self._services.close()
+
+
+def _of_printable(name: str) -> str:
+    """The name, unless a card that shows it could do more than show it. Raises UsageError."""
+    if output.visible(name) == name and "\t" not in name:
+        return name
+    text = f"a name may not contain control characters: '{output.visible(name)}'"
+    raise click.UsageError(f"{text}; it comes from --as, --name, DIBS_ACTOR or your login")
 
 
 def json_asked(value: bool) -> bool:
@@ -89,8 +100,9 @@ def command(
             except BrokenPipeError:
                 code = output.unheard()
             except OSError as failure:
-                output.unheard()  # buffered output cannot be written either
-                code = output.emit_error(Unwritable(str(failure)), as_json=context.as_json)
+                if failure.filename is None:  # a stream's: buffered output cannot be written either
+                    output.unheard()
+                code = output.emit_error(_of_files(failure), as_json=context.as_json)
             finally:
                 context.close()
             if code:
@@ -110,9 +122,34 @@ def command(
     return make
 
 
+def _of_files(failure: OSError) -> DibsError:
+    """A failure of the file system as an error of dibs: NotPermitted, or else Unwritable."""
+    if isinstance(failure, PermissionError) or failure.errno == errno.EROFS:
+        refused = NotPermitted(str(failure))
+        refused.hint = Unwritable.hint
+        return refused
+    return Unwritable(str(failure))
+
+
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done; write nothing.")
 as_name = click.option(
     "--as", "name", metavar="NAME", help="Your name, for cards and comments [$DIBS_ACTOR]."
 )
 stage_option = click.option("--stage", metavar="STAGE", help="Only this stage.")
-reference = click.argument("issue", metavar="ISSUE")
+
+
+def complete_issue(ctx: click.Context, _: click.Parameter, incomplete: str) -> "list[Any]":
+    """What the shell offers where an ISSUE is to be typed."""
+    from dibs.frontends.cli import completing
+
+    return completing.issues(ctx, incomplete)
+
+
+def complete_run(ctx: click.Context, _: click.Parameter, incomplete: str) -> "list[Any]":
+    """What the shell offers where a RUN is to be typed."""
+    from dibs.frontends.cli import completing
+
+    return completing.runs(ctx, incomplete)
+
+
+reference = click.argument("issue", metavar="ISSUE", shell_complete=complete_issue)

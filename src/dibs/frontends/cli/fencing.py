@@ -12,7 +12,7 @@ import click
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import LeaseLost, Unavailable
 from dibs.core.ids import Fence
-from dibs.frontends.cli.context import Context, command
+from dibs.frontends.cli.context import Context, command, complete_issue, complete_run
 from dibs.frontends.cli.leasing import duration, lost
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.ports.leases import Guarantee
@@ -26,8 +26,20 @@ def fence_command() -> None:
 
 
 @command("check", fence_command)
-@click.argument("issue", metavar="[ISSUE]", required=False, envvar="DIBS_ISSUE")
-@click.option("--run", required=True, envvar="DIBS_RUN", help="The run that holds it [$DIBS_RUN].")
+@click.argument(
+    "issue",
+    metavar="[ISSUE]",
+    required=False,
+    envvar="DIBS_ISSUE",
+    shell_complete=complete_issue,
+)
+@click.option(
+    "--run",
+    required=True,
+    envvar="DIBS_RUN",
+    help="The run that holds it [$DIBS_RUN].",
+    shell_complete=complete_run,
+)
 @click.option(
     "--fence", type=click.IntRange(min=1), envvar="DIBS_FENCE", help="Its fence [$DIBS_FENCE]."
 )

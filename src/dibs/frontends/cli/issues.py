@@ -10,9 +10,9 @@ from msgspec.structs import asdict
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import paused_by
 from dibs.core.ids import StageName
-from dibs.core.issue import Draft
+from dibs.core.issue import LONGEST_TITLE, Draft
 from dibs.frontends.cli.context import Context, command, dry_run, reference, stage_option
-from dibs.frontends.cli.output import Answer, Exit, ago, issue_data, record_data, table
+from dibs.frontends.cli.output import Answer, Exit, ago, issue_data, record_data, table, text_lines
 from dibs.services.board import Row
 
 
@@ -52,9 +52,7 @@ def add_command(
     wanted = [title for title in titles if title.strip()]
     if not wanted:
         raise click.UsageError("every title is empty; name at least one")
-    for text in (*wanted, body, *labels):
-        if not text.isprintable() and any(0xD800 <= ord(char) <= 0xDFFF for char in text):
-            raise click.UsageError("a title, text or label is not valid UTF-8")
+    _check_texts(wanted, (body, *labels))
     drafts = [Draft(title.strip(), body, frozenset(labels) | {entry.label}) for title in wanted]
     if dry_run:
         lines = [f"would add {draft.title!r} in stage {entry.name}" for draft in drafts]
@@ -65,6 +63,19 @@ def add_command(
         [issue_data(issue) for issue in made],
         [f"{issue.ref} {issue.title} ({entry.name})" for issue in made],
     )
+
+
+def _check_texts(titles: Sequence[str], others: Sequence[str]) -> None:
+    """Raises UsageError for a text that no tracker could take."""
+    for text in (*titles, *others):
+        if not text.isprintable() and any(0xD800 <= ord(char) <= 0xDFFF for char in text):
+            raise click.UsageError("a title, text or label is not valid UTF-8")
+    for title in titles:
+        if (length := len(title.strip())) > LONGEST_TITLE:
+            raise click.UsageError(
+                f"a title may have {LONGEST_TITLE} characters, and this one has {length}: "
+                f"{title.strip()[:40]!r}...; --body and --body-file take longer texts"
+            )
 
 
 @command("list")
@@ -98,10 +109,11 @@ def _listing(rows: Sequence[Row], limit: int) -> Answer:
                 row.stage.name if row.stage else "-",
                 row.state.value,
                 row.record.lease.holder if row.record else "",
-                row.issue.title[:60],
+                row.issue.title,
             )
             for row in rows
         ],
+        cut_last=True,
     )
     warnings = [f"only the first {limit}; --limit lists more"] if len(rows) == limit else []
     return Answer(
@@ -144,7 +156,7 @@ def show_command(context: Context, issue: str) -> Answer:
             f"  run     {entry.run} {entry.stage} by {entry.holder}: {entry.outcome}{note}"
         )
     if snapshot.issue.body:
-        lines += ["", snapshot.issue.body]
+        lines += ["", *text_lines(snapshot.issue.body)]
     data = {
         **row_data(row),
         "body": snapshot.issue.body,

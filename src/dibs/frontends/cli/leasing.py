@@ -10,7 +10,15 @@ from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import LeaseLost
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
 from dibs.core.lease import Lease, Record
-from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
+from dibs.frontends.cli.context import (
+    Context,
+    as_name,
+    command,
+    complete_issue,
+    complete_run,
+    dry_run,
+    reference,
+)
 from dibs.frontends.cli.output import (
     Answer,
     Exit,
@@ -22,7 +30,11 @@ from dibs.frontends.cli.output import (
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
 
 run_option = click.option(
-    "--run", required=True, envvar="DIBS_RUN", help="The run that `dibs claim` printed [$DIBS_RUN]."
+    "--run",
+    required=True,
+    envvar="DIBS_RUN",
+    help="The run that `dibs claim` printed [$DIBS_RUN].",
+    shell_complete=complete_run,
 )
 
 
@@ -36,7 +48,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 
 
 @command("claim")
-@click.argument("issue", metavar="[ISSUE]", required=False)
+@click.argument("issue", metavar="[ISSUE]", required=False, shell_complete=complete_issue)
 @click.option("--next", "next_one", is_flag=True, help="Claim the most urgent issue that is ready.")
 @click.option("--stage", metavar="STAGE", help="With --next: only from this stage.")
 @click.option("--ttl", callback=duration, help="Length of the lease; the stage's ttl by default.")

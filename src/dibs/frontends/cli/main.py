@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
         "setup",
         "Print the completion script for a shell; evaluate it in the shell's start-up file.",
     ),
+    "help": ("setup", "Show the commands in groups, or the help of COMMAND."),
     "add": (
         "issues",
         "Add issues to the backlog, one per TITLE; `-` reads titles from standard input.",
@@ -85,6 +86,58 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
 }
 
 
+# The groups of `dibs --help`, with a few words for each command: two columns fit a screen.
+GROUPS: dict[str, dict[str, str]] = {
+    "Every day": {
+        "add": "add issues",
+        "list": "list issues and holders",
+        "ready": "list what can be claimed",
+        "show": "show an issue",
+        "why": "why it is not picked",
+        "work": "work issues by handlers",
+        "status": "stages, work in flight",
+        "runs": "runs and their output",
+    },
+    "Agents": {
+        "claim": "claim an issue",
+        "heartbeat": "renew your lease",
+        "release": "end your lease",
+        "fence": "check that a run holds",
+        "hold": "run a command alone",
+        "loop": "run once in each window",
+    },
+    "People": {
+        "take": "take an issue yourself",
+        "give-back": "give it back or pass on",
+        "approve": "open an issue's gate",
+        "label": "change labels",
+        "pause": "keep workers off",
+        "resume": "lift a pause, or unpark",
+        "revoke": "take a lease away",
+        "hook": "check pushes for holders",
+    },
+    "Operators": {
+        "doctor": "check the set-up",
+        "fsck": "check labels and leases",
+        "sweep": "free expired issues",
+        "follow": "move with pull requests",
+        "listen": "wake workers by webhooks",
+        "budget": "show request limits",
+        "leases": "show or move leases",
+        "stores": "compare lease stores",
+    },
+    "Setup": {
+        "init": "write dibs.toml",
+        "config": "show and check settings",
+        "completion": "complete in your shell",
+        "migrate": "leave another system",
+        "demo": "a fleet survives kills",
+        "simulate": "try a fleet's settings",
+        "help": "help of a command",
+    },
+}
+
+
 # Commands with time and origin in their log lines. All others print a warning as plain text.
 LONG_RUNNING = {"work", "listen", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"}
 
@@ -128,14 +181,17 @@ class LazyGroup(click.Group):
         return missing
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        width = formatter.width - 6 - max(map(len, COMMANDS))
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (name, click.Command(name, help=about).get_short_help_str(width))
-                    for name, (_, about) in COMMANDS.items()
-                ]
-            )
+        names = max(map(len, COMMANDS)) + 2
+        cells = names + max(len(few) for group in GROUPS.values() for few in group.values()) + 1
+        columns = 2 if 2 * cells + 2 <= formatter.width else 1
+        formatter.write_paragraph()
+        for title, group in GROUPS.items():
+            entries = [f"{name:<{names}}{few}" for name, few in group.items()]
+            rows = -(-len(entries) // columns)
+            formatter.write(f"{title}:\n")
+            for row in range(rows):
+                line = "".join(f"  {entry:<{cells}}" for entry in entries[row::rows])
+                formatter.write(f"{line.rstrip()}\n")
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -143,13 +199,13 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            import difflib
+            if args[0] in COMMANDS:
+                raise
+            from dibs.frontends.cli.suggesting import suggestion
 
-            close = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            if close and args[0] not in COMMANDS:
-                text = f"{error.message} Did you mean {close[0]!r}?"
-                raise click.UsageError(text, ctx) from error
-            raise
+            meant = suggestion(args[0], COMMANDS)
+            advice = f"Did you mean {meant!r}?" if meant else "dibs help lists the commands."
+            raise click.UsageError(f"{error.message} {advice}", ctx) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -183,9 +239,10 @@ def cli(
         import logging
 
         level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
-        logging.basicConfig(
-            level=level, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s"
-        )
+        shape = "%(asctime)s %(name)s %(levelname)s %(message)s"
+        logging.basicConfig(level=level, stream=sys.stderr, format=shape)
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_visible_message)
     if directory is not None:
         folder = Path(directory)
         if not folder.is_dir():
@@ -199,6 +256,14 @@ def cli(
     ctx.obj = Context(Path.cwd(), file, json_asked(as_json))
 
 
+def _visible_message(record: Any) -> bool:
+    """Make the control characters of a log message visible; a traceback keeps its lines."""
+    from dibs.frontends.cli.output import visible
+
+    record.msg, record.args = visible(record.getMessage()), ()
+    return True
+
+
 def run(arguments: list[str]) -> int:
     """Run a command line and return the exit code.
 
@@ -208,6 +273,8 @@ def run(arguments: list[str]) -> int:
         result: Any = cli.main(args=arguments, prog_name="dibs", standalone_mode=False)
     except SystemExit as asked:
         return int(asked.code or 0) if isinstance(asked.code, int | None) else 1
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        return 130  # Exit.INTERRUPTED, without an import that another Ctrl-C could break off
     except BaseException as error:
         from dibs.core.errors import DibsError
         from dibs.frontends.cli import output
@@ -216,8 +283,6 @@ def run(arguments: list[str]) -> int:
 
         as_json = json_asked("--json" in arguments)
         match error:
-            case click.exceptions.Abort() | KeyboardInterrupt():
-                return int(Exit.INTERRUPTED)
             case click.ClickException() if as_json:
                 problem = {
                     "code": "USAGE",
@@ -227,7 +292,11 @@ def run(arguments: list[str]) -> int:
                 output.write_json({"ok": False, "exit": int(Exit.USAGE), "error": problem})
                 return int(Exit.USAGE)
             case click.ClickException():
-                error.show(sys.stderr)
+                import io
+
+                error.show(shown := io.StringIO())
+                for line in output.text_lines(shown.getvalue()):
+                    output.tell(line)
                 return int(Exit.USAGE)
             case DibsError():
                 return output.emit_error(error, as_json=as_json)

@@ -11,8 +11,25 @@ from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span, format_instant
 from dibs.frontends.cli import output
-from dibs.frontends.cli.context import Context, command, dry_run, reference
-from dibs.frontends.cli.output import Answer, Exit, ago, reason_lines, record_data, table, tell
+from dibs.frontends.cli.context import (
+    Context,
+    command,
+    complete_issue,
+    complete_run,
+    dry_run,
+    reference,
+)
+from dibs.frontends.cli.output import (
+    Answer,
+    Exit,
+    ago,
+    reason_lines,
+    record_data,
+    table,
+    tell,
+    text_lines,
+    visible,
+)
 from dibs.services.board import Overview
 
 
@@ -115,9 +132,9 @@ def render(overview: Overview, title: str = "dibs") -> Any:
         *("" if entry.stage.final else f"{entry.in_flight} in flight" for entry in overview.stages)
     )
     for row in _in_flight(overview):
-        flights.add_row(*row)
+        flights.add_row(*(Text(visible(cell)) for cell in row))
     pauses = [
-        Text(f"the {pause.scope} is paused: {pause.reason}", style="yellow")
+        Text(visible(f"the {pause.scope} is paused: {pause.reason}"), style="yellow")
         for pause in overview.pauses
     ]
     return Group(*pauses, stages, flights)
@@ -167,8 +184,14 @@ def overview_lines(overview: Overview) -> list[str]:
 
 
 @command("runs")
-@click.argument("issue", metavar="[ISSUE]", required=False)
-@click.option("--output", "wanted", metavar="RUN", help="Print what this run's handler wrote.")
+@click.argument("issue", metavar="[ISSUE]", required=False, shell_complete=complete_issue)
+@click.option(
+    "--output",
+    "wanted",
+    metavar="RUN",
+    help="Print what this run's handler wrote.",
+    shell_complete=complete_run,
+)
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
 def runs_command(context: Context, issue: str | None, wanted: str | None, limit: int) -> Answer:
     """Show the runs of an issue, the latest runs on this machine, or the output of a run."""
@@ -178,7 +201,7 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
         if "/" in wanted or not log.is_file():
             return Answer(None, [f"no output of run {wanted!r} under {folder}"], Exit.NOTHING)
         text = log.read_text("utf-8", errors="replace")
-        return Answer({"run": wanted, "output": text}, [text.rstrip("\n")])
+        return Answer({"run": wanted, "output": text}, text_lines(text.rstrip("\n")))
     if issue is None:
         if not folder.is_dir():
             return Answer([], [f"no handler ran here yet: {folder} does not exist"], Exit.NOTHING)
@@ -193,7 +216,8 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
             local.append({"run": run.name, **facts, "output": str(run / "output.log")})
         lines = table(
             ("run", "issue", "stage", "attempt", "title"),
-            [(r["run"], r["issue"], r["stage"], r["attempt"], r["title"][:50]) for r in local],
+            [(r["run"], r["issue"], r["stage"], r["attempt"], r["title"]) for r in local],
+            cut_last=True,
         )
         return Answer(local, lines)
     history = context.services.board.history(context.ref(issue))[-limit:]

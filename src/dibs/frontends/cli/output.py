@@ -1,6 +1,8 @@
 """How answers look: text for people, one JSON object for programs. stdout is the answer only.
 
-Exit codes keep proven outcomes apart from failures, so that scripts can tell them apart.
+Exit codes keep proven outcomes apart from failures, so that scripts can tell them apart. Text for
+people leaves through `write` and `tell`, which make control characters visible: a title, a note or
+a line of output comes from a stranger, and must not steer the reader's terminal.
 """
 
 import os
@@ -8,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
-from typing import Any
+from typing import Any, TextIO
 
 from msgspec import Struct, field
 
@@ -90,11 +92,12 @@ def emit(answer: Answer, *, as_json: bool) -> int:
     try:
         if as_json:
             write_json({"ok": done, "exit": exit_code, "data": answer.data})
-        elif done:
-            write("\n".join(answer.lines))
         else:
-            tell("\n".join(answer.lines))
-        sys.stdout.flush()
+            for line in answer.lines:
+                _put(sys.stdout if done else sys.stderr, visible(line) + "\n")
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # None if the caller closed the descriptor
+                stream.flush()
     except BrokenPipeError:
         unheard()
     return exit_code
@@ -119,13 +122,57 @@ def emit_error(error: DibsError, *, as_json: bool) -> int:
             problem |= {"issue": str(error.issue)}
         write_json({"ok": False, "exit": exit_code, "error": problem})
     else:
-        tell(f"dibs: {error}" + (f"\n  {error.hint}" if error.hint else ""))
+        first, *more = text_lines(str(error)) or [""]
+        for line in (f"dibs: {first}", *(f"  {line}" for line in more)):
+            tell(line)
+        if error.hint:
+            tell(f"  {error.hint}")
     return exit_code
 
 
+_SPELLED = {"\n": "\\n", "\r": "\\r", "\t": "\t"}
+
+
+def visible(text: str) -> str:
+    r"""A line with its control characters spelled out, as `\x1b` or `\n`; a tab stays.
+
+    Also those that turn the direction of writing, and half a surrogate pair, which no terminal can
+    show. Applied twice, it changes nothing more.
+    """
+    return text if text.isprintable() else "".join(map(_picture, text))
+
+
+def _picture(char: str) -> str:
+    code = ord(char)
+    if code < 0x20 or 0x7F <= code < 0xA0:
+        return _SPELLED.get(char) or f"\\x{code:02x}"
+    turns = 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069
+    if turns or code in (0x2028, 0x2029) or 0xD800 <= code <= 0xDFFF:
+        return f"\\u{code:04x}"
+    return char
+
+
+def text_lines(text: str) -> list[str]:
+    """The lines of a text of several: an issue's body, a handler's output."""
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
 def write(text: str) -> None:
-    if text:
-        sys.stdout.write(text + "\n")
+    """Print lines of the answer. Within a line, control characters are made visible."""
+    for line in text_lines(text):
+        _put(sys.stdout, visible(line) + "\n")
+
+
+def _put(stream: TextIO | None, text: str) -> None:
+    """Write text, with what the stream's encoding lacks spelled out. A closed stream gets none."""
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        plain = text.replace("…", "...").encode(encoding, "backslashreplace")
+        stream.write(plain.decode(encoding))
 
 
 def write_json(document: Any) -> None:
@@ -138,23 +185,73 @@ def write_json(document: Any) -> None:
             return value.total_seconds()
         return str(value)
 
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, default=plain) + "\n")
+    if sys.stdout is None:
+        return
+    text = json.dumps(document, ensure_ascii=False, default=plain)
+    try:
+        if any(_picture(char) != char for char in ("" if text.isprintable() else text)):
+            text = json.dumps(document, default=plain)  # the same document, in ASCII
+        sys.stdout.write(text + "\n")
+    except UnicodeEncodeError:
+        sys.stdout.write(json.dumps(document, default=plain) + "\n")
 
 
-def tell(text: str) -> None:
-    """Print to standard error, for people who watch; never part of the answer."""
-    if text:
-        sys.stderr.write(text + "\n")
+def tell(line: str) -> None:
+    """Print a line to standard error, for people who watch; never part of the answer."""
+    if line and sys.stderr is not None:
+        _put(sys.stderr, visible(line) + "\n")
         sys.stderr.flush()
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    """Lines with aligned columns. Importing a library for tables costs more than most commands."""
-    lines = [[str(cell) for cell in row] for row in (headings, *rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], *, cut_last: bool = False
+) -> list[str]:
+    """Lines with aligned columns; with `cut_last`, the last column is cut at the terminal's edge.
+
+    Importing a library for tables costs more than most commands.
+    """
+    lines = [[visible(str(cell)).replace("\t", " ") for cell in row] for row in (headings, *rows)]
+    widths = [max(map(columns, column)) for column in zip(*lines, strict=True)]
+    edge = terminal_width() if cut_last else None
+    if edge is not None:
+        room = max(edge - sum(widths[:-1]) - 2 * (len(widths) - 1), 1)
+        lines = [[*row[:-1], cut(row[-1], room)] for row in lines]
     return [
-        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in lines
+        "  ".join(c + " " * (w - columns(c)) for c, w in zip(row, widths, strict=True)).rstrip()
+        for row in lines
     ]
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that the answer is printed on; None if it is not a terminal."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns or None
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes: Chinese characters take two, accents none."""
+    if text.isascii():
+        return len(text)
+    from unicodedata import combining, east_asian_width
+
+    return sum(
+        0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def cut(text: str, room: int) -> str:
+    """The text within so many columns, with an ellipsis if not all of it fits."""
+    if columns(text) <= room:
+        return text
+    kept, left = "", room - 1
+    for char in text:
+        left -= columns(char)
+        if left < 0:
+            break
+        kept += char
+    return f"{kept.rstrip()}…"
 
 
 # The same facts in the same words everywhere

@@ -14,7 +14,15 @@ from dibs.core.errors import LeaseLost
 from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.lease import Record
 from dibs.core.pipeline import Stage
-from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
+from dibs.frontends.cli.context import (
+    Context,
+    as_name,
+    command,
+    complete_issue,
+    complete_run,
+    dry_run,
+    reference,
+)
 from dibs.frontends.cli.leasing import describe_claim, duration, finish, note_run
 from dibs.frontends.cli.output import Answer, Exit, lease_data, reason_lines, record_data, tell
 from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Beaten, Claimed, ClaimOptions, Refused
@@ -118,7 +126,9 @@ def give_back_command(
 
 
 @command("approve")
-@click.argument("issues", metavar="ISSUE...", nargs=-1, required=True)
+@click.argument(
+    "issues", metavar="ISSUE...", nargs=-1, required=True, shell_complete=complete_issue
+)
 @as_name
 @dry_run
 def approve_command(
@@ -204,7 +214,7 @@ def _scope(repository: bool, fleet: bool, issues: Sequence[str]) -> PauseScope |
     return PauseScope.REPOSITORY if repository else None
 
 
-_issues = click.argument("issues", metavar="[ISSUE]...", nargs=-1)
+_issues = click.argument("issues", metavar="[ISSUE]...", nargs=-1, shell_complete=complete_issue)
 _repository = click.option("--repository", is_flag=True, help="The whole repository.")
 _fleet = click.option("--fleet", is_flag=True, help="Every worker, whatever the repository.")
 
@@ -299,7 +309,11 @@ def resume_command(
 @command("revoke")
 @reference
 @click.option("--reason", required=True, help="The reason, for everybody to read.")
-@click.option("--run", help="Revoke only this run; the present holder's by default.")
+@click.option(
+    "--run",
+    help="Revoke only this run; the present holder's by default.",
+    shell_complete=complete_run,
+)
 @click.option("--force", is_flag=True, help="End it at once: only for a holder known to be dead.")
 @click.option("--yes", is_flag=True, help="With --force: you know what it risks.")
 @as_name

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import click
 
+from dibs.core.errors import BadConfiguration
 from dibs.frontends.cli.context import Context, command, dry_run
-from dibs.frontends.cli.output import Answer
+from dibs.frontends.cli.output import Answer, text_lines
 from dibs.settings import load as config
 
 _TEMPLATE = """\
@@ -113,8 +114,11 @@ def config_validate(context: Context, file: Path | None) -> Answer:
     """Check the configuration, or FILE. Exit 1 and name the mistake if invalid."""
     from dibs.wiring.services import refuse_unknown
 
-    settings = config.load(file, start=context.directory) if file else context.settings
-    refuse_unknown(settings)
+    try:
+        settings = config.load(file, start=context.directory) if file else context.settings
+        refuse_unknown(settings)
+    except BadConfiguration as flaw:
+        raise BadConfiguration(str(flaw)) from flaw  # without the hint to run this command
     return Answer({"source": settings.source, "valid": True}, [f"{settings.source} is valid"])
 
 
@@ -122,7 +126,23 @@ def config_validate(context: Context, file: Path | None) -> Answer:
 def config_schema(_: Context) -> Answer:
     """Print the JSON Schema of dibs.toml."""
     schema = config.schema()
-    return Answer(schema, [json.dumps(schema, indent=2)])
+    return Answer(schema, json.dumps(schema, indent=2).splitlines())
+
+
+@command("help")
+@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+@click.pass_context
+def help_command(ctx: click.Context, _: Context, words: tuple[str, ...]) -> Answer:
+    """Show the commands in groups, or the help of COMMAND."""
+    at: click.Context = ctx.find_root()
+    for word in words:
+        if not isinstance(at.command, click.Group):
+            raise click.UsageError(f"{at.command_path} has no command {word!r}", at)
+        name, found, _rest = at.command.resolve_command(at, [word])
+        assert found is not None, "resolve_command raises for an unknown word"
+        at = click.Context(found, parent=at, info_name=name)
+    text = at.command.get_help(at)
+    return Answer({"command": at.command_path, "help": text}, text_lines(text))
 
 
 @command("completion")
@@ -136,4 +156,4 @@ def completion_command(_: Context, shell: str) -> Answer:
     kind = get_completion_class(shell)
     assert kind is not None, "click completes the shells offered above"
     script = kind(cli, {}, "dibs", "_DIBS_COMPLETE").source()
-    return Answer({"shell": shell, "script": script}, [script])
+    return Answer({"shell": shell, "script": script}, text_lines(script))

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
 
-from dibs.core.ids import holder_name
 from dibs.core.pipeline import Command
 from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.leasing import duration
@@ -60,6 +59,12 @@ def work_command(
             raise click.UsageError("--run needs exactly one --stage")
         pipeline = settings.pipeline
         wanted = pipeline.stage(stages[0]).name
+        if not pipeline.stage(wanted).next:
+            onward = ", ".join(stage.name for stage in pipeline.stages if stage.next)
+            raise click.UsageError(
+                f"stage {wanted!r} is final: no work is done there, and it moves nowhere; "
+                f"stages with work: {onward}"
+            )
         changed = tuple(
             replace(stage, handler=Command(command)) if stage.name == wanted else stage
             for stage in pipeline.stages
@@ -74,7 +79,7 @@ def work_command(
         ]
         return Answer([str(row.issue.ref) for row in rows], lines or ["nothing is ready"])
     worker = services.worker(
-        holder_name(name) if name else worker_name(),
+        context.holder(name) if name else worker_name(),
         served,
         jobs=jobs,
         until=Until.ONCE if once else Until.DRAINED if drain else Until.STOPPED,
@@ -113,16 +118,18 @@ def catching_signals(stop: Callable[[int], None]) -> Iterator[list[int]]:
 def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> Answer:
     """The counts of a finished worker, with the exit code.
 
+    With --once or --drain it is 1 if the last run of an issue here failed, was parked or broke off.
     Without a claim, the exit code is 0 only if the worker may be idle, left on a signal, or did
     work such as sweeping. Otherwise the exit code gives the reason.
     """
-    data = {
+    data: dict[str, Any] = {
         "attempts": report.attempts,
         "claimed": report.claimed,
         "lost_races": report.lost_races,
         "swept": report.swept,
         "followed": report.followed,
         "outcomes": dict(report.outcomes),
+        "unsuccessful": [str(issue) for issue in sorted(report.unsuccessful)],
         "paused": [pause.reason for pause in report.paused],
         "barred": report.barred,
         "unusable": report.unusable,
@@ -133,6 +140,9 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         return Answer(data, lines, Exit.INTERRUPTED)
     if report.unusable:
         return Answer(data, [report.unusable], Exit.ERROR)
+    if report.unsuccessful and not received and not may_be_idle:
+        named = ", ".join(data["unsuccessful"])
+        return Answer(data, [*lines, f"without success: {named}"], Exit.ERROR)
     if received or report.claimed or may_be_idle:
         return Answer(data, lines)
     if report.barred:
