@@ -15,6 +15,7 @@ class ScriptedRun:
     exits: int
     after_s: float
     left: bytes
+    said: str
     trusted: list[float]
     obeys: bool = True
     polled_s: float = 0.0
@@ -44,6 +45,9 @@ class ScriptedRun:
     def result(self):
         return self.left
 
+    def last_words(self):
+        return self.said
+
 
 @dataclass(eq=False)
 class ScriptedRunner:
@@ -53,6 +57,7 @@ class ScriptedRunner:
     exits: int = 0
     after_s: float = 0.0
     left: bytes = b""
+    said: str = ""
     unusable: str = ""
     cannot_start: str = ""
     runs: list[ScriptedRun] = field(default_factory=list)
@@ -65,7 +70,13 @@ class ScriptedRunner:
         if self.cannot_start:
             raise HandlerUnusable(self.cannot_start)
         run = ScriptedRun(
-            self.clock, assignment, self.exits, self.after_s, self.left, [trusted_until]
+            self.clock,
+            assignment,
+            self.exits,
+            self.after_s,
+            self.left,
+            self.said,
+            [trusted_until],
         )
         self.runs.append(run)
         return run

@@ -115,6 +115,10 @@ class RunningHandler(Protocol):
         """The content of the file DIBS_RESULT; empty without a file. Raises OSError, ValueError."""
         ...
 
+    def last_words(self) -> str:
+        """The end of the handler's output as a short line for people, without secrets; or empty."""
+        ...
+
 
 class Runner(Protocol):
     def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:

@@ -7,6 +7,7 @@
 
 import fnmatch
 import os
+import re
 import select
 import shlex
 import shutil
@@ -47,6 +48,13 @@ SECRET_NAMES = (
 )
 _WARDEN_SLACK_S = 2.0
 _LARGEST_RESULT = 65_536
+_LAST_LINES = 3
+_MOST_WORDS = 150
+"""The last words of a handler: from so many lines, so many characters at most."""
+_TAIL = 4096
+_ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)"
+_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+_SHORTEST_SECRET = 6
 _PLACE_VARIABLES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
 _SHELL_CHARACTERS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 _SHELL_WORDS = {"if", "for", "while", "case", "exec", "cd", "."}
@@ -171,6 +179,7 @@ class ProcessRun:
         directory: Path,
     ) -> None:
         self._folder = folder
+        self._environment = environment
         self._lock = threading.Lock()
         self._status_lines = b""
         self._clock = SystemClock()
@@ -267,6 +276,43 @@ class ProcessRun:
         if len(result) > _LARGEST_RESULT:
             raise ValueError(f"it is larger than {_LARGEST_RESULT} bytes")
         return result
+
+    def last_words(self) -> str:
+        try:
+            with (self._folder / "output.log").open("rb") as file:
+                length = file.seek(0, os.SEEK_END)
+                file.seek(max(0, length - _TAIL))
+                output = file.read(_TAIL).decode(errors="replace")
+        except OSError:
+            return ""
+        if length > _TAIL:
+            output = output.partition("\n")[2] or output
+        return last_words_of(output, self._environment)
+
+
+def last_words_of(output: str, environment: Mapping[str, str]) -> str:
+    """The last lines of a handler's output, as one line that may be shown in public.
+
+    Control characters are left out, and so are the values of variables which are secret by their
+    name, and the credentials in addresses. Long lines are cut at their start: the end says most.
+    """
+    text = re.sub(r"(?<=://)[^/@\s]+@", "***@", re.sub(_ESCAPES, "", output))
+    secrets = {
+        value
+        for name, value in environment.items()
+        if any(word in name.upper() for word in _SECRET_WORDS) and len(value) >= _SHORTEST_SECRET
+    }
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    words = ""
+    for line in [line for line in lines if line][: -_LAST_LINES - 1 : -1]:
+        longer = f"{line} / {words}" if words else line
+        if words and len(longer) > _MOST_WORDS:
+            break
+        words = longer
+    shown = "".join(char for char in words if char.isprintable())
+    return shown if len(shown) <= _MOST_WORDS else f"...{shown[3 - _MOST_WORDS :]}"
 
 
 def _kill_group(pid: int) -> None:
