@@ -38,7 +38,7 @@ class _Row(Struct):
     """The endings that count a failure, and are not excused yet."""
 
 
-class Breaker:
+class StageBreaker:
     """One for each worker, for all its stages. Jobs use it from their threads."""
 
     def __init__(self, backlog: "Backlog") -> None:

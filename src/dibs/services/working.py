@@ -32,7 +32,7 @@ from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command, NoWorktree, PythonCallable, Stage
 from dibs.ports.system import Clock, Hints, Runner, Workplaces
 from dibs.services.backlog import Backlog
-from dibs.services.breaking import Breaker
+from dibs.services.breaking import StageBreaker
 from dibs.services.bundling import Bundling, Waits
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.ending import Finished, FinishRefused, FinishResult
@@ -165,7 +165,7 @@ class Worker:
     ) -> None:
         self._claiming = claiming
         self._running = running
-        self._breaker = Breaker(backlog)
+        self._breaker = StageBreaker(backlog)
         self._failed: set[IssueRef] = set()
         """Issues that failed here since the last success: they rest until no other is left."""
         self._scanning = scanning
