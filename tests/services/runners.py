@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from dibs.core.errors import HandlerUnusable
-from dibs.ports.system import Assignment, Exited, Stopped
+from dibs.ports.system import Assignment, Exited, FinishedRun, Stopped
 
 from .clock import WatchedClock
 
@@ -61,6 +61,16 @@ class ScriptedRunner:
     unusable: str = ""
     cannot_start: str = ""
     runs: list[ScriptedRun] = field(default_factory=list)
+    of_the_dead: list[FinishedRun] = field(default_factory=list)
+    settled: list[str] = field(default_factory=list)
+
+    def settle(self, run):
+        self.settled.append(run)
+
+    def finished_by_the_dead(self):
+        while self.of_the_dead:
+            yield self.of_the_dead[0]
+            self.of_the_dead.pop(0)
 
     def check(self, handler, *, elsewhere=False):
         if self.unusable:

@@ -78,7 +78,7 @@ class StageBreaker:
         """Note how a run ended: a success ends the row, a written failure may be excused later."""
         with self._lock:
             match finished.outcome:
-                case Outcome.ADVANCED:
+                case Outcome.ADVANCED if stage.name not in self._tripped:
                     self._rows.pop(stage.name, None)
                 case Outcome.FAILED | Outcome.PARKED if not asked(finished.ending):
                     self._rows.setdefault(stage.name, _Row()).written.append(finished)

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial
@@ -33,6 +33,7 @@ from dibs.core.ids import LocalTime, later, local_after
 from dibs.core.issue import Snapshot
 from dibs.core.lease import asking
 from dibs.core.pipeline import Command, InProcess, NoHandler, NoWorktree, PythonCallable
+from dibs.ports.leases import Guarantee
 from dibs.ports.system import (
     Assignment,
     Exited,
@@ -49,6 +50,7 @@ from dibs.services.keeping import Keeper, LeaseGroup, Supervision
 
 if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
+    from dibs.services.resuming import Resuming
 
 _log = logging.getLogger("dibs.running")
 GIVE_BACK_EXIT = 75
@@ -209,7 +211,10 @@ class Running:
         *,
         handlers: Mapping[str, PythonHandler],
         workplaces: Callable[[], Workplaces],
+        resuming: "Callable[[], Resuming]",
     ) -> None:
+        self._backlog = backlog
+        self._resuming = resuming
         self._keep = keep
         self._advancing = advancing
         self._runner = runner
@@ -269,11 +274,35 @@ class Running:
             finally:
                 for supervision in kept:
                     supervision.stop()
+                self._runner.settle(held.lead.run)
 
     def park(self, claimed: Claimed) -> FinishResult:
         """Set an issue without attempts left aside for a person, under the lease."""
         note = f"{claimed.failed_attempts} attempts failed"
         return self._advancing.park(self._keep(claimed), note)
+
+    def finish_for_the_dead(self) -> Iterator[tuple[Claimed, FinishResult]]:
+        """End the leases of runs that had finished when their workers on this machine died.
+
+        Only a lease that is still live, with the same run and fence, is ended: otherwise the work
+        is done again. On comments it always is: an edit of the dead worker's card may still be
+        under way, and would undo the ending.
+        """
+        backlog = self._backlog
+        if Guarantee.ATOMIC not in backlog.leases.guarantees or not backlog.granting.keeps_house():
+            return
+        for finished in self._runner.finished_by_the_dead():
+            lease = finished.lease
+            try:
+                claimed = self._resuming().resume(lease.issue, lease.run)
+                verdict = _verdict_of_result(finished.result)
+                ours = isinstance(claimed, Claimed) and (
+                    (claimed.lease.fence, claimed.lease.stage) == (lease.fence, lease.stage)
+                )
+                if isinstance(claimed, Claimed) and ours and isinstance(verdict, Advance | Ask):
+                    yield claimed, self._end(self._keep(claimed), verdict)
+            except Misuse as refusal:  # the issue or the stage is gone, or the move is not legal
+                _log.info("%s: run %s is not ended: %s", lease.issue, lease.run, refusal)
 
     def _open_place(
         self, claims: tuple[Claimed, ...], lead: Keeper, stack: ExitStack
@@ -504,6 +533,7 @@ def _assignment(job: _Job, handler: Command | PythonCallable, limit: timedelta) 
         stop_within=min(timedelta(seconds=5), claimed.terms.margin * 0.8),
         folder=place.folder if place else None,
         shared=place.shared if place else (),
+        lease=lease if len(job.claims) == 1 else None,
     )
 
 
@@ -567,6 +597,14 @@ def verdict_of(answer: object) -> Verdict:
             return Fail(f"the handler's answer is not understood: {answer!r:.80}")
 
 
+def _verdict_of_result(result: bytes) -> Verdict:
+    """The verdict of the result file of a handler that exited with 0."""
+    try:
+        return verdict_of(json.loads(result)) if result.strip() else Advance()
+    except (ValueError, RecursionError) as flaw:
+        return Fail(f"DIBS_RESULT cannot be read: {flaw}")
+
+
 def _verdict_of_exit(code: int, running: RunningHandler, *, at_once: bool) -> Verdict:
     """The verdict of an exit code, the result file (DIBS_RESULT) and the end of the output.
 
@@ -578,7 +616,7 @@ def _verdict_of_exit(code: int, running: RunningHandler, *, at_once: bool) -> Ve
     try:
         result = running.result()
         if code == 0:
-            return verdict_of(json.loads(result)) if result.strip() else Advance()
+            return _verdict_of_result(result)
         answer = json.loads(result or b"{}")
     except (OSError, ValueError, RecursionError) as flaw:
         if code == 0:
