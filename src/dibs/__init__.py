@@ -35,20 +35,21 @@ if TYPE_CHECKING:
     )
     from dibs.core.ids import Fence, IssueRef
     from dibs.services.claiming import Beaten, Doubtful, Refused
-    from dibs.services.running import GiveBack, Work
+    from dibs.services.running import AskPerson, GiveBack, Work
     from dibs.services.working import Until
 
 _HOMES = {
     **dict.fromkeys(("Dibs", "HeldLease", "open"), "dibs.api"),
     **dict.fromkeys(("Fence", "IssueRef"), "dibs.core.ids"),
     **dict.fromkeys(("Beaten", "Doubtful", "Refused"), "dibs.services.claiming"),
-    **dict.fromkeys(("GiveBack", "Work"), "dibs.services.running"),
+    **dict.fromkeys(("AskPerson", "GiveBack", "Work"), "dibs.services.running"),
     "Until": "dibs.services.working",
 }
 """Where the public names are defined; all others are errors."""
 
 __all__ = [  # noqa: RUF022 - the version first
     "__version__",
+    "AskPerson",
     "BadConfiguration",
     "BadReference",
     "BadTtl",

@@ -152,6 +152,9 @@ _ENDS = {
     "exit 75": ("returned", None, "gave it back"),
     "exit 1": ("failed", None, "exited with 1"),
     "exit 3": ("failed", None, "exited with 3"),
+    "echo first; echo no such key >&2; exit 1": ("failed", None, "with 1: first / no such key"),
+    "echo Which database?; exit 77": ("parked", None, "asks: Which database?"),
+    'echo \'{"ask": "Which?"}\' > "$DIBS_RESULT"': ("parked", None, "asks: Which?"),
     "kill -9 $$": ("failed", None, "the handler was killed by SIGKILL"),
     'echo \'{"next": "done"}\' > "$DIBS_RESULT"': ("advanced", "done", ""),
     'echo \'"done"\' > "$DIBS_RESULT"': ("advanced", "done", ""),
@@ -180,7 +183,8 @@ def test_exit_code_and_result_decide(project: Project, command: str) -> None:
     reply = project.worker("worker", "--once").wait().quiet()
     assert reply.data["outcomes"] == {outcome: 1}, reply.err
     assert project.endings() == [("#1", "one", outcome)]
-    assert project.labels() == {f"stage:{target or 'one'}"}
+    parked = {"parked"} if outcome == "parked" else set()
+    assert project.labels() == {f"stage:{target or 'one'}", *parked}
     assert project.failed_attempts() == (outcome == "failed")
     [entry] = project.dibs("runs", "1", "--json").data
     assert note in entry["note"]

@@ -111,6 +111,38 @@ def test_killed_there_a_healthy_worker_finishes_everything_once(
     project.nobody_left()
 
 
+@pytest.mark.parametrize("step", sorted(RUN_AGAIN))
+def test_finished_work_is_not_done_again_while_the_dead_workers_lease_is_live(
+    project: Project, step: Step
+) -> None:
+    """The warden recorded the exit code; the next worker of the folder writes the ending."""
+    project.begin(pipeline("auto", ttl=AMPLE), ISSUES)
+    doomed = project.worker("doomed", "--drain", env={"DIBS_FAILPOINT": step.value})
+    assert doomed.wait().code == -signal.SIGKILL, doomed.err
+    [left] = (project.root / ".dibs" / "runs" / ".open").iterdir()
+
+    reply = project.drain()
+
+    assert f"the worker of run {left.name} died when its handler had finished" in reply.err
+    project.assert_drained(ISSUES)
+    assert sorted(project.ledger().values()) == [1, 1, 1, 1]
+    assert not list((project.root / ".dibs" / "runs" / ".open").iterdir())
+    project.nobody_left()
+
+
+def test_what_a_killed_worker_had_not_finished_is_not_taken_for_finished(project: Project) -> None:
+    text = pipeline("auto", one=LONG_IF_DOOMED, ttl=AMPLE, extra=BRISK)
+    project.begin(text, ISSUES)
+    fate = {"DIBS_FAILPOINT": Step.RENEW_STORED.value, "DOOMED": "yes"}
+    assert project.worker("doomed", "--drain", env=fate).wait().code == -signal.SIGKILL
+    project.nobody_left()
+    time_passes(project)
+    reply = project.drain()
+    assert "had finished" not in reply.err
+    project.assert_drained(ISSUES)
+    assert sorted(project.ledger().values()) == [1, 1, 1, 1]
+
+
 @pytest.mark.parametrize(("step", "mode"), _cases(reached=False))
 def test_a_step_that_a_mode_does_not_pass_kills_nobody_there(
     project: Project, step: Step, mode: Mode

@@ -22,6 +22,7 @@ from .sources import nodes
 PAGE = REFERENCE / "python.md"
 PUBLIC = [
     "__version__",
+    "AskPerson",
     "BadConfiguration",
     "BadReference",
     "BadTtl",

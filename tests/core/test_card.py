@@ -12,11 +12,13 @@ from dibs.core.card import (
     VERSION,
     Card,
     CardState,
+    ExcuseMark,
     RevokeMark,
     ShownMark,
     UnknownMark,
     parse_mark,
     render_card,
+    render_excuse,
     render_revoke,
     render_shown,
 )
@@ -93,6 +95,11 @@ def test_a_revoke_reads_back_exactly_whatever_its_values(revocation):
 @given(RUNS.map(RunId))
 def test_what_somebody_says_for_another_run_reads_back_exactly(run):
     assert parse_mark(render_shown(run)) == ShownMark(run)
+
+
+@given(RUNS.map(RunId), WILD.map(HolderId), WILD)
+def test_an_excuse_reads_back_whatever_its_values(run, by, reason):
+    assert parse_mark(render_excuse(run, by, reason)) == ExcuseMark(run)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dibs.core.card import Card, CardState, RevokeMark, parse_mark, render_card
+from dibs.core.card import Card, CardState, RevokeMark, parse_mark, render_card, render_excuse
 from dibs.core.eligibility import count_attempts
 from dibs.core.fold import (
     Folded,
@@ -29,7 +29,7 @@ from dibs.core.fold import (
     tries_on_picture,
     without_run,
 )
-from dibs.core.ids import RunId, StageName, later
+from dibs.core.ids import HolderId, RunId, StageName, later
 from dibs.core.issue import Comment
 from dibs.core.lease import Ending, Outcome, Record, Revocation, Try
 from dibs.core.presets import STAGES
@@ -847,6 +847,16 @@ def test_bids_and_concessions_are_no_tries():
     comments = [bid("a", 1, 0), edited("b", "conceded", 2, 1, prev=21, updated=3)]
     assert tries_on_comments(read_marks(comments, RULES), RULES, at(99)) == ()
     assert tries_on_picture(read_marks(comments, RULES), None) == ()
+
+
+@pytest.mark.parametrize("by_writer", [True, False])
+def test_a_failure_that_a_writer_excused_is_excused(by_writer):
+    ended = edited("a", "released", 1, 0, prev=20, updated=5)
+    body = render_excuse(RunId("a"), HolderId("w1"), "the handler was at fault")
+    excuse = replace(revoke("a", 2, 6), body=body, by_writer=by_writer)
+    marks = read_marks([ended, excuse], RULES)
+    assert [found.excused for found in tries_on_comments(marks, RULES, at(99))] == [by_writer]
+    assert [found.excused for found in tries_on_picture(marks, None)] == [by_writer]
 
 
 def test_a_lease_an_operator_took_away_is_excused():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from dibs.core.errors import HandlerUnusable
-from dibs.ports.system import Assignment, Exited, Stopped
+from dibs.ports.system import Assignment, Exited, FinishedRun, Stopped
 
 from .clock import WatchedClock
 
@@ -15,6 +15,7 @@ class ScriptedRun:
     exits: int
     after_s: float
     left: bytes
+    said: str
     trusted: list[float]
     obeys: bool = True
     polled_s: float = 0.0
@@ -44,6 +45,9 @@ class ScriptedRun:
     def result(self):
         return self.left
 
+    def last_words(self):
+        return self.said
+
 
 @dataclass(eq=False)
 class ScriptedRunner:
@@ -53,9 +57,20 @@ class ScriptedRunner:
     exits: int = 0
     after_s: float = 0.0
     left: bytes = b""
+    said: str = ""
     unusable: str = ""
     cannot_start: str = ""
     runs: list[ScriptedRun] = field(default_factory=list)
+    of_the_dead: list[FinishedRun] = field(default_factory=list)
+    settled: list[str] = field(default_factory=list)
+
+    def settle(self, run):
+        self.settled.append(run)
+
+    def finished_by_the_dead(self):
+        while self.of_the_dead:
+            yield self.of_the_dead[0]
+            self.of_the_dead.pop(0)
 
     def check(self, handler, *, elsewhere=False):
         if self.unusable:
@@ -65,7 +80,13 @@ class ScriptedRunner:
         if self.cannot_start:
             raise HandlerUnusable(self.cannot_start)
         run = ScriptedRun(
-            self.clock, assignment, self.exits, self.after_s, self.left, [trusted_until]
+            self.clock,
+            assignment,
+            self.exits,
+            self.after_s,
+            self.left,
+            self.said,
+            [trusted_until],
         )
         self.runs.append(run)
         return run

@@ -1,4 +1,4 @@
-"""Marks: the claim card, the revoke and the shown mark, as comments with a line for machines first.
+"""Marks: card, revoke, shown mark and excuse, as comments with a line for machines first.
 
 Decides how a mark is spelt (native dialect, version 1), and reads a mark in any dialect. Refuses to
 know when a card is in force: that is `fold`. A comment which is not exactly a mark is no mark; a
@@ -30,7 +30,7 @@ from dibs.core.marker import VERSION, Fields, plain, read_line, shortened, write
 
 _LONGEST_WHY = 200
 _LONGEST_CACHED = 2000
-_OPENINGS = ("<!-- claim ", "<!-- revoke ", "<!-- shown ")
+_OPENINGS = ("<!-- claim ", "<!-- revoke ", "<!-- shown ", "<!-- excused ")
 _RUN = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}"
 
 
@@ -74,13 +74,20 @@ class ShownMark(Struct, frozen=True):
     extra: tuple[tuple[str, str], ...] = ()
 
 
+class ExcuseMark(Struct, frozen=True):
+    """The failure of this run does not count: the handler was at fault, not the issue."""
+
+    run: RunId
+    extra: tuple[tuple[str, str], ...] = ()
+
+
 class UnknownMark(Struct, frozen=True):
     """A comment which begins like a mark, but is malformed or of another version. Left alone."""
 
     why: str
 
 
-Mark = Card | RevokeMark | ShownMark | UnknownMark
+Mark = Card | RevokeMark | ShownMark | ExcuseMark | UnknownMark
 
 
 def parse_mark(body: str) -> Mark | None:
@@ -103,7 +110,7 @@ def same_mark(body: str, other: str) -> bool:
 
 def _without_extra(body: str) -> Mark | None:
     match parse_mark(body):
-        case Card() | RevokeMark() | ShownMark() as mark:
+        case Card() | RevokeMark() | ShownMark() | ExcuseMark() as mark:
             return replace(mark, extra=())
         case UnknownMark() | None:
             return None
@@ -178,10 +185,18 @@ def _shown(fields: Fields) -> ShownMark:
     return ShownMark(run, extra=fields.rest)
 
 
+def _excused(fields: Fields) -> ExcuseMark:
+    run = _run(fields)
+    for key in ("by", "reason"):  # for people
+        fields.take(key)
+    return ExcuseMark(run, extra=fields.rest)
+
+
 _READERS: dict[str, Callable[[Fields], Mark]] = {
     "claim": _card,
     "revoke": _revoke,
     "shown": _shown,
+    "excused": _excused,
 }
 
 
@@ -247,3 +262,9 @@ def render_shown(run: RunId, holder: HolderId = HolderId(""), ending: Ending | N
     ]
     line = write_line("shown", fields)
     return f"{line}\nThe labels now show how the lease of run `{run}` ended."
+
+
+def render_excuse(run: RunId, by: HolderId, reason: str) -> str:
+    fields = [("run", run), ("v", str(VERSION)), ("by", shortened(by))]
+    line = write_line("excused", [*fields, ("reason", shortened(reason))])
+    return f"{line}\nThe failure of run `{run}` does not count: {plain(reason)}."

@@ -41,6 +41,8 @@ class EventKind(StrEnum):
     """An attempt failed and was counted."""
     PARKED = "parked"
     """An issue was set aside for a person."""
+    EXCUSED = "excused"
+    """A failed attempt was given back: the handler was at fault, not the issue."""
     FINISH_REFUSED = "finish_refused"
     """A holder that had lost its lease tried to finish and was refused."""
     ROLLED_FORWARD = "rolled_forward"

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from dibs.core.agent_dialect import key_of, others_release
-from dibs.core.card import Card, CardState, RevokeMark, ShownMark, parse_mark
+from dibs.core.card import Card, CardState, ExcuseMark, RevokeMark, ShownMark, parse_mark
 from dibs.core.ids import ZERO, Fence, IssueRef, RunId, ServerTime, later
 from dibs.core.issue import Comment, Snapshot
 from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation, Standing, Try
@@ -54,6 +54,8 @@ class Marks(Struct, frozen=True):
     revokes: Mapping[RunId, tuple[PostedRevoke, ...]]
     shown: Mapping[RunId, ServerTime] = field(default_factory=dict)
     """Time of the last shown mark for a run: another worker has painted its ending."""
+    excused: frozenset[RunId] = frozenset()
+    """The runs whose failure does not count."""
 
     @property
     def leases(self) -> tuple[PostedCard, ...]:
@@ -71,6 +73,7 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
     cards: list[PostedCard] = []
     revokes: dict[RunId, tuple[PostedRevoke, ...]] = {}
     shown: dict[RunId, ServerTime] = {}
+    excused: set[RunId] = set()
     floor = 0
     for comment in sorted(comments, key=lambda comment: (comment.created_at, comment.id)):
         if not comment.by_writer:
@@ -86,11 +89,13 @@ def read_marks(comments: Iterable[Comment], rules: FoldRules) -> Marks:
             revokes[run] = (*revokes.get(run, ()), PostedRevoke(mark, comment.created_at))
         elif isinstance(mark, ShownMark):
             shown[mark.run] = comment.created_at
+        elif isinstance(mark, ExcuseMark):
+            excused.add(mark.run)
         elif mark is None:
             for revoke in _revokes_in_release(comment, cards):
                 run = revoke.mark.revocation.run
                 revokes[run] = (*revokes.get(run, ()), revoke)
-    return Marks(tuple(cards), revokes, shown)
+    return Marks(tuple(cards), revokes, shown, frozenset(excused))
 
 
 def _revokes_in_release(comment: Comment, cards: Sequence[PostedCard]) -> Iterator[PostedRevoke]:
@@ -220,7 +225,8 @@ def fold(marks: Marks, rules: FoldRules) -> Folded:
 def tries_on_comments(marks: Marks, rules: FoldRules, now: ServerTime) -> tuple[Try, ...]:
     """The confirmed leases in order, judged by the times of their cards.
 
-    A lease is excused if a revoke came before the expiry which its card would have had alone.
+    A lease is excused by an excuse, and if a revoke came before the expiry which its card would
+    have had alone.
     """
     tries = []
     for posted in marks.leases:
@@ -234,7 +240,8 @@ def tries_on_comments(marks: Marks, rules: FoldRules, now: ServerTime) -> tuple[
                 stage=posted.card.stage,
                 ended_at=ends_at if over else None,
                 outcome=ending.outcome if ending else None,
-                excused=any(one.created_at < _expiry_without_revokes(posted) for one in revokes),
+                excused=posted.card.run in marks.excused
+                or any(one.created_at < _expiry_without_revokes(posted) for one in revokes),
             )
         )
     return tuple(tries)
@@ -257,7 +264,7 @@ def tries_on_picture(marks: Marks, record: Record | None) -> tuple[Try, ...]:
                 stage=posted.card.stage,
                 ended_at=None if running else posted.updated_at,
                 outcome=ending.outcome if ending else None,
-                excused=posted.card.run in marks.revokes,
+                excused=posted.card.run in marks.revokes or posted.card.run in marks.excused,
             )
         )
     return tuple(tries)

@@ -49,7 +49,7 @@ from dibs.core.fold import (
 from dibs.core.granter import CONTROL_LABEL
 from dibs.core.ids import IssueRef, StageName, later
 from dibs.core.issue import Snapshot
-from dibs.core.lease import Outcome, Record, Standing, Try
+from dibs.core.lease import Outcome, Record, Standing, Try, asked
 from dibs.core.marker import VERSION, plain, write_line
 from dibs.core.pipeline import ApprovalGate, Dialect, FollowsPull, Pipeline, Stage
 from dibs.core.presets import EVERY
@@ -190,6 +190,14 @@ def parking_comment(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> s
     cards = {posted.card.run: posted.card for posted in marks.cards}
     if run in cards:  # a store decides before the card shows the ending
         cards[run] = replace(cards[run], ending=ending)
+    label = plain(pipeline.labels.parked)
+    if asked(ending):
+        words = ending.note.replace("`", chr(39))
+        return (
+            f"{line}\nSet aside for a person in `{plain(stage.name) or 'no stage'}`, without a "
+            f"failure: the handler `{words}`\n\n"
+            f"Answer here, then take the label `{label}` off: a worker starts afresh."
+        )
     failed = _counted_failures(marks, record, snapshot, stage)
     left_out = len(failed) - _MOST_LISTED
     listed = [
@@ -200,7 +208,6 @@ def parking_comment(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> s
         listed = [f"- {left_out} more before these", *listed[-_MOST_LISTED:]]
     times = f"{len(failed)} failed attempt{'s' * (len(failed) != 1)}"
     again = f"{stage.attempts} attempt{'s' * (stage.attempts != 1)}"
-    label = plain(pipeline.labels.parked)
     return "\n".join(
         [
             line,

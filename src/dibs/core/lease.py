@@ -41,6 +41,19 @@ def fit_note(text: str) -> str:
     return " ".join(text.encode("utf-8", "replace").decode().split())[:LONGEST_NOTE]
 
 
+_ASKS = "asks: "
+
+
+def asking(words: str) -> str:
+    """The note of a parking that is no failure: the handler asks a person."""
+    return f"{_ASKS}{words}"
+
+
+def asked(ending: Ending) -> bool:
+    """Whether the ending parks the issue because the handler asks a person."""
+    return ending.outcome is Outcome.PARKED and ending.note.startswith(_ASKS)
+
+
 class Bid(Struct, frozen=True):
     """A wish for a lease. The caller chooses the run, so a store recognises a retry."""
 
@@ -115,7 +128,7 @@ class Try(Struct, frozen=True):
     outcome: Outcome | None
     """None while the lease is running, and for a holder that vanished without an ending."""
     excused: bool = False
-    """An operator took the lease away: no failure of the issue."""
+    """No failure of the issue: an operator took the lease away, or the handler was at fault."""
 
 
 class Standing(Struct, frozen=True):

@@ -74,6 +74,7 @@ class Dialect(StrEnum):
 
 
 BASE = "origin/main"
+BREAKER = 5
 
 
 class NoWorktree(Struct, frozen=True):
@@ -184,6 +185,8 @@ class Stage(Struct, frozen=True):
     follows: Follows = FollowsNothing()
     terms: LeaseTerms = field(default_factory=lambda: terms_for(timedelta(minutes=10)))
     attempts: int = 3
+    breaker: int = BREAKER
+    """So many issues that fail in a row, without a success, put the handler at fault; 0: never."""
     wip: int | None = None
     irreversible: bool = False
     """The work cannot be undone: the stage runs only where the store is atomic and fenced."""

@@ -23,7 +23,7 @@ from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Snapshot
 from dibs.core.marker import LONGEST_LINE, starts_as
 
-KINDS = ("claim", "revoke", "shown", "granter", "pause", "resume")
+KINDS = ("claim", "revoke", "shown", "excused", "granter", "pause", "resume")
 """The kinds of line which are signed: all that decide about an issue or about the whole backlog."""
 
 SHORTEST_SECRET = 16

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
         return 1
     if arguments[:1] == ["--check"]:
         return 0
-    from dibs.services.running import GIVE_BACK_EXIT, GiveBack, Work
+    from dibs.services.running import ASK_EXIT, GIVE_BACK_EXIT, AskPerson, GiveBack, Work
 
     document = json.load(sys.stdin)
     worktrees: dict[str, Any] = {}
@@ -64,6 +64,9 @@ def main(arguments: list[str]) -> int:
         answer = handler(work)
     except GiveBack:
         return GIVE_BACK_EXIT
+    except AskPerson as question:
+        _write_result({"ask": str(question)})
+        return ASK_EXIT
     except Exception as failure:  # noqa: BLE001 - a failed attempt; the run's output has the trace
         traceback.print_exc()
         _write_result({"note": f"{type(failure).__name__}: {failure}"})

@@ -15,7 +15,7 @@ It is the same call as the published `GitRunner`, so that a runner written for t
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from msgspec import Struct, field
 
 from dibs.core.events import Event
 from dibs.core.ids import IssueRef, LocalTime, RunId
+from dibs.core.lease import Lease
 from dibs.core.pipeline import BundleWorktree, Command, OneWorktree, PythonCallable
 
 
@@ -77,6 +78,10 @@ class Assignment(Struct, frozen=True):
     """The folder to start in; None: the folder of all handlers."""
     shared: tuple[int, ...] = ()
     """File descriptors to keep open until the whole process group has ended, also if we die."""
+    lease: Lease | None = None
+    """The lease that another worker of this machine may end, if we die when the handler has
+    finished; None if no other may.
+    """
 
 
 class Exited(Struct, frozen=True):
@@ -115,6 +120,19 @@ class RunningHandler(Protocol):
         """The content of the file DIBS_RESULT; empty without a file. Raises OSError, ValueError."""
         ...
 
+    def last_words(self) -> str:
+        """The end of the handler's output as a short line for people, without secrets; or empty."""
+        ...
+
+
+class FinishedRun(Struct, frozen=True):
+    """A handler exited with 0, and its worker died before it wrote the ending."""
+
+    lease: Lease
+    """As the lease was when the handler started."""
+    result: bytes
+    """The content of the file DIBS_RESULT; empty without a file."""
+
 
 class Runner(Protocol):
     def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
@@ -125,6 +143,17 @@ class Runner(Protocol):
         ...
 
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> RunningHandler: ...
+
+    def settle(self, run: RunId) -> None:
+        """The run is over for us, with or without an ending: nothing is left to others."""
+        ...
+
+    def finished_by_the_dead(self) -> Iterator[FinishedRun]:
+        """The finished runs of dead workers of this machine, each for one caller only.
+
+        A run is forgotten when the next one is asked for, and kept if the caller stops before.
+        """
+        ...
 
 
 class Happening(Struct, frozen=True):

@@ -9,9 +9,10 @@ import logging
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
@@ -31,7 +32,9 @@ from dibs.core.errors import (
 from dibs.core.events import EventKind, about
 from dibs.core.ids import LocalTime, later, local_after
 from dibs.core.issue import Snapshot
+from dibs.core.lease import asking
 from dibs.core.pipeline import Command, InProcess, NoHandler, NoWorktree, PythonCallable
+from dibs.ports.leases import Guarantee
 from dibs.ports.system import (
     Assignment,
     Exited,
@@ -48,14 +51,23 @@ from dibs.services.keeping import Keeper, LeaseGroup, Supervision
 
 if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
+    from dibs.services.resuming import Resuming
 
 _log = logging.getLogger("dibs.running")
 GIVE_BACK_EXIT = 75
+ASK_EXIT = 77
+_CANNOT_RUN = (126, 127)
+"""The exit codes by which a shell reports a program that it cannot execute, or cannot find."""
+_AT_ONCE_S = 1.0
 _SLICE_S = 0.25
 
 
 class GiveBack(Exception):
     """Raised by a Python handler to return the issue without counting an attempt."""
+
+
+class AskPerson(Exception):
+    """Raised by a Python handler to set the issue aside for a person, with a question."""
 
 
 class Work(Struct, frozen=True):
@@ -101,10 +113,20 @@ class Return(Struct, frozen=True):
 
 class Fail(Struct, frozen=True):
     note: str = ""
+    unfit: bool = False
+    """The handler could not even begin: a program that it needs cannot be executed."""
 
 
-Verdict = Advance | Return | Fail
+class Ask(Struct, frozen=True):
+    """Set the issue aside for a person. No attempt is counted as failed."""
+
+    note: str
+
+
+Verdict = Advance | Return | Fail | Ask
 """The ending that the handler asks for."""
+Judge = Callable[[Claimed, Verdict], Verdict]
+"""Decides which verdict ends a lease, from the claim that led the run and the handler's verdict."""
 
 
 class Stoppable(Protocol):
@@ -190,7 +212,10 @@ class Running:
         *,
         handlers: Mapping[str, PythonHandler],
         workplaces: Callable[[], Workplaces],
+        resuming: "Callable[[], Resuming]",
     ) -> None:
+        self._backlog = backlog
+        self._resuming = resuming
         self._keep = keep
         self._advancing = advancing
         self._runner = runner
@@ -208,7 +233,10 @@ class Running:
         return result
 
     def run_together(
-        self, claims: tuple[Claimed, ...], leaving: StopSignal
+        self,
+        claims: tuple[Claimed, ...],
+        leaving: StopSignal,
+        judge: Judge = lambda _, verdict: verdict,
     ) -> tuple[FinishResult | Outage | Misuse, ...]:
         """Work several issues in a single run of the handler. Returns a result for each claim.
 
@@ -228,7 +256,7 @@ class Running:
                 for keeper, supervision in zip(held, kept, strict=True):
                     supervision.stop()
                     try:
-                        results.append(self._conclude(keeper, verdict))
+                        results.append(self._conclude(keeper, verdict, partial(judge, claims[0])))
                     except (Outage, Misuse) as failure:
                         results.append(failure)
                     # Refused: the first lease was lost, or its issue was deleted or locked. No
@@ -247,11 +275,35 @@ class Running:
             finally:
                 for supervision in kept:
                     supervision.stop()
+                self._runner.settle(held.lead.run)
 
     def park(self, claimed: Claimed) -> FinishResult:
         """Set an issue without attempts left aside for a person, under the lease."""
         note = f"{claimed.failed_attempts} attempts failed"
         return self._advancing.park(self._keep(claimed), note)
+
+    def finish_for_the_dead(self) -> Iterator[tuple[Claimed, FinishResult]]:
+        """End the leases of runs that had finished when their workers on this machine died.
+
+        Only a lease that is still live, with the same run and fence, is ended: otherwise the work
+        is done again. On comments it always is: an edit of the dead worker's card may still be
+        under way, and would undo the ending.
+        """
+        backlog = self._backlog
+        if Guarantee.ATOMIC not in backlog.leases.guarantees or not backlog.granting.keeps_house():
+            return
+        for finished in self._runner.finished_by_the_dead():
+            lease = finished.lease
+            try:
+                claimed = self._resuming().resume(lease.issue, lease.run)
+                verdict = _verdict_of_result(finished.result)
+                ours = isinstance(claimed, Claimed) and (
+                    (claimed.lease.fence, claimed.lease.stage) == (lease.fence, lease.stage)
+                )
+                if isinstance(claimed, Claimed) and ours and isinstance(verdict, Advance | Ask):
+                    yield claimed, self._end(self._keep(claimed), verdict)
+            except Misuse as refusal:  # the issue or the stage is gone, or the move is not legal
+                _log.info("%s: run %s is not ended: %s", lease.issue, lease.run, refusal)
 
     def _open_place(
         self, claims: tuple[Claimed, ...], lead: Keeper, stack: ExitStack
@@ -318,6 +370,8 @@ class Running:
                 answer = function(work)
             except GiveBack as asked:
                 verdict = Return(str(asked))
+            except AskPerson as question:
+                verdict = Ask(str(question))
             except LeaseLost as lost:
                 verdict = self._stopped(held, lost.why)
             except Exception as failure:  # noqa: BLE001 - whatever a handler raises is a failed attempt
@@ -341,6 +395,7 @@ class Running:
         except LeaseLost as lost:
             return Return(lost.why)
         running = self._runner.start(_assignment(job, handler, limit), held.trusted_until)
+        began_at = self._clock.now()
         self._started(job)
         held.on_lost(lambda why: running.stop(f"the lease is lost: {why}"))
         if held.over:  # lost before `on_lost` was registered
@@ -361,7 +416,8 @@ class Running:
         verdict: Verdict
         match end:
             case Exited(code):
-                verdict = _verdict_of_exit(code, running)
+                at_once = self._clock.now() - began_at <= _AT_ONCE_S
+                verdict = _verdict_of_exit(code, running, at_once=at_once)
             case Stopped(why):
                 verdict = Fail(why) if why == _TIME_LIMIT else self._stopped(held, why)
             case never:
@@ -374,7 +430,9 @@ class Running:
         overdue = held.overdue
         return Return(why) if overdue is None else Fail(overdue.why)
 
-    def _conclude(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
+    def _conclude(
+        self, keeper: Keeper, verdict: Verdict, judge: Callable[[Verdict], Verdict]
+    ) -> FinishResult:
         """Write the ending, and try again after an outage for as long as the lease lasts.
 
         Finished work is worth some patience: the lease is renewed between two tries. The outage is
@@ -382,15 +440,7 @@ class Running:
         """
         while True:
             try:
-                match verdict:
-                    case Advance(to, note):
-                        return self._advancing.advance(keeper, to, note)
-                    case Return(note):
-                        return self._advancing.give_back(keeper, note)
-                    case Fail(note):
-                        return self._advancing.fail(keeper, note)
-                    case never:
-                        assert_never(never)
+                return self._end(keeper, judge(verdict))
             except IllegalMove as refusal:
                 verdict = Fail(str(refusal))
             except Outage as failure:
@@ -408,6 +458,19 @@ class Running:
                     supervision.stop()
                 if wait_s > 0 or keeper.ours_s() <= 0:
                     raise
+
+    def _end(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
+        match verdict:
+            case Advance(to, note):
+                return self._advancing.advance(keeper, to, note)
+            case Return(note):
+                return self._advancing.give_back(keeper, note)
+            case Fail(note):
+                return self._advancing.fail(keeper, note)
+            case Ask(note):
+                return self._advancing.park(keeper, asking(note))
+            case never:
+                assert_never(never)
 
     def _started(self, job: _Job) -> None:
         for keeper in job.held:
@@ -471,6 +534,7 @@ def _assignment(job: _Job, handler: Command | PythonCallable, limit: timedelta) 
         stop_within=min(timedelta(seconds=5), claimed.terms.margin * 0.8),
         folder=place.folder if place else None,
         shared=place.shared if place else (),
+        lease=lease if len(job.claims) == 1 else None,
     )
 
 
@@ -515,8 +579,8 @@ def issue_document(snapshot: Snapshot, stage: str, attempt: int) -> dict[str, An
 
 
 def verdict_of(answer: object) -> Verdict:
-    """The verdict of a handler's answer: None, the name of the next stage, or
-    {"next": ..., "note": ...}.
+    """The verdict of a handler's answer: None, the name of the next stage,
+    {"next": ..., "note": ...}, or {"ask": ...}.
     """
     match answer:
         case None:
@@ -528,32 +592,46 @@ def verdict_of(answer: object) -> Verdict:
         ):
             assert isinstance(answer, Mapping), "a mapping pattern matched"
             return Advance(answer.get("next"), str(answer.get("note") or ""))
+        case {"ask": str(question), **rest} if question.strip() and not rest:
+            return Ask(question)
         case _:
             return Fail(f"the handler's answer is not understood: {answer!r:.80}")
 
 
-def _verdict_of_exit(code: int, running: RunningHandler) -> Verdict:
-    """The verdict of an exit code and the result file (DIBS_RESULT).
+def _verdict_of_result(result: bytes) -> Verdict:
+    """The verdict of the result file of a handler that exited with 0."""
+    try:
+        return verdict_of(json.loads(result)) if result.strip() else Advance()
+    except (ValueError, RecursionError) as flaw:
+        return Fail(f"DIBS_RESULT cannot be read: {flaw}")
+
+
+def _verdict_of_exit(code: int, running: RunningHandler, *, at_once: bool) -> Verdict:
+    """The verdict of an exit code, the result file (DIBS_RESULT) and the end of the output.
 
     The note of a failed attempt is in the handler's own words, if it wrote any: a person who looks
-    into the failure reads the note.
+    into the failure reads the note. `at_once`: the handler ended right after its start.
     """
     if code == GIVE_BACK_EXIT:
         return Return("the handler gave it back")
     try:
         result = running.result()
         if code == 0:
-            return verdict_of(json.loads(result)) if result.strip() else Advance()
+            return _verdict_of_result(result)
         answer = json.loads(result or b"{}")
     except (OSError, ValueError, RecursionError) as flaw:
         if code == 0:
             return Fail(f"DIBS_RESULT cannot be read: {flaw}")
         answer = None
     match answer:
-        case {"note": str(note)} if note.strip():
-            return Fail(f"{_exit_in_words(code)}: {note}")
+        case {"ask": str(words)} | {"note": str(words)} if words.strip():
+            pass
         case _:
-            return Fail(_exit_in_words(code))
+            words = running.last_words()
+    if code == ASK_EXIT:
+        return Ask(words or "the handler gave no question")
+    note = _exit_in_words(code)
+    return Fail(f"{note}: {words}" if words else note, at_once and code in _CANNOT_RUN)
 
 
 def _exit_in_words(code: int) -> str:

@@ -1,5 +1,6 @@
 """Decisions of a person: approve, relabel, pause, resume or re-queue, and revoke."""
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -7,13 +8,14 @@ from msgspec import Struct
 
 from dibs.core.eligibility import PauseScope, render_approval, render_pause, render_resume
 from dibs.core.events import Event, EventKind, about
-from dibs.core.ids import HolderId, IssueRef, RunId
+from dibs.core.ids import HolderId, IssueRef, RunId, StageName
 from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, PostComment, RemoveLabels
 from dibs.core.lease import Record, Revocation
 from dibs.core.pipeline import ApprovalGate, Stage
-from dibs.ports.tracker import persons_word
+from dibs.ports.tracker import IssueQuery, persons_word
 from dibs.services.effects import apply
+from dibs.services.reading import walk
 
 if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
@@ -90,7 +92,21 @@ class Steering:
         False if the issue is neither paused nor parked.
         """
         marks = self._pipeline.labels
-        lifted = self._tracker.read(issue).issue.labels & {marks.paused, marks.parked}
+        return self._lift(issue, {marks.paused, marks.parked}, by)
+
+    @persons_word()
+    def requeue(self, issue: IssueRef, *, by: str) -> bool:
+        """Re-queue a parked issue; a pause stays. False if the issue is not parked."""
+        return self._lift(issue, {self._pipeline.labels.parked}, by)
+
+    def parked(self, stage: StageName | None = None) -> tuple[IssueRef, ...]:
+        """All open issues that are parked, or those of one stage, the oldest first."""
+        labels = (self._pipeline.stage(stage).label,) if stage else ()
+        query = IssueQuery((self._pipeline.labels.parked, *labels), limit=sys.maxsize)
+        return tuple(issue.ref for issue in walk(self._tracker, query))
+
+    def _lift(self, issue: IssueRef, labels: set[str], by: str) -> bool:
+        lifted = self._tracker.read(issue).issue.labels & labels
         if not lifted:
             return False
         self._label_and_comment(issue, RemoveLabels(tuple(sorted(lifted))), render_resume(by))

@@ -32,6 +32,7 @@ from dibs.core.lease import Outcome
 from dibs.core.pipeline import Command, NoWorktree, PythonCallable, Stage
 from dibs.ports.system import Clock, Hints, Runner, Workplaces
 from dibs.services.backlog import Backlog
+from dibs.services.breaking import StageBreaker
 from dibs.services.bundling import Bundling, Waits
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.ending import Finished, FinishRefused, FinishResult
@@ -143,6 +144,8 @@ class WorkReport(Struct):
     barred: str = ""
     """Why this process may claim no issue at all; empty if it may."""
     unusable: str = ""
+    tripped: dict[str, str] = field(default_factory=dict)
+    """Stages that the worker stopped serving, because the handler is at fault; and why."""
 
     @property
     def did_something(self) -> bool:
@@ -170,6 +173,9 @@ class Worker:
     ) -> None:
         self._claiming = claiming
         self._running = running
+        self._breaker = StageBreaker(backlog)
+        self._failed: set[IssueRef] = set()
+        """Issues that failed here since the last success: they rest until no other is left."""
         self._scanning = scanning
         self._sweeping = sweeping
         self._pauses = backlog.pauses
@@ -193,6 +199,7 @@ class Worker:
         self._stop_jobs = StopSignal()
         self._jobs: set[RunId] = set()
         self._lock = threading.Lock()
+        self._minding = threading.Lock()
         self._sweep_at = LocalTime(0.0)
         self._limited_until = LocalTime(0.0)
         self._swept_to: IssueRef | None = None
@@ -268,6 +275,7 @@ class Worker:
                 # A job that ended woke us, or a sweep was due: the wait still holds.
                 return max(min(self._limited_until, self._sweep_at) - now, SHORTEST_S)
             self._follow_if_due()
+            self._mind_breaker()
             barred = self._claiming.barred()
             self.report.barred = f"{barred.text}; {barred.remedy}" if barred is not None else ""
             if self.report.barred:
@@ -302,7 +310,7 @@ class Worker:
             self.report.paused = self._in_force()
             if self.report.paused or self.report.barred:
                 return None
-            if not self._scanning.anything_left(options.stages):
+            if not self._scanning.anything_left(self._open_stages()):
                 pauses = self._pauses.pauses()
                 self.report.paused = tuple(
                     pause for pause in pauses if pause.repo in self._paused_repos
@@ -334,6 +342,7 @@ class Worker:
         now = self._clock.now()
         if now < self._sweep_at:
             return
+        self._finish_for_the_dead()
         first = not self._sweep_at
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
         # The first sweep looks at every issue: much may have happened. Later sweeps take a share.
@@ -350,6 +359,15 @@ class Worker:
             self.report.swept += 1
             self._scanning.resting.forget(entry.issue)
             self._tell(f"{entry.issue} swept: {entry.text}")
+
+    def _finish_for_the_dead(self) -> None:
+        """End leases of dead workers of this machine whose handlers had finished."""
+        for claimed, result in self._running.finish_for_the_dead():
+            if isinstance(result, Finished):
+                self.report.swept += 1
+                run = claimed.lease.run
+                self._tell(f"the worker of run {run} died when its handler had finished:")
+            self._record(claimed, result)
 
     def _follow_if_due(self) -> None:
         """Move issues whose pull requests were merged or closed."""
@@ -381,10 +399,9 @@ class Worker:
         if self.report.paused:
             return False
         resting = self._scanning.resting
-        stages = [stage for stage in self._options.stages if self._claiming.has_room(stage)]
+        stages = [stage for stage in self._open_stages() if self._claiming.has_room(stage)]
         while not self._leaving.is_set():
-            self._spread.holding = len(self._jobs)
-            candidate = self._scanning.next_candidate(stages, self._spread)
+            candidate = self._next_candidate(stages)
             if candidate is None:
                 return False
             try:
@@ -415,6 +432,21 @@ class Worker:
                 self._tell(f"{candidate.issue.ref} is left alone: {refusal}")
                 resting.given_up(candidate.issue)
         return False
+
+    def _next_candidate(self, stages: list[Stage]) -> Candidate | None:
+        """The next issue to try. An issue that failed since the last success comes after all
+        others: the more issues fail, the surer it is that the handler is at fault.
+        """
+        self._spread.holding = len(self._jobs)
+        candidate = self._scanning.next_candidate(stages, self._spread)
+        if candidate is None and self._failed:
+            self._end_rest_of_failed()
+            candidate = self._scanning.next_candidate(stages, self._spread)
+        return candidate
+
+    def _end_rest_of_failed(self) -> None:
+        while self._failed:
+            self._scanning.resting.forget(self._failed.pop())
 
     def _claim_or_park(
         self, candidate: Candidate
@@ -492,10 +524,13 @@ class Worker:
         claims, poll_s = (claimed, *others), self._options.poll_s
         named = " with ".join(str(member.lease.issue) for member in claims)
         try:
-            results = self._running.run_together(claims, self._stop_jobs)
+            results = self._running.run_together(claims, self._stop_jobs, self._breaker.judge)
             for member, result in zip(claims, results, strict=True):
                 self._record(member, result)
+                if isinstance(result, Finished):
+                    self._breaker.ended(claimed.stage, result)
             self._failed_places = 0
+            self._mind_breaker()
         except WorktreeUnavailable as failure:
             # Every issue would meet the same: claim none for a while, longer each time.
             self._tell(f"{named} was given back: {failure}")
@@ -520,6 +555,29 @@ class Worker:
                 self._jobs.discard(claimed.lease.run)
             self._wake.set()
 
+    def _open_stages(self) -> tuple[Stage, ...]:
+        tripped = self._breaker.tripped
+        return tuple(stage for stage in self._options.stages if stage.name not in tripped)
+
+    def _mind_breaker(self) -> None:
+        """Tell which stages the breaker stopped, and give back the attempts that they cost.
+
+        After an outage the attempts are given back with a later step.
+        """
+        with self._minding:
+            for stage, why in self._breaker.tripped.items():
+                if stage not in self.report.tripped:
+                    self.report.tripped[stage] = why
+                    self._tell(
+                        f"stage {stage} is stopped: {why}. No attempt is counted. "
+                        "Mend the handler, then start this worker again"
+                    )
+            try:
+                if count := self._breaker.excuse():
+                    self._tell(f"{count} failed attempts were given back to their issues")
+            except Outage as failure:
+                _log.warning("failed attempts could not be given back yet: %s", failure)
+
     def _broken(self, line: str, *claims: Claimed) -> None:
         """Count a job whose lease was not ended: the lease expires, then the issue is free."""
         self._tell(line)
@@ -534,13 +592,12 @@ class Worker:
             case Outage() | Misuse():
                 self._broken(f"{issue} was not finished: {result}", claimed)
                 return
-            case Finished(_, ending):
+            case Finished(_, ending) as finished:
                 onward = f" to {ending.next}" if ending.next else ""
                 note = f" ({ending.note})" if ending.note else ""
                 self._tell(f"{issue} {ending.outcome.value}{onward}{note}")
                 outcome = ending.outcome.value
-                if ending.outcome is Outcome.RETURNED:
-                    self._scanning.resting.returned(issue, self._options.poll_s)
+                self._let_rest(claimed, finished)
             case FinishRefused(why):
                 self._tell(f"{issue} finish refused: {why}")
                 outcome = "refused"
@@ -552,6 +609,20 @@ class Worker:
                 self.report.unsuccessful.add(issue)
             else:
                 self.report.unsuccessful.discard(issue)
+
+    def _let_rest(self, claimed: Claimed, finished: Finished) -> None:
+        """Let an issue that was returned or failed rest; a success ends the rest of the failed."""
+        issue, resting = claimed.lease.issue, self._scanning.resting
+        match finished.outcome:
+            case Outcome.ADVANCED:
+                self._end_rest_of_failed()
+            case Outcome.RETURNED:
+                resting.returned(issue, self._options.poll_s)
+            case Outcome.FAILED if claimed.stage.breaker:
+                resting.rest(issue, _LONGEST_REST_S)
+                self._failed.add(issue)
+            case _:
+                pass
 
     def _go_home(self) -> None:
         """Wait for the running jobs to end.

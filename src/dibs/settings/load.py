@@ -21,6 +21,7 @@ from dibs.core.errors import BadConfiguration, BadName, NotPermitted
 from dibs.core.ids import StageName
 from dibs.core.named import SHORTEST_WINDOW, HoldSpec, LoopSpec, checked_name
 from dibs.core.pipeline import (
+    BREAKER,
     ApprovalGate,
     Backoff,
     BundleWorktree,
@@ -53,6 +54,7 @@ Duration = Annotated[
     str, Meta(pattern=r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+$", examples=["90s", "10m"])
 ]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
 # In Python `$` alone would let a line end pass; JSON Schema knows no `\Z`.
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(?!\n)$")]
 Label = Annotated[str, Meta(min_length=1, max_length=100)]
@@ -104,6 +106,9 @@ class StageFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     max_hold: Annotated[Duration | None, doc("The longest a lease may be renewed for.")] = None
     timeout: Annotated[Duration | None, doc("The handler's time limit; max_hold if unset.")] = None
     attempts: Annotated[Count | None, doc("Failed attempts before the issue is parked.")] = None
+    breaker: Annotated[
+        CountOrNone | None, doc("Issues that fail in a row before a worker stops this stage.")
+    ] = None
     backoff: Annotated[Duration | None, doc("Rest after the first failure; doubles.")] = None
     backoff_max: Annotated[Duration | None, doc("The longest rest.")] = None
     irreversible: Annotated[
@@ -217,6 +222,10 @@ class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = "auto"
     preset: Annotated[str, doc("The pipeline to start from: stages, agent or none.")] = "stages"
     ttl: Annotated[Duration, doc("The lease's length, for all stages.")] = "10m"
+    breaker: Annotated[
+        CountOrNone,
+        doc("Issues that fail in a row before a worker stops their stage; 0: it never does."),
+    ] = BREAKER
     max_ttl: Annotated[Duration, doc("Workers ignore a card with a longer ttl.")] = "1d"
     grace: Annotated[Duration, doc("How long an expired lease is left alone.")] = "0s"
     settle: Annotated[
@@ -282,6 +291,8 @@ class Settings(Struct, frozen=True):
     """Where the repositories of bundles are on this machine."""
     ttl: timedelta = timedelta(minutes=10)
     """The lease's length of stages that set none of their own."""
+    breaker: int = BREAKER
+    """The breaker of stages that set none of their own."""
     file: Path | None = None
     """The file that was read; None for the built-in default."""
     here: Path | None = None
@@ -528,6 +539,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         hook=HookSettings(file.hook.strict, _positive("hook.timeout", file.hook.timeout)),
         repos=_repos(file.repos, root, pipeline),
         ttl=_duration("ttl", file.ttl),
+        breaker=file.breaker,
     )
 
 
@@ -601,10 +613,12 @@ def _pipeline(file: ConfigFile) -> Pipeline:
     stages = {stage.name: stage for stage in base.stages} if base else {}
     ttl = _duration("ttl", file.ttl)
     for stage in stages.values():
-        stages[stage.name] = replace(stage, terms=terms_for(ttl))
+        stages[stage.name] = replace(stage, terms=terms_for(ttl), breaker=file.breaker)
     for entry in file.stage:
         name = StageName(entry.name)
-        known = stages.get(name) or Stage(name, label=f"stage:{name}", terms=terms_for(ttl))
+        known = stages.get(name) or Stage(
+            name, label=f"stage:{name}", terms=terms_for(ttl), breaker=file.breaker
+        )
         stages[name] = _stage(entry, known)
     marks = base.labels if base else LabelNames()
     labels, people = file.labels, file.people
@@ -656,6 +670,7 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
             gate=_gate(entry, known.gate),
             follows=_follows(entry, known),
             attempts=entry.attempts or known.attempts,
+            breaker=known.breaker if entry.breaker is None else entry.breaker,
             wip=entry.wip or known.wip,
             irreversible=known.irreversible if entry.irreversible is None else entry.irreversible,
             timeout=_span(entry.timeout, known.timeout),

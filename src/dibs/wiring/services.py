@@ -349,6 +349,7 @@ class Services:
             self.runner,
             handlers=self._handlers,
             workplaces=lambda: self.workplaces,
+            resuming=lambda: self.resuming,
         )
 
     def keep(self, claimed: Claimed) -> Keeper:

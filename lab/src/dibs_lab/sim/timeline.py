@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
-from dibs.core.card import Card, RevokeMark, ShownMark, UnknownMark, parse_mark
+from dibs.core.card import Card, ExcuseMark, RevokeMark, ShownMark, UnknownMark, parse_mark
 from dibs.core.events import Event, Step
 from dibs.core.issue import Comment, Snapshot
 from dibs.ports.tracker import Found
@@ -118,6 +118,8 @@ def _mark(body: str) -> str:
             return f"revokes {revocation.run}{force}"
         case ShownMark(run):
             return f"shown {run}"
+        case ExcuseMark(run):
+            return f"excuses {run}"
         case UnknownMark() | None:
             return repr(body[:60])
 
@@ -140,6 +142,8 @@ def _state(comment: Comment) -> str:
             return f"{comment.id}:revoke {revocation.run}{whose}"
         case ShownMark(run):
             return f"{comment.id}:shown {run}{whose}"
+        case ExcuseMark(run):
+            return f"{comment.id}:excused {run}{whose}"
         case UnknownMark() | None:
             return f"{comment.id}:text{whose}"
 

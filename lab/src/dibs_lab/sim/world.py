@@ -7,7 +7,7 @@ which that must have happened is over.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName
 from dibs.core.issue import Draft
 from dibs.core.pipeline import Backoff, Command, Pipeline, PythonCallable
 from dibs.core.presets import STAGES
-from dibs.ports.system import Assignment, RunningHandler
+from dibs.ports.system import Assignment, FinishedRun, RunningHandler
 from dibs.services.running import Work
 from dibs.settings import load as config
 from dibs.wiring.services import Adapters, Services
@@ -143,6 +143,12 @@ class NoRunner:
 
     def start(self, assignment: Assignment, trusted_until: float) -> RunningHandler:
         raise AssertionError("a simulated stage has no command")
+
+    def settle(self, run: RunId) -> None:
+        """No run of a command is open."""
+
+    def finished_by_the_dead(self) -> Iterator[FinishedRun]:
+        return iter(())
 
 
 class World:

@@ -3,10 +3,13 @@
 .dibs/runs/RUN/issue.json    the handler's standard input
 .dibs/runs/RUN/output.log    the handler's standard output and error
 .dibs/runs/RUN/result.json   the file that DIBS_RESULT names, if the handler wrote one
+.dibs/runs/RUN/exit          the exit code of a handler that ended by itself, by the warden
+.dibs/runs/.open/RUN         the lease of a run that its worker has not ended; the worker locks it
 """
 
 import fnmatch
 import os
+import re
 import select
 import shlex
 import shutil
@@ -14,16 +17,19 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
-from dibs.adapters.system import SystemClock, without_git_variables
+import msgspec
+
+from dibs.adapters.system import SystemClock, locked, without_git_variables
 from dibs.core.errors import HandlerUnusable
-from dibs.core.ids import LocalTime
+from dibs.core.ids import LocalTime, RunId
+from dibs.core.lease import Lease
 from dibs.core.pipeline import Command, PythonCallable
-from dibs.ports.system import Assignment, Exited, RunEnd, Stopped
+from dibs.ports.system import Assignment, Exited, FinishedRun, RunEnd, Stopped
 
 # A handler is the least trusted process here: credentials for trackers and stores stay with the
 # worker.
@@ -46,7 +52,15 @@ SECRET_NAMES = (
     "DIBS_FAILPOINT",
 )
 _WARDEN_SLACK_S = 2.0
+_OPEN = ".open"
 _LARGEST_RESULT = 65_536
+_LAST_LINES = 3
+_MOST_WORDS = 150
+"""The last words of a handler: from so many lines, so many characters at most."""
+_TAIL = 4096
+_ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)"
+_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
+_SHORTEST_SECRET = 6
 _PLACE_VARIABLES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
 _SHELL_CHARACTERS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 _SHELL_WORDS = {"if", "for", "while", "case", "exec", "cd", "."}
@@ -70,6 +84,8 @@ class ProcessRunner:
         self._root = root
         """The folder of the configuration."""
         self._configuration = configuration
+        self._open: dict[RunId, int] = {}
+        """The locked files in `.open`, by their run."""
 
     def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
         """Raise HandlerUnusable if the handler is missing or cannot be loaded.
@@ -101,6 +117,9 @@ class ProcessRunner:
             (folder / "issue.json").write_bytes(assignment.stdin)
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
+        if assignment.lease is not None:
+            with suppress(OSError):  # without it, the work is done again if we die
+                self._note_open(assignment.lease)
         environment = dict(self._environment)
         if not assignment.as_typed:
             environment = _without_secrets(environment, assignment.pass_env)
@@ -129,6 +148,51 @@ class ProcessRunner:
             return ProcessRun(assignment, argv, folder, environment, trusted_until, place)
         except OSError as failure:  # no process, no memory, too many files
             raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
+
+    def _note_open(self, lease: Lease) -> None:
+        """Write down the lease, and lock the file for as long as this process lives."""
+        path = self._runs / _OPEN / lease.run
+        path.parent.mkdir(exist_ok=True)
+        descriptor = locked(path, create=True)
+        if descriptor is not None:
+            self._open[lease.run] = descriptor
+            os.write(descriptor, msgspec.json.encode(lease))
+
+    def settle(self, run: RunId) -> None:
+        descriptor = self._open.pop(run, None)
+        if descriptor is not None:
+            with suppress(OSError):
+                (self._runs / _OPEN / run).unlink()
+            os.close(descriptor)
+
+    def finished_by_the_dead(self) -> Iterator[FinishedRun]:
+        try:
+            paths = sorted((self._runs / _OPEN).iterdir())
+        except OSError:
+            return
+        for path in paths:
+            descriptor = locked(path)
+            if descriptor is None:  # its worker lives, or another looks at it
+                continue
+            try:
+                finished = self._finished(path)
+                if finished is not None:
+                    yield finished
+                with suppress(OSError):
+                    path.unlink()
+            finally:
+                os.close(descriptor)
+
+    def _finished(self, path: Path) -> FinishedRun | None:
+        """The run of a file in `.open`, if its handler exited with 0; None if in any doubt."""
+        folder = self._runs / path.name
+        try:
+            lease = msgspec.json.decode(path.read_bytes(), type=Lease)
+            if lease.run != path.name or (folder / "exit").read_text("ascii") != "0":
+                return None
+            return FinishedRun(lease, _result_in(folder))
+        except (OSError, ValueError):
+            return None
 
 
 def _check_command(line: str, folder: Path | None) -> None:
@@ -186,6 +250,7 @@ class ProcessRun:
         directory: Path,
     ) -> None:
         self._folder = folder
+        self._environment = environment
         self._lock = threading.Lock()
         self._status_lines = b""
         self._clock = SystemClock()
@@ -197,6 +262,7 @@ class ProcessRun:
         self._status, status_write = os.pipe()
         arguments = [str(control_read), str(status_write)]
         arguments += [str(assignment.stop_within.total_seconds()), repr(float(trusted_until))]
+        arguments.append(str((folder / "exit").absolute()) if assignment.lease else "")
         arguments += [*map(str, assignment.shared), "--"]
         warden = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warden.py"))]
         with (
@@ -274,14 +340,55 @@ class ProcessRun:
         return Stopped("its warden died")
 
     def result(self) -> bytes:
+        return _result_in(self._folder)
+
+    def last_words(self) -> str:
         try:
-            with (self._folder / "result.json").open("rb") as file:
-                result = file.read(_LARGEST_RESULT + 1)
-        except FileNotFoundError:
-            return b""
-        if len(result) > _LARGEST_RESULT:
-            raise ValueError(f"it is larger than {_LARGEST_RESULT} bytes")
-        return result
+            with (self._folder / "output.log").open("rb") as file:
+                length = file.seek(0, os.SEEK_END)
+                file.seek(max(0, length - _TAIL))
+                output = file.read(_TAIL).decode(errors="replace")
+        except OSError:
+            return ""
+        if length > _TAIL:
+            output = output.partition("\n")[2] or output
+        return last_words_of(output, self._environment)
+
+
+def _result_in(folder: Path) -> bytes:
+    try:
+        with (folder / "result.json").open("rb") as file:
+            result = file.read(_LARGEST_RESULT + 1)
+    except FileNotFoundError:
+        return b""
+    if len(result) > _LARGEST_RESULT:
+        raise ValueError(f"it is larger than {_LARGEST_RESULT} bytes")
+    return result
+
+
+def last_words_of(output: str, environment: Mapping[str, str]) -> str:
+    """The last lines of a handler's output, as one line that may be shown in public.
+
+    Control characters are left out, and so are the values of variables which are secret by their
+    name, and the credentials in addresses. Long lines are cut at their start: the end says most.
+    """
+    text = re.sub(r"(?<=://)[^/@\s]+@", "***@", re.sub(_ESCAPES, "", output))
+    secrets = {
+        value
+        for name, value in environment.items()
+        if any(word in name.upper() for word in _SECRET_WORDS) and len(value) >= _SHORTEST_SECRET
+    }
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    words = ""
+    for line in [line for line in lines if line][: -_LAST_LINES - 1 : -1]:
+        longer = f"{line} / {words}" if words else line
+        if words and len(longer) > _MOST_WORDS:
+            break
+        words = longer
+    shown = "".join(char for char in words if char.isprintable())
+    return shown if len(shown) <= _MOST_WORDS else f"...{shown[3 - _MOST_WORDS :]}"
 
 
 def _kill_group(pid: int) -> None:

@@ -5,12 +5,15 @@ ends the whole process group when the worker orders it, when the worker dies (th
 closes), or when the trusted time is over. The warden watches that time itself, because a worker
 that was frozen or killed cannot.
 
-    warden.py CONTROL_FD STATUS_FD STOP_WITHIN_S TRUSTED_UNTIL [SHARED_FD...] -- ARGV...
+    warden.py CONTROL_FD STATUS_FD STOP_WITHIN_S TRUSTED_UNTIL RECORD [SHARED_FD...] -- ARGV...
 
 Control lines: `until SECONDS`, `stop WHY`, `kill WHY`. Status lines: `started PID`, then
 `exited CODE` or `stopped WHY`. The warden keeps the shared files open until the group has ended,
 and the handler does not inherit them: a lock on a shared file means that a run may still be at
 work.
+
+RECORD is a file for the exit code of a handler that ended by itself, written before the status line
+and even if the worker is gone; empty for none.
 """
 
 import os
@@ -27,7 +30,10 @@ def _now() -> float:
 
 
 class Warden:
-    def __init__(self, control: int, status: int, stop_within_s: float, until: float) -> None:
+    def __init__(
+        self, control: int, status: int, stop_within_s: float, until: float, record: str
+    ) -> None:
+        self._record = record
         self._control = control
         self._status = status
         self._stop_within_s = stop_within_s
@@ -69,6 +75,7 @@ class Warden:
         why = self._watch()
         if why is None:
             self._end_group(0.0)  # processes that the handler left behind have no lease any more
+            self._keep_record()
             self._say(f"exited {self._code}")
         else:
             kill = why.startswith("kill ")
@@ -131,6 +138,16 @@ class Warden:
             return False
         return True
 
+    def _keep_record(self) -> None:
+        if not self._record:
+            return
+        try:
+            with open(self._record + ".part", "w", encoding="ascii") as file:  # noqa: PTH123
+                file.write(str(self._code))
+            os.replace(self._record + ".part", self._record)  # noqa: PTH105 - no pathlib: fast start
+        except OSError:
+            pass  # without the record, the work is done again if the worker dies now
+
     def _say(self, line: str) -> None:
         try:
             os.write(self._status, (line.replace("\n", " ") + "\n").encode())
@@ -141,11 +158,11 @@ class Warden:
 def main() -> None:
     control, status = int(sys.argv[1]), int(sys.argv[2])
     end = sys.argv.index("--")
-    shared, argv = [int(number) for number in sys.argv[5:end]], sys.argv[end + 1 :]
+    shared, argv = [int(number) for number in sys.argv[6:end]], sys.argv[end + 1 :]
     for inherited in (control, status, *shared):
         os.set_inheritable(inherited, False)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    Warden(control, status, float(sys.argv[3]), float(sys.argv[4])).run(argv)
+    Warden(control, status, float(sys.argv[3]), float(sys.argv[4]), sys.argv[5]).run(argv)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
-from dibs.core.errors import LeaseLost
+from dibs.core.errors import LeaseLost, Misuse
 from dibs.core.ids import HolderId, IssueRef, RunId
 from dibs.core.lease import Record
 from dibs.core.pipeline import Stage
@@ -214,6 +214,7 @@ def _scope(repository: bool, fleet: bool, issues: Sequence[str]) -> PauseScope |
     return PauseScope.REPOSITORY if repository else None
 
 
+_TELL_EVERY = 20
 _issues = click.argument("issues", metavar="[ISSUE]...", nargs=-1, shell_complete=complete_issue)
 _repository = click.option("--repository", is_flag=True, help="The whole repository.")
 _fleet = click.option("--fleet", is_flag=True, help="Every worker, whatever the repository.")
@@ -279,6 +280,8 @@ def _stops(context: Context, live: Record) -> str:
 @_issues
 @_repository
 @_fleet
+@click.option("--parked", is_flag=True, help="Every parked issue; pauses stay.")
+@click.option("--stage", metavar="STAGE", help="With --parked: only those of this stage.")
 @as_name
 @dry_run
 def resume_command(
@@ -286,6 +289,8 @@ def resume_command(
     issues: Sequence[str],
     repository: bool,
     fleet: bool,
+    parked: bool,
+    stage: str | None,
     name: str | None,
     dry_run: bool,
 ) -> Answer:
@@ -293,7 +298,14 @@ def resume_command(
 
     Exit 3 if none was paused or parked.
     """
-    scope, by = _scope(repository, fleet, issues), context.holder(name)
+    if stage is not None and not parked:
+        raise click.UsageError("--stage goes with --parked")
+    if parked and (repository or fleet or issues):
+        raise click.UsageError("--parked means every parked issue; name nothing beside it")
+    by = context.holder(name)
+    if parked:
+        return _resume_parked(context, stage, by, dry_run=dry_run)
+    scope = _scope(repository, fleet, issues)
     refs = [context.ref(issue) for issue in issues]
     if dry_run:
         targets = [scope.value] if scope else [str(ref) for ref in refs]
@@ -304,6 +316,35 @@ def resume_command(
     if not lifted:
         return Answer({"resumed": []}, ["nothing was paused or parked"], Exit.NOTHING)
     return Answer({"resumed": lifted}, [f"{target} resumed" for target in lifted])
+
+
+def _resume_parked(context: Context, stage: str | None, by: str, *, dry_run: bool) -> Answer:
+    """Re-queue every parked issue. An issue that the tracker refuses is named and left."""
+    services = context.services
+    wanted = services.pipeline.stage(stage).name if stage is not None else None
+    steering = services.steering
+    refs = steering.parked(wanted)
+    if dry_run:
+        lines = [f"{ref} would resume" for ref in refs] or ["nothing is parked"]
+        targets = [str(ref) for ref in refs]
+        return Answer({"would_resume": targets}, lines, Exit.DONE if refs else Exit.NOTHING)
+    resumed: list[str] = []
+    refused: list[str] = []
+    for number, ref in enumerate(refs, 1):
+        try:
+            if steering.requeue(ref, by=by):
+                resumed.append(str(ref))
+        except Misuse as refusal:
+            refused.append(str(ref))
+            tell(f"{ref} stays parked: {refusal}")
+        if number % _TELL_EVERY == 0 and number < len(refs):
+            tell(f"{number} of {len(refs)} parked issues are done")
+    data = {"resumed": resumed, "refused": refused}
+    if refused:
+        return Answer(data, [f"{ref} resumed" for ref in resumed], Exit.ERROR)
+    if not resumed:
+        return Answer(data, ["nothing is parked"], Exit.NOTHING)
+    return Answer(data, [f"{ref} resumed" for ref in resumed])
 
 
 @command("revoke")

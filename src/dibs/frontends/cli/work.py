@@ -45,8 +45,9 @@ def work_command(
     """Work issues: claim one, run its stage's handler, advance it; then the next.
 
     The handler gets the issue as JSON on standard input. Exit 0 advances the issue, 75 gives it
-    back, any other code is a failed attempt. On SIGTERM handlers may finish, or their issues are
-    given back; a second SIGTERM stops the handlers at once.
+    back, 77 sets it aside for a person, any other code is a failed attempt. If several issues fail
+    in a row, the worker stops their stage and gives their attempts back. On SIGTERM handlers may
+    finish, or their issues are given back; a second SIGTERM stops the handlers at once.
     """
     from dibs.services.working import Until
     from dibs.wiring.services import worker_name
@@ -133,6 +134,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         "paused": [pause.reason for pause in report.paused],
         "barred": report.barred,
         "unusable": report.unusable,
+        "stopped": report.tripped,
     }
     did = ", ".join(f"{count} {what}" for what, count in sorted(report.outcomes.items()))
     lines = [f"claimed {report.claimed} ({did or 'no outcome'})"]
@@ -140,9 +142,11 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         return Answer(data, lines, Exit.INTERRUPTED)
     if report.unusable:
         return Answer(data, [report.unusable], Exit.ERROR)
-    if report.unsuccessful and not received and not may_be_idle:
-        named = ", ".join(data["unsuccessful"])
-        return Answer(data, [*lines, f"without success: {named}"], Exit.ERROR)
+    faults = [f"stage {stage} is stopped: {why}" for stage, why in report.tripped.items()]
+    if report.unsuccessful and not may_be_idle:
+        faults.append(f"without success: {', '.join(data['unsuccessful'])}")
+    if faults and not received:
+        return Answer(data, [*lines, *faults], Exit.ERROR)
     if received or report.claimed or may_be_idle:
         return Answer(data, lines)
     if report.barred:
