@@ -5,13 +5,15 @@ no worker picks an issue, as text and as code, each with a remedy.
 """
 
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.card import CardState
 from dibs.core.eligibility import (
@@ -21,7 +23,9 @@ from dibs.core.eligibility import (
     PauseScope,
     Reason,
     ReasonCode,
+    Surroundings,
     count_attempts,
+    judge_claimable,
     judge_picture,
     reasons_with,
 )
@@ -30,9 +34,9 @@ from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Record, Standing
 from dibs.core.named import is_named
-from dibs.core.pipeline import NoHandler, Stage
+from dibs.core.pipeline import ApprovalGate, NoHandler, Pipeline, Stage
 from dibs.ports.leases import Guarantee
-from dibs.ports.tracker import IssueQuery
+from dibs.ports.tracker import IssueQuery, Tracker
 from dibs.services.backlog import with_ourselves
 from dibs.services.reading import read_each, walk, walk_snapshots
 
@@ -48,6 +52,7 @@ class RowState(StrEnum):
     EXPIRED = "expired"
     GATED = "gated"
     WAITING = "waiting"
+    RESTING = "resting"
     PAUSED = "paused"
     PARKED = "parked"
     BLOCKED = "blocked"
@@ -61,6 +66,10 @@ class Row(Struct, frozen=True):
     stage: Stage | None
     state: RowState
     record: Record | None = None
+    note: str = ""
+    """In a survey: the note of a parking, the words of a pause, or the reason of a rest."""
+    attempt: int = 0
+    """The number of the attempt that runs, from 1 on; 0 if none runs, or it was not counted."""
 
 
 class StageSummary(Struct, frozen=True):
@@ -68,6 +77,13 @@ class StageSummary(Struct, frozen=True):
     issues: int
     """Number of open issues; in a final stage, of all issues, closed as well."""
     in_flight: int
+    apart: Mapping[RowState, int] = {}
+    """In a survey: issues that no worker takes for now, by the reason, and none in flight."""
+
+    @property
+    def waiting(self) -> int:
+        """The issues that are neither in flight nor `apart`: they wait for a worker."""
+        return max(0, self.issues - self.in_flight - sum(self.apart.values()))
 
 
 class Overview(Struct, frozen=True):
@@ -78,6 +94,36 @@ class Overview(Struct, frozen=True):
     paused: int
     parked: int
     claimed: int
+
+
+class Survey(Struct, frozen=True):
+    """The whole board: counts, the issues in flight, the issues for people, the next in line."""
+
+    overview: Overview
+    running: tuple[Row, ...]
+    """In flight, the longest first."""
+    people: tuple[Row, ...]
+    """What waits for a person: issues to approve, then parked, then paused; the oldest first."""
+    coming: tuple[Row, ...]
+    """The first of `Board.offers`."""
+
+
+FOR_PEOPLE = (RowState.GATED, RowState.PARKED, RowState.PAUSED)
+"""The states that only a person ends, in the order of a survey."""
+_APART = (*FOR_PEOPLE, RowState.BLOCKED, RowState.THEIRS, RowState.RESTING)
+_NEXT_IN_LINE = 5
+_LISTED = 300
+"""So many issues of each kind does a survey read, where reading costs requests."""
+_IN_LINE = 100
+"""So many issues of each stage does a survey look at for one that rests; where reading is cheap,
+ten times as many."""
+_PAUSED_BY = "Paused by "
+_ONLY_IN_COMMENTS = {
+    ReasonCode.GATE_SHUT: RowState.GATED,
+    ReasonCode.BACKING_OFF: RowState.RESTING,
+    ReasonCode.FOREIGN_CLAIM: RowState.THEIRS,
+}
+"""Reasons that no label shows: an edit after the approval, a failure, another tool's marker."""
 
 
 class RunRow(Struct, frozen=True):
@@ -101,16 +147,16 @@ class Board:
         self._pauses = backlog.pauses
         self._claiming = claiming
 
-    def overview(self) -> Overview:
+    def overview(self, live: tuple[Record, ...] | None = None) -> Overview:
         """Count issues by stage and list the live leases. The cost grows with the live leases,
-        not with the backlog.
+        not with the backlog. `live`: the live leases, if the caller has just read them.
         """
         marks = self._pipeline.labels
         final = [stage.label for stage in self._pipeline.stages if stage.final]
         labels = [stage.label for stage in self._pipeline.stages if not stage.final]
         counts = dict(self._tracker.tally((*labels, marks.paused, marks.parked, marks.claimed)))
         counts |= self._tracker.tally(final, closed_too=True)
-        live = self._held()
+        live = self._held() if live is None else live
         stages: list[StageSummary] = []
         for stage in self._pipeline.stages:
             held = sum(record.lease.stage == stage.name for record in live)
@@ -126,6 +172,87 @@ class Board:
             parked=counts[marks.parked],
             claimed=counts[marks.claimed],
         )
+
+    def survey(self) -> Survey:
+        """Read the whole board. The cost grows with what is in flight and what waits for people,
+        and a little with the backlog: of each stage only the first issues are looked at for rests.
+        """
+        read = _Reading(self._tracker, self._pipeline, cards=not self._has_atomic_leases)
+        held = {
+            record.lease.issue: record
+            for record in (
+                filter(None, (self._leases.standing(one).live for one in read.snapshots.values()))
+                if read.cards
+                else self._held()
+            )
+        }
+        read.complete(held)
+        running = [
+            self._running(read.snapshots[ref], record)
+            for ref, record in held.items()
+            if ref in read.snapshots
+        ]
+        apart: dict[StageName, Counter[RowState]] = {}
+        people: list[Row] = []
+        for issue in read.issues.values():
+            if issue.ref in held:
+                continue
+            row = self._row_apart(issue, read)
+            if row.state in _APART and row.stage is not None:
+                apart.setdefault(row.stage.name, Counter())[row.state] += 1
+            if row.state in FOR_PEOPLE:
+                people.append(row)
+        overview = self.overview(tuple(held.values()))
+        stages = [
+            replace(entry, apart=apart.get(entry.stage.name, {})) for entry in overview.stages
+        ]
+        return Survey(
+            replace(overview, stages=tuple(stages)),
+            tuple(
+                sorted(running, key=lambda row: row.record.lease.granted_at if row.record else 0)
+            ),
+            tuple(
+                sorted(
+                    people,
+                    key=lambda row: (FOR_PEOPLE.index(row.state), row.issue.created_at),
+                )
+            ),
+            self.ready(limit=_NEXT_IN_LINE),
+        )
+
+    def _running(self, snapshot: Snapshot, record: Record) -> Row:
+        """The row of an issue in flight, with the number of its attempt."""
+        row = replace(self._row(snapshot.issue, record), state=RowState.CLAIMED)
+        stage = next((one for one in self._pipeline.stages if one.name == record.lease.stage), None)
+        if stage is None:
+            return row
+        failed = count_attempts(self._leases.standing(snapshot).tries, stage).failed
+        return replace(row, stage=stage, attempt=failed + 1)
+
+    def _row_apart(self, issue: Issue, read: "_Reading") -> Row:
+        """The row of an issue that is not in flight: with its rest, and with words for people."""
+        row = self._row(issue, None)
+        told = row.state in (RowState.GATED, RowState.BLOCKED, RowState.THEIRS)
+        if told or row.stage is None or row.stage.final or not issue.comment_count:
+            return row  # without a comment there was no failure, and no pause by command
+        if (snapshot := read.snapshot(issue)) is None:
+            return row
+        standing = self._leases.standing(snapshot)
+        if row.state is RowState.PARKED:
+            ending = standing.record.ending if standing.record else None
+            return replace(row, note=ending.note if ending else "")
+        if row.state is RowState.PAUSED:
+            words = [one.body for one in snapshot.comments if one.by_writer]
+            last = next((text for text in reversed(words) if text.startswith(_PAUSED_BY)), "")
+            return replace(row, note=last.removeprefix(_PAUSED_BY))
+        pipeline = with_ourselves(self._pipeline, self._tracker, issue)
+        verdict = judge_claimable(snapshot, standing.tries, pipeline, Surroundings())
+        why = next((reason for reason in verdict.reasons if reason.code in _ONLY_IN_COMMENTS), None)
+        return replace(row, state=_ONLY_IN_COMMENTS[why.code], note=why.text) if why else row
+
+    @property
+    def _has_atomic_leases(self) -> bool:
+        return Guarantee.ATOMIC in self._leases.guarantees
 
     def _held(self) -> tuple[Record, ...]:
         """Live leases on issues. Leases on names are not on the board."""
@@ -253,6 +380,53 @@ class Board:
         snapshot = self._tracker.read(ref)
         standing = self._leases.standing(snapshot)
         return snapshot, self._row(snapshot.issue, standing.live), standing
+
+
+class _Reading:
+    """The issues of a survey, each kind by a query, in as few requests as the tracker allows.
+
+    Where reading costs requests, the issues come with their comments, all kinds in one request.
+    Elsewhere `snapshot` reads the comments of an issue when they are asked for.
+    """
+
+    def __init__(self, tracker: Tracker, pipeline: Pipeline, *, cards: bool) -> None:
+        """`cards`: leases are comments, which name the holders."""
+        self._tracker = tracker
+        dear, marks = tracker.traits.shortlists, pipeline.labels
+        self.cards = cards and dear
+        self.snapshots: dict[IssueRef, Snapshot] = {}
+        self.issues: dict[IssueRef, Issue] = {}
+        most, few = (_LISTED, _IN_LINE) if dear else (sys.maxsize, 10 * _IN_LINE)
+        shelved = (marks.parked, marks.paused, *sorted(pipeline.blockers))
+        queries = [IssueQuery((label,), limit=most) for label in shelved]
+        if self.cards:
+            queries.append(IssueQuery((marks.claimed,), limit=sys.maxsize))
+        for stage in pipeline.stages:
+            if stage.final:
+                continue
+            if isinstance(stage.gate, ApprovalGate):
+                without = (stage.gate.label, *shelved)
+                queries.append(IssueQuery((stage.label,), without, limit=most))
+            without = (marks.claimed, *shelved)
+            queries.append(IssueQuery(stage.entry_labels, without, limit=few))
+        if dear:
+            for snapshot in walk_snapshots(tracker, *queries):
+                self.snapshots[snapshot.issue.ref] = snapshot
+                self.issues[snapshot.issue.ref] = snapshot.issue
+        else:
+            found = (issue for query in queries for issue in walk(tracker, query))
+            self.issues = {issue.ref: issue for issue in found}
+
+    def complete(self, wanted: Iterable[IssueRef]) -> None:
+        """Read the snapshots of these issues that are missing."""
+        missing = [ref for ref in wanted if ref not in self.snapshots]
+        for snapshot in read_each(self._tracker, missing):
+            self.snapshots[snapshot.issue.ref] = snapshot
+
+    def snapshot(self, issue: Issue) -> Snapshot | None:
+        """The issue with its comments; None if it is gone."""
+        self.complete((issue.ref,))
+        return self.snapshots.get(issue.ref)
 
 
 def _waits_for_a_person(stage: Stage | None) -> bool:
