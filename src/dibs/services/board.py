@@ -6,7 +6,7 @@ no worker picks an issue, as text and as code, each with a remedy.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
@@ -34,9 +34,9 @@ from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Record, Standing
 from dibs.core.named import is_named
-from dibs.core.pipeline import ApprovalGate, NoHandler, Pipeline, Stage
+from dibs.core.pipeline import ApprovalGate, NoHandler, Stage
 from dibs.ports.leases import Guarantee
-from dibs.ports.tracker import IssueQuery, Tracker
+from dibs.ports.tracker import IssueQuery
 from dibs.services.backlog import with_ourselves
 from dibs.services.reading import read_each, walk, walk_snapshots
 
@@ -112,11 +112,10 @@ FOR_PEOPLE = (RowState.GATED, RowState.PARKED, RowState.PAUSED)
 """The states that only a person ends, in the order of a survey."""
 _APART = (*FOR_PEOPLE, RowState.BLOCKED, RowState.THEIRS, RowState.RESTING)
 _NEXT_IN_LINE = 5
-_LISTED = 300
-"""So many issues of each kind does a survey read, where reading costs requests."""
-_IN_LINE = 100
-"""So many issues of each stage does a survey look at for one that rests; where reading is cheap,
-ten times as many."""
+_IN_LINE = 1000
+"""So many issues of each stage does a survey look at for one that rests, if it lists by label."""
+_FRESH = timedelta(seconds=5)
+"""An issue that changed so shortly before it was read may change again within the same second."""
 _PAUSED_BY = "Paused by "
 _ONLY_IN_COMMENTS = {
     ReasonCode.GATE_SHUT: RowState.GATED,
@@ -146,79 +145,152 @@ class Board:
         self._pipeline = backlog.pipeline
         self._pauses = backlog.pauses
         self._claiming = claiming
+        self._surveyed: Mapping[IssueRef, Snapshot] = {}
+        """What the last survey read."""
 
-    def overview(self, live: tuple[Record, ...] | None = None) -> Overview:
+    def overview(self) -> Overview:
         """Count issues by stage and list the live leases. The cost grows with the live leases,
-        not with the backlog. `live`: the live leases, if the caller has just read them.
+        not with the backlog.
         """
+        return self._overview(self._counted(), self._held(), self._now())
+
+    def _counted(self) -> dict[str, int]:
+        """The number of open issues with each label of the pipeline that is no final stage's."""
+        marks = self._pipeline.labels
+        labels = [stage.label for stage in self._pipeline.stages if not stage.final]
+        return dict(self._tracker.tally((*labels, marks.paused, marks.parked, marks.claimed)))
+
+    def _now(self) -> ServerTime:
+        return self._tracker.find(IssueQuery(limit=1)).now
+
+    def _overview(
+        self, counts: Mapping[str, int], live: tuple[Record, ...], now: ServerTime
+    ) -> Overview:
         marks = self._pipeline.labels
         final = [stage.label for stage in self._pipeline.stages if stage.final]
-        labels = [stage.label for stage in self._pipeline.stages if not stage.final]
-        counts = dict(self._tracker.tally((*labels, marks.paused, marks.parked, marks.claimed)))
-        counts |= self._tracker.tally(final, closed_too=True)
-        live = self._held() if live is None else live
+        counts = {**counts, **self._tracker.tally(final, closed_too=True)}
         stages: list[StageSummary] = []
         for stage in self._pipeline.stages:
             held = sum(record.lease.stage == stage.name for record in live)
             # Where `claimed` takes the place of the stage label, the count misses held issues.
             hidden = held if stage.gives_way and self._pipeline.swaps_labels else 0
-            stages.append(StageSummary(stage, counts[stage.label] + hidden, held))
+            stages.append(StageSummary(stage, counts.get(stage.label, 0) + hidden, held))
         return Overview(
-            now=self._tracker.find(IssueQuery(limit=1)).now,
+            now=now,
             stages=tuple(stages),
             in_flight=live,
             pauses=self._pauses.pauses(),
-            paused=counts[marks.paused],
-            parked=counts[marks.parked],
-            claimed=counts[marks.claimed],
+            paused=counts.get(marks.paused, 0),
+            parked=counts.get(marks.parked, 0),
+            claimed=counts.get(marks.claimed, 0),
         )
 
     def survey(self) -> Survey:
-        """Read the whole board. The cost grows with what is in flight and what waits for people,
-        and a little with the backlog: of each stage only the first issues are looked at for rests.
+        """Read the whole board.
+
+        Where requests cost, one list of all open issues gives the counts, and comments are read of
+        the issues that changed since the last survey. Elsewhere issues are listed by label, so that
+        the cost grows with what is in flight or waits for people, and little with the backlog.
         """
-        read = _Reading(self._tracker, self._pipeline, cards=not self._has_atomic_leases)
-        held = {
-            record.lease.issue: record
-            for record in (
-                filter(None, (self._leases.standing(one).live for one in read.snapshots.values()))
-                if read.cards
-                else self._held()
-            )
-        }
-        read.complete(held)
-        running = [
-            self._running(read.snapshots[ref], record)
-            for ref, record in held.items()
-            if ref in read.snapshots
-        ]
+        listed = self._list_all() if self._tracker.traits.shortlists else self._list_by_label()
+        held = {record.lease.issue: record for record in listed.live}
+        rows: list[Row] = []
         apart: dict[StageName, Counter[RowState]] = {}
-        people: list[Row] = []
-        for issue in read.issues.values():
-            if issue.ref in held:
-                continue
-            row = self._row_apart(issue, read)
-            if row.state in _APART and row.stage is not None:
-                apart.setdefault(row.stage.name, Counter())[row.state] += 1
-            if row.state in FOR_PEOPLE:
-                people.append(row)
-        overview = self.overview(tuple(held.values()))
-        stages = [
-            replace(entry, apart=apart.get(entry.stage.name, {})) for entry in overview.stages
+        for issue in listed.issues.values():
+            if issue.ref not in held:
+                rows.append(row := self._row_apart(issue, listed))
+                if row.state in _APART and row.stage is not None:
+                    apart.setdefault(row.stage.name, Counter())[row.state] += 1
+        people = [row for row in rows if row.state in FOR_PEOPLE]
+        people.sort(key=lambda row: (FOR_PEOPLE.index(row.state), row.issue.created_at))
+        running = [
+            self._running(snapshot, record)
+            for ref, record in sorted(held.items(), key=lambda item: item[1].lease.granted_at)
+            if (snapshot := listed.snapshots.get(ref)) is not None
         ]
+        overview = self._overview(listed.counts, listed.live, listed.now)
+        stages = (replace(one, apart=apart.get(one.stage.name, {})) for one in overview.stages)
+        known = self._candidates(rows) if self._tracker.traits.shortlists else None
+        coming = islice(self.offers(known=known), _NEXT_IN_LINE)
         return Survey(
-            replace(overview, stages=tuple(stages)),
-            tuple(
-                sorted(running, key=lambda row: row.record.lease.granted_at if row.record else 0)
-            ),
-            tuple(
-                sorted(
-                    people,
-                    key=lambda row: (FOR_PEOPLE.index(row.state), row.issue.created_at),
-                )
-            ),
-            self.ready(limit=_NEXT_IN_LINE),
+            replace(overview, stages=tuple(stages)), tuple(running), tuple(people), tuple(coming)
         )
+
+    def _list_by_label(self) -> "_Listed":
+        """The issues that no worker takes, and the first of each stage: for cheap trackers."""
+        pipeline, marks = self._pipeline, self._pipeline.labels
+        shelved = (marks.parked, marks.paused, *sorted(pipeline.blockers))
+        queries = [IssueQuery((label,), limit=sys.maxsize) for label in shelved]
+        for stage in (stage for stage in pipeline.stages if not stage.final):
+            if isinstance(stage.gate, ApprovalGate):
+                without = (stage.gate.label, *shelved)
+                queries.append(IssueQuery((stage.label,), without, limit=sys.maxsize))
+            without = (marks.claimed, *shelved)
+            queries.append(IssueQuery(stage.entry_labels, without, limit=_IN_LINE))
+        found = (issue for query in queries for issue in walk(self._tracker, query))
+        issues = {issue.ref: issue for issue in found}
+        live, now = self._held(), self._now()
+        held = {record.lease.issue for record in live}
+        return _Listed(now, issues, self._counted(), live, self._read(issues, held, now))
+
+    def _list_all(self) -> "_Listed":
+        """All open issues by one list, page by page: an unchanged page may cost nothing."""
+        query, claimed = IssueQuery(limit=_IN_LINE), self._pipeline.labels.claimed
+        issues: dict[IssueRef, Issue] = {}
+        while True:
+            found = self._tracker.find(query)
+            issues |= {issue.ref: issue for issue in found.issues}
+            if not found.more or not found.issues:
+                break
+            query = replace(query, after=found.issues[-1].ref)
+        counts = Counter(label for issue in issues.values() for label in issue.labels)
+        if Guarantee.ATOMIC in self._leases.guarantees:
+            live = self._held()
+            held = {record.lease.issue for record in live}
+            snapshots = self._read(issues, held, found.now)
+        else:  # the cards of the claimed issues name the holders
+            held = {ref for ref, issue in issues.items() if claimed in issue.labels}
+            snapshots = self._read(issues, held, found.now)
+            standings = (self._leases.standing(snapshots[ref]) for ref in held & set(snapshots))
+            live = tuple(one.live for one in standings if one.live is not None)
+        return _Listed(found.now, issues, counts, live, snapshots)
+
+    def _read(
+        self, issues: Mapping[IssueRef, Issue], held: Set[IssueRef], now: ServerTime
+    ) -> dict[IssueRef, Snapshot]:
+        """Snapshots of the held issues, and of the others that comments tell about.
+
+        Of the others, one that has not changed since the last survey is not read again.
+        """
+        unchanged = {
+            ref: replace(known, now=now)
+            for ref, issue in issues.items()
+            if ref not in held
+            and (known := self._surveyed.get(ref)) is not None
+            and (known.issue.updated_at, known.issue.labels, known.issue.comment_count)
+            == (issue.updated_at, issue.labels, issue.comment_count)
+        }
+        telling = {ref for ref, issue in issues.items() if _tells(issue, self._row(issue, None))}
+        missing = [ref for ref in {*held, *telling} if ref not in unchanged]
+        snapshots = {one.issue.ref: one for one in read_each(self._tracker, missing)} | unchanged
+        self._surveyed = {
+            ref: snapshot
+            for ref, snapshot in snapshots.items()
+            if ref in issues and now - snapshot.issue.updated_at > _FRESH
+        }
+        return snapshots
+
+    def _candidates(self, rows: Sequence[Row]) -> list[Snapshot]:
+        """Snapshots of the issues that may be next in line: a list has not all of their fields."""
+        urgent = {label: place for place, label in enumerate(self._pipeline.priorities)}
+        waiting = [row for row in rows if row.state in (RowState.READY, RowState.EXPIRED)]
+
+        def place(row: Row) -> tuple[int, ServerTime]:
+            places = [urgent[label] for label in row.issue.labels if label in urgent]
+            return min(places, default=len(urgent)), row.issue.created_at
+
+        first = sorted(waiting, key=place)[: 2 * _NEXT_IN_LINE]
+        return list(read_each(self._tracker, (row.issue.ref for row in first)))
 
     def _running(self, snapshot: Snapshot, record: Record) -> Row:
         """The row of an issue in flight, with the number of its attempt."""
@@ -229,13 +301,10 @@ class Board:
         failed = count_attempts(self._leases.standing(snapshot).tries, stage).failed
         return replace(row, stage=stage, attempt=failed + 1)
 
-    def _row_apart(self, issue: Issue, read: "_Reading") -> Row:
+    def _row_apart(self, issue: Issue, listed: "_Listed") -> Row:
         """The row of an issue that is not in flight: with its rest, and with words for people."""
-        row = self._row(issue, None)
-        told = row.state in (RowState.GATED, RowState.BLOCKED, RowState.THEIRS)
-        if told or row.stage is None or row.stage.final or not issue.comment_count:
-            return row  # without a comment there was no failure, and no pause by command
-        if (snapshot := read.snapshot(issue)) is None:
+        row, snapshot = self._row(issue, None), listed.snapshots.get(issue.ref)
+        if snapshot is None or not _tells(issue, row):
             return row
         standing = self._leases.standing(snapshot)
         if row.state is RowState.PARKED:
@@ -249,10 +318,6 @@ class Board:
         verdict = judge_claimable(snapshot, standing.tries, pipeline, Surroundings())
         why = next((reason for reason in verdict.reasons if reason.code in _ONLY_IN_COMMENTS), None)
         return replace(row, state=_ONLY_IN_COMMENTS[why.code], note=why.text) if why else row
-
-    @property
-    def _has_atomic_leases(self) -> bool:
-        return Guarantee.ATOMIC in self._leases.guarantees
 
     def _held(self) -> tuple[Record, ...]:
         """Live leases on issues. Leases on names are not on the board."""
@@ -283,13 +348,20 @@ class Board:
         """The first `limit` of `offers`."""
         return tuple(islice(self.offers(stage=stage), limit))
 
-    def offers(self, *, stage: StageName | None = None, spent: bool = False) -> Iterator[Row]:
+    def offers(
+        self,
+        *,
+        stage: StageName | None = None,
+        spent: bool = False,
+        known: Sequence[Snapshot] | None = None,
+    ) -> Iterator[Row]:
         """Issues which a claim would get now by every rule, the most urgent first, then the oldest.
 
         An issue whose holder vanished is one of them, with or without a sweep since. An ending that
         is not painted yet is no obstacle: a claim paints it first. Pages are read as needed.
 
         `spent`: also the issues without attempts left which are not parked yet, as `PARKED`.
+        `known`: look at these only, which the caller has just read.
         """
         import heapq  # no other command needs it
 
@@ -308,6 +380,8 @@ class Board:
             labels += [pipeline.held_labels(one) for one in stages if one.gives_way]
             found = [
                 self._snapshots(IssueQuery((*all_of, *urgent), without, sys.maxsize), passed)
+                if known is None
+                else [one for one in known if one.issue.labels.issuperset((*all_of, *urgent))]
                 for all_of in dict.fromkeys(labels)
             ]
             for snapshot in heapq.merge(*found, key=lambda found: found.issue.created_at):
@@ -382,51 +456,22 @@ class Board:
         return snapshot, self._row(snapshot.issue, standing.live), standing
 
 
-class _Reading:
-    """The issues of a survey, each kind by a query, in as few requests as the tracker allows.
+class _Listed(Struct, frozen=True):
+    """The issues of a survey, as they were listed and read."""
 
-    Where reading costs requests, the issues come with their comments, all kinds in one request.
-    Elsewhere `snapshot` reads the comments of an issue when they are asked for.
-    """
+    now: ServerTime
+    issues: Mapping[IssueRef, Issue]
+    counts: Mapping[str, int]
+    """The number of open issues by label."""
+    live: tuple[Record, ...]
+    snapshots: Mapping[IssueRef, Snapshot]
 
-    def __init__(self, tracker: Tracker, pipeline: Pipeline, *, cards: bool) -> None:
-        """`cards`: leases are comments, which name the holders."""
-        self._tracker = tracker
-        dear, marks = tracker.traits.shortlists, pipeline.labels
-        self.cards = cards and dear
-        self.snapshots: dict[IssueRef, Snapshot] = {}
-        self.issues: dict[IssueRef, Issue] = {}
-        most, few = (_LISTED, _IN_LINE) if dear else (sys.maxsize, 10 * _IN_LINE)
-        shelved = (marks.parked, marks.paused, *sorted(pipeline.blockers))
-        queries = [IssueQuery((label,), limit=most) for label in shelved]
-        if self.cards:
-            queries.append(IssueQuery((marks.claimed,), limit=sys.maxsize))
-        for stage in pipeline.stages:
-            if stage.final:
-                continue
-            if isinstance(stage.gate, ApprovalGate):
-                without = (stage.gate.label, *shelved)
-                queries.append(IssueQuery((stage.label,), without, limit=most))
-            without = (marks.claimed, *shelved)
-            queries.append(IssueQuery(stage.entry_labels, without, limit=few))
-        if dear:
-            for snapshot in walk_snapshots(tracker, *queries):
-                self.snapshots[snapshot.issue.ref] = snapshot
-                self.issues[snapshot.issue.ref] = snapshot.issue
-        else:
-            found = (issue for query in queries for issue in walk(tracker, query))
-            self.issues = {issue.ref: issue for issue in found}
 
-    def complete(self, wanted: Iterable[IssueRef]) -> None:
-        """Read the snapshots of these issues that are missing."""
-        missing = [ref for ref in wanted if ref not in self.snapshots]
-        for snapshot in read_each(self._tracker, missing):
-            self.snapshots[snapshot.issue.ref] = snapshot
-
-    def snapshot(self, issue: Issue) -> Snapshot | None:
-        """The issue with its comments; None if it is gone."""
-        self.complete((issue.ref,))
-        return self.snapshots.get(issue.ref)
+def _tells(issue: Issue, row: Row) -> bool:
+    """Whether the comments of an issue may tell more than its labels: a rest, a note, a pause."""
+    if row.stage is None or row.stage.final or not issue.comment_count:
+        return False
+    return row.state not in (RowState.GATED, RowState.BLOCKED, RowState.THEIRS, RowState.WAITING)
 
 
 def _waits_for_a_person(stage: Stage | None) -> bool:
