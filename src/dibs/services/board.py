@@ -203,20 +203,24 @@ class Board:
                     apart.setdefault(row.stage.name, Counter())[row.state] += 1
         people = [row for row in rows if row.state in FOR_PEOPLE]
         people.sort(key=lambda row: (FOR_PEOPLE.index(row.state), row.issue.created_at))
-        running = [
-            self._running(snapshot, record)
-            for ref, record in sorted(held.items(), key=lambda item: item[1].lease.granted_at)
-            if (snapshot := listed.snapshots.get(ref)) is not None
-        ]
+        running: list[Row] = []
+        stages = {stage.name: stage for stage in self._pipeline.stages}
+        for ref, record in sorted(held.items(), key=lambda item: item[1].lease.granted_at):
+            if (snapshot := listed.snapshots.get(ref)) is not None:
+                row = self._row(snapshot.issue, record)
+                stage, tries = stages.get(record.lease.stage), self._leases.standing(snapshot).tries
+                attempt = count_attempts(tries, stage).failed + 1 if stage is not None else 0
+                state = RowState.CLAIMED
+                running.append(replace(row, stage=stage, state=state, attempt=attempt))
         overview = self._overview(listed.counts, listed.live, listed.now)
-        stages = (replace(one, apart=apart.get(one.stage.name, {})) for one in overview.stages)
+        counted = (replace(one, apart=apart.get(one.stage.name, {})) for one in overview.stages)
         known = self._candidates(rows) if self._tracker.traits.shortlists else None
         coming = islice(self.offers(known=known), _NEXT_IN_LINE)
         return Survey(
-            replace(overview, stages=tuple(stages)), tuple(running), tuple(people), tuple(coming)
+            replace(overview, stages=tuple(counted)), tuple(running), tuple(people), tuple(coming)
         )
 
-    def _list_by_label(self) -> "_Listed":
+    def _list_by_label(self) -> "_Gathered":
         """The issues that no worker takes, and the first of each stage: for cheap trackers."""
         pipeline, marks = self._pipeline, self._pipeline.labels
         shelved = (marks.parked, marks.paused, *sorted(pipeline.blockers))
@@ -231,9 +235,9 @@ class Board:
         issues = {issue.ref: issue for issue in found}
         live, now = self._held(), self._now()
         held = {record.lease.issue for record in live}
-        return _Listed(now, issues, self._counted(), live, self._read(issues, held, now))
+        return _Gathered(now, issues, self._counted(), live, self._read(issues, held, now))
 
-    def _list_all(self) -> "_Listed":
+    def _list_all(self) -> "_Gathered":
         """All open issues by one list, page by page: an unchanged page may cost nothing."""
         query, claimed = IssueQuery(limit=_IN_LINE), self._pipeline.labels.claimed
         issues: dict[IssueRef, Issue] = {}
@@ -253,7 +257,7 @@ class Board:
             snapshots = self._read(issues, held, found.now)
             standings = (self._leases.standing(snapshots[ref]) for ref in held & set(snapshots))
             live = tuple(one.live for one in standings if one.live is not None)
-        return _Listed(found.now, issues, counts, live, snapshots)
+        return _Gathered(found.now, issues, counts, live, snapshots)
 
     def _read(
         self, issues: Mapping[IssueRef, Issue], held: Set[IssueRef], now: ServerTime
@@ -292,16 +296,7 @@ class Board:
         first = sorted(waiting, key=place)[: 2 * _NEXT_IN_LINE]
         return list(read_each(self._tracker, (row.issue.ref for row in first)))
 
-    def _running(self, snapshot: Snapshot, record: Record) -> Row:
-        """The row of an issue in flight, with the number of its attempt."""
-        row = replace(self._row(snapshot.issue, record), state=RowState.CLAIMED)
-        stage = next((one for one in self._pipeline.stages if one.name == record.lease.stage), None)
-        if stage is None:
-            return row
-        failed = count_attempts(self._leases.standing(snapshot).tries, stage).failed
-        return replace(row, stage=stage, attempt=failed + 1)
-
-    def _row_apart(self, issue: Issue, listed: "_Listed") -> Row:
+    def _row_apart(self, issue: Issue, listed: "_Gathered") -> Row:
         """The row of an issue that is not in flight: with its rest, and with words for people."""
         row, snapshot = self._row(issue, None), listed.snapshots.get(issue.ref)
         if snapshot is None or not _tells(issue, row):
@@ -456,7 +451,7 @@ class Board:
         return snapshot, self._row(snapshot.issue, standing.live), standing
 
 
-class _Listed(Struct, frozen=True):
+class _Gathered(Struct, frozen=True):
     """The issues of a survey, as they were listed and read."""
 
     now: ServerTime

@@ -65,7 +65,7 @@ def why_command(context: Context, issue: str) -> Answer:
     help="With --watch: seconds between two looks; without it, by the tracker's price.",
 )
 def status_command(context: Context, watch: bool, every: float | None) -> Answer:
-    """Show the stages, what waits for a person, and the issues in flight with their holders."""
+    """Show the stages, and the issues in flight with their holders."""
     services = context.services
     if not watch:
         survey = services.board.survey()

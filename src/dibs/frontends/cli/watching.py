@@ -11,8 +11,7 @@ import sys
 import termios
 import threading
 import tty
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -33,6 +32,7 @@ _SHARE = 9
 """A pause is at least so many times as long as the reading before it."""
 _ENTER, _ESCAPE, _ERASE = ("\r", "\n"), "\x1b", ("\x7f", "\b")
 _UP, _DOWN = ("k", "\x1b[A", "\x1bOA"), ("j", "\x1b[B", "\x1bOB")
+_ARROWS = (*_UP[1:], *_DOWN[1:])
 
 
 class Looks:
@@ -53,7 +53,7 @@ class Looks:
         self.trouble = ""
         self.failure: BaseException | None = None
         self._wake, self._over = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="dibs-board", daemon=True)
+        self._thread = threading.Thread(target=self.run, name="dibs-board", daemon=True)
 
     def __enter__(self) -> "Looks":
         self._thread.start()
@@ -76,7 +76,8 @@ class Looks:
         """The time since the last reading, or since then."""
         return timedelta(seconds=self._clock.now() - (self.at if since is None else since))
 
-    def _go_on(self) -> None:
+    def run(self) -> None:
+        """Read and pause in turn, until the end or a failure that no repetition mends."""
         pause_s = self.every_s
         while True:
             self._clock.wait(self._wake, pause_s)
@@ -138,7 +139,7 @@ class Screen:
                 self._opened = None
             self._first = _scrolled(self._first, key)
         elif self._view.typed:
-            self._type(key)
+            self.type(key)
         elif key == "q":
             return False
         elif key == "/" or key.isdecimal():
@@ -151,7 +152,7 @@ class Screen:
             self._view = replace(self._view, first=_scrolled(self._view.first, key), message="")
         return True
 
-    def _type(self, key: str) -> None:
+    def type(self, key: str) -> None:
         """Take a key while a filter or a number is typed. A filter counts at once."""
         view, typed = self._view, self._view.typed
         filters = typed.startswith("/")
@@ -161,7 +162,7 @@ class Screen:
         if key in _ENTER:
             self._view = replace(view, typed="")
             if not filters:
-                self._open(typed)
+                self.open(typed)
             return
         if key in _ERASE:
             typed = typed[:-1]
@@ -170,7 +171,8 @@ class Screen:
         needle = typed[1:] if filters else view.needle
         self._view = replace(view, typed=typed, needle=needle, first=0)
 
-    def _open(self, number: str) -> None:
+    def open(self, number: str) -> None:
+        """Show the details of an issue, or why there are none."""
         survey = self._looks.survey
         rows = (*survey.people, *survey.running, *survey.coming)
         known = [str(row.issue.ref) for row in rows if row.issue.ref.key == number]
@@ -188,7 +190,7 @@ def _scrolled(first: int, key: str) -> int:
 def show(looks: Looks, screen: Screen) -> None:
     """Show the screen until `q`. Raises what ends it otherwise: an error, or an interrupt."""
     console = Console()
-    with _ending_signals(), looks, _keyboard() as keys:
+    with looks, Keyboard() as keyboard:
         size = console.size
         with Live(
             screen.draw(size.width, size.height),
@@ -203,66 +205,53 @@ def show(looks: Looks, screen: Screen) -> None:
                     raise looks.failure
                 size = console.size
                 live.update(screen.draw(size.width, size.height), refresh=True)
-                for key in keys():
+                for key in keyboard.pressed():
                     if not screen.press(key):
                         return
 
 
-@contextmanager
-def _ending_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the program as an exception does: what is open is closed."""
+class Keyboard:
+    """Takes keys as they are pressed, and puts the terminal back as it was.
 
-    def end(number: int, _: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+    SIGTERM and SIGHUP end the program as an exception does, so that what is open is closed. Where
+    standard input is not a terminal, no key ever comes.
+    """
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
+    def __enter__(self) -> "Keyboard":
+        self._terminal = sys.stdin.fileno() if sys.stdin.isatty() else None
+        self._before = termios.tcgetattr(self._terminal) if self._terminal is not None else []
+
+        def end(number: int, _: FrameType | None) -> None:
+            raise SystemExit(128 + number)
+
+        ending = (signal.SIGTERM, signal.SIGHUP)
+        self._handlers = {number: signal.signal(number, end) for number in ending}
+        if self._terminal is not None:
+            tty.setcbreak(self._terminal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._terminal is not None:
+            termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
+        for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-
-@contextmanager
-def _keyboard() -> Iterator[Callable[[], list[str]]]:
-    """Take keys as they are pressed. Yields a function that waits a tick and returns the keys.
-
-    Where standard input is not a terminal, no key ever comes.
-    """
-    if not sys.stdin.isatty():
-        never = threading.Event()
-
-        def none() -> list[str]:
-            never.wait(_TICK_S)
-            return []
-
-        yield none
-        return
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-
-    def pressed() -> list[str]:
-        if not select.select([terminal], [], [], _TICK_S)[0]:
+    def pressed(self) -> list[str]:
+        """Wait a tick for keys: each a character, or the sequence of an arrow."""
+        terminals = [self._terminal] if self._terminal is not None else []
+        if not select.select(terminals, [], [], _TICK_S)[0] or self._terminal is None:
             return []
         try:
-            data = os.read(terminal, 256)
+            text = os.read(self._terminal, 256).decode("utf-8", "ignore")
         except OSError:
-            data = b""
-        return list(_keys(data.decode("utf-8", "ignore"))) if data else ["q"]  # nobody is there
-
-    try:
-        tty.setcbreak(terminal)
-        yield pressed
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _keys(text: str) -> Iterator[str]:
-    """Single keys: a character, or an arrow's sequence of three."""
-    while text:
-        known = next((key for key in (*_UP, *_DOWN) if len(key) > 1 and text.startswith(key)), "")
-        key = known or text[0]
-        if key == _ESCAPE and text[1:2] in ("[", "O"):  # the sequence of a key without a meaning
-            return
-        yield key
-        text = text[len(key) :]
+            text = ""
+        if not text:
+            return ["q"]  # the terminal is gone
+        keys = []
+        while text:
+            arrow = next((key for key in _ARROWS if text.startswith(key)), "")
+            if not arrow and text[0] == _ESCAPE and text[1:2] in ("[", "O"):
+                break  # the sequence of a key without a meaning here
+            keys.append(arrow or text[0])
+            text = text[len(keys[-1]) :]
+        return keys
