@@ -7,6 +7,7 @@ output are strangers' text: control characters in them are shown and not sent to
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 
 from msgspec import Struct
 from rich.cells import cell_len, chop_cells, set_cell_size
@@ -86,10 +87,11 @@ class Sight(Struct, frozen=True):
             lines.append(Text(safe(f"could not read it again: {self.trouble}"), "red"))
         return lines
 
-    def cells(self, row: Row) -> tuple[str, ...]:
-        """A row of the board: short facts, then the title and a remark."""
-        rows = (*self.survey.people, *self.survey.running, *self.survey.coming)
-        several = len({one.issue.ref.repo for one in rows}) > 1
+    def cells(self, row: Row, *, several: bool) -> tuple[str, ...]:
+        """A row of the board: short facts, then the title and a remark.
+
+        `several`: issues are of several repositories, so that a number does not name one.
+        """
         name = str(row.issue.ref if several else IssueRef("", row.issue.ref.key))
         stage, title = row.stage.name if row.stage else "", row.issue.title
         if row.state in ASKED:
@@ -113,9 +115,11 @@ def fit(text: str, width: int) -> str:
 def picture(sight: Sight, view: View, width: int, height: int) -> list[Text]:
     """The board in at most `height` lines of at most `width` cells."""
     survey, roomy, needle = sight.survey, height >= _ROOMY, view.needle.casefold()
+    rows_of_all = (survey.people, survey.running, survey.coming)
+    several = len({row.issue.ref.repo for rows in rows_of_all for row in rows}) > 1
+    cells = partial(sight.cells, several=several)
     people, running, coming = (
-        [row for row in rows if needle in " ".join(sight.cells(row)).casefold()]
-        for rows in (survey.people, survey.running, survey.coming)
+        [row for row in rows if needle in " ".join(cells(row)).casefold()] for rows in rows_of_all
     )
     head, stages = sight.head(width), stage_lines(survey.overview.stages, roomy=roomy)
     body = height - len(head) - len(stages) - 4 - (4 if roomy else 0)
@@ -129,11 +133,11 @@ def picture(sight: Sight, view: View, width: int, height: int) -> list[Text]:
         ("running", str(len(running)), running, shares[1], "green"),
         ("next in line", "" if coming else "none", coming, shares[2], ""),
     ):
-        heading = Text(f"{name}  ", "bold").append(total, "not bold")
+        heading = Text(name, "bold").append(f"  {total}" if total else "", "not bold")
         if share < len(rows):
             heading.append(f"  ({share} of {len(rows)} shown)", "dim")
         shown = some_of_each(rows, share, view.first) if rows is people else rows[:share]
-        lists += [*gap, heading, *_columns([sight.cells(row) for row in shown], width, style)]
+        lists += [*gap, heading, *_columns([cells(row) for row in shown], width, style)]
     lines = [*head, *lists, *gap, *stages][: height - 1]
     lines += [Text("") for _ in range(height - 1 - len(lines))]
     for line in (lines := [*lines, view.foot]):
