@@ -15,9 +15,16 @@ from rich.text import Text
 
 from dibs.core.durations import describe_span
 from dibs.core.ids import IssueRef, RunId
-from dibs.frontends.cli.operating import APART, ASKED, safe, stage_table
+from dibs.frontends.cli.operating import (
+    APART,
+    ASKED,
+    safe,
+    shares,
+    some_of_each,
+    stage_table,
+)
 from dibs.frontends.cli.output import ago
-from dibs.services.board import FOR_PEOPLE, Row, RowState, StageSummary, Survey
+from dibs.services.board import Row, RowState, StageSummary, Survey
 
 _ROOMY = 20
 """From so many rows on, the stages are a table and the lists have blank lines between them."""
@@ -123,15 +130,15 @@ def picture(sight: Sight, view: View, width: int, height: int) -> list[Text]:
     )
     head, stages = sight.head(width), stage_lines(survey.overview.stages, roomy=roomy)
     body = height - len(head) - len(stages) - 4 - (4 if roomy else 0)
-    shares = _shares((len(people), len(running), len(coming)), body)
+    dealt = shares((len(people), len(running), len(coming)), body)
     sums = [(sum(row.state is state for row in people), word) for state, word in _SUMS.items()]
     asked = ", ".join(f"{count} {word}" for count, word in sums if count) or "nothing"
     gap = [Text("")] if roomy else []
     lists: list[Text] = []
     for name, total, rows, share, style in (
-        ("for a person", asked, people, shares[0], "yellow"),
-        ("running", str(len(running)), running, shares[1], "green"),
-        ("next in line", "" if coming else "none", coming, shares[2], ""),
+        ("for a person", asked, people, dealt[0], "yellow"),
+        ("running", str(len(running)), running, dealt[1], "green"),
+        ("next in line", "" if coming else "none", coming, dealt[2], ""),
     ):
         heading = Text(name, "bold").append(f"  {total}" if total else "", "not bold")
         if share < len(rows):
@@ -144,27 +151,6 @@ def picture(sight: Sight, view: View, width: int, height: int) -> list[Text]:
         line.no_wrap = True
         line.truncate(width, overflow="ellipsis")
     return lines
-
-
-def _shares(wanted: Sequence[int], rows: int) -> list[int]:
-    """Deal the rows out, one to each list in turn, the first list first, as far as each wants."""
-    dealt = [0] * len(wanted)
-    while rows > 0 and dealt != list(wanted):
-        for place, most in enumerate(wanted):
-            if dealt[place] < most and rows > 0:
-                dealt[place] += 1
-                rows -= 1
-    return dealt
-
-
-def some_of_each(people: Sequence[Row], rows: int, first: int) -> list[Row]:
-    """So many rows, some of each kind; `first` are scrolled away, as far as a kind has more."""
-    kinds = [[row for row in people if row.state is state] for state in FOR_PEOPLE]
-    shown: list[Row] = []
-    for kind, share in zip(kinds, _shares([len(kind) for kind in kinds], rows), strict=True):
-        start = min(first, len(kind) - share)
-        shown += kind[start : start + share]
-    return shown
 
 
 def _columns(rows: Sequence[tuple[str, ...]], width: int, style: str) -> list[Text]:

@@ -16,7 +16,7 @@ from dibs.core.ids import RunId
 from dibs.frontends.cli import output
 from dibs.frontends.cli.context import Context, command, dry_run, reference
 from dibs.frontends.cli.output import Answer, Exit, ago, reason_lines, record_data, table, tell
-from dibs.services.board import Overview, Row, RowState, StageSummary, Survey
+from dibs.services.board import FOR_PEOPLE, Overview, Row, RowState, StageSummary, Survey
 
 APART = {
     "gated": RowState.GATED,
@@ -188,6 +188,27 @@ def _row_data(row: Row) -> dict[str, Any]:
 _MOST_LISTED = 20
 
 
+def shares(wanted: Sequence[int], rows: int) -> list[int]:
+    """Deal the rows out, one to each list in turn, the first list first, as far as each wants."""
+    dealt = [0] * len(wanted)
+    while rows > 0 and dealt != list(wanted):
+        for place, most in enumerate(wanted):
+            if dealt[place] < most and rows > 0:
+                dealt[place] += 1
+                rows -= 1
+    return dealt
+
+
+def some_of_each(people: Sequence[Row], rows: int, first: int = 0) -> list[Row]:
+    """So many rows, some of each kind; `first` are scrolled away, as far as a kind has more."""
+    kinds = [[row for row in people if row.state is state] for state in FOR_PEOPLE]
+    shown: list[Row] = []
+    for kind, share in zip(kinds, shares([len(kind) for kind in kinds], rows), strict=True):
+        start = min(first, len(kind) - share)
+        shown += kind[start : start + share]
+    return shown
+
+
 def stage_table(stages: Sequence[StageSummary]) -> tuple[list[str], list[list[str]]]:
     """Headings and rows of the counts by stage; a column of reasons only if one has an issue."""
     shown = [word for word, at in APART.items() if any(one.apart.get(at) for one in stages)]
@@ -235,15 +256,15 @@ def brief(text: str) -> str:
 def survey_lines(survey: Survey, runs: Path) -> list[str]:
     overview, people = survey.overview, survey.people
     lines = [
-        f"the {pause.scope.value} is paused by {pause.by} since {ago(pause.since, overview.now)}: "
-        f"{pause.reason}"
+        f"the {pause.scope.value} is paused by {safe(pause.by)} "
+        f"since {ago(pause.since, overview.now)}: {safe(pause.reason)}"
         for pause in overview.pauses
     ]
     lines += table(*stage_table(overview.stages))
     if people:
         rows = [
             (row.issue.ref, ASKED[row.state], row.stage.name if row.stage else "", row)
-            for row in people[:_MOST_LISTED]
+            for row in some_of_each(people, _MOST_LISTED)
         ]
         cells = [(*facts, brief(row.issue.title), brief(row.note)) for *facts, row in rows]
         lines += ["", *table(("for a person", "", "stage", "title", "why"), cells)]
