@@ -195,7 +195,8 @@ def _run(block: Block, folder: Path, outside: Path) -> str:
 
 
 def _timeless(text: str) -> list[str]:
-    """Without what differs from run to run: ids, times, and the shell's word about a kill."""
+    """Without what differs from run to run: ids, times, the folder, the shell's word on a kill."""
+    text = re.sub(r"sqlite:/\S*/\.dibs/", "sqlite:FOLDER/.dibs/", text)
     text = re.sub(r"\b[0-9a-f]{12}\b", "RUN", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
     text = re.sub(r"(created|for another) (under 1s|\d+s)", r"\1 SOME", text)

@@ -35,7 +35,7 @@ NOTES = {"dibs.hook": "run_files"}
 # What each of these loads besides; a module more makes every call of the command slower.
 ALSO = {
     "list": [BOARD, {"dibs.frontends.cli": "issues"}],
-    "status": [BOARD, {"dibs.frontends.cli": "operating"}],
+    "status": [BOARD, {"dibs.frontends.cli": "operating", "dibs.services": "claiming"}],
     "claim 2": [GRANTS, NOTES],
     "claim --next": [GRANTS, NOTES, BOARD],
     "heartbeat 1": [GRANTS, {"dibs.services": "keeping"}],

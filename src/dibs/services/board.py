@@ -5,13 +5,15 @@ no worker picks an issue, as text and as code, each with a remedy.
 """
 
 import sys
-from collections.abc import Callable, Container, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.card import CardState
 from dibs.core.eligibility import (
@@ -20,7 +22,9 @@ from dibs.core.eligibility import (
     Pause,
     Reason,
     ReasonCode,
+    Surroundings,
     count_attempts,
+    judge_claimable,
     judge_picture,
     reasons_with,
 )
@@ -29,7 +33,7 @@ from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Record, Standing
 from dibs.core.named import is_named
-from dibs.core.pipeline import NoHandler, Stage
+from dibs.core.pipeline import ApprovalGate, NoHandler, Stage
 from dibs.ports.leases import Guarantee
 from dibs.ports.tracker import IssueQuery
 from dibs.services.backlog import with_ourselves
@@ -49,6 +53,7 @@ class RowState(StrEnum):
     EXPIRED = "expired"
     GATED = "gated"
     WAITING = "waiting"
+    RESTING = "resting"
     PAUSED = "paused"
     PARKED = "parked"
     BLOCKED = "blocked"
@@ -62,6 +67,10 @@ class Row(Struct, frozen=True):
     stage: Stage | None
     state: RowState
     record: Record | None = None
+    note: str = ""
+    """In a survey: the note of a parking, the words of a pause, or the reason of a rest."""
+    attempt: int = 0
+    """The number of the attempt that runs, from 1 on; 0 if none runs, or it was not counted."""
 
 
 class StageSummary(Struct, frozen=True):
@@ -69,6 +78,13 @@ class StageSummary(Struct, frozen=True):
     issues: int
     """Number of open issues; in a final stage, of all issues, closed as well."""
     in_flight: int
+    apart: Mapping[RowState, int] = {}
+    """In a survey: issues that no worker takes for now, by the reason, and none in flight."""
+
+    @property
+    def waiting(self) -> int:
+        """The issues that are neither in flight nor `apart`: they wait for a worker."""
+        return max(0, self.issues - self.in_flight - sum(self.apart.values()))
 
 
 class Overview(Struct, frozen=True):
@@ -79,6 +95,35 @@ class Overview(Struct, frozen=True):
     paused: int
     parked: int
     claimed: int
+
+
+class Survey(Struct, frozen=True):
+    """The whole board: counts, the issues in flight, the issues for people, the next in line."""
+
+    overview: Overview
+    running: tuple[Row, ...]
+    """In flight, the longest first."""
+    people: tuple[Row, ...]
+    """What waits for a person: issues to approve, then parked, then paused; the oldest first."""
+    coming: tuple[Row, ...]
+    """The first of `Board.offers`."""
+
+
+FOR_PEOPLE = (RowState.GATED, RowState.PARKED, RowState.PAUSED)
+"""The states that only a person ends, in the order of a survey."""
+_APART = (*FOR_PEOPLE, RowState.BLOCKED, RowState.THEIRS, RowState.RESTING)
+_NEXT_IN_LINE = 5
+_IN_LINE = 1000
+"""So many issues of each stage does a survey look at for one that rests, if it lists by label."""
+_FRESH = timedelta(seconds=5)
+"""An issue that changed so shortly before it was read may change again within the same second."""
+_PAUSED_BY = "Paused by "
+_ONLY_IN_COMMENTS = {
+    ReasonCode.GATE_SHUT: RowState.GATED,
+    ReasonCode.BACKING_OFF: RowState.RESTING,
+    ReasonCode.FOREIGN_CLAIM: RowState.THEIRS,
+}
+"""Reasons that no label shows: an edit after the approval, a failure, another tool's marker."""
 
 
 class RunRow(Struct, frozen=True):
@@ -101,32 +146,174 @@ class Board:
         self._pipeline = backlog.pipeline
         self._pauses = backlog.pauses
         self._claiming = claiming
+        self._surveyed: Mapping[IssueRef, Snapshot] = {}
+        """What the last survey read."""
 
     def overview(self) -> Overview:
         """Count issues by stage and list the live leases. The cost grows with the live leases,
         not with the backlog.
         """
+        return self._overview(self._counted(), self._held(), self._now())
+
+    def _counted(self) -> dict[str, int]:
+        """The number of open issues with each label of the pipeline that is no final stage's."""
+        marks = self._pipeline.labels
+        labels = [stage.label for stage in self._pipeline.stages if not stage.final]
+        return dict(self._tracker.tally((*labels, marks.paused, marks.parked, marks.claimed)))
+
+    def _now(self) -> ServerTime:
+        return self._tracker.find(IssueQuery(limit=1)).now
+
+    def _overview(
+        self, counts: Mapping[str, int], live: tuple[Record, ...], now: ServerTime
+    ) -> Overview:
         marks = self._pipeline.labels
         final = [stage.label for stage in self._pipeline.stages if stage.final]
-        labels = [stage.label for stage in self._pipeline.stages if not stage.final]
-        counts = dict(self._tracker.tally((*labels, marks.paused, marks.parked, marks.claimed)))
-        counts |= self._tracker.tally(final, closed_too=True)
-        live = self._held()
+        counts = {**counts, **self._tracker.tally(final, closed_too=True)}
         stages: list[StageSummary] = []
         for stage in self._pipeline.stages:
             held = sum(record.lease.stage == stage.name for record in live)
             # Where `claimed` takes the place of the stage label, the count misses held issues.
             hidden = held if stage.gives_way and self._pipeline.swaps_labels else 0
-            stages.append(StageSummary(stage, counts[stage.label] + hidden, held))
+            stages.append(StageSummary(stage, counts.get(stage.label, 0) + hidden, held))
         return Overview(
-            now=self._tracker.find(IssueQuery(limit=1)).now,
+            now=now,
             stages=tuple(stages),
             in_flight=live,
             pauses=self._pauses.pauses(),
-            paused=counts[marks.paused],
-            parked=counts[marks.parked],
-            claimed=counts[marks.claimed],
+            paused=counts.get(marks.paused, 0),
+            parked=counts.get(marks.parked, 0),
+            claimed=counts.get(marks.claimed, 0),
         )
+
+    def survey(self) -> Survey:
+        """Read the whole board.
+
+        Where requests cost, one list of all open issues gives the counts, and comments are read of
+        the issues that changed since the last survey. Elsewhere issues are listed by label, so that
+        the cost grows with what is in flight or waits for people, and little with the backlog.
+        """
+        listed = self._list_all() if self._tracker.traits.shortlists else self._list_by_label()
+        held = {record.lease.issue: record for record in listed.live}
+        rows: list[Row] = []
+        apart: dict[StageName, Counter[RowState]] = {}
+        for issue in listed.issues.values():
+            if issue.ref not in held:
+                rows.append(row := self._row_apart(issue, listed))
+                if row.state in _APART and row.stage is not None:
+                    apart.setdefault(row.stage.name, Counter())[row.state] += 1
+        people = [row for row in rows if row.state in FOR_PEOPLE]
+        people.sort(key=lambda row: (FOR_PEOPLE.index(row.state), row.issue.created_at))
+        running: list[Row] = []
+        stages = {stage.name: stage for stage in self._pipeline.stages}
+        for ref, record in sorted(held.items(), key=lambda item: item[1].lease.granted_at):
+            if (snapshot := listed.snapshots.get(ref)) is not None:
+                row = self._row(snapshot.issue, record)
+                stage, tries = stages.get(record.lease.stage), self._leases.standing(snapshot).tries
+                attempt = count_attempts(tries, stage).failed + 1 if stage is not None else 0
+                state = RowState.CLAIMED
+                running.append(replace(row, stage=stage, state=state, attempt=attempt))
+        overview = self._overview(listed.counts, listed.live, listed.now)
+        counted = (replace(one, apart=apart.get(one.stage.name, {})) for one in overview.stages)
+        known = self._candidates(rows) if self._tracker.traits.shortlists else None
+        coming = islice(self.offers(known=known), _NEXT_IN_LINE)
+        return Survey(
+            replace(overview, stages=tuple(counted)), tuple(running), tuple(people), tuple(coming)
+        )
+
+    def _list_by_label(self) -> "_Gathered":
+        """The issues that no worker takes, and the first of each stage: for cheap trackers."""
+        pipeline, marks = self._pipeline, self._pipeline.labels
+        shelved = (marks.parked, marks.paused, *sorted(pipeline.blockers))
+        queries = [IssueQuery((label,), limit=sys.maxsize) for label in shelved]
+        for stage in (stage for stage in pipeline.stages if not stage.final):
+            if isinstance(stage.gate, ApprovalGate):
+                without = (stage.gate.label, *shelved)
+                queries.append(IssueQuery((stage.label,), without, limit=sys.maxsize))
+            without = (marks.claimed, *shelved)
+            queries.append(IssueQuery(stage.entry_labels, without, limit=_IN_LINE))
+        found = (issue for query in queries for issue in walk(self._tracker, query))
+        issues = {issue.ref: issue for issue in found}
+        live, now = self._held(), self._now()
+        held = {record.lease.issue for record in live}
+        return _Gathered(now, issues, self._counted(), live, self._read(issues, held, now))
+
+    def _list_all(self) -> "_Gathered":
+        """All open issues by one list, page by page: an unchanged page may cost nothing."""
+        query, claimed = IssueQuery(limit=_IN_LINE), self._pipeline.labels.claimed
+        issues: dict[IssueRef, Issue] = {}
+        while True:
+            found = self._tracker.find(query)
+            issues |= {issue.ref: issue for issue in found.issues}
+            if not found.more or not found.issues:
+                break
+            query = replace(query, after=found.issues[-1].ref)
+        counts = Counter(label for issue in issues.values() for label in issue.labels)
+        if Guarantee.ATOMIC in self._leases.guarantees:
+            live = self._held()
+            held = {record.lease.issue for record in live}
+            snapshots = self._read(issues, held, found.now)
+        else:  # the cards of the claimed issues name the holders
+            held = {ref for ref, issue in issues.items() if claimed in issue.labels}
+            snapshots = self._read(issues, held, found.now)
+            standings = (self._leases.standing(snapshots[ref]) for ref in held & set(snapshots))
+            live = tuple(one.live for one in standings if one.live is not None)
+        return _Gathered(found.now, issues, counts, live, snapshots)
+
+    def _read(
+        self, issues: Mapping[IssueRef, Issue], held: Set[IssueRef], now: ServerTime
+    ) -> dict[IssueRef, Snapshot]:
+        """Snapshots of the held issues, and of the others that comments tell about.
+
+        Of the others, one that has not changed since the last survey is not read again.
+        """
+        unchanged = {
+            ref: replace(known, now=now)
+            for ref, issue in issues.items()
+            if ref not in held
+            and (known := self._surveyed.get(ref)) is not None
+            and (known.issue.updated_at, known.issue.labels, known.issue.comment_count)
+            == (issue.updated_at, issue.labels, issue.comment_count)
+        }
+        telling = {ref for ref, issue in issues.items() if _tells(issue, self._row(issue, None))}
+        missing = [ref for ref in {*held, *telling} if ref not in unchanged]
+        snapshots = {one.issue.ref: one for one in read_each(self._tracker, missing)} | unchanged
+        self._surveyed = {
+            ref: snapshot
+            for ref, snapshot in snapshots.items()
+            if ref in issues and now - snapshot.issue.updated_at > _FRESH
+        }
+        return snapshots
+
+    def _candidates(self, rows: Sequence[Row]) -> list[Snapshot]:
+        """Snapshots of the issues that may be next in line: a list has not all of their fields."""
+        urgent = {label: place for place, label in enumerate(self._pipeline.priorities)}
+        waiting = [row for row in rows if row.state in (RowState.READY, RowState.EXPIRED)]
+
+        def place(row: Row) -> tuple[int, ServerTime]:
+            places = [urgent[label] for label in row.issue.labels if label in urgent]
+            return min(places, default=len(urgent)), row.issue.created_at
+
+        first = sorted(waiting, key=place)[: 2 * _NEXT_IN_LINE]
+        return list(read_each(self._tracker, (row.issue.ref for row in first)))
+
+    def _row_apart(self, issue: Issue, listed: "_Gathered") -> Row:
+        """The row of an issue that is not in flight: with its rest, and with words for people."""
+        row, snapshot = self._row(issue, None), listed.snapshots.get(issue.ref)
+        if snapshot is None or not _tells(issue, row):
+            return row
+        standing = self._leases.standing(snapshot)
+        if row.state is RowState.PARKED:
+            ending = standing.record.ending if standing.record else None
+            return replace(row, note=ending.note if ending else "")
+        if row.state is RowState.PAUSED:
+            words = [one.body for one in snapshot.comments if one.by_writer]
+            last = next((text for text in reversed(words) if text.startswith(_PAUSED_BY)), "")
+            return replace(row, note=last.removeprefix(_PAUSED_BY))
+        pipeline = with_ourselves(self._pipeline, self._tracker, issue)
+        verdict = judge_claimable(snapshot, standing.tries, pipeline, Surroundings())
+        why = next((reason for reason in verdict.reasons if reason.code in _ONLY_IN_COMMENTS), None)
+        return replace(row, state=_ONLY_IN_COMMENTS[why.code], note=why.text) if why else row
 
     def _held(self) -> tuple[Record, ...]:
         """Live leases on issues. Leases on names are not on the board."""
@@ -157,13 +344,20 @@ class Board:
         """The first `limit` of `offers`."""
         return tuple(islice(self.offers(stage=stage), limit))
 
-    def offers(self, *, stage: StageName | None = None, spent: bool = False) -> Iterator[Row]:
+    def offers(
+        self,
+        *,
+        stage: StageName | None = None,
+        spent: bool = False,
+        known: Sequence[Snapshot] | None = None,
+    ) -> Iterator[Row]:
         """Issues which a claim would get now by every rule, the most urgent first, then the oldest.
 
         An issue whose holder vanished is one of them, with or without a sweep since. An ending that
         is not painted yet is no obstacle: a claim paints it first. Pages are read as needed.
 
         `spent`: also the issues without attempts left which are not parked yet, as `PARKED`.
+        `known`: look at these only, which the caller has just read.
         """
         import heapq  # no other command needs it
 
@@ -181,6 +375,8 @@ class Board:
             labels += [pipeline.held_labels(one) for one in stages if one.gives_way]
             found = [
                 self._snapshots(IssueQuery((*all_of, *urgent), without, sys.maxsize), passed)
+                if known is None
+                else [one for one in known if one.issue.labels.issuperset((*all_of, *urgent))]
                 for all_of in dict.fromkeys(labels)
             ]
             for snapshot in heapq.merge(*found, key=lambda found: found.issue.created_at):
@@ -253,6 +449,24 @@ class Board:
         snapshot = self._tracker.read(ref)
         standing = self._leases.standing(snapshot)
         return snapshot, self._row(snapshot.issue, standing.live), standing
+
+
+class _Gathered(Struct, frozen=True):
+    """The issues of a survey, as they were listed and read."""
+
+    now: ServerTime
+    issues: Mapping[IssueRef, Issue]
+    counts: Mapping[str, int]
+    """The number of open issues by label."""
+    live: tuple[Record, ...]
+    snapshots: Mapping[IssueRef, Snapshot]
+
+
+def _tells(issue: Issue, row: Row) -> bool:
+    """Whether the comments of an issue may tell more than its labels: a rest, a note, a pause."""
+    if row.stage is None or row.stage.final or not issue.comment_count:
+        return False
+    return row.state not in (RowState.GATED, RowState.BLOCKED, RowState.THEIRS, RowState.WAITING)
 
 
 def _waits_for_a_person(stage: Stage | None) -> bool:

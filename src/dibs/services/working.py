@@ -206,9 +206,16 @@ class Worker:
         self._follow_at = LocalTime(0.0)
         self._followed_to: Mapping[str, IssueRef] | None = None
         self._told_lines: set[str] = set()
+        self._told_idle = False
+        self._backlog_name = backlog.tracker.traits.name
         self._paused_repos: set[str] = set()
         """Paused repositories with issues for us; a worker for several may find some paused."""
         self.report = WorkReport()
+
+    @property
+    def busy(self) -> int:
+        """The number of jobs that run."""
+        return len(self._jobs)
 
     # Leaving
 
@@ -243,6 +250,9 @@ class Worker:
         if wanted:
             self._workplaces().recover()
         if self._options.until is not Until.ONCE:
+            names = " and ".join(stage.name for stage in reversed(stages))
+            jobs = f"{self._options.jobs} job{'s' * (self._options.jobs > 1)}"
+            self._tell(f"{self._options.holder} serves {names} of {self._backlog_name}, {jobs}")
             # Workers that were started by the same command should not all begin at once.
             self._clock.wait(self._leaving, self._dice.uniform(0.0, self._scanning.cost.arrival_s))
         withdraw = self._announce()
@@ -319,6 +329,10 @@ class Worker:
                     self._tell_once(f"{pause}; its issues are left")
                 return None
             self._tell_once("nothing is free; waiting for issues that others hold or that rest")
+        elif not self._jobs and not self._told_idle:
+            self._told_idle = True
+            why = self.report.paused[0] if self.report.paused else "no issue to claim"
+            self._tell(f"idle: {why}; looking again every {options.poll_s:g}s")
         return self._jittered(options.poll_s)
 
     def _tell_once(self, line: str) -> None:
@@ -509,6 +523,7 @@ class Worker:
 
     def _start(self, *claims: Claimed) -> None:
         """Run the claimed issues to the end in a new thread, and record the results."""
+        self._told_idle = False
         for claimed in claims:
             lease = claimed.lease
             self._tell(

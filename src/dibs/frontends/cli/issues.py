@@ -134,6 +134,11 @@ def row_data(row: Row) -> dict[str, object]:
 @reference
 def show_command(context: Context, issue: str) -> Answer:
     """Show an issue: stage, lease, history and text."""
+    return details(context, issue)
+
+
+def details(context: Context, issue: str) -> Answer:
+    """An issue with its stage, lease, history and text: for `show`, and for the board."""
     snapshot, row, standing = context.services.board.show(context.ref(issue))
     history = context.services.board.history(snapshot.issue.ref)
     lines = [

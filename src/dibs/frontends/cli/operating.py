@@ -1,15 +1,18 @@
 """Operations: why, status, runs, sweep, fsck."""
 
+import os
 import sys
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 import msgspec
 from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span, format_instant
+from dibs.core.ids import RunId
 from dibs.frontends.cli import output
 from dibs.frontends.cli.context import (
     Context,
@@ -30,7 +33,21 @@ from dibs.frontends.cli.output import (
     text_lines,
     visible,
 )
-from dibs.services.board import Overview
+from dibs.services.board import FOR_PEOPLE, Overview, Row, RowState, StageSummary, Survey
+
+APART = {
+    "gated": RowState.GATED,
+    "parked": RowState.PARKED,
+    "paused": RowState.PAUSED,
+    "blocked": RowState.BLOCKED,
+    "theirs": RowState.THEIRS,
+    "resting": RowState.RESTING,
+}
+"""The counts of a stage beside waiting and in flight, by their names in text and JSON."""
+ASKED = {RowState.GATED: "approve", RowState.PARKED: "parked", RowState.PAUSED: "paused"}
+"""What a person is asked to look at, in a word."""
+_TAIL = 4096
+_BRIEF = 60
 
 
 @command("why")
@@ -58,102 +75,117 @@ def why_command(context: Context, issue: str) -> Answer:
 
 
 @command("status")
-@click.option("--watch", is_flag=True, help="Show it again and again until interrupted.")
+@click.option("--watch", is_flag=True, help="Show it again and again until q or an interrupt.")
 @click.option(
-    "--every", default=1.0, show_default=True, help="With --watch: seconds between two looks."
+    "--every",
+    type=click.FloatRange(min=0.1),
+    help="With --watch: seconds between two looks; without it, by the tracker's price.",
 )
-def status_command(context: Context, watch: bool, every: float) -> Answer:
+def status_command(context: Context, watch: bool, every: float | None) -> Answer:
     """Show the stages, and the issues in flight with their holders."""
-    board = context.services.board
+    services = context.services
     if not watch:
-        overview = board.overview()
-        objections = context.services.granting.objections()
+        survey = services.board.survey()
+        objections = services.granting.objections()
         warnings = [f"{reason.text}; {reason.remedy}" for reason in objections]
-        return Answer(overview_data(overview), overview_lines(overview), warnings=warnings)
-    _watch(board.overview, max(every, 0.1), as_json=context.as_json)
+        runs = context.settings.runs
+        return Answer(survey_data(survey, runs), survey_lines(survey, runs), warnings=warnings)
+    cheap = services.tracker.traits.cheap_reads
+
+    def pace_s(survey: Survey) -> float:
+        return every or (CHEAP_S if cheap else dear_s(survey))
+
+    if context.as_json or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
+        _stream(context, pace_s)
+    from dibs.frontends.cli.issues import details
+    from dibs.frontends.cli.watching import Looks, Screen, show
+
+    looks = Looks(services.board.survey, services.adapters.clock, pace_s, sparing=every is None)
+    name, runs = services.tracker.traits.name, context.settings.runs
+    show(looks, Screen(looks, name, runs, lambda issue: details(context, issue).lines))
     return Answer(None)
 
 
-def _watch(look: Callable[[], Overview], every_s: float, *, as_json: bool) -> None:
-    """Show the board until interrupted: redrawn on a terminal, elsewhere only when it changes."""
-    pause = threading.Event()
-    if not as_json and sys.stdout.isatty():
-        from rich.live import Live
+CHEAP_S = 1.0
+"""Seconds between two looks, where reading costs next to nothing."""
+_DEAR_S, _DEAR_PER_ISSUE_S = 60.0, 0.2
 
-        with Live(render(look()), refresh_per_second=8, screen=False) as live:
-            while True:
-                pause.wait(every_s)
-                live.update(render(look()))
+
+def dear_s(survey: Survey) -> float:
+    """Seconds between two looks where reading costs requests: more for a long list of issues.
+
+    A look costs about three requests, and one for each hundred open issues.
+    """
+    listed = sum(entry.issues for entry in survey.overview.stages if not entry.stage.final)
+    return max(_DEAR_S, _DEAR_PER_ISSUE_S * listed)
+
+
+def _stream(context: Context, pace_s: Callable[[Survey], float]) -> NoReturn:
+    """Print the board whenever it has changed, until interrupted."""
+    board, runs, pause = context.services.board, context.settings.runs, threading.Event()
     last = ""
     while True:
-        overview = look()
-        data = overview_data(overview)
-        shape = str({**data, "now": None, "in_flight": len(overview.in_flight)})
+        survey = board.survey()
+        data = survey_data(survey, runs)
+        shape = str({**data, "now": None, "in_flight": len(survey.running)})
         if shape != last:
             last = shape
-            if as_json:
+            if context.as_json:
                 output.write_json(data)
             else:
-                output.write("\n".join(overview_lines(overview)))
+                output.write("\n".join(survey_lines(survey, runs)))
             sys.stdout.flush()
-        pause.wait(every_s)
+        pause.wait(pace_s(survey))
 
 
-_IN_FLIGHT = ("in flight", "stage", "holder", "fence", "renewed", "left")
-
-
-def _in_flight(overview: Overview) -> list[tuple[str, ...]]:
-    """The leases in flight as rows with the columns of `_IN_FLIGHT`."""
-    leases = [(record.lease, describe_span(record.remaining)) for record in overview.in_flight]
-    return [
-        (str(lease.issue), lease.stage, lease.holder, str(lease.fence), str(lease.beats), left)
-        for lease, left in leases
-    ]
-
-
-def render(overview: Overview, title: str = "dibs") -> Any:
-    """The board for a terminal."""
+def render(overview: Overview, title: str) -> Any:
+    """The counts and leases of the demo, for a terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    stages, flights = Table(title=title, title_justify="left"), Table(*_IN_FLIGHT)
-    for entry in overview.stages:
-        stages.add_column(entry.stage.name, justify="right")
-    stages.add_row(
-        *(
-            f"{entry.issues} there"
-            if entry.stage.final
-            else f"{entry.issues - entry.in_flight} waiting"
-            for entry in overview.stages
-        )
-    )
-    stages.add_row(
-        *("" if entry.stage.final else f"{entry.in_flight} in flight" for entry in overview.stages)
-    )
-    for row in _in_flight(overview):
-        flights.add_row(*(Text(visible(cell)) for cell in row))
-    pauses = [
-        Text(visible(f"the {pause.scope} is paused: {pause.reason}"), style="yellow")
-        for pause in overview.pauses
-    ]
-    return Group(*pauses, stages, flights)
+    headings, rows = stage_table(overview.stages)
+    stages = Table(*headings, title=title, title_justify="left")
+    for row in rows:
+        stages.add_row(*row)
+    flights = Table("in flight", "stage", "holder", "fence", "renewed", "left")
+    for record in overview.in_flight:
+        lease, left = record.lease, describe_span(record.remaining)
+        cells = (lease.issue, lease.stage, lease.holder, lease.fence, lease.beats, left)
+        flights.add_row(*(Text(visible(str(cell))) for cell in cells))
+    return Group(stages, flights)
 
 
-def overview_data(overview: Overview) -> dict[str, Any]:
+def survey_data(survey: Survey, runs: Path) -> dict[str, Any]:
+    overview = survey.overview
     return {
         "now": format_instant(overview.now),
         "stages": [
             {
                 "stage": entry.stage.name,
                 "issues": entry.issues,
+                "waiting": None if entry.stage.final else entry.waiting,
                 "in_flight": entry.in_flight,
+                **{word: entry.apart.get(state, 0) for word, state in APART.items()},
                 "wip": entry.stage.wip,
                 "served": entry.stage.served,
             }
             for entry in overview.stages
         ],
-        "in_flight": [record_data(record) for record in overview.in_flight],
+        "in_flight": [
+            {
+                **(record_data(row.record) or {}),
+                "title": row.issue.title,
+                "attempt": row.attempt or None,
+                "attempts_allowed": row.stage.attempts if row.stage else None,
+                "output": last_line(runs, row.record.lease.run) if row.record else "",
+            }
+            for row in survey.running
+        ],
+        "for_a_person": [
+            {**_row_data(row), "state": row.state.value, "note": row.note} for row in survey.people
+        ],
+        "next": [_row_data(row) for row in survey.coming],
         "paused": overview.paused,
         "parked": overview.parked,
         "pauses": [
@@ -163,23 +195,110 @@ def overview_data(overview: Overview) -> dict[str, Any]:
     }
 
 
-def overview_lines(overview: Overview) -> list[str]:
+def _row_data(row: Row) -> dict[str, Any]:
+    return {
+        "issue": str(row.issue.ref),
+        "title": row.issue.title,
+        "stage": row.stage.name if row.stage else None,
+    }
+
+
+_MOST_LISTED = 20
+
+
+def shares(wanted: Sequence[int], rows: int) -> list[int]:
+    """Deal the rows out, one to each list in turn, the first list first, as far as each wants."""
+    dealt = [0] * len(wanted)
+    while rows > 0 and dealt != list(wanted):
+        for place, most in enumerate(wanted):
+            if dealt[place] < most and rows > 0:
+                dealt[place] += 1
+                rows -= 1
+    return dealt
+
+
+def some_of_each(people: Sequence[Row], rows: int, first: int = 0) -> list[Row]:
+    """So many rows, some of each kind; `first` are scrolled away, as far as a kind has more."""
+    kinds = [[row for row in people if row.state is state] for state in FOR_PEOPLE]
+    shown: list[Row] = []
+    for kind, share in zip(kinds, shares([len(kind) for kind in kinds], rows), strict=True):
+        start = min(first, len(kind) - share)
+        shown += kind[start : start + share]
+    return shown
+
+
+def stage_table(stages: Sequence[StageSummary]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the counts by stage; a column of reasons only if one has an issue."""
+    shown = [word for word, at in APART.items() if any(one.apart.get(at) for one in stages)]
+    headings = ["stage", "issues", "waiting", "in flight", *shown]
+    limited = any(entry.stage.wip for entry in stages)
+    rows = []
+    for entry in stages:
+        row = [entry.stage.name, str(entry.issues)]
+        if entry.stage.final:
+            row += [""] * (len(headings) - 2)
+        else:
+            row += [str(entry.waiting), str(entry.in_flight)]
+            row += [str(entry.apart.get(APART[word], 0)) for word in shown]
+        rows.append(row + [str(entry.stage.wip or "")] * limited)
+    return headings + ["wip"] * limited, rows
+
+
+def last_line(folder: Path, run: RunId) -> str:
+    """The last line that the handler of a run has written on this machine; empty if none has."""
+    try:
+        with (folder / run / "output.log").open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
+            text = log.read(_TAIL).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
+def safe(text: str) -> str:
+    """The text for a cell: as `visible`, and without tabs."""
+    return visible(text).replace("\t", "\\t")
+
+
+def brief(text: str) -> str:
+    """The text for a cell of a table: safe, and cut with an ellipsis."""
+    text = safe(text)
+    return text if len(text) <= _BRIEF else text[: _BRIEF - 1] + "…"
+
+
+def survey_lines(survey: Survey, runs: Path) -> list[str]:
+    overview, people = survey.overview, survey.people
     lines = [
-        f"the {pause.scope.value} is paused by {pause.by} since {ago(pause.since, overview.now)}: "
-        f"{pause.reason}"
+        f"the {pause.scope.value} is paused by {safe(pause.by)} "
+        f"since {ago(pause.since, overview.now)}: {safe(pause.reason)}"
         for pause in overview.pauses
     ]
-    lines += table(
-        ("stage", "issues", "in flight", "wip"),
-        [
-            (entry.stage.name, entry.issues, entry.in_flight, entry.stage.wip or "")
-            for entry in overview.stages
-        ],
-    )
-    if overview.paused or overview.parked:
-        lines.append(f"paused {overview.paused}, parked for a person {overview.parked}")
-    if overview.in_flight:
-        lines += ["", *table(_IN_FLIGHT, _in_flight(overview))]
+    lines += table(*stage_table(overview.stages))
+    if people:
+        rows = [
+            (row.issue.ref, ASKED[row.state], row.stage.name if row.stage else "", row)
+            for row in some_of_each(people, _MOST_LISTED)
+        ]
+        cells = [(*facts, brief(row.issue.title), brief(row.note)) for *facts, row in rows]
+        lines += ["", *table(("for a person", "", "stage", "title", "why"), cells)]
+        if len(people) > len(rows):
+            lines.append(f"and {len(people) - len(rows)} more; dibs list shows all")
+    if survey.running:
+        running = []
+        for row, record in ((row, row.record) for row in survey.running if row.record):
+            lease, stage = record.lease, row.stage
+            ran = describe_span(record.as_of - lease.granted_at)
+            attempt = f"{row.attempt} of {stage.attempts}" if stage and row.attempt else ""
+            facts = (lease.issue, lease.stage, lease.holder, ran, attempt)
+            running.append((*facts, brief(row.issue.title), brief(last_line(runs, lease.run))))
+        headings = ("in flight", "stage", "holder", "for", "attempt", "title", "output")
+        lines += ["", *table(headings, running)]
+    if survey.coming:
+        coming = [
+            (row.issue.ref, row.stage.name if row.stage else "", brief(row.issue.title))
+            for row in survey.coming
+        ]
+        lines += ["", *table(("next in line", "stage", "title"), coming)]
     return lines
 
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, tell
 
 if TYPE_CHECKING:
-    from dibs.services.working import WorkReport
+    from dibs.services.working import Worker, WorkReport
 
 
 @command("work")
@@ -79,18 +80,30 @@ def work_command(
             f"{row.issue.ref} would be tried for {row.stage.name}" for row in rows if row.stage
         ]
         return Answer([str(row.issue.ref) for row in rows], lines or ["nothing is ready"])
+    say: Callable[[str], None] = (lambda _: None) if quiet else tell
     worker = services.worker(
         context.holder(name) if name else worker_name(),
         served,
         jobs=jobs,
         until=Until.ONCE if once else Until.DRAINED if drain else Until.STOPPED,
         stop_grace_s=grace.total_seconds() if grace is not None else None,
-        tell=(lambda _: None) if quiet else tell,
+        tell=say,
     )
-    # The first signal lets the work finish, the second stops it.
-    with catching_signals(lambda n: worker.leave() if n == 1 else worker.leave_now()) as received:
+    with catching_signals(partial(stop_worker, worker, say)) as received:
         report = worker.run()
     return _answer(report, received, may_be_idle=not (once or drain))
+
+
+def stop_worker(worker: "Worker", say: Callable[[str], None], signals: int) -> None:
+    """Let the work finish at the first signal, and stop it at the second."""
+    if signals > 1:
+        say("stopping at once")
+        worker.leave_now()
+        return
+    busy = worker.busy
+    finishing = f"finishing {busy} issue{'s' * (busy > 1)}, again to stop at once"
+    say(f"asked to stop: {finishing if busy else 'no issue is being worked'}")
+    worker.leave()
 
 
 @contextmanager
