@@ -288,12 +288,16 @@ class Settings(Struct, frozen=True):
 def load(path: Path | None = None, *, start: Path | None = None) -> Settings:
     """The settings for a folder: the named file, else the nearest one upwards, else the default.
 
+    An absolute `path` may be a folder, as DIBS_CONFIG is for a backlog without a file.
+
     `DIBS_LEASES` stands above the file, because the place of a store may carry its password.
     """
     return override(_load(path, start or Path.cwd()), leases=os.environ.get("DIBS_LEASES"))
 
 
 def _load(path: Path | None, start: Path) -> Settings:
+    if path is not None and path.is_absolute() and path.is_dir():
+        return _load(None, path)
     if path is not None:
         return from_mapping(_read(path), source=str(path), root=path.parent)
     for folder in (start, *start.parents):

@@ -1,16 +1,20 @@
 """Leases by hand, for scripts and agents: claim, heartbeat, release."""
 
+import os
+import re
 from datetime import timedelta
+from typing import Any
 
 import click
-from msgspec.structs import asdict
+from click.core import ParameterSource
+from msgspec.structs import asdict, replace
 
 from dibs.core.durations import describe_span, parse_duration
 from dibs.core.eligibility import ReasonCode
-from dibs.core.errors import LeaseLost
+from dibs.core.errors import LeaseLost, NoSuchRun
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
 from dibs.core.lease import Lease, Record
-from dibs.frontends.cli.context import Context, as_name, command, dry_run, reference
+from dibs.frontends.cli.context import Context, as_name, command, dry_run
 from dibs.frontends.cli.output import (
     Answer,
     Exit,
@@ -22,8 +26,10 @@ from dibs.frontends.cli.output import (
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, Doubtful, Refused
 
 run_option = click.option(
-    "--run", required=True, envvar="DIBS_RUN", help="The run that `dibs claim` printed [$DIBS_RUN]."
+    "--run", envvar="DIBS_RUN", help="The run that `dibs claim` printed [$DIBS_RUN]."
 )
+run_or_issue = click.argument("named", metavar="[RUN|ISSUE]", required=False)
+_A_RUN = re.compile("[0-9a-f]{12}")
 
 
 def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
@@ -37,6 +43,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 
 @command("claim")
 @click.argument("issue", metavar="[ISSUE]", required=False)
+@click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--next", "next_one", is_flag=True, help="Claim the most urgent issue that is ready.")
 @click.option("--stage", metavar="STAGE", help="With --next: only from this stage.")
 @click.option("--ttl", callback=duration, help="Length of the lease; the stage's ttl by default.")
@@ -45,19 +52,36 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
     callback=duration,
     help="How long to wait: for the holder of the issue, or for an issue that is ready.",
 )
+@click.option(
+    "--exec",
+    "executes",
+    is_flag=True,
+    help="Run COMMAND under the lease, renew meanwhile, and end the lease by its exit code.",
+)
 @as_name
 @dry_run
 def claim_command(
     context: Context,
     issue: str | None,
+    command: tuple[str, ...],
     next_one: bool,
     stage: str | None,
     ttl: timedelta | None,
     wait: timedelta | None,
+    executes: bool,
     name: str | None,
     dry_run: bool,
 ) -> Answer:
-    """Claim an issue and print its run and fence. Renew the lease yourself, with heartbeat."""
+    """Claim an issue and print its run and fence.
+
+    Renew the lease with heartbeat or keep, and end it with release; with --exec, dibs does both.
+    """
+    if next_one and executes and issue is not None:
+        command, issue = (issue, *command), None
+    if executes is not bool(command):
+        raise click.UsageError(
+            "--exec and a command go together: dibs claim --next --exec -- COMMAND"
+        )
     if (issue is None) is not next_one:
         raise click.UsageError("name an issue or use --next, one of the two")
     if stage is not None and not next_one:
@@ -76,6 +100,12 @@ def claim_command(
         return _NOTHING_READY
     if isinstance(result, Claimed):
         note_run(context, result.lease)
+        if executes:
+            from dibs.frontends.cli.keep import execute
+
+            return execute(context, result, command)
+        answer = describe_claim(result)
+        return replace(answer, lines=[*answer.lines, *(f"  {line}" for line in what_to_do(result))])
     return describe_claim(result)
 
 
@@ -111,11 +141,12 @@ def describe_claim(result: ClaimResult) -> Answer:
         case Claimed(lease):
             lines = [
                 f"{lease.issue} claimed for {lease.stage}",
+                f"  title  {result.snapshot.issue.title}",
                 f"  run    {lease.run}",
                 f"  fence  {lease.fence}",
                 f"  until  {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({describe_span(lease.ttl)})",
             ]
-            return Answer(lease_data(lease), lines)
+            return Answer(claim_data(result), lines)
         case Refused(issue, reasons):
             data = {"issue": str(issue), "reasons": [asdict(reason) for reason in reasons]}
             lines = [f"{issue} cannot be claimed:", *reason_lines(reasons)]
@@ -129,13 +160,48 @@ def describe_claim(result: ClaimResult) -> Answer:
             return Answer({"issue": str(issue), "why": why}, [line], Exit.UNPROVEN)
 
 
+def claim_data(claimed: Claimed) -> dict[str, Any]:
+    """The lease and the issue, with all that an agent needs to work on it."""
+    issue = claimed.snapshot.issue
+    return {
+        **lease_data(claimed.lease),
+        "title": issue.title,
+        "body": issue.body,
+        "url": issue.url,
+        "labels": sorted(issue.labels),
+        "attempt": claimed.failed_attempts + 1,
+        "attempts": claimed.stage.attempts,
+        "next": list(claimed.stage.next),
+        "do": what_to_do(claimed),
+    }
+
+
+def what_to_do(claimed: Claimed) -> list[str]:
+    """How to renew and how to end the lease, as sentences with commands."""
+    run, release = claimed.lease.run, f"dibs release {claimed.lease.run} --outcome"
+    renew = describe_span(claimed.terms.renew_every)
+    first, *others = claimed.stage.next
+    choice = f", or with --to {' or --to '.join(others)}" if others else ""
+    return [
+        f"renew at least every {renew} with: dibs heartbeat {run}",
+        f"or have dibs renew while a command runs, with: dibs keep {run} -- COMMAND",
+        f"finish with: {release} advanced (moves it to {first}{choice})",
+        f"give it back with: {release} returned --note WHY",
+        f"count a failed attempt with: {release} failed --note WHY",
+        f"leave it to a person with: {release} parked --note QUESTION",
+        "exit 5 of any command: the lease is lost; stop, and write nothing more",
+    ]
+
+
 @command("heartbeat")
-@reference
+@run_or_issue
 @run_option
 @dry_run
-def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> Answer:
+def heartbeat_command(
+    context: Context, named: str | None, run: str | None, dry_run: bool
+) -> Answer:
     """Renew a lease that `dibs claim` gave you. Exit 5 if the lease is lost."""
-    claimed = resume(context, context.ref(issue), run)
+    claimed = resume(context, *held_by(context, named, run))
     keeper = context.services.keep(claimed)
     if not dry_run:
         if (hitch := keeper.renew_now()) is not None:
@@ -145,6 +211,33 @@ def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> 
     verb = "would be renewed" if dry_run else "renewed"
     line = f"{lease.issue} {verb} until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ}"
     return Answer(lease_data(lease), [line])
+
+
+def held_by(context: Context, named: str | None, run: str | None) -> tuple[IssueRef, str]:
+    """The issue and the run of a command line which names the run, and perhaps the issue.
+
+    The argument is a run if it looks like a run and no `--run` was typed beside it. Without an
+    issue, the issue is found by the run: in the environment of a command that dibs started, in the
+    note of the git working tree, or among the live leases. Raises NoSuchRun.
+    """
+    typed = click.get_current_context().get_parameter_source("run") is ParameterSource.COMMANDLINE
+    if named is not None and not typed and _A_RUN.fullmatch(named):
+        named, run = None, named
+    if not run:
+        raise click.UsageError("name the run that dibs claim printed, or set DIBS_RUN")
+    if named is not None and named != run:
+        return context.ref(named), run
+    if run == os.environ.get("DIBS_RUN") and (issue := os.environ.get("DIBS_ISSUE")):
+        return context.ref(issue), run
+    from dibs.hook.run_files import run_file
+
+    noted = run_file(context.directory)
+    if noted is not None and (issue := noted.runs().get(RunId(run))) is not None:
+        return context.ref(issue), run
+    context.services.granting.insist()
+    if (found := context.services.resuming.find(RunId(run))) is None:
+        raise NoSuchRun(run)
+    return found, run
 
 
 def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
@@ -173,11 +266,11 @@ def lost(issue: IssueRef, record: Record | None, run: str) -> LeaseLost:
 
 
 @command("release")
-@reference
+@run_or_issue
 @run_option
 @click.option(
     "--outcome",
-    type=click.Choice(["advanced", "returned", "failed"]),
+    type=click.Choice(["advanced", "returned", "failed", "parked"]),
     default="returned",
     show_default=True,
     help="How the work ended.",
@@ -186,10 +279,16 @@ def lost(issue: IssueRef, record: Record | None, run: str) -> LeaseLost:
 @click.option("--note", default="", help="A note for the issue's card.")
 @dry_run
 def release_command(
-    context: Context, issue: str, run: str, outcome: str, to: str | None, note: str, dry_run: bool
+    context: Context,
+    named: str | None,
+    run: str | None,
+    outcome: str,
+    to: str | None,
+    note: str,
+    dry_run: bool,
 ) -> Answer:
-    """End a lease: advance the issue, give it back, or count a failed attempt."""
-    claimed = resume(context, context.ref(issue), run)
+    """End a lease: advance the issue, give it back, count a failed attempt, or park the issue."""
+    claimed = resume(context, *held_by(context, named, run))
     return finish(context, claimed, outcome, to, note, dry_run=dry_run)
 
 
@@ -216,8 +315,8 @@ def finish(
     if outcome == "advanced":
         result = advancing.advance(keeper, to, note)
     else:
-        end = advancing.fail if outcome == "failed" else advancing.give_back
-        result = end(keeper, note)
+        ends = {"failed": advancing.fail, "parked": advancing.park}
+        result = ends.get(outcome, advancing.give_back)(keeper, note)
     if isinstance(result, FinishRefused):
         raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)
     if (noted := run_file(context.directory)) is not None:

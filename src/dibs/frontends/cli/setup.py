@@ -35,8 +35,13 @@ preset  = "{preset}"
     metavar="PLACE",
     help="The tracker of a new dibs.toml: github:OWNER/REPO, for example.",
 )
+@click.option(
+    "--agents-md", is_flag=True, help="Put the text of `dibs prime` into AGENTS.md or CLAUDE.md."
+)
 @dry_run
-def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> Answer:
+def init_command(
+    context: Context, preset: str, tracker: str, agents_md: bool, dry_run: bool
+) -> Answer:
     """Write a dibs.toml and make the backlog ready. Safe to run again; keeps existing files."""
     path = context.config_file or context.directory / config.FILE_NAME
     fresh = not path.exists()
@@ -53,10 +58,23 @@ def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> 
     done.append(f"{'would prepare' if dry_run else 'prepared'} {settings.tracker}")
     made = () if dry_run else context.connect(settings).prepare()
     done += [f"made {what}" for what in made]
+    data: dict[str, object] = {}
+    if agents_md:
+        from dibs.frontends.cli.prime import agents_file, primer, put_section
+
+        file = agents_file(path.parent)
+        change = put_section(file, primer(settings.pipeline), dry_run=dry_run)
+        verb = f"would {change}" if dry_run else _DID[change]
+        done.append(f"{verb} the section for agents in {file.name}")
+        data["agents_md"] = {"file": str(file), "change": change}
     names = [stage.name for stage in settings.pipeline.stages]
     lines = [*done, f"stages: {' -> '.join(names)}"]
     lines.append("next: dibs add 'a first issue'; then give a stage a handler and run dibs work")
-    return Answer({"file": str(path), "wrote": fresh, "stages": names, "made": made}, lines)
+    data |= {"file": str(path), "wrote": fresh, "stages": names, "made": made}
+    return Answer(data, lines)
+
+
+_DID = {"write": "wrote", "add": "added", "update": "updated", "keep": "kept"}
 
 
 @click.group("config")
