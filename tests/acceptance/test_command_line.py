@@ -34,7 +34,7 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "heartbeat": [("heartbeat", "2", "--run", "RUN")],
     "release": [
         ("release", "2", "--run", "RUN", "--outcome", "advanced", "--to", "two"),
-        ("release", "RUN", "--outcome", "parked"),
+        ("release", "RUN", "--outcome", "parked", "--note", "which?"),
     ],
     "keep": [],  # tests of their own, in test_self_driving.py
     "prime": [("prime",)],

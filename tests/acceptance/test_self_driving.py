@@ -98,6 +98,8 @@ def _drive(
     killed: set[str] = set()
     for _ in range(kills):
         killed.add(crew.kill_a_holder(killed))
+    abandoned = killed - {event["run"] for event in project.events("advanced")}
+    assert abandoned, "no kill left a lease behind"
     wanted = {(f"#{number}", "one"): 1 for number in range(1, issues + 1)}
     until(lambda: len(project.advances()) >= issues, "every issue advanced", within_s=240)
     crew.finish()
@@ -142,13 +144,15 @@ def _primed(project: Project) -> list[str]:
 
 
 def test_two_agents_and_two_kills_strand_nothing(project: Project) -> None:
-    _drive(_begun(project, 4), COMMANDS, issues=4, kills=2, agents=2)
+    _begun(project, 4)
+    _drive(project, _primed(project), issues=4, kills=2, agents=2)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_five_agents_and_eight_kills_strand_nothing(project: Project) -> None:
-    _drive(_begun(project, 40), COMMANDS, issues=40, kills=8, agents=5)
+@pytest.mark.parametrize("leases", ["auto", "comments"])
+def test_five_agents_and_eight_kills_strand_nothing(project: Project, leases: str) -> None:
+    _drive(_begun(project, 40, leases), COMMANDS, issues=40, kills=8, agents=5)
 
 
 @pytest.mark.long
@@ -251,8 +255,9 @@ def test_a_run_must_be_named(project: Project, command: str) -> None:
 def test_an_issue_can_be_left_to_a_person(project: Project) -> None:
     project.begin(pipeline(ttl="1h"), 1)
     run = project.dibs("claim", "--next", "--json").data["run"]
+    assert project.dibs("release", run, "--outcome", "parked").code == 2, "without a question"
     assert project.dibs("release", run, "--outcome", "parked", "--note", "which API?").code == 0
-    assert "which API?" in project.dibs("show", "1").out
+    assert "asks: which API?" in project.dibs("show", "1").out
     assert project.dibs("claim", "--next").code == NOTHING
     assert project.dibs("resume", "1").code == 0
     assert project.dibs("claim", "--next", "--json").data["attempt"] == 1

@@ -2,6 +2,7 @@
 
 import shlex
 from pathlib import Path
+from typing import Any, cast
 
 import click
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.leasing import held_by, resume
 from dibs.frontends.cli.output import Answer, Exit, tell
 from dibs.frontends.cli.work import catching_signals
-from dibs.ports.system import Assignment, Exited, RunEnd, Runner, RunningHandler
+from dibs.ports.system import Assignment, Exited, RunEnd, RunningHandler
 from dibs.services.claiming import Claimed
 from dibs.services.ending import FinishRefused
 from dibs.services.running import StopSignal
@@ -115,39 +116,34 @@ def execute(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answe
 
 
 class _Typed:
-    """Runs the command of `execute` where it was typed, and notes how the command ended."""
+    """Runs the command of `execute` where it was typed, and notes how the command ended.
+
+    It is the runner and, once started, the running handler.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._running: RunningHandler
+        self._running: RunningHandler | None = None
         self.end: RunEnd | None = None
 
     def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
         """A command as typed is not checked: the shell reports the error where it was typed."""
 
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> RunningHandler:
-        runner: Runner = self._context.services.runner
         environment = {**assignment.environment, **_place(self._context)}
         in_sight = not self._context.as_json
         wanted = replace(assignment, environment=environment, in_sight=in_sight, as_typed=True)
-        self._running = runner.start(wanted, trusted_until)
-        return self
-
-    def trust_until(self, moment: LocalTime) -> None:
-        self._running.trust_until(moment)
+        self._running = self._context.services.runner.start(wanted, trusted_until)
+        return cast("RunningHandler", self)
 
     def poll(self, seconds: float) -> RunEnd | None:
+        assert self._running is not None, "polled before its start"
         self.end = self._running.poll(seconds)
         return self.end
 
-    def stop(self, why: str) -> None:
-        self._running.stop(why)
-
-    def kill(self) -> None:
-        self._running.kill()
-
-    def result(self) -> bytes:
-        return self._running.result()
+    def __getattr__(self, name: str) -> Any:
+        """Everything else of a running handler."""
+        return getattr(self._running, name)
 
 
 def _place(context: Context) -> dict[str, str]:

@@ -104,8 +104,9 @@ def claim_command(
             from dibs.frontends.cli.keep import execute
 
             return execute(context, result, command)
-        answer = describe_claim(result)
-        return replace(answer, lines=[*answer.lines, *(f"  {line}" for line in what_to_do(result))])
+        answer, title = describe_claim(result), result.snapshot.issue.title
+        advice = [f"  {sentence}" for sentence in what_to_do(result)]
+        return replace(answer, lines=[*answer.lines, f"  title  {title}", *advice])
     return describe_claim(result)
 
 
@@ -141,7 +142,6 @@ def describe_claim(result: ClaimResult) -> Answer:
         case Claimed(lease):
             lines = [
                 f"{lease.issue} claimed for {lease.stage}",
-                f"  title  {result.snapshot.issue.title}",
                 f"  run    {lease.run}",
                 f"  fence  {lease.fence}",
                 f"  until  {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({describe_span(lease.ttl)})",
@@ -304,6 +304,8 @@ def finish(
 
     if to is not None and outcome != "advanced":
         raise click.UsageError("--to needs --outcome advanced")
+    if outcome == "parked" and not note.strip():
+        raise click.UsageError("--outcome parked needs --note with the question for a person")
     services = context.services
     if outcome == "advanced":
         services.pipeline.target(claimed.stage.name, to)
@@ -316,7 +318,8 @@ def finish(
         result = advancing.advance(keeper, to, note)
     else:
         ends = {"failed": advancing.fail, "parked": advancing.park}
-        result = ends.get(outcome, advancing.give_back)(keeper, note)
+        words = f"asks: {note}" if outcome == "parked" else note
+        result = ends.get(outcome, advancing.give_back)(keeper, words)
     if isinstance(result, FinishRefused):
         raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)
     if (noted := run_file(context.directory)) is not None:
