@@ -224,7 +224,8 @@ def held_by(context: Context, named: str | None, run: str | None) -> tuple[Issue
     if named is not None and not typed and _A_RUN.fullmatch(named):
         named, run = None, named
     if not run:
-        raise click.UsageError("name the run that dibs claim printed, or set DIBS_RUN")
+        other = "" if named is None else f"; {named!r} is no run"
+        raise click.UsageError(f"name the run that dibs claim printed, or set DIBS_RUN{other}")
     if named is not None and named != run:
         return context.ref(named), run
     if run == os.environ.get("DIBS_RUN") and (issue := os.environ.get("DIBS_ISSUE")):
