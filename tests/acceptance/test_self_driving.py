@@ -14,6 +14,7 @@ from .agent import NOTHING
 from .harness import EITHER_LEASES, Child, Project, alive, pipeline, until
 
 AGENT = Path(__file__).with_name("agent.py")
+DIBS = f"{sys.executable} -m dibs"
 TTL = "6s"
 COMMANDS = (
     "dibs claim --next --wait 3s --json",
@@ -288,7 +289,7 @@ def test_keep_runs_a_command_and_passes_its_exit_code_on(project: Project) -> No
 def test_keep_names_the_folder_of_a_backlog_without_a_file(project: Project) -> None:
     assert project.dibs("add", "one").code == 0
     run = project.dibs("claim", "1", "--json").data["run"]
-    script = f'cd / && {sys.executable} -m dibs show "$DIBS_ISSUE"'
+    script = f'cd / && {DIBS} show "$DIBS_ISSUE"'
     done = project.dibs("keep", run, "--", "sh", "-c", script, alone=True)
     assert (done.code, done.out.splitlines()[0]) == (0, "#1 one")
 
@@ -351,7 +352,8 @@ def test_a_run_that_holds_nothing_is_not_kept(project: Project) -> None:
         ("kill -9 $$", 137, "failed", "one"),
         ("""echo '{"note": "no key"}' > $DIBS_RESULT; exit 1""", 1, "failed", "one"),
         ("""echo '{"next": "nowhere"}' > $DIBS_RESULT""", 1, "failed", "one"),
-        (f"{sys.executable} -m dibs release --outcome advanced", 0, "advanced", "two"),
+        (f"{DIBS} release --outcome advanced", 0, "advanced", "two"),
+        (f"{DIBS} release --outcome parked --note why --json >&2", 0, "parked", "one"),
     ],
 )
 def test_exec_ends_the_lease_by_the_exit_code(
@@ -360,7 +362,7 @@ def test_exec_ends_the_lease_by_the_exit_code(
     project.begin(pipeline(ttl="1h"), 1)
     words = ("claim", "--next", "--exec", "--", "sh", "-c", script)
     done = project.dibs(*words, alone=True)
-    said = "#1 advanced to two\n" if "dibs release" in script else ""
+    said = "#1 advanced to two\n" if script.endswith("--outcome advanced") else ""
     assert (done.code, done.out) == (code, said), done.err
     assert f"#1 {outcome}" in done.err
     assert [ended for *_, ended in project.endings()] == [outcome]

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from dibs.core.ids import LocalTime
 from dibs.core.lease import Outcome
-from dibs.core.pipeline import Command, NoWorktree, PythonCallable
+from dibs.core.pipeline import Command, NoWorktree
 from dibs.frontends.cli.context import Context, command
-from dibs.frontends.cli.leasing import held_by, resume
+from dibs.frontends.cli.leasing import ASKS, held_by, resume
 from dibs.frontends.cli.output import Answer, Exit, tell
 from dibs.frontends.cli.work import catching_signals
-from dibs.ports.system import Assignment, Exited, RunEnd, RunningHandler
+from dibs.ports.system import Assignment, Exited, RunEnd, Runner, RunningHandler
 from dibs.services.claiming import Claimed
 from dibs.services.ending import FinishRefused
 from dibs.services.running import StopSignal
@@ -81,7 +81,7 @@ def execute(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answe
     typed = _Typed(context)
     if not context.as_json:
         tell(f"{lease.issue} claimed for {lease.stage}: run {lease.run}, fence {lease.fence}")
-    running = context.services.running_by(typed)
+    running = context.services.running_by(cast("Runner", typed))
     with catching_signals(lambda _: leaving.stop_all("dibs was told to stop")) as received:
         result = running.run(replace(claimed, stage=stage), leaving)
     _forget(context, claimed)
@@ -98,51 +98,63 @@ def execute(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answe
         if record is None or record.lease.run != lease.run or record.ending is None:
             line = f"{lease.issue}: the lease was lost: {result.why}"
             return Answer({**data, "outcome": None, "why": result.why}, [line], Exit.LOST)
-        ending = record.ending  # the command called `dibs release` itself
-        typed.end = typed.end if isinstance(typed.end, Exited) else Exited(Exit.DONE)
+        ending, released = record.ending, True  # the command called `dibs release` itself
     else:
-        ending = result.ending
+        ending, released = result.ending, False
     onward = f" to {ending.next}" if ending.next else ""
     note = f" ({ending.note})" if ending.note else ""
     data |= {"outcome": ending.outcome.value, "next": ending.next, "note": ending.note}
     line = f"{lease.issue} {ending.outcome.value}{onward}{note}"
     if isinstance(typed.end, Exited):
+        blamed = ending.outcome in (Outcome.FAILED, Outcome.PARKED)
         code = _exit_of(typed.end.code)
-        if code == Exit.DONE and ending.outcome is not Outcome.ADVANCED:  # a flaw in DIBS_RESULT
-            code = Exit.ERROR
+        if code == Exit.DONE and blamed and not released and not ending.note.startswith(ASKS):
+            code = Exit.ERROR  # the result file was wrong
+    elif released:
+        code = Exit.DONE
     else:
         code = Exit.INTERRUPTED if received else Exit.LOST
     return Answer(data, [], code, [] if context.as_json else [line])
 
 
 class _Typed:
-    """Runs the command of `execute` where it was typed, and notes how the command ended.
+    """A runner that runs a command where it was typed, and notes how the command ended.
 
-    It is the runner and, once started, the running handler.
+    Everything else of a runner is that of the backlog's runner.
     """
 
     def __init__(self, context: Context) -> None:
-        self._context = context
-        self._running: RunningHandler | None = None
-        self.end: RunEnd | None = None
+        self._context, self._runner = context, context.services.runner
+        self._started: _Noted | None = None
 
-    def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
-        """A command as typed is not checked: the shell reports the error where it was typed."""
+    @property
+    def end(self) -> RunEnd | None:
+        """How the command ended; None if the command was never started."""
+        return self._started.end if self._started is not None else None
 
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> RunningHandler:
         environment = {**assignment.environment, **_place(self._context)}
         in_sight = not self._context.as_json
         wanted = replace(assignment, environment=environment, in_sight=in_sight, as_typed=True)
-        self._running = self._context.services.runner.start(wanted, trusted_until)
-        return cast("RunningHandler", self)
+        self._started = _Noted(self._runner.start(wanted, trusted_until))
+        return cast("RunningHandler", self._started)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+
+class _Noted:
+    """A running command, with a note of its end."""
+
+    def __init__(self, running: RunningHandler) -> None:
+        self._running = running
+        self.end: RunEnd | None = None
 
     def poll(self, seconds: float) -> RunEnd | None:
-        assert self._running is not None, "polled before its start"
         self.end = self._running.poll(seconds)
         return self.end
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else of a running handler."""
         return getattr(self._running, name)
 
 

@@ -30,6 +30,8 @@ run_option = click.option(
 )
 run_or_issue = click.argument("named", metavar="[RUN|ISSUE]", required=False)
 _A_RUN = re.compile("[0-9a-f]{12}")
+ASKS = "asks: "
+"""The begin of the note of a parking that is a question, and no failure."""
 
 
 def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
@@ -319,7 +321,7 @@ def finish(
         result = advancing.advance(keeper, to, note)
     else:
         ends = {"failed": advancing.fail, "parked": advancing.park}
-        words = f"asks: {note}" if outcome == "parked" else note
+        words = f"{ASKS}{note}" if outcome == "parked" else note
         result = ends.get(outcome, advancing.give_back)(keeper, words)
     if isinstance(result, FinishRefused):
         raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)
