@@ -161,6 +161,10 @@ class Child:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    def kill_group(self) -> None:
+        """Kill the process, and all that it started in its own session."""
+        os.killpg(self.pid, signal.SIGKILL)
+
     def wait(self, within_s: float = PATIENCE_S) -> Reply:
         """Its end; the code is minus the signal if one killed it."""
         try:
@@ -276,7 +280,10 @@ class Project:
         return Reply(done.returncode, done.stdout, done.stderr)
 
     def start(self, name: str, *arguments: str, env: Mapping[str, str] | None = None) -> Child:
-        child = Child(name, self.argv(*arguments), self.root, self.environment(env))
+        return self.watch(Child(name, self.argv(*arguments), self.root, self.environment(env)))
+
+    def watch(self, child: Child) -> Child:
+        """Kill the child at the end of the test, if it is still there."""
         self._children.append(child)
         return child
 

@@ -23,7 +23,7 @@ from .harness import LEDGER, Project, pipeline, until
 # script, 3 taken by a person, 4 paused, 5 left claimed by a holder that vanished, 6 in the second
 # stage, 7 before a gate.
 FORMS: dict[str, list[tuple[str, ...]]] = {
-    "init": [("init",)],
+    "init": [("init",), ("init", "--agents-md")],
     "config": [("config", "show"), ("config", "validate"), ("config", "schema")],
     "completion": [("completion", "bash"), ("completion", "zsh"), ("completion", "fish")],
     "help": [("help",), ("help", "work"), ("help", "config", "show")],
@@ -33,7 +33,12 @@ FORMS: dict[str, list[tuple[str, ...]]] = {
     "show": [("show", "2")],
     "claim": [("claim", "1"), ("claim", "--next", "--stage", "one", "--ttl", "20s")],
     "heartbeat": [("heartbeat", "2", "--run", "RUN")],
-    "release": [("release", "2", "--run", "RUN", "--outcome", "advanced", "--to", "two")],
+    "release": [
+        ("release", "2", "--run", "RUN", "--outcome", "advanced", "--to", "two"),
+        ("release", "RUN", "--outcome", "parked", "--note", "which?"),
+    ],
+    "keep": [],  # tests of their own, in test_self_driving.py
+    "prime": [("prime",)],
     "fence": [("fence", "check", "2", "--run", "RUN", "--for", "1m")],
     "work": [("work", "--once", "--quiet"), ("work", "--drain", "--quiet", "--stage", "two")],
     "take": [("take", "1", "--as", "bob")],

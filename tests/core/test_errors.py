@@ -24,6 +24,7 @@ from dibs.core.errors import (
     NoBacklog,
     NoSuchComment,
     NoSuchIssue,
+    NoSuchRun,
     NoSuchStage,
     NotGranted,
     NotPermitted,
@@ -57,6 +58,7 @@ EXAMPLES = [
         "LEASE_LOST",
         ["acme/shop#7", "9", "it expired"],
     ),
+    (NoSuchRun("540d0db55fb6"), DibsError, "NO_SUCH_RUN", ["540d0db55fb6"]),
     (
         NotGranted(REF, "worker-7 holds it", codes=("HELD",)),
         DibsError,

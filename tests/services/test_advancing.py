@@ -66,6 +66,19 @@ def test_advancing_moves_the_issue_and_ends_the_lease(world):
     assert world.events() == ["claimed", "advanced"]
 
 
+def test_an_ending_that_came_before_is_reported_and_not_the_one_asked_for(world):
+    """A handler may call `dibs release` itself and exit with 0."""
+    issue, process = world.add(), world.process()
+    claimed = process.claimed(issue)
+    advancing, keep = process.services.advancing, process.services.keep
+    advancing.give_back(keep(claimed), "not now")
+    late = advancing.advance(keep(claimed))
+    assert isinstance(late, Finished)
+    assert late.outcome is Outcome.RETURNED
+    assert world.labels(issue) == {"stage:ready"}
+    assert "advanced" not in world.events()
+
+
 @pytest.mark.parametrize("kind", STEPWISE)
 def test_the_labels_change_in_an_order_that_a_crash_cannot_hurt(world):
     process = world.process()

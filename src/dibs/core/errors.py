@@ -178,6 +178,17 @@ class LeaseLost(DibsError):
         super().__init__(f"{issue}: the lease with fence {fence} is lost: {why}")
 
 
+class NoSuchRun(DibsError):
+    """No live lease belongs to the run: its lease expired or was ended, or never existed."""
+
+    code = "NO_SUCH_RUN"
+    hint = "stop the work of this run; read the issue again with: dibs show ISSUE"
+
+    def __init__(self, run: str) -> None:
+        self.run = run
+        super().__init__(f"run {run} holds no issue: its lease expired or was ended, or never was")
+
+
 class GrantedElsewhere(DibsError):
     """Another store grants leases now, so this one's word about them is worth nothing."""
 

@@ -84,6 +84,7 @@ class Advancing:
             raise
         match result:
             case Released(record):
+                ending = record.ending or ending  # the run may have ended its lease before
                 self._observer.observe(
                     about(
                         _EVENTS[ending.outcome],

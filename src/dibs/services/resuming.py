@@ -20,6 +20,7 @@ from dibs.core.errors import BadTtl, Outage
 from dibs.core.ids import IssueRef, LocalTime, RunId, StageName
 from dibs.core.issue import Snapshot
 from dibs.core.lease import Record, Standing
+from dibs.core.named import is_named
 from dibs.ports.leases import LeaseStore, Waking
 from dibs.ports.system import Clock
 from dibs.services.claiming import (
@@ -54,6 +55,12 @@ class Resuming:
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._clock = backlog.clock
+
+    def find(self, run: RunId) -> IssueRef | None:
+        """The issue that the run holds now; None if no live lease belongs to the run."""
+        held = (record.lease for record in self._leases.live(limit=_MOST_LIVE))
+        found = (lease.issue for lease in held if lease.run == run)
+        return next((issue for issue in found if not is_named(issue)), None)
 
     def resume(self, issue: IssueRef, run: RunId) -> Claimed | NotHeld:
         """Take up the lease of `run` on the issue."""
@@ -97,6 +104,7 @@ class Resuming:
         )
 
 
+_MOST_LIVE = 100_000
 _FIRST_POLL_S = 0.05
 _LONGEST_POLL_S = 2.0
 _LONGEST_LISTEN_S = 5.0

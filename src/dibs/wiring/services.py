@@ -342,11 +342,15 @@ class Services:
 
     @cached_property
     def running(self) -> Running:
+        return self.running_by(self.runner)
+
+    def running_by(self, runner: Runner) -> Running:
+        """Like `running`, with another runner."""
         return services.running.Running(
             self.backlog,
             self.keep,
             self.advancing,
-            self.runner,
+            runner,
             handlers=self._handlers,
             workplaces=lambda: self.workplaces,
             resuming=lambda: self.resuming,

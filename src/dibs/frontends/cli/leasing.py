@@ -1,13 +1,17 @@
 """Leases by hand, for scripts and agents: claim, heartbeat, release."""
 
+import os
+import re
 from datetime import timedelta
+from typing import Any
 
 import click
-from msgspec.structs import asdict
+from click.core import ParameterSource
+from msgspec.structs import asdict, replace
 
 from dibs.core.durations import describe_span, parse_duration
 from dibs.core.eligibility import ReasonCode
-from dibs.core.errors import LeaseLost
+from dibs.core.errors import LeaseLost, NoSuchRun
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
 from dibs.core.lease import Lease, Record
 from dibs.frontends.cli.context import (
@@ -17,7 +21,6 @@ from dibs.frontends.cli.context import (
     complete_issue,
     complete_run,
     dry_run,
-    reference,
 )
 from dibs.frontends.cli.output import (
     Answer,
@@ -31,11 +34,14 @@ from dibs.services.claiming import Beaten, Claimed, ClaimOptions, ClaimResult, D
 
 run_option = click.option(
     "--run",
-    required=True,
     envvar="DIBS_RUN",
     help="The run that `dibs claim` printed [$DIBS_RUN].",
     shell_complete=complete_run,
 )
+run_or_issue = click.argument("named", metavar="[RUN|ISSUE]", required=False)
+_A_RUN = re.compile("[0-9a-f]{12}")
+ASKS = "asks: "
+"""The begin of the note of a parking that is a question, and no failure."""
 
 
 def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
@@ -49,6 +55,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 
 @command("claim")
 @click.argument("issue", metavar="[ISSUE]", required=False, shell_complete=complete_issue)
+@click.argument("command", metavar="[COMMAND]...", nargs=-1, type=click.UNPROCESSED)
 @click.option("--next", "next_one", is_flag=True, help="Claim the most urgent issue that is ready.")
 @click.option("--stage", metavar="STAGE", help="With --next: only from this stage.")
 @click.option("--ttl", callback=duration, help="Length of the lease; the stage's ttl by default.")
@@ -57,19 +64,36 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
     callback=duration,
     help="How long to wait: for the holder of the issue, or for an issue that is ready.",
 )
+@click.option(
+    "--exec",
+    "executes",
+    is_flag=True,
+    help="Run COMMAND under the lease, renew meanwhile, and end the lease by its exit code.",
+)
 @as_name
 @dry_run
 def claim_command(
     context: Context,
     issue: str | None,
+    command: tuple[str, ...],
     next_one: bool,
     stage: str | None,
     ttl: timedelta | None,
     wait: timedelta | None,
+    executes: bool,
     name: str | None,
     dry_run: bool,
 ) -> Answer:
-    """Claim an issue and print its run and fence. Renew the lease yourself, with heartbeat."""
+    """Claim an issue and print its run and fence.
+
+    Renew the lease with heartbeat or keep, and end it with release; with --exec, dibs does both.
+    """
+    if next_one and executes and issue is not None:
+        command, issue = (issue, *command), None
+    if executes is not bool(command):
+        raise click.UsageError(
+            "--exec and a command go together: dibs claim --next --exec -- COMMAND"
+        )
     if (issue is None) is not next_one:
         raise click.UsageError("name an issue or use --next, one of the two")
     if stage is not None and not next_one:
@@ -88,6 +112,13 @@ def claim_command(
         return _nothing_ready(context)
     if isinstance(result, Claimed):
         note_run(context, result.lease)
+        if executes:
+            from dibs.frontends.cli.keep import execute
+
+            return execute(context, result, command)
+        answer, title = describe_claim(result), result.snapshot.issue.title
+        advice = [f"  {sentence}" for sentence in what_to_do(result)]
+        return replace(answer, lines=[*answer.lines, f"  title  {title}", *advice])
     return describe_claim(result)
 
 
@@ -132,7 +163,7 @@ def describe_claim(result: ClaimResult) -> Answer:
                 f"  fence  {lease.fence}",
                 f"  until  {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({describe_span(lease.ttl)})",
             ]
-            return Answer(lease_data(lease), lines)
+            return Answer(claim_data(result), lines)
         case Refused(issue, reasons):
             data = {"issue": str(issue), "reasons": [asdict(reason) for reason in reasons]}
             lines = [f"{issue} cannot be claimed:", *reason_lines(reasons)]
@@ -146,13 +177,48 @@ def describe_claim(result: ClaimResult) -> Answer:
             return Answer({"issue": str(issue), "why": why}, [line], Exit.UNPROVEN)
 
 
+def claim_data(claimed: Claimed) -> dict[str, Any]:
+    """The lease and the issue, with all that an agent needs to work on it."""
+    issue = claimed.snapshot.issue
+    return {
+        **lease_data(claimed.lease),
+        "title": issue.title,
+        "body": issue.body,
+        "url": issue.url,
+        "labels": sorted(issue.labels),
+        "attempt": claimed.failed_attempts + 1,
+        "attempts": claimed.stage.attempts,
+        "next": list(claimed.stage.next),
+        "do": what_to_do(claimed),
+    }
+
+
+def what_to_do(claimed: Claimed) -> list[str]:
+    """How to renew and how to end the lease, as sentences with commands."""
+    run, release = claimed.lease.run, f"dibs release {claimed.lease.run} --outcome"
+    renew = describe_span(claimed.terms.renew_every)
+    first, *others = claimed.stage.next
+    choice = f", or with --to {' or --to '.join(others)}" if others else ""
+    return [
+        f"renew at least every {renew} with: dibs heartbeat {run}",
+        f"or have dibs renew while a command runs, with: dibs keep {run} -- COMMAND",
+        f"finish with: {release} advanced (moves it to {first}{choice})",
+        f"give it back with: {release} returned --note WHY",
+        f"count a failed attempt with: {release} failed --note WHY",
+        f"leave it to a person with: {release} parked --note QUESTION",
+        "exit 5 of any command: the lease is lost; stop, and write nothing more",
+    ]
+
+
 @command("heartbeat")
-@reference
+@run_or_issue
 @run_option
 @dry_run
-def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> Answer:
+def heartbeat_command(
+    context: Context, named: str | None, run: str | None, dry_run: bool
+) -> Answer:
     """Renew a lease that `dibs claim` gave you. Exit 5 if the lease is lost."""
-    claimed = resume(context, context.ref(issue), run)
+    claimed = resume(context, *held_by(context, named, run))
     keeper = context.services.keep(claimed)
     if not dry_run:
         if (hitch := keeper.renew_now()) is not None:
@@ -162,6 +228,34 @@ def heartbeat_command(context: Context, issue: str, run: str, dry_run: bool) -> 
     verb = "would be renewed" if dry_run else "renewed"
     line = f"{lease.issue} {verb} until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ}"
     return Answer(lease_data(lease), [line])
+
+
+def held_by(context: Context, named: str | None, run: str | None) -> tuple[IssueRef, str]:
+    """The issue and the run of a command line which names the run, and perhaps the issue.
+
+    The argument is a run if it looks like a run and no `--run` was typed beside it. Without an
+    issue, the issue is found by the run: in the environment of a command that dibs started, in the
+    note of the git working tree, or among the live leases. Raises NoSuchRun.
+    """
+    typed = click.get_current_context().get_parameter_source("run") is ParameterSource.COMMANDLINE
+    if named is not None and not typed and _A_RUN.fullmatch(named):
+        named, run = None, named
+    if not run:
+        other = "" if named is None else f"; {named!r} is no run"
+        raise click.UsageError(f"name the run that dibs claim printed, or set DIBS_RUN{other}")
+    if named is not None and named != run:
+        return context.ref(named), run
+    if run == os.environ.get("DIBS_RUN") and (issue := os.environ.get("DIBS_ISSUE")):
+        return context.ref(issue), run
+    from dibs.hook.run_files import run_file
+
+    noted = run_file(context.directory)
+    if noted is not None and (issue := noted.runs().get(RunId(run))) is not None:
+        return context.ref(issue), run
+    context.services.granting.insist()
+    if (found := context.services.resuming.find(RunId(run))) is None:
+        raise NoSuchRun(run)
+    return found, run
 
 
 def resume(context: Context, ref: IssueRef, run: str) -> Claimed:
@@ -190,11 +284,11 @@ def lost(issue: IssueRef, record: Record | None, run: str) -> LeaseLost:
 
 
 @command("release")
-@reference
+@run_or_issue
 @run_option
 @click.option(
     "--outcome",
-    type=click.Choice(["advanced", "returned", "failed"]),
+    type=click.Choice(["advanced", "returned", "failed", "parked"]),
     default="returned",
     show_default=True,
     help="How the work ended.",
@@ -203,10 +297,16 @@ def lost(issue: IssueRef, record: Record | None, run: str) -> LeaseLost:
 @click.option("--note", default="", help="A note for the issue's card.")
 @dry_run
 def release_command(
-    context: Context, issue: str, run: str, outcome: str, to: str | None, note: str, dry_run: bool
+    context: Context,
+    named: str | None,
+    run: str | None,
+    outcome: str,
+    to: str | None,
+    note: str,
+    dry_run: bool,
 ) -> Answer:
-    """End a lease: advance the issue, give it back, or count a failed attempt."""
-    claimed = resume(context, context.ref(issue), run)
+    """End a lease: advance the issue, give it back, count a failed attempt, or park the issue."""
+    claimed = resume(context, *held_by(context, named, run))
     return finish(context, claimed, outcome, to, note, dry_run=dry_run)
 
 
@@ -222,6 +322,8 @@ def finish(
 
     if to is not None and outcome != "advanced":
         raise click.UsageError("--to needs --outcome advanced")
+    if outcome == "parked" and not note.strip():
+        raise click.UsageError("--outcome parked needs --note with the question for a person")
     services = context.services
     if outcome == "advanced":
         services.pipeline.target(claimed.stage.name, to)
@@ -233,8 +335,9 @@ def finish(
     if outcome == "advanced":
         result = advancing.advance(keeper, to, note)
     else:
-        end = advancing.fail if outcome == "failed" else advancing.give_back
-        result = end(keeper, note)
+        ends = {"failed": advancing.fail, "parked": advancing.park}
+        words = f"{ASKS}{note}" if outcome == "parked" else note
+        result = ends.get(outcome, advancing.give_back)(keeper, words)
     if isinstance(result, FinishRefused):
         raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)
     if (noted := run_file(context.directory)) is not None:

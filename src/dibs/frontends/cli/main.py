@@ -29,10 +29,12 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     "show": ("issues", "Show an issue: stage, lease, history and text."),
     "claim": ("leasing", "Claim an issue and print its run and fence."),
     "heartbeat": ("leasing", "Renew a lease that `dibs claim` gave you."),
+    "keep": ("keep", "Run a command, and renew the lease of a run until the command ends."),
     "release": (
         "leasing",
-        "End a lease: advance the issue, give it back, or count a failed attempt.",
+        "End a lease: advance the issue, give it back, count a failed attempt, or park the issue.",
     ),
+    "prime": ("prime", "Print how an AI agent works in this backlog, with the exact commands."),
     "fence": ("fencing", "Check whether a run still holds its issue: check."),
     "work": ("work", "Work issues: claim one, run its stage's handler, advance it; then the next."),
     "listen": ("listen", "Wake the workers of this folder when the tracker reports a change."),
@@ -139,7 +141,18 @@ GROUPS: dict[str, dict[str, str]] = {
 
 
 # Commands with time and origin in their log lines. All others print a warning as plain text.
-LONG_RUNNING = {"work", "listen", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"}
+LONG_RUNNING = {
+    "work",
+    "listen",
+    "keep",
+    "hold",
+    "loop",
+    "follow",
+    "sweep",
+    "migrate",
+    "demo",
+    "simulate",
+}
 
 
 class LazyGroup(click.Group):

@@ -36,8 +36,13 @@ preset  = "{preset}"
     metavar="PLACE",
     help="The tracker of a new dibs.toml: github:OWNER/REPO, for example.",
 )
+@click.option(
+    "--agents-md", is_flag=True, help="Put the text of `dibs prime` into AGENTS.md or CLAUDE.md."
+)
 @dry_run
-def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> Answer:
+def init_command(
+    context: Context, preset: str, tracker: str, agents_md: bool, dry_run: bool
+) -> Answer:
     """Write a dibs.toml and make the backlog ready. Safe to run again; keeps existing files."""
     context.creates = True
     path = _configuration(context)
@@ -59,11 +64,23 @@ def init_command(context: Context, preset: str, tracker: str, dry_run: bool) -> 
     done += [f"made {what}" for what in made]
     ignored, told, warnings = _ignore(settings.root, dry_run=dry_run)
     done += told
+    data: dict[str, object] = {}
+    if agents_md:
+        from dibs.frontends.cli.prime import agents_file, primer, put_section
+
+        file = agents_file(path.parent)
+        change = put_section(file, primer(settings.pipeline), dry_run=dry_run)
+        verb = f"would {change}" if dry_run else _DID[change]
+        done.append(f"{verb} the section for agents in {file.name}")
+        data["agents_md"] = {"file": str(file), "change": change}
     names = [stage.name for stage in settings.pipeline.stages]
     lines = [*done, f"stages: {' -> '.join(names)}"]
     lines.append("next: dibs add 'a first issue'; then give a stage a handler and run dibs work")
-    data = {"file": str(path), "wrote": fresh, "stages": names, "made": made, "ignored": ignored}
+    data |= {"file": str(path), "wrote": fresh, "stages": names, "made": made, "ignored": ignored}
     return Answer(data, lines, warnings=warnings)
+
+
+_DID = {"write": "wrote", "add": "added", "update": "updated", "keep": "kept"}
 
 
 def _configuration(context: Context) -> Path:
