@@ -1,7 +1,6 @@
 """Commands run under a lease that dibs renews meanwhile: keep, and claim --exec."""
 
 import shlex
-from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -160,10 +159,7 @@ class _Noted:
 
 def _place(context: Context) -> dict[str, str]:
     """DIBS_CONFIG for a command: the configuration file in force, or the folder of the backlog."""
-    settings = context.services.settings
-    file = Path(settings.source)
-    place = file if file.is_file() else settings.root
-    return {"DIBS_CONFIG": str(place.absolute())}
+    return {"DIBS_CONFIG": str(context.services.settings.named)}
 
 
 def _forget(context: Context, claimed: Claimed) -> None:

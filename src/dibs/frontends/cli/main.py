@@ -102,11 +102,13 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Agents": {
         "claim": "claim an issue",
+        "keep": "renew while it runs",
         "heartbeat": "renew your lease",
         "release": "end your lease",
         "fence": "check that a run holds",
         "hold": "run a command alone",
         "loop": "run once in each window",
+        "prime": "how agents work here",
     },
     "People": {
         "take": "take an issue yourself",
