@@ -155,11 +155,15 @@ class Demo:
         worker stopped in the middle of a write keeps the file of SQLite locked: after 12 s the demo
         wakes the worker and tries again.
         """
-        advanced = [event for event in self.events() if event["event"] == "advanced"]
+        events = self.events()
+        advanced = [event for event in events if event["event"] == "advanced"]
+        started = {event.get("run") for event in events if event["event"] == "handler_started"}
         leases = [record.lease for record in overview.in_flight]
+        at_work = [lease for lease in leases if lease.run in started]
         frozen = self._frozen
-        if not self._killed and len(advanced) >= 2 and leases:
-            lease = leases[0]
+        if not self._killed and len(advanced) >= 2 and at_work:
+            # The latest to begin: work that is finished would be ended for it, not taken over.
+            lease = max(at_work, key=lambda lease: lease.granted_at)
             self._killed = lease.holder
             self._processes[lease.holder].kill()
             self._say(f"{lease.holder} was killed with SIGKILL while it held {lease.issue}")
