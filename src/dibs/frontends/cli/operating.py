@@ -94,7 +94,8 @@ def _watch(look: Callable[[], Overview], every_s: float, *, as_json: bool) -> No
             if as_json:
                 output.write_json(data)
             else:
-                output.write("\n".join(overview_lines(overview)))
+                for line in overview_lines(overview):
+                    output.write(visible(line) or "\n")
             sys.stdout.flush()
         pause.wait(every_s)
 
