@@ -133,6 +133,7 @@ _BAD_HANDLERS = {
     "not executable": ("./plain.sh", ("'./plain.sh'", "executable")),
     "a folder": ("./folder", ("'./folder'", "folder")),
     "unbalanced": ("./run.sh 'oh", ("cannot be read",)),
+    "half a command": ("if true; then", ("'if true; then'", "not a valid shell command")),
 }
 _BAD_CALLABLES = {
     "no module": ("absent:step", ("absent",)),

@@ -5,15 +5,17 @@ Loaded only when a configuration is refused. The checks themselves are msgspec's
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, get_args
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import fields
 
 from dibs.core.durations import format_duration
-from dibs.settings.load import Duration, _structs
+from dibs.core.pipeline import Stage
+from dibs.core.presets import PRESETS
+from dibs.settings.load import ConfigFile, Duration, _structs
 
 _WRONG_TYPE = re.compile(r"Expected `([^`]+)`(?:, got `(\w+)`| matching regex .*) - at `\$\.(.+)`")
 _MISSING = re.compile(r"Object missing required field `(\w+)` - at `\$\.(.+)`")
@@ -30,22 +32,19 @@ _YES_OR_NO = {"true": "true", "yes": "true", "on": "true", "false": "false", "no
 _YES_OR_NO |= {"off": "false"}
 
 
-def in_plain_words(
-    flaw: str, document: Mapping[str, Any], shape: type[Struct], known_stages: Iterable[str]
-) -> str:
-    """The flaw with the key, its value, and what to write; the flaw as it is if there is no advice.
-
-    `known_stages`: the stages of the preset, one of which a misspelled stage may mean.
-    """
+def in_plain_words(flaw: str, document: object) -> str:
+    """The flaw of a document with the key, its value, and what to write, if there is advice."""
     if (missing := _MISSING.fullmatch(flaw)) is not None:
         key, place = missing.groups()
         return f"{place}: {key} is missing; every {place.partition('[')[0]} needs one"
     if (wrong := _WRONG_TYPE.fullmatch(flaw)) is not None:
         expected, got, place = wrong.groups()
-        value, kind = _at(place, document, shape)
+        value, kind = _at(place, document, ConfigFile)
         if value is not None:
             return f"{place}: {_advice(place, value, kind, expected.split(' | '), got)}"
-    return flaw + _meant_stage(flaw, tuple(known_stages))
+    preset = document.get("preset", "stages") if isinstance(document, Mapping) else None
+    base = PRESETS.get(preset) if isinstance(preset, str) else None
+    return flaw + _meant_stage(flaw, base.stages if base else ())
 
 
 def _at(place: str, document: Any, shape: Any) -> tuple[Any, Any]:
@@ -107,7 +106,11 @@ def _meant_value(expected: str, value: Any) -> str | None:
 
 def _short(value: Any) -> str:
     """The value as the file spells it, or its beginning."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        text = text if text.isprintable() else json.dumps(value, default=str)
+    except (ValueError, RecursionError):
+        return "the value"
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
@@ -119,10 +122,11 @@ def _is_duration(kind: Any) -> bool:
     )
 
 
-def _meant_stage(flaw: str, known: tuple[str, ...]) -> str:
+def _meant_stage(flaw: str, stages: Sequence[Stage]) -> str:
     """Which of the preset's stages a misspelled stage in the flaw may mean."""
     from difflib import get_close_matches
 
+    known = [stage.name for stage in stages]
     for name in re.findall(r"'([^']*)'", flaw):
         close = get_close_matches(name, known, n=1)
         if name not in known and close:

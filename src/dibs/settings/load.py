@@ -438,10 +438,8 @@ def from_mapping(document: Mapping[str, Any] | None, *, source: str, root: Path)
     except (msgspec.ValidationError, ValueError) as flaw:
         from dibs.settings.flaws import in_plain_words
 
-        base = PRESETS.get(str(raw.get("preset", "stages")))
-        stages = [stage.name for stage in base.stages] if base else []
-        text = in_plain_words(str(flaw), raw, ConfigFile, stages)
-        raise BadConfiguration(f"{source}: {_plain(text)}", hint=_CHECK_IT) from flaw
+        text = _plain(in_plain_words(str(flaw), raw))
+        raise BadConfiguration(f"{source}: {text}", hint=_CHECK_IT) from flaw
 
 
 def _plain(text: str) -> str:

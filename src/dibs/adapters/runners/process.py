@@ -201,13 +201,7 @@ def _check_command(line: str, folder: Path | None) -> None:
     A line that begins with a shell construct is left to the shell. Without a folder, a program
     named by a relative path cannot be checked yet.
     """
-    try:
-        words = shlex.split(line)
-    except ValueError as flaw:
-        raise HandlerUnusable(f"the command {line!r} cannot be read: {flaw}") from flaw
-    if not words:
-        raise HandlerUnusable("the command is empty")
-    program = words[0]
+    program = _program(line)
     if _SHELL_CHARACTERS & set(program) or program in _SHELL_WORDS:
         return
     if folder is None and "/" in program and not program.startswith("/"):
@@ -227,6 +221,23 @@ def _check_command(line: str, folder: Path | None) -> None:
         if probe.returncode == 0:  # a builtin of the shell
             return
     raise HandlerUnusable(f"the handler {program!r} was not found")
+
+
+def _program(line: str) -> str:
+    """The first word of a command that a shell can read. Raises HandlerUnusable."""
+    try:
+        words = shlex.split(line)
+    except ValueError as flaw:
+        raise HandlerUnusable(f"the command {line!r} cannot be read: {flaw}") from flaw
+    if not words:
+        raise HandlerUnusable("the command is empty")
+    syntax = subprocess.run(
+        ["/bin/sh", "-n", "-c", line], capture_output=True, text=True, timeout=60, check=False
+    )
+    if syntax.returncode:
+        said = (syntax.stderr.strip().splitlines() or ["the shell refuses it"])[-1]
+        raise HandlerUnusable(f"the command {line!r} is not a valid shell command: {said}")
+    return words[0]
 
 
 def _without_secrets(environment: Mapping[str, str], trusted: tuple[str, ...]) -> dict[str, str]:

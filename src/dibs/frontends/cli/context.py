@@ -4,6 +4,7 @@ import errno
 import functools
 import gc
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,9 @@ class Context(Struct):
                 author=_of_printable(config.actor()),
                 create=self.creates,
             )
+            # Warnings of a short command go to logging's last resort, if anything logs at all.
+            if (last := getattr(sys.modules.get("logging"), "lastResort", None)) is not None:
+                last.addFilter(output.visible_record)
         return self._services
 
     def ref(self, text: str) -> IssueRef:

@@ -253,11 +253,13 @@ def cli(
     if verbose or ctx.invoked_subcommand in LONG_RUNNING:
         import logging
 
+        from dibs.frontends.cli.output import visible_record
+
         level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
         shape = "%(asctime)s %(name)s %(levelname)s %(message)s"
         logging.basicConfig(level=level, stream=sys.stderr, format=shape)
         for handler in logging.getLogger().handlers:
-            handler.addFilter(_visible_message)
+            handler.addFilter(visible_record)
     if directory is not None:
         folder = Path(directory)
         if not folder.is_dir():
@@ -269,14 +271,6 @@ def cli(
         raise BadConfiguration("the configuration '' cannot be read: its name is empty")
     file = Path(config_file) if config_file is not None else None
     ctx.obj = Context(Path.cwd(), file, json_asked(as_json))
-
-
-def _visible_message(record: Any) -> bool:
-    """Make the control characters of a log message visible; a traceback keeps its lines."""
-    from dibs.frontends.cli.output import visible
-
-    record.msg, record.args = visible(record.getMessage()), ()
-    return True
 
 
 def run(arguments: list[str]) -> int:

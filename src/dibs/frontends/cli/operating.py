@@ -133,7 +133,8 @@ def _stream(context: Context, pace_s: Callable[[Survey], float]) -> NoReturn:
             if context.as_json:
                 output.write_json(data)
             else:
-                output.write("\n".join(survey_lines(survey, runs)))
+                for line in survey_lines(survey, runs):
+                    output.write(visible(line) or "\n")
             sys.stdout.flush()
         pause.wait(pace_s(survey))
 

@@ -154,6 +154,12 @@ def _picture(char: str) -> str:
     return char
 
 
+def visible_record(record: Any) -> bool:
+    """Make the control characters of a log message visible; a traceback keeps its lines."""
+    record.msg, record.args = visible(record.getMessage()), ()
+    return True
+
+
 def text_lines(text: str) -> list[str]:
     """The lines of a text of several: an issue's body, a handler's output."""
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
