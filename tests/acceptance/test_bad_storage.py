@@ -22,7 +22,7 @@ COMMANDS = (
     ("list",),
     ("claim", "1"),
     ("fsck",),
-    ("work", "--drain"),
+    ("work", "--drain", "--quiet"),
 )
 
 

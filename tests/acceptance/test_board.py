@@ -41,7 +41,9 @@ class Terminal:
         self.process = subprocess.Popen(
             project.argv(*command),
             cwd=project.root,
-            env=project.environment({"TERM": "xterm-256color", "NO_COLOR": "1"}),
+            env=project.environment(
+                {"TERM": "xterm-256color", "NO_COLOR": "1", "COLUMNS": "70", "LINES": "17"}
+            ),
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,

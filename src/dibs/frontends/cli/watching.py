@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from msgspec.structs import replace
-from rich.console import Console, Group
+from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 
 from dibs.core.errors import DibsError, Outage, RateLimited
@@ -190,24 +190,24 @@ def _scrolled(first: int, key: str) -> int:
 def show(looks: Looks, screen: Screen) -> None:
     """Show the screen until `q`. Raises what ends it otherwise: an error, or an interrupt."""
     console = Console()
-    with looks, Keyboard() as keyboard:
-        size = console.size
-        with Live(
-            screen.draw(size.width, size.height),
-            console=console,
-            screen=True,
-            auto_refresh=False,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        ) as live:
-            while True:
-                if looks.failure is not None:
-                    raise looks.failure
-                size = console.size
-                live.update(screen.draw(size.width, size.height), refresh=True)
-                for key in keyboard.pressed():
-                    if not screen.press(key):
-                        return
+    live = Live(
+        console=console,
+        screen=True,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    with looks, Keyboard() as keyboard, live:
+        while True:
+            if looks.failure is not None:
+                raise looks.failure
+            measured = os.get_terminal_size(sys.stdout.fileno())
+            if all(measured):  # rich prefers $COLUMNS and $LINES, which no resizing changes
+                console.size = ConsoleDimensions(*measured)
+            live.update(screen.draw(console.width, console.height), refresh=True)
+            for key in keyboard.pressed():
+                if not screen.press(key):
+                    return
 
 
 class Keyboard:
