@@ -80,9 +80,8 @@ def test_what_is_right_is_said_to_be(project: Project) -> None:
     assert [path.name for path in project.root.iterdir()] == ["dibs.toml"]
 
 
-def test_a_file_that_is_named_must_be_there_and_be_a_file(project: Project) -> None:
+def test_a_file_that_is_named_must_be_there(project: Project) -> None:
     project.dibs("--config", "nowhere.toml", "list").told(1, "nowhere.toml")
-    project.dibs("--config", str(project.root), "list").told(1, "cannot be read")
     assert list(project.root.iterdir()) == []
 
 
