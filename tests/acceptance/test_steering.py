@@ -222,8 +222,16 @@ def test_an_approval_says_what_keeps_the_issue_where_it_is(project: Project) -> 
     assert reply.code == 0
     assert "#1 approved, but it is still in two:" in reply.out
     assert "ann holds it" in reply.out
-    assert project.dibs("give-back", "1", "--as", "ann").code == 0
-    assert project.dibs("approve", "1", "--as", "bob", "--json").data["moved"] == {"#1": "done"}
+    assert project.labels() == {"stage:two", "claimed", "approved"}
+    assert project.dibs("approve", "1", "--as", "ann", "--json").data["moved"] == {"#1": "done"}
+
+
+def test_an_approval_that_was_killed_is_repeated(project: Project) -> None:
+    project.begin(_gated(), 1)
+    project.drain()
+    killed = project.dibs("approve", "1", env={"DIBS_FAILPOINT": "claim.granted"}, alone=True)
+    assert killed.code == -signal.SIGKILL
+    assert project.dibs("approve", "1", "--json").data["moved"] == {"#1": "done"}
 
 
 def test_workers_that_bring_their_own_handler_are_known(project: Project) -> None:

@@ -25,7 +25,14 @@ from dibs.frontends.cli.context import (
 )
 from dibs.frontends.cli.leasing import describe_claim, duration, finish, note_run
 from dibs.frontends.cli.output import Answer, Exit, lease_data, reason_lines, record_data, tell
-from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Beaten, Claimed, ClaimOptions, Refused
+from dibs.services.claiming import (
+    A_PERSON_MAY_OVERLOOK,
+    Beaten,
+    Claimed,
+    ClaimOptions,
+    ClaimResult,
+    Refused,
+)
 from dibs.services.resuming import NotHeld
 from dibs.services.steering import Approved, NothingToRevoke
 
@@ -168,9 +175,14 @@ def approve_command(
 def _move_on(context: Context, ref: IssueRef, stage: Stage, by: HolderId) -> Answer | list[str]:
     """Move an approved issue out of a stage without a handler, under a lease of the person.
 
-    Returns lines with the reasons if a worker could not move it either.
+    A lease that the person has already is used: of `dibs take`, or of an approval that was killed.
+    Returns lines with the reasons if a worker could not move the issue either.
     """
-    result = context.services.claiming.claim(ref, stage, ClaimOptions(by))
+    services = context.services
+    result: ClaimResult = services.claiming.claim(ref, stage, ClaimOptions(by))
+    if isinstance(result, Refused | Beaten):
+        mine = services.resuming.resume_as(ref, by)
+        result = mine if isinstance(mine, Claimed) and mine.stage == stage else result
     if not isinstance(result, Claimed):
         if isinstance(result, Refused):
             return reason_lines(result.reasons)
