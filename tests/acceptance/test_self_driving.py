@@ -165,9 +165,6 @@ def test_five_agents_that_do_what_prime_says_strand_nothing(project: Project) ->
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.xfail(
-    strict=False, reason="dibs in a linked worktree must use the backlog of the main working tree"
-)
 def test_five_agents_in_five_worktrees_strand_nothing(project: Project) -> None:
     _begun(project, 40)
 

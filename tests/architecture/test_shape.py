@@ -16,13 +16,13 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (163, 42_760),
+    "": (163, 42_750),
     "adapters": (47, 15_110),
-    "core": (22, 4_790),
+    "core": (22, 4_800),
     "frontends": (25, 5_060),
     "ports": (5, 1_010),
-    "services": (21, 6_920),
-    "wiring": (4, 1_300),
+    "services": (21, 6_900),
+    "wiring": (4, 1_290),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
 EMBEDDED, ON_GITHUB, ON_GITHUB_WITH_REDIS = 36, 48, 52

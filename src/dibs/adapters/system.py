@@ -410,7 +410,10 @@ class WorkerFiles:
         descriptor = None
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._clear()
+            for path in self._files():  # of killed workers
+                if (descriptor := locked(path)) is not None:
+                    path.unlink(missing_ok=True)
+                    os.close(descriptor)
             for _ in range(3):  # another process may try the lock of a file that is new
                 path = self._folder / f"{os.getpid()}-{os.urandom(4).hex()}.json"
                 if (descriptor := locked(path, create=True)) is not None:
@@ -447,13 +450,6 @@ class WorkerFiles:
             return list(self._folder.glob("*.json"))
         except OSError:
             return []
-
-    def _clear(self) -> None:
-        """Remove the files of killed workers."""
-        for path in self._files():
-            if (descriptor := locked(path)) is not None:
-                path.unlink(missing_ok=True)
-                os.close(descriptor)
 
 
 _OLD_HINT_S = 60.0
@@ -530,18 +526,15 @@ class FileWaker:
         with written(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if issue is not None:
-                self._wake_holder(issue)
+                # Leave the hint, and remove old ones: no holder was there to hear them.
+                hint = _hint_about(self._path, issue)
+                hint.touch()
+                now = hint.stat().st_mtime
+                for old in self._path.parent.glob(f"{self._path.name}-*"):
+                    with contextlib.suppress(FileNotFoundError):  # a holder was faster
+                        if now - old.stat().st_mtime > _OLD_HINT_S:
+                            old.unlink()
                 return
             # A random length, because the new file may get the inode of an earlier one.
             part.write_bytes(b"." * (1 + os.urandom(1)[0]))
             part.replace(self._path)
-
-    def _wake_holder(self, issue: IssueRef) -> None:
-        """Leave the hint, and remove old ones: no holder was there to hear them."""
-        hint = _hint_about(self._path, issue)
-        hint.touch()
-        now = hint.stat().st_mtime
-        for old in self._path.parent.glob(f"{self._path.name}-*"):
-            with contextlib.suppress(FileNotFoundError):  # a holder was faster
-                if now - old.stat().st_mtime > _OLD_HINT_S:
-                    old.unlink()

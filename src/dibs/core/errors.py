@@ -41,7 +41,7 @@ class DibsError(Exception):
 
 
 class Misuse(DibsError):
-    """The caller asked for something that cannot be."""
+    """The caller asked for an impossible operation."""
 
     code = "MISUSE"
 
@@ -222,7 +222,7 @@ class Unwritable(DibsError):
 
 
 class HandlerUnusable(DibsError):
-    """A stage's handler cannot be started at all, so running it says nothing about the issue."""
+    """A stage's handler cannot be started at all. The issue is not to blame."""
 
     code = "HANDLER_UNUSABLE"
     hint = "correct the stage's run, python or worktree setting; no attempt was counted"

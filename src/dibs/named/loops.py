@@ -176,7 +176,7 @@ class Loop(NamedLeases, eq=False):
         return Bid(ref, self.new_run(), holder, LOOP_STAGE, ttl, None, floor)
 
     def _give_back_renewed(self) -> None:
-        """Give back a lease renewed beyond its window, if there is one."""
+        """Give back a lease that was renewed beyond the end of the window, if any."""
         if self._renewed is not None:
             renewed, self._renewed = self._renewed, None
             self.give_back(renewed)

@@ -92,7 +92,7 @@ class Beaten(Struct, frozen=True):
 
 
 class Doubtful(Struct, frozen=True):
-    """It could not be proved that the claim won, so it counts as lost."""
+    """No read proved the win, so the claim counts as lost."""
 
     issue: IssueRef
     why: str
@@ -181,7 +181,10 @@ class Claiming:
                 return self._accept(granted, stage, terms, asked_at, options)
             case Busy(record):
                 self._observer.observe(about(EventKind.CLAIM_LOST, bid, winner=record.lease.holder))
-                if record.unpainted and not self._left_to_others(record):
+                # An atomic store grants nothing before the ending is painted, so a bidder that is
+                # refused for it must paint it. With cards the next bid is granted and looks again.
+                atomic = Guarantee.ATOMIC in self._leases.guarantees
+                if record.unpainted and (atomic or not self._being_painted(record)):
                     self.roll_forward(record)
                 return Beaten(issue, record)
             case Full(in_flight):
@@ -253,14 +256,6 @@ class Claiming:
             snapshot = apply(self._tracker, issue, stray)
             standing = self._leases.standing(snapshot)
         return snapshot, self._judge(snapshot, standing, self._around(None, objections))
-
-    def _left_to_others(self, ending: Record) -> bool:
-        """Whether another painter may be at work on the ending, so that we leave it alone.
-
-        Never with an atomic store: it grants nothing before the ending is painted, so a bidder that
-        is refused for it must paint it. With cards the next bid is granted and looks again.
-        """
-        return Guarantee.ATOMIC not in self._leases.guarantees and self._being_painted(ending)
 
     def _being_painted(self, ending: Record) -> bool:
         return being_painted(ending, self._tracker.traits.patience)

@@ -164,7 +164,7 @@ class EndingState(Enum):
 
 
 class EndingToPaint(Protocol):
-    """One ending, as its cards or its store know it."""
+    """An ending of a lease, known from cards or from a store."""
 
     @property
     def record(self) -> Record: ...

@@ -76,7 +76,7 @@ class FollowReport(Struct, frozen=True):
 
 
 class _Watch(Struct, frozen=True):
-    """A stage that follows pull requests, and the holder that moves its issues."""
+    """A stage which follows pull requests, and the holder which moves the issues."""
 
     stage: Stage
     holder: HolderId

@@ -19,7 +19,6 @@ from dibs.core.errors import NoSuchComment, NoSuchIssue, Outage
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.fold import (
     FoldRules,
-    Marks,
     card_of,
     highest_fence,
     read_marks,
@@ -102,18 +101,16 @@ class Showing:
         self._reached(Step.RENEW_STORED)
         if not isinstance(result, Renewed):
             return result
-        return Renewed(result.lease, self._show_beat(result.lease))
-
-    def _show_beat(self, lease: Lease) -> Snapshot | None:
-        """Show the renewal on the card and read the issue. None if that fails: it is renewed."""
+        lease, seen = result.lease, None
         try:
             if lease.card is None:
-                return self._tracker.read(lease.issue)
-            edit = EditComment(lease.card, _card(lease, CardState.HELD))
-            return apply(self._tracker, lease.issue, (edit,))
+                seen = self._tracker.read(lease.issue)
+            else:
+                edit = EditComment(lease.card, _card(lease, CardState.HELD))
+                seen = apply(self._tracker, lease.issue, (edit,))
         except (Outage, NoSuchComment, NoSuchIssue) as failure:
             _log().warning("%s: renewed, but the card does not show it: %s", lease.issue, failure)
-            return None
+        return Renewed(lease, seen)
 
     def concede(self, lease: Lease) -> None:
         try:
@@ -157,7 +154,7 @@ class Showing:
 
     def standing(self, snapshot: Snapshot, *, apart_from: RunId | None = None) -> Standing:
         record = self._store.read(snapshot.issue.ref)
-        marks = without_run(self._marks(snapshot), apart_from)
+        marks = without_run(read_marks(snapshot.comments, self._rules), apart_from)
         tries = tries_on_picture(marks, record)
         if record is not None and record.lease.run == apart_from:
             record = None
@@ -177,9 +174,6 @@ class Showing:
 
     def highest(self) -> Fence:
         return self._store.highest()
-
-    def _marks(self, snapshot: Snapshot) -> Marks:
-        return read_marks(snapshot.comments, self._rules)
 
 
 def _card_of(snapshot: Snapshot, run: RunId, rules: FoldRules) -> int | None:
@@ -233,7 +227,7 @@ class _StoredEnding:
 
 
 def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
-    """The card only shows what the store decided, so once it says ended, that is shown."""
+    """The text of the card. A card in state RELEASED counts as shown: the store has decided."""
     return render_card(
         replace(
             card_of(lease, state, ending),

@@ -356,7 +356,13 @@ class Worker:
         now = self._clock.now()
         if now < self._sweep_at:
             return
-        self._finish_for_the_dead()
+        # End leases of dead workers of this machine whose handlers had finished.
+        for claimed, result in self._running.finish_for_the_dead():
+            if isinstance(result, Finished):
+                self.report.swept += 1
+                run = claimed.lease.run
+                self._tell(f"the worker of run {run} died when its handler had finished:")
+            self._record(claimed, result)
         first = not self._sweep_at
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
         # The first sweep looks at every issue: much may have happened. Later sweeps take a share.
@@ -373,15 +379,6 @@ class Worker:
             self.report.swept += 1
             self._scanning.resting.forget(entry.issue)
             self._tell(f"{entry.issue} swept: {entry.text}")
-
-    def _finish_for_the_dead(self) -> None:
-        """End leases of dead workers of this machine whose handlers had finished."""
-        for claimed, result in self._running.finish_for_the_dead():
-            if isinstance(result, Finished):
-                self.report.swept += 1
-                run = claimed.lease.run
-                self._tell(f"the worker of run {run} died when its handler had finished:")
-            self._record(claimed, result)
 
     def _follow_if_due(self) -> None:
         """Move issues whose pull requests were merged or closed."""

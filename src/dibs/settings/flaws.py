@@ -66,7 +66,12 @@ def _advice(place: str, value: Any, kind: Any, expected: list[str], got: str | N
     key = re.sub(r"\[\d+\]$", "", place).rpartition(".")[2]
     assign = "" if place.endswith("]") else f"{key} = "
     if _is_duration(kind):
-        return _about_duration(assign, value)
+        written = _short(value)
+        plain = isinstance(value, int | float) and not isinstance(value, bool)
+        if plain and 0 < value < _LONGEST_S:
+            spelled = _short(format_duration(timedelta(seconds=value)))
+            return f"{written} has no unit; write {assign}{spelled} for {written} seconds"
+        return f'{written} is not a duration; write it like {assign}"90s", "10m" or "1h30m"'
     if got is None:
         allowed = "a letter or digit, then up to 63 letters, digits, dots, dashes and underscores"
         return f"{_short(value)} is not a name; a name is {allowed}"
@@ -79,14 +84,6 @@ def _advice(place: str, value: Any, kind: Any, expected: list[str], got: str | N
         return f"there may be several, so write [[{key}]] with two brackets, not [{key}]"
     wanted = " or ".join(_KINDS.get(one, one) for one in expected if one != "null")
     return f"it must be {wanted}, and {_short(value)} is {_GOT.get(got, got)}"
-
-
-def _about_duration(assign: str, value: Any) -> str:
-    written = _short(value)
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LONGEST_S:
-        spelled = _short(format_duration(timedelta(seconds=value)))
-        return f"{written} has no unit; write {assign}{spelled} for {written} seconds"
-    return f'{written} is not a duration; write it like {assign}"90s", "10m" or "1h30m"'
 
 
 def _meant_value(expected: str, value: Any) -> str | None:

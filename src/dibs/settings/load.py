@@ -191,7 +191,7 @@ class HookFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class HoldFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """`[[hold]]`: something that only so many may have at once, for `dibs hold`."""
+    """`[[hold]]`: a name that only a number of holders may have at once, for `dibs hold`."""
 
     name: Annotated[str, doc("What is held.")]
     slots: Annotated[Count, doc("How many may hold it at once.")] = 1
@@ -438,14 +438,11 @@ def from_mapping(document: Mapping[str, Any] | None, *, source: str, root: Path)
     except (msgspec.ValidationError, ValueError) as flaw:
         from dibs.settings.flaws import in_plain_words
 
-        text = _plain(in_plain_words(str(flaw), raw))
+        text = in_plain_words(str(flaw), raw)
+        text = text.replace("`$.", "`").replace("Object contains", "the file contains")
+        if len(text) > _LONGEST_FLAW:  # a value may be a megabyte
+            text = f"{text[:_LONGEST_FLAW]}..."
         raise BadConfiguration(f"{source}: {text}", hint=_CHECK_IT) from flaw
-
-
-def _plain(text: str) -> str:
-    """In the file's words, and no longer than anybody would read: a value may be a megabyte."""
-    plain = text.replace("`$.", "`").replace("Object contains", "the file contains")
-    return plain if len(plain) <= _LONGEST_FLAW else f"{plain[:_LONGEST_FLAW]}..."
 
 
 def _refuse_unknown(document: object, shape: type[Struct], place: str) -> None:

@@ -42,7 +42,7 @@ from dibs.settings.load import (
 
 
 def as_file(settings: Settings) -> ConfigFile:
-    """The configuration file that gives exactly these settings."""
+    """The settings as a configuration file: loading the file gives equal settings."""
     pipeline, github = settings.pipeline, settings.github
     return _table(
         ConfigFile,

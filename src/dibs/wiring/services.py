@@ -77,7 +77,6 @@ if TYPE_CHECKING:
     from dibs.services.migrating import Migrating
     from dibs.services.resuming import Queueing, Resuming
     from dibs.services.running import PythonHandler, Running
-    from dibs.services.scanning import Scanner
     from dibs.services.steering import Steering
     from dibs.services.sweeping import Checking, Sweeping
     from dibs.services.working import Until, Worker
@@ -308,7 +307,7 @@ class Services:
 
     @property
     def sweeping(self) -> Sweeping:
-        """A new one each time: it remembers leases for one thread."""
+        """A new `Sweeping` each time: a sweeper remembers leases for one thread."""
         return services.sweeping.Sweeping(self.backlog, self.claiming)
 
     @cached_property
@@ -442,12 +441,13 @@ class Services:
             repos=self.tracker.traits.repos or (self.tracker.traits.repo,),
             cheap_reads=self.tracker.traits.cheap_reads,
         )
-        following = self.following
+        following, scanning = self.following, services.scanning
+        cost = scanning.COSTLY if self.tracker.traits.shortlists else scanning.CHEAP
         return services.working.Worker(
             self.backlog,
             self.claiming,
             self.running,
-            self._scanner(),
+            scanning.Scanner(self.backlog, cost, poll_s=options.poll_s, dice=self.dice()),
             self.sweeping,
             self.runner,
             options,
@@ -460,19 +460,13 @@ class Services:
             tell=tell,
         )
 
-    def _scanner(self) -> Scanner:
-        scanning = services.scanning
-        cost = scanning.COSTLY if self.tracker.traits.shortlists else scanning.CHEAP
-        poll_s = self.settings.poll.total_seconds()
-        return scanning.Scanner(self.backlog, cost, poll_s=poll_s, dice=self.dice())
-
     def budgets(self) -> tuple[BudgetReport, ...]:
         """What is left of each token; none where the tracker has no budget."""
         budgeted = self.adapters.budgeted
         return () if budgeted is None else budgeted.budgets()
 
     def prepare(self) -> tuple[str, ...]:
-        """Make the backlog ready, and say what that took. Nothing is made that is there."""
+        """Create what the backlog lacks, labels for example. Returns a line for each creation."""
         labels = (*self.pipeline.every_label, *self.pipeline.priorities)
         tracker = self.tracker
         missing = tracker.missing_labels(labels)
@@ -690,7 +684,7 @@ def _adapters(
 def _store(
     settings: Settings, opened: OpenTracker
 ) -> tuple[LeaseStore | None, list[Callable[[], None]]]:
-    """The store that grants, None for comments; and what to close with it."""
+    """The store that grants (None: comments), and the functions which close the store."""
     scheme, _, place = settings.leases.partition(":")
     match scheme:
         case "comments":
@@ -743,7 +737,7 @@ def granter_name(settings: Settings) -> str:
 
 
 def place_of(name: str, settings: Settings) -> str:
-    """Where a store is that is called so beside this backlog; without its credentials."""
+    """The address of the store with this name, as seen from the backlog, without credentials."""
     scheme, _, path = name.partition(":")
     tracker, _, tracker_file = settings.tracker.partition(":")
     if scheme != "sqlite" or tracker != "sqlite":

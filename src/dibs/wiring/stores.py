@@ -193,13 +193,13 @@ def store_kind(setting: str) -> StoreKind | None:
 
 
 def store_kinds() -> dict[str, StoreKind | BadConfiguration]:
-    """Every row by its scheme: ours, then those of others; a broken row is its error."""
+    """Rows by scheme: our own, then rows of other distributions. A broken row is an error."""
     ours: dict[str, StoreKind | BadConfiguration] = {kind.scheme: kind for kind in STORES}
     return ours | kinds_declared("dibs.stores", StoreKind) | ours
 
 
 def open_store(place: str, around: Surroundings) -> ClosableStore:
-    """The store that the setting names, if it is one with a place of its own."""
+    """Open the store of the setting. Only for stores with a place of their own."""
     kind = store_kind(place)
     assert kind is not None, "unknown stores were refused before"
     assert kind.opens is not None, "the others are opened together with the tracker"

@@ -157,7 +157,7 @@ def github_transports(github: GithubSettings, environment: Mapping[str, str]) ->
 
 
 def _open_github(request: TrackerRequest) -> OpenTracker:
-    """Open one tracker, or one for each repository. Sends nothing to GitHub yet."""
+    """Open a tracker, or a tracker for each repository. Sends no request to GitHub."""
     from dibs.adapters.github.control import GithubControl
     from dibs.adapters.github.multi_repository import SeveralRepositories
     from dibs.adapters.github.tracker import GithubTracker
@@ -201,10 +201,6 @@ def _github_deliveries(keys: tuple[bytes, ...]) -> Deliveries:
     return GithubDeliveries(keys)
 
 
-def _repositories(place: str) -> tuple[str, ...]:
-    return tuple(repo.strip() for repo in place.split(",") if repo.strip()) or ("",)
-
-
 TRACKERS = (
     TrackerKind("sqlite", "sqlite:PATH", "one machine", _open_sqlite),
     TrackerKind(
@@ -213,7 +209,7 @@ TRACKERS = (
         "every account that may write to the repository",
         _open_github,
         extra="github",
-        repos=_repositories,
+        repos=lambda place: tuple(r.strip() for r in place.split(",") if r.strip()) or ("",),
         auto_leases="comments",
         deliveries=_github_deliveries,
     ),

@@ -108,7 +108,8 @@ class PostgresLeases:
             else:
                 stage = _name(bid.stage)
                 steps = (
-                    (self._statements.turn_to_count, (_number(_lock_number(stage)),)),
+                    # Stages with equal signed 32-bit numbers take turns as well.
+                    (self._statements.turn_to_count, (_number(zlib.crc32(stage) - 2**31),)),
                     (self._statements.settle, (stage,)),
                     (self._statements.acquire_counted, (*values, _number(bid.limit))),
                 )
@@ -275,11 +276,6 @@ def _number(value: int) -> bytes:
 
 def _flag(*, on: bool) -> bytes:
     return b"true" if on else b"false"
-
-
-def _lock_number(name: bytes) -> int:
-    """A signed 32-bit number for the stage's lock. Stages with equal numbers take turns as well."""
-    return zlib.crc32(name) - 2**31
 
 
 # Values from the server

@@ -119,7 +119,12 @@ class ProcessRunner:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
         if assignment.lease is not None:
             with suppress(OSError):  # without it, the work is done again if we die
-                self._note_open(assignment.lease)
+                lease = assignment.lease  # locked for as long as this process lives
+                path = self._runs / _OPEN / lease.run
+                path.parent.mkdir(exist_ok=True)
+                if (descriptor := locked(path, create=True)) is not None:
+                    self._open[lease.run] = descriptor
+                    os.write(descriptor, msgspec.json.encode(lease))
         environment = dict(self._environment)
         if not assignment.as_typed:
             environment = _without_secrets(environment, assignment.pass_env)
@@ -148,15 +153,6 @@ class ProcessRunner:
             return ProcessRun(assignment, argv, folder, environment, trusted_until, place)
         except OSError as failure:  # no process, no memory, too many files
             raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
-
-    def _note_open(self, lease: Lease) -> None:
-        """Write down the lease, and lock the file for as long as this process lives."""
-        path = self._runs / _OPEN / lease.run
-        path.parent.mkdir(exist_ok=True)
-        descriptor = locked(path, create=True)
-        if descriptor is not None:
-            self._open[lease.run] = descriptor
-            os.write(descriptor, msgspec.json.encode(lease))
 
     def settle(self, run: RunId) -> None:
         descriptor = self._open.pop(run, None)

@@ -58,7 +58,7 @@ class View(Struct, frozen=True):
 
 
 class Sight(Struct, frozen=True):
-    """A survey with what this machine knows besides."""
+    """A survey, and the facts that only this machine has: output and files of runs."""
 
     survey: Survey
     title: str

@@ -7,10 +7,10 @@ import click
 from msgspec.structs import replace
 
 from dibs.core.ids import LocalTime
-from dibs.core.lease import Outcome
+from dibs.core.lease import Outcome, asked
 from dibs.core.pipeline import Command, NoWorktree
 from dibs.frontends.cli.context import Context, command
-from dibs.frontends.cli.leasing import ASKS, held_by, resume
+from dibs.frontends.cli.leasing import held_by, resume
 from dibs.frontends.cli.output import Answer, Exit, tell
 from dibs.frontends.cli.work import catching_signals
 from dibs.ports.system import Assignment, Exited, RunEnd, Runner, RunningHandler
@@ -74,6 +74,8 @@ def _keep(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answer:
 
 def execute(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answer:
     """Run a command as the handler of a claimed issue, and end the lease as a worker does."""
+    from dibs.hook.run_files import run_file
+
     lease, leaving = claimed.lease, StopSignal()
     handler = Command(shlex.join(words))
     stage = replace(claimed.stage, handler=handler, worktree=NoWorktree())
@@ -83,7 +85,8 @@ def execute(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answe
     running = context.services.running_by(cast("Runner", typed))
     with catching_signals(lambda _: leaving.stop_all("dibs was told to stop")) as received:
         result = running.run(replace(claimed, stage=stage), leaving)
-    _forget(context, claimed)
+    if (noted := run_file(context.directory)) is not None:
+        noted.forget(lease.run)
     data = {
         "issue": str(lease.issue),
         "stage": lease.stage,
@@ -107,7 +110,7 @@ def execute(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answe
     if isinstance(typed.end, Exited):
         blamed = ending.outcome in (Outcome.FAILED, Outcome.PARKED)
         code = _exit_of(typed.end.code)
-        if code == Exit.DONE and blamed and not released and not ending.note.startswith(ASKS):
+        if code == Exit.DONE and blamed and not released and not asked(ending):
             code = Exit.ERROR  # the result file was wrong
     elif released:
         code = Exit.DONE
@@ -160,13 +163,6 @@ class _Noted:
 def _place(context: Context) -> dict[str, str]:
     """DIBS_CONFIG for a command: the configuration file in force, or the folder of the backlog."""
     return {"DIBS_CONFIG": str(context.services.settings.named)}
-
-
-def _forget(context: Context, claimed: Claimed) -> None:
-    from dibs.hook.run_files import run_file
-
-    if (noted := run_file(context.directory)) is not None:
-        noted.forget(claimed.lease.run)
 
 
 def _exit_of(code: int) -> int:

@@ -13,7 +13,7 @@ from dibs.core.durations import describe_span, parse_duration
 from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import LeaseLost, NoSuchRun
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
-from dibs.core.lease import Lease, Record
+from dibs.core.lease import Lease, Record, asking
 from dibs.frontends.cli.context import (
     Context,
     as_name,
@@ -40,8 +40,6 @@ run_option = click.option(
 )
 run_or_issue = click.argument("named", metavar="[RUN|ISSUE]", required=False)
 _A_RUN = re.compile("[0-9a-f]{12}")
-ASKS = "asks: "
-"""The begin of the note of a parking that is a question, and no failure."""
 
 
 def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
@@ -336,7 +334,7 @@ def finish(
         result = advancing.advance(keeper, to, note)
     else:
         ends = {"failed": advancing.fail, "parked": advancing.park}
-        words = f"{ASKS}{note}" if outcome == "parked" else note
+        words = asking(note) if outcome == "parked" else note
         result = ends.get(outcome, advancing.give_back)(keeper, words)
     if isinstance(result, FinishRefused):
         raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)

@@ -65,7 +65,10 @@ def take_command(
         held = [reason for reason in found.reasons if reason.code is ReasonCode.HELD]
         lines = [f"{ref} would wait: {held[0].text}" if held else f"{ref} would be taken"]
         return Answer({"issue": str(ref), "held": bool(held)}, lines)
-    how_to_end = f"  give it back with: dibs give-back {ref.typed}{_as_typed(name)}"
+    import shlex  # few commands need it
+
+    again = "" if name is None else f" --as {shlex.quote(name)}"
+    how_to_end = f"  give it back with: dibs give-back {ref.typed}{again}"
     clock = services.adapters.clock
     wait_s = wait.total_seconds() if wait is not None else 0.0
     deadline, announced = clock.now() + wait_s, False
@@ -73,7 +76,10 @@ def take_command(
         if isinstance(result, Refused | Beaten) and not announced:
             mine = services.resuming.resume_as(ref, options.holder)
             if isinstance(mine, Claimed):
-                return _yours_already(mine, how_to_end)
+                lease, span = mine.lease, describe_span(mine.lease.expires_at - mine.snapshot.now)
+                until = f"{lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({span})"
+                line = f"you have {lease.issue} already, until {until}"
+                return Answer(lease_data(lease), [line, how_to_end])
         left = deadline - clock.now()
         if left <= 0:
             return describe_claim(result)
@@ -84,23 +90,6 @@ def take_command(
     note_run(context, result.lease)
     answer = describe_claim(result)
     return replace(answer, lines=[*answer.lines, how_to_end])
-
-
-def _yours_already(mine: Claimed, how_to_end: str) -> Answer:
-    """The answer to a person who takes an issue that the person has."""
-    lease = mine.lease
-    left = describe_span(lease.expires_at - mine.snapshot.now)
-    line = f"you have {lease.issue} already, until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({left})"
-    return Answer(lease_data(lease), [line, how_to_end])
-
-
-def _as_typed(name: str | None) -> str:
-    """The option `--as` for a command that a hint proposes, if the person used it."""
-    if name is None:
-        return ""
-    import shlex  # few commands need it
-
-    return f" --as {shlex.quote(name)}"
 
 
 @command("give-back")

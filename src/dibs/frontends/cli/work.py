@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from dibs.core.pipeline import Command
+from dibs.core.pipeline import Command, Pipeline
 from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, tell
@@ -57,21 +57,7 @@ def work_command(
         raise click.UsageError("use --once or --drain, not both")
     settings = context.settings
     if command is not None:
-        if len(stages) != 1:
-            raise click.UsageError("--run needs exactly one --stage")
-        pipeline = settings.pipeline
-        wanted = pipeline.stage(stages[0]).name
-        if not pipeline.stage(wanted).next:
-            onward = ", ".join(stage.name for stage in pipeline.stages if stage.next)
-            raise click.UsageError(
-                f"stage {wanted!r} is final: no work is done there, and it moves nowhere; "
-                f"stages with work: {onward}"
-            )
-        changed = tuple(
-            replace(stage, handler=Command(command)) if stage.name == wanted else stage
-            for stage in pipeline.stages
-        )
-        settings = replace(settings, pipeline=replace(pipeline, stages=changed))
+        settings = replace(settings, pipeline=served_by(settings.pipeline, stages, command))
     services = context.connect(settings)
     served = services.serving(stages)
     if dry_run:
@@ -104,6 +90,24 @@ def stop_worker(worker: "Worker", say: Callable[[str], None], signals: int) -> N
     finishing = f"finishing {busy} issue{'s' * (busy > 1)}, again to stop at once"
     say(f"asked to stop: {finishing if busy else 'no issue is being worked'}")
     worker.leave()
+
+
+def served_by(pipeline: Pipeline, stages: Sequence[str], command: str) -> Pipeline:
+    """The pipeline with the command of `--run` as the handler of its one `--stage`."""
+    if len(stages) != 1:
+        raise click.UsageError("--run needs exactly one --stage")
+    wanted = pipeline.stage(stages[0])
+    if not wanted.next:
+        onward = ", ".join(stage.name for stage in pipeline.stages if stage.next)
+        raise click.UsageError(
+            f"stage {wanted.name!r} is final: no work is done there, and it moves nowhere; "
+            f"stages with work: {onward}"
+        )
+    changed = (
+        replace(stage, handler=Command(command)) if stage is wanted else stage
+        for stage in pipeline.stages
+    )
+    return replace(pipeline, stages=tuple(changed))
 
 
 @contextmanager
