@@ -26,6 +26,7 @@ from dibs.core.eligibility import (
     count_attempts,
     judge_claimable,
     judge_picture,
+    paused_by,
     reasons_with,
 )
 from dibs.core.fold import FoldRules, read_marks
@@ -117,7 +118,6 @@ _IN_LINE = 1000
 """So many issues of each stage does a survey look at for one that rests, if it lists by label."""
 _FRESH = timedelta(seconds=5)
 """An issue that changed so shortly before it was read may change again within the same second."""
-_PAUSED_BY = "Paused by "
 _ONLY_IN_COMMENTS = {
     ReasonCode.GATE_SHUT: RowState.GATED,
     ReasonCode.BACKING_OFF: RowState.RESTING,
@@ -307,9 +307,9 @@ class Board:
             ending = standing.record.ending if standing.record else None
             return replace(row, note=ending.note if ending else "")
         if row.state is RowState.PAUSED:
-            words = [one.body for one in snapshot.comments if one.by_writer]
-            last = next((text for text in reversed(words) if text.startswith(_PAUSED_BY)), "")
-            return replace(row, note=last.removeprefix(_PAUSED_BY))
+            pause = paused_by(snapshot, self._pipeline)
+            note = f"{pause.by or 'somebody'}: {pause.reason}" if pause is not None else ""
+            return replace(row, note=note)
         pipeline = with_ourselves(self._pipeline, self._tracker, issue)
         verdict = judge_claimable(snapshot, standing.tries, pipeline, Surroundings())
         why = next((reason for reason in verdict.reasons if reason.code in _ONLY_IN_COMMENTS), None)
