@@ -514,7 +514,7 @@ def test_completion_is_valid_in_its_shell(project: Project) -> None:
 
 def test_help_and_version_touch_nothing(project: Project) -> None:
     assert re.fullmatch(r"dibs \d+\.\d+\.\d+\S*\n", project.dibs("--version").out)
-    assert project.dibs("--help").out.count("\n  ") > len(COMMANDS)
+    assert set(project.dibs("--help").out.split()) >= set(COMMANDS)
     script = (
         "import sys\n"
         "from dibs.frontends.cli.main import run\n"

@@ -147,10 +147,14 @@ def test_the_fields_an_error_was_made_of_can_be_read_back():
         IllegalMove(READY, "x", ()),
         LeaseLost(REF, fence=Fence(1), why="w"),
         NotGranted(REF, "w"),
-        BadConfiguration("x"),
         NoBacklog("x"),
         HandlerUnusable("x"),
     ],
 )
 def test_an_error_that_a_person_can_act_on_says_where_to_look(error):
     assert error.hint
+
+
+def test_a_bad_configuration_hints_at_a_file_only_if_a_file_is_wrong():
+    assert BadConfiguration("git is not installed here").hint == ""
+    assert BadConfiguration("x", hint="look there").hint == "look there"
