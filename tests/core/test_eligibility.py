@@ -21,6 +21,7 @@ from dibs.core.eligibility import (
     render_pause,
     render_resume,
     vetoed,
+    words_of,
 )
 from dibs.core.granter import Appointed, objection
 from dibs.core.ids import IssueRef, ServerTime
@@ -467,6 +468,12 @@ def paused(*bodies, labels=("stage:ready", "paused"), by_writer=True):
 @given(WILD, WILD)
 def test_who_paused_an_issue_is_read_back_as_it_was_written(by, reason):
     assert paused(render_pause(by, reason)) == IssuePause(by, reason, at(1))
+
+
+def test_a_handler_reads_the_words_of_a_pause_and_not_its_line_for_machines():
+    assert words_of(render_pause("ann", "one\ntwo")) == "Paused by ann: one\ntwo"
+    assert words_of(render_resume("ann")) == "Resumed by ann."
+    assert words_of("<!-- mine -->\nas I wrote it") == "<!-- mine -->\nas I wrote it"
 
 
 def test_the_newest_pause_counts_until_the_issue_is_resumed():

@@ -118,6 +118,15 @@ def _marks(
 _PAUSED, _RESUMED = "paused", "resumed"
 
 
+def words_of(body: str) -> str:
+    """A comment as people read it: an approval, a pause or a resume without its line for machines.
+
+    Other comments are not changed.
+    """
+    ours = starts_as(body, (_KIND, _PAUSED, _RESUMED))
+    return body.partition("\n")[2] if ours else body
+
+
 class IssuePause(Struct, frozen=True):
     """Who paused an issue, why and when."""
 

@@ -20,6 +20,7 @@ from msgspec import Struct, field
 
 from dibs.core.card import parse_mark
 from dibs.core.durations import OUTAGE_PAUSE_S, format_instant
+from dibs.core.eligibility import words_of
 from dibs.core.errors import (
     HandlerUnusable,
     IllegalMove,
@@ -569,7 +570,7 @@ def issue_document(snapshot: Snapshot, stage: str, attempt: int) -> dict[str, An
         "comments": [
             {
                 "author": comment.author,
-                "body": comment.body,
+                "body": words_of(comment.body),
                 "created_at": format_instant(comment.created_at),
             }
             for comment in snapshot.comments
