@@ -109,7 +109,7 @@ def test_issues_and_runs_are_completed(project: Project) -> None:
     run = project.dibs("claim", "1", "--json").data["run"]
     assert [value for value, _ in _completed(project, "heartbeat", "1", "--run", "")] == [run]
     assert project.dibs("work", "--once", "--quiet").code == 0
-    (here,) = [path.name for path in (project.root / ".dibs/runs").iterdir()]
+    (here,) = [path.name for path in (project.root / ".dibs/runs").glob("[!.]*")]
     assert here in dict(_completed(project, "runs", "--output", here[:4]))
 
 

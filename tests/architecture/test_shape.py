@@ -16,9 +16,9 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (163, 42_750),
+    "": (163, 42_760),
     "adapters": (47, 15_110),
-    "core": (22, 4_800),
+    "core": (22, 4_810),
     "frontends": (25, 5_060),
     "ports": (5, 1_010),
     "services": (21, 6_900),

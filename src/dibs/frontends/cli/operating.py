@@ -325,7 +325,8 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
     if issue is None:
         if not folder.is_dir():
             return Answer([], [f"no handler ran here yet: {folder} does not exist"], Exit.NOTHING)
-        newest = sorted(folder.iterdir(), key=lambda run: run.stat().st_mtime, reverse=True)[:limit]
+        runs = folder.glob("[!.]*")  # `.open` is no run
+        newest = sorted(runs, key=lambda run: run.stat().st_mtime, reverse=True)[:limit]
         local = []
         for run in (run for run in newest if run.is_dir()):
             try:
