@@ -66,6 +66,8 @@ def test_it_tells_first_and_moves_then_and_has_nothing_left_to_do(folder):
 
 
 def test_where_nothing_follows_it_says_so(tmp_path):
-    ran = run_in_process(run, ["follow"], cwd=tmp_path, env=dict(os.environ))
+    environment = dict(os.environ)
+    assert run_in_process(run, ["init"], cwd=tmp_path, env=environment).returncode == 0
+    ran = run_in_process(run, ["follow"], cwd=tmp_path, env=environment)
     assert ran.returncode == 3
     assert "no stage follows pull requests" in ran.stderr

@@ -203,7 +203,7 @@ class BadConfiguration(DibsError):
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         """`hint`: empty unless there is more to look at than the setting that the message names."""
-        self.hint = hint
+        self.hint = hint or self.hint
         super().__init__(message)
 
 
