@@ -256,7 +256,18 @@ WORDS = (
     *("journal", "labels", "worker", "stage", "claimed", "paused", "parked", "blockers", "jobs"),
     *("priorities", "poll", "sweep", "stop_grace", "name", "label", "working_label", "run", "next"),
     *("python", "gate", "gate_label", "closes", "renew", "margin", "max_hold", "timeout", "wip"),
-    *("attempts", "backoff", "backoff_max", "pass_env", "trakcer", "Stage", "stages", "tool", ""),
+    *(
+        "attempts",
+        "breaker",
+        "backoff",
+        "backoff_max",
+        "pass_env",
+        "trakcer",
+        "Stage",
+        "stages",
+        "tool",
+        "",
+    ),
 )
 VALUES = st.recursive(
     SCALARS,
