@@ -30,6 +30,12 @@ _LONG = "with a title that is much too long for any terminal, and goes on and on
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
+def _on_its_terminal() -> None:
+    """Of a job in the background, a shell has switched Ctrl-C off."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class Terminal:
     """A terminal of a size, and the program that believes to be watched there."""
 
@@ -48,7 +54,7 @@ class Terminal:
             stdout=self._slave,
             stderr=self._slave,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+            preexec_fn=_on_its_terminal,  # noqa: PLW1509
         )
         self._seen = b""
 

@@ -174,6 +174,8 @@ def test_an_interrupt_while_starting_shows_no_traceback(project: Project) -> Non
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Of a job in the background, a shell has switched Ctrl-C off.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     assert started.stdout is not None
     assert started.stdout.readline() == "importing\n"

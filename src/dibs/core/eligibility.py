@@ -417,8 +417,16 @@ def judge_claimable(
     worked = last.stage if last is not None and last.outcome is None else None
     picture = judge_picture(issue, pipeline, worked)
     paused = (pause_reason(pause) for pause in around.pauses if pause.covers(issue.ref.repo))
-    shown = (_naming_who(reason, snapshot, pipeline) for reason in picture.reasons)
-    reasons = [*around.objections, *paused, *shown]
+    reasons = [*around.objections, *paused, *picture.reasons]
+    if (pause := paused_by(snapshot, pipeline)) is not None:
+        said = f"{pause.by or 'somebody'} paused it at {format_instant(pause.since)}"
+        text, remedy = f"{said}: {pause.reason}", f"ask {pause.by or 'a person'} to resume it"
+        reasons = [
+            replace(reason, text=text, remedy=remedy)
+            if reason.code is ReasonCode.PAUSED
+            else reason
+            for reason in reasons
+        ]
     reasons += _foreign_reasons(snapshot, pipeline.people)
     if not snapshot.complete:
         reasons.append(
@@ -458,15 +466,6 @@ def judge_claimable(
     if stage.wip is not None and around.in_flight is not None and around.in_flight >= stage.wip:
         reasons.append(over_limit(stage, around.in_flight))
     return Verdict(stage, tuple(reasons), failed)
-
-
-def _naming_who(reason: Reason, snapshot: Snapshot, pipeline: Pipeline) -> Reason:
-    """The reason; that of a paused issue with who paused it and why, if its comments tell."""
-    pause = paused_by(snapshot, pipeline) if reason.code is ReasonCode.PAUSED else None
-    if pause is None:
-        return reason
-    said = f"{pause.by or 'somebody'} paused it at {format_instant(pause.since)}: {pause.reason}"
-    return replace(reason, text=said, remedy=f"ask {pause.by or 'a person'} to resume it")
 
 
 def abandoned_at(issue: Issue, pipeline: Pipeline) -> ServerTime:

@@ -108,8 +108,7 @@ class PostgresLeases:
             else:
                 stage = _name(bid.stage)
                 steps = (
-                    # Stages with equal signed 32-bit numbers take turns as well.
-                    (self._statements.turn_to_count, (_number(zlib.crc32(stage) - 2**31),)),
+                    (self._statements.turn_to_count, (_number(_lock_number(stage)),)),
                     (self._statements.settle, (stage,)),
                     (self._statements.acquire_counted, (*values, _number(bid.limit))),
                 )
@@ -292,6 +291,11 @@ def _acquire_result(bid: Bid, row: Cells) -> AcquireResult | None:
     if refusal is None and bid.limit is not None and (n := _int(count)) >= bid.limit:
         return Full(n)
     return refusal
+
+
+def _lock_number(name: bytes) -> int:
+    """A signed 32-bit number for the stage's lock. Stages with equal numbers take turns as well."""
+    return zlib.crc32(name) - 2**31
 
 
 def _record(cells: Sequence[Any]) -> Record:
