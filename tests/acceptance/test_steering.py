@@ -58,8 +58,8 @@ def test_a_persons_word_reaches_a_worker_of_this_machine_long_before_its_renewal
     reply = project.dibs(*word)
     assert reply.code == 0
     if word[0] != "label":
-        assert "worker is told within seconds on this machine" in reply.out
-        assert "elsewhere at its next renewal, within 40m" in reply.out
+        assert "worker is told within seconds if a dibs process on this machine" in reply.out
+        assert "else at its next renewal, within 40m" in reply.out
     assert worker.wait().data["outcomes"] == {"returned": 1}
     assert not alive(handler)
     assert project.failed_attempts() == 0
@@ -304,3 +304,24 @@ def test_a_person_who_has_an_issue_is_told_so(project: Project) -> None:
     assert project.dibs("take", "1").code == 4
     data = project.dibs("take", "1", "--as", "ann lee", "--json").data
     assert (data["holder"], data["fence"]) == ("ann lee", 1)
+
+
+def test_an_agent_of_the_same_name_is_not_the_person(project: Project) -> None:
+    project.begin(pipeline(ttl=AMPLE), 1)
+    run = project.dibs("claim", "1", "--as", "root", "--json").data["run"]
+    assert project.dibs("take", "1", "--as", "root").code == 4
+    project.dibs("approve", "1", "--as", "root")
+    assert project.dibs("heartbeat", run).code == 0
+
+
+def test_a_handler_that_names_a_folder_means_that_folder(project: Project, tmp_path: Path) -> None:
+    """DIBS_CONFIG is for a handler that names none."""
+    project.begin(pipeline(), 1)
+    fleet = {"DIBS_CONFIG": str(project.root / "dibs.toml")}
+    other = tmp_path / "other"
+    other.mkdir()
+    assert project.dibs("-C", str(other), "init", env=fleet).code == 0
+    assert (other / "dibs.toml").exists()
+    assert project.dibs("-C", str(other), "add", "theirs", env=fleet).code == 0
+    listed = project.dibs("-C", str(other), "list", "--json", env=fleet).data
+    assert [row["title"] for row in listed] == ["theirs"]

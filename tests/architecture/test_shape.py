@@ -16,12 +16,12 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (163, 42_760),
-    "adapters": (47, 15_110),
-    "core": (22, 4_810),
-    "frontends": (25, 5_060),
+    "": (163, 42_810),
+    "adapters": (47, 15_120),
+    "core": (22, 4_800),
+    "frontends": (25, 5_090),
     "ports": (5, 1_010),
-    "services": (21, 6_900),
+    "services": (21, 6_930),
     "wiring": (4, 1_290),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.

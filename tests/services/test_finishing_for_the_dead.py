@@ -124,3 +124,22 @@ def test_two_heirs_end_it_once(world):
     assert len(finish(heir(world, left))) == 1
     assert finish(heir(world, left, name="late")) == []
     assert world.labels(issue) == {"stage:review"}
+
+
+@pytest.mark.parametrize("word", ["revoke", "pause", "blocker"])
+def test_a_persons_word_since_then_counts(world, word):
+    issue = world.add()
+    left = dead_run(world, issue)
+    person = world.process("person").services
+    match word:
+        case "revoke":
+            person.steering.revoke(
+                issue, left.lease.run, reason="wrong work", by="ann", force=False
+            )
+        case "pause":
+            person.steering.pause_issue(issue, reason="do not ship", by="ann")
+        case "blocker":
+            world.tracker.edit_labels(issue, add=("do-not-pickup",))
+    finish(heir(world, left))
+    assert "stage:review" not in world.labels(issue)
+    assert "claimed" not in world.labels(issue)

@@ -529,9 +529,9 @@ class FileWaker:
                 # Leave the hint, and remove old ones: no holder was there to hear them.
                 hint = _hint_about(self._path, issue)
                 hint.touch()
-                now = hint.stat().st_mtime
-                for old in self._path.parent.glob(f"{self._path.name}-*"):
-                    with contextlib.suppress(FileNotFoundError):  # a holder was faster
+                with contextlib.suppress(FileNotFoundError):  # a holder was faster
+                    now = hint.stat().st_mtime
+                    for old in self._path.parent.glob(f"{self._path.name}-*"):
                         if now - old.stat().st_mtime > _OLD_HINT_S:
                             old.unlink()
                 return

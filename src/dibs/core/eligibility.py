@@ -419,14 +419,11 @@ def judge_claimable(
     paused = (pause_reason(pause) for pause in around.pauses if pause.covers(issue.ref.repo))
     reasons = [*around.objections, *paused, *picture.reasons]
     if (pause := paused_by(snapshot, pipeline)) is not None:
-        said = f"{pause.by or 'somebody'} paused it at {format_instant(pause.since)}"
-        text, remedy = f"{said}: {pause.reason}", f"ask {pause.by or 'a person'} to resume it"
-        reasons = [
-            replace(reason, text=text, remedy=remedy)
-            if reason.code is ReasonCode.PAUSED
-            else reason
-            for reason in reasons
-        ]
+        text = (
+            f"{pause.by or 'somebody'} paused it at {format_instant(pause.since)}: {pause.reason}"
+        )
+        named = Reason(ReasonCode.PAUSED, text, f"ask {pause.by or 'a person'} to resume it")
+        reasons = [named if one.code is ReasonCode.PAUSED else one for one in reasons]
     reasons += _foreign_reasons(snapshot, pipeline.people)
     if not snapshot.complete:
         reasons.append(

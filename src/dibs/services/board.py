@@ -366,7 +366,8 @@ class Board:
         stages = [one for one in wanted if not one.final and claiming.has_room(one)]
         if claiming.closed():
             return
-        paused_repos = {pause.repo for pause in self._pauses.pauses()}
+        around = claiming.surroundings()
+        paused_repos = {pause.repo for pause in around.pauses}
         atomic = Guarantee.ATOMIC in self._leases.guarantees
         passed = {record.lease.issue for record in self._held()} if atomic else set()
         without = (marks.paused, marks.parked, *sorted(pipeline.blockers))
@@ -384,7 +385,7 @@ class Board:
                 if ref in passed or ref.repo in paused_repos:
                     continue
                 passed.add(ref)
-                verdict = claiming.judge(snapshot)
+                verdict = claiming.judge(snapshot, around=around)
                 if verdict.stage not in stages or _waits_for_a_person(verdict.stage):
                     continue
                 codes = {reason.code for reason in verdict.reasons}

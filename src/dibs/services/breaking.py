@@ -52,7 +52,8 @@ class StageBreaker:
     @property
     def tripped(self) -> Mapping[StageName, str]:
         """The stages that the worker serves no more, each with the reason."""
-        return self._tripped
+        with self._lock:
+            return dict(self._tripped)
 
     def judge(self, lead: Claimed, verdict: Verdict) -> Verdict:
         """The verdict, or a return instead of a failure which is the handler's fault.
@@ -89,7 +90,7 @@ class StageBreaker:
         Raises Outage; then the attempts that are left can be given back later.
         """
         count = 0
-        for name, why in tuple(self._tripped.items()):
+        for name, why in self.tripped.items():
             row = self._rows.get(name, _Row())
             while row.written:
                 finished = row.written[0]

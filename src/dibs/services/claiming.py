@@ -222,9 +222,18 @@ class Claiming:
         shown = IssueQuery(self._pipeline.held_labels(stage), limit=stage.wip)
         return len(self._tracker.find(shown).issues)
 
-    def judge(self, snapshot: Snapshot, *, in_flight: int | None = None) -> Verdict:
-        """Every reason against a claim, as `dibs why` shows them."""
-        around = self._around(in_flight)
+    def judge(
+        self,
+        snapshot: Snapshot,
+        *,
+        in_flight: int | None = None,
+        around: Surroundings | None = None,
+    ) -> Verdict:
+        """Every reason against a claim, as `dibs why` shows them.
+
+        `around`: the surroundings, if the caller judges many issues by one reading of them.
+        """
+        around = around or self.surroundings(in_flight)
         return self._judge(snapshot, self._leases.standing(snapshot), around)
 
     def _judge(self, snapshot: Snapshot, standing: Standing, around: Surroundings) -> Verdict:
@@ -248,14 +257,16 @@ class Claiming:
         issue, standing = snapshot.issue.ref, self._leases.standing(snapshot)
         if standing.unpainted is not None and snapshot.complete:
             if self._being_painted(standing.unpainted):
-                return snapshot, self._judge(snapshot, standing, self._around(None, objections))
+                return snapshot, self._judge(
+                    snapshot, standing, self.surroundings(None, objections)
+                )
             self.roll_forward(standing.unpainted)
             snapshot = self._tracker.read(issue)
             standing = self._leases.standing(snapshot)
         elif stray := leftovers(self._pipeline, snapshot) if snapshot.complete else ():
             snapshot = apply(self._tracker, issue, stray)
             standing = self._leases.standing(snapshot)
-        return snapshot, self._judge(snapshot, standing, self._around(None, objections))
+        return snapshot, self._judge(snapshot, standing, self.surroundings(None, objections))
 
     def _being_painted(self, ending: Record) -> bool:
         return being_painted(ending, self._tracker.traits.patience)
@@ -359,7 +370,7 @@ class Claiming:
         rivals = self._ahead_of(lease, stage)
         verdict = _overlooking(
             judge_claimable(
-                snapshot, before.tries, self._judging(snapshot.issue), self._around(rivals, ())
+                snapshot, before.tries, self._judging(snapshot.issue), self.surroundings(rivals, ())
             ),
             options,
         )
@@ -406,8 +417,8 @@ class Claiming:
     def _paint(self, record: Record, snapshot: Snapshot) -> Painting:
         return ending_paint(self._pipeline, record, snapshot)
 
-    def _around(
-        self, in_flight: int | None, objections: tuple[Reason, ...] | None = None
+    def surroundings(
+        self, in_flight: int | None = None, objections: tuple[Reason, ...] | None = None
     ) -> Surroundings:
         return Surroundings(
             self._pauses.pauses(),

@@ -149,10 +149,10 @@ class Listening:
         news = self._news.is_set()
         self._news.clear()  # first: news during the write make another hint
         try:
-            while self._stopped:
-                self._waker.wake(self._stopped.pop())
             if news:
                 self._waker.wake()
+            while self._stopped:
+                self._waker.wake(self._stopped.pop())
         except Unwritable as failure:
             _log.warning("workers cannot be woken, and find out by polling: %s", failure)
             self.healthy = False

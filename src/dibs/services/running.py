@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs.core.card import parse_mark
 from dibs.core.durations import OUTAGE_PAUSE_S, format_instant
@@ -48,7 +49,7 @@ from dibs.ports.system import (
 )
 from dibs.services.claiming import Claimed
 from dibs.services.ending import Advancing, FinishRefused, FinishResult
-from dibs.services.keeping import Keeper, LeaseGroup, Supervision
+from dibs.services.keeping import Holding, Keeper, LeaseGroup, Supervision
 
 if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
@@ -302,7 +303,11 @@ class Running:
                     (claimed.lease.fence, claimed.lease.stage) == (lease.fence, lease.stage)
                 )
                 if isinstance(claimed, Claimed) and ours and isinstance(verdict, Advance | Ask):
-                    yield claimed, self._end(self._keep(claimed), verdict)
+                    keeper = self._keep(claimed)
+                    keeper.renew_now()  # shows a revoke or a veto since the worker died
+                    if not isinstance(keeper.condition, Holding):
+                        verdict = Return("its worker died, and a person has stopped the work")
+                    yield claimed, self._end(keeper, verdict)
             except Misuse as refusal:  # the issue or the stage is gone, or the move is not legal
                 _log.info("%s: run %s is not ended: %s", lease.issue, lease.run, refusal)
 
@@ -395,7 +400,10 @@ class Running:
             held.check()  # confirming the win may have taken longer than the lease
         except LeaseLost as lost:
             return Return(lost.why)
-        running = self._runner.start(_assignment(job, handler, limit), held.trusted_until)
+        assignment = _assignment(job, handler, limit)
+        if Guarantee.ATOMIC not in self._backlog.leases.guarantees:
+            assignment = replace(assignment, lease=None)  # nobody could end it for a dead worker
+        running = self._runner.start(assignment, held.trusted_until)
         began_at = self._clock.now()
         self._started(job)
         held.on_lost(lambda why: running.stop(f"the lease is lost: {why}"))

@@ -456,8 +456,10 @@ class Worker:
         return candidate
 
     def _end_rest_of_failed(self) -> None:
-        while self._failed:
-            self._scanning.resting.forget(self._failed.pop())
+        with self._lock:
+            failed, self._failed = self._failed, set()
+        for issue in failed:
+            self._scanning.resting.forget(issue)
 
     def _claim_or_park(
         self, candidate: Candidate

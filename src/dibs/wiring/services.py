@@ -376,13 +376,6 @@ class Services:
         """The stages that running workers of this folder serve, as far as they are known."""
         return Present() if self.adapters.presence is None else self.adapters.presence.present()
 
-    def _announce(self, stages: tuple[Stage, ...]) -> Callable[[], None]:
-        if self.adapters.presence is None:
-            return lambda: None
-        handled = (stage.name for stage in stages if not isinstance(stage.handler, NoHandler))
-        served = frozenset(stage.name for stage in stages)
-        return self.adapters.presence.announce(Present(served, frozenset(handled)))
-
     def wake(self, issue: IssueRef | None = None) -> None:
         """Hint at a change to the idle workers of this folder, or to the holder of the issue.
 
@@ -442,6 +435,11 @@ class Services:
             cheap_reads=self.tracker.traits.cheap_reads,
         )
         following, scanning = self.following, services.scanning
+        presence, handled = (
+            self.adapters.presence,
+            frozenset(stage.name for stage in stages if not isinstance(stage.handler, NoHandler)),
+        )
+        here = Present(frozenset(stage.name for stage in stages), handled)
         cost = scanning.COSTLY if self.tracker.traits.shortlists else scanning.CHEAP
         return services.working.Worker(
             self.backlog,
@@ -456,7 +454,7 @@ class Services:
             workplaces=lambda: self.workplaces,
             hints=self.adapters.hints,
             following=following if following.stages else None,
-            announce=lambda: self._announce(stages),
+            announce=lambda: presence.announce(here) if presence else lambda: None,
             tell=tell,
         )
 

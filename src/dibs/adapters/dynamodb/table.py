@@ -201,12 +201,15 @@ def expressed(text: str, values: Mapping[str, Value]) -> dict[str, Any]:
     The service refuses unused names and values. The service also reserves some words, so
     expressions write every attribute as `#name`.
     """
-    return {
-        "ExpressionAttributeNames": {f"#{name}": name for name in re.findall(r"#(\w+)", text)},
-        "ExpressionAttributeValues": {
-            f":{name}": _wire(values[name]) for name in re.findall(r":(\w+)", text)
-        },
-    }
+    wire: dict[str, Any] = {}
+    for name in re.findall(r":(\w+)", text):
+        value = values[name]
+        if isinstance(value, bool):
+            wire[f":{name}"] = {"BOOL": value}
+        else:
+            wire[f":{name}"] = {"N": str(value)} if isinstance(value, int) else {"S": value}
+    names = {f"#{name}": name for name in re.findall(r"#(\w+)", text)}
+    return {"ExpressionAttributeNames": names, "ExpressionAttributeValues": wire}
 
 
 class UpdateResult(Struct, frozen=True):
@@ -516,12 +519,6 @@ def _new_client(place: DynamoPlace) -> Any:
 
 def _code(response: Mapping[str, Any]) -> str:
     return str(response.get("Error", {}).get("Code", ""))
-
-
-def _wire(value: Value) -> dict[str, Any]:
-    if isinstance(value, bool):
-        return {"BOOL": value}
-    return {"N": str(value)} if isinstance(value, int) else {"S": value}
 
 
 def _plain(wired: Mapping[str, Any]) -> Item:

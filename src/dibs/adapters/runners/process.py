@@ -114,17 +114,15 @@ class ProcessRunner:
         folder = self._runs / assignment.run
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "issue.json").write_bytes(assignment.stdin)
+            if assignment.stdin or not (folder / "issue.json").exists():
+                # Not emptied: it is the input of the handler that started this command.
+                (folder / "issue.json").write_bytes(assignment.stdin)
+                (folder / "result.json").unlink(missing_ok=True)  # of an earlier command
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
         if assignment.lease is not None:
             with suppress(OSError):  # without it, the work is done again if we die
-                lease = assignment.lease  # locked for as long as this process lives
-                path = self._runs / _OPEN / lease.run
-                path.parent.mkdir(exist_ok=True)
-                if (descriptor := locked(path, create=True)) is not None:
-                    self._open[lease.run] = descriptor
-                    os.write(descriptor, msgspec.json.encode(lease))
+                self._note_open(assignment.lease)
         environment = dict(self._environment)
         if not assignment.as_typed:
             environment = _without_secrets(environment, assignment.pass_env)
@@ -153,6 +151,14 @@ class ProcessRunner:
             return ProcessRun(assignment, argv, folder, environment, trusted_until, place)
         except OSError as failure:  # no process, no memory, too many files
             raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
+
+    def _note_open(self, lease: Lease) -> None:
+        """Write down the lease, and lock the file for as long as this process lives."""
+        path = self._runs / _OPEN / lease.run
+        path.parent.mkdir(exist_ok=True)
+        if (descriptor := locked(path, create=True)) is not None:
+            self._open[lease.run] = descriptor
+            os.write(descriptor, msgspec.json.encode(lease))
 
     def settle(self, run: RunId) -> None:
         descriptor = self._open.pop(run, None)

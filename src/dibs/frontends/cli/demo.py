@@ -119,11 +119,19 @@ class Demo:
     @contextmanager
     def fleet(self) -> Iterator[None]:
         """Start the workers as processes; at the end kill the remaining ones."""
+        # A handler that tries the demo must not work its own backlog.
+        theirs = ("DIBS_CONFIG", "DIBS_LEASES")
+        environment = {name: text for name, text in os.environ.items() if name not in theirs}
         for name in self._names:
             command = [sys.executable, "-m", "dibs", "work", "--drain", "--quiet", "--name", name]
             with (self._folder / f"{name}.log").open("wb") as log:
                 self._processes[name] = subprocess.Popen(
-                    command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    command,
+                    cwd=self._folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
                 )
         try:
             yield

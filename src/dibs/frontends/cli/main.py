@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from dibs._version import __version__
 
@@ -270,6 +271,9 @@ def cli(
 
         raise BadConfiguration("the configuration '' cannot be read: its name is empty")
     file = Path(config_file) if config_file is not None else None
+    from_environment = ctx.get_parameter_source("config_file") is ParameterSource.ENVIRONMENT
+    if from_environment and (directory is not None or ctx.invoked_subcommand == "init"):
+        file = None  # a handler that names a folder, or begins a backlog, means that one
     ctx.obj = Context(Path.cwd(), file, json_asked(as_json))
 
 

@@ -75,7 +75,8 @@ def take_command(
     while not isinstance(result := services.claiming.claim(ref, None, options), Claimed):
         if isinstance(result, Refused | Beaten) and not announced:
             mine = services.resuming.resume_as(ref, options.holder)
-            if isinstance(mine, Claimed):
+            # By the ttl: an agent of the same name may hold the issue, and that is not the person.
+            if isinstance(mine, Claimed) and mine.lease.ttl == options.ttl:
                 lease, span = mine.lease, describe_span(mine.lease.expires_at - mine.snapshot.now)
                 until = f"{lease.expires_at:%Y-%m-%dT%H:%M:%SZ} ({span})"
                 line = f"you have {lease.issue} already, until {until}"
@@ -165,13 +166,16 @@ def _move_on(context: Context, ref: IssueRef, stage: Stage, by: HolderId) -> Ans
     """Move an approved issue out of a stage without a handler, under a lease of the person.
 
     A lease that the person has already is used: of `dibs take`, or of an approval that was killed.
+    It is known by its ttl: an agent of the same name may hold the issue, and its work is not done.
     Returns lines with the reasons if a worker could not move the issue either.
     """
     services = context.services
-    result: ClaimResult = services.claiming.claim(ref, stage, ClaimOptions(by))
+    options = ClaimOptions(by, ttl=services.settings.person_ttl)
+    result: ClaimResult = services.claiming.claim(ref, stage, options)
     if isinstance(result, Refused | Beaten):
         mine = services.resuming.resume_as(ref, by)
-        result = mine if isinstance(mine, Claimed) and mine.stage == stage else result
+        by_hand = isinstance(mine, Claimed) and mine.lease.ttl == options.ttl
+        result = mine if isinstance(mine, Claimed) and by_hand and mine.stage == stage else result
     if not isinstance(result, Claimed):
         if isinstance(result, Refused):
             return reason_lines(result.reasons)
@@ -272,8 +276,8 @@ def _stops(context: Context, live: Record) -> str:
     own_ttl = any(stage.terms.ttl == lease.ttl for stage in stages)
     latest = describe_span(stages[0].terms.renew_every if own_ttl else live.remaining)
     return (
-        f"{lease.holder} is told within seconds on this machine, "
-        f"elsewhere at its next renewal, within {latest}"
+        f"{lease.holder} is told within seconds if a dibs process on this machine keeps the lease, "
+        f"else at its next renewal, within {latest}"
     )
 
 
