@@ -16,12 +16,12 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (163, 42_810),
+    "": (163, 42_820),
     "adapters": (47, 15_120),
     "core": (22, 4_800),
     "frontends": (25, 5_090),
     "ports": (5, 1_010),
-    "services": (21, 6_930),
+    "services": (21, 6_940),
     "wiring": (4, 1_290),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.

@@ -3,8 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
+from dibs.core.ids import IssueRef
 from dibs.core.pipeline import Command
-from dibs.services.running import AskPerson
+from dibs.services.breaking import StageBreaker
+from dibs.services.running import AskPerson, Fail
 from dibs.services.working import Until
 
 from .runners import ScriptedRunner
@@ -50,6 +52,25 @@ def test_what_the_row_parked_is_put_back(kind):
     work(world, Handler(fail))
     assert all("parked" not in world.labels(issue) for issue in issues)
     assert all(world.process("eye").why(issue) == ["NOT_SERVED"] for issue in issues)
+
+
+def test_a_later_parking_for_another_reason_stays(kind):
+    world = World(kind, pipeline=pipeline_of(attempts=1), patience_s=0.03)
+    parked = world.add()
+    process = world.process("one")
+    breaker = StageBreaker(process.services.backlog)
+    stage = world.pipeline.stages[0]
+    claimed = process.claimed(parked)
+    finished = process.services.advancing.fail(process.services.keep(claimed), "no such key")
+    breaker.ended(stage, finished)
+    world.process("person").services.steering.resume_issue(parked, by="ann")
+    later = world.process("two")
+    later.services.advancing.park(later.hold(parked), "asks: which?")
+    for number in range(5):
+        lead = replace(claimed, lease=replace(claimed.lease, issue=IssueRef("", str(100 + number))))
+        breaker.judge(lead, Fail("no such key"))
+    assert breaker.excuse() == 1
+    assert "parked" in world.labels(parked)
 
 
 def test_a_success_in_between_ends_the_row(world):

@@ -43,6 +43,7 @@ class StageBreaker:
 
     def __init__(self, backlog: "Backlog") -> None:
         self._tracker = backlog.tracker
+        self._leases = backlog.leases
         self._parked = backlog.pipeline.labels.parked
         self._observer = backlog.observer
         self._lock = threading.Lock()
@@ -95,7 +96,7 @@ class StageBreaker:
             while row.written:
                 finished = row.written[0]
                 lease, effects = finished.record.lease, list[Effect]()
-                if finished.outcome is Outcome.PARKED:
+                if finished.outcome is Outcome.PARKED and self._still_last(finished):
                     effects.append(RemoveLabels((self._parked,)))
                 reason = f"the handler of {name} was at fault"
                 effects.append(PostComment(render_excuse(lease.run, lease.holder, reason)))
@@ -105,3 +106,11 @@ class StageBreaker:
                 row.written.remove(finished)
                 count += 1
         return count
+
+    def _still_last(self, finished: Finished) -> bool:
+        """Whether no later run or person has parked the issue since, for another reason."""
+        lease = finished.record.lease
+        with suppress(Misuse):  # the issue was deleted, transferred or locked
+            record = self._leases.standing(self._tracker.read(lease.issue)).record
+            return record is not None and record.lease.run == lease.run
+        return False
