@@ -440,8 +440,10 @@ def test_an_existing_file_for_agents_is_added_to(project: Project) -> None:
 
 def test_a_handler_that_keeps_its_own_run_has_its_input_still(project: Project) -> None:
     """The worker renews the lease; a card has one writer."""
-    handler = f"{DIBS} keep $DIBS_RUN -- true; {DIBS} keep $DIBS_RUN --end -- true; cat > got"
+    keep = f"{DIBS} keep $DIBS_RUN"
+    handler = f"{keep} -- no-such-program; echo $? > code; {keep} --end -- true; cat > got"
     project.begin(pipeline(one=handler), 1)
     project.drain()
+    assert (project.root / "code").read_text() == "127\n"
     assert json.loads((project.root / "got").read_text())["title"]
     project.assert_drained(1)

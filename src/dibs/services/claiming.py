@@ -196,7 +196,7 @@ class Claiming:
                 assert_never(never)
 
     def barred(self) -> Reason | None:
-        """Why this process may claim no issue at all now; None if it may."""
+        """Why the store of this process may not grant now; None if it may. Pauses: see `closed`."""
         return next(iter(self._granting.objections()), None)
 
     def closed(self) -> tuple[Reason, ...]:

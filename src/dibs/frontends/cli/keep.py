@@ -36,7 +36,9 @@ def keep_command(context: Context, run: str, command: tuple[str, ...], end: bool
             raise click.UsageError("dibs ends the lease of this run: exit with the code instead")
         import subprocess
 
-        code = _exit_of(subprocess.run(command, check=False).returncode)
+        # By the shell, as everywhere: a program that is missing is its 127.
+        argv = ["/bin/sh", "-c", shlex.join(command)]
+        code = _exit_of(subprocess.run(argv, check=False).returncode)
         return Answer({"run": run, "exit": code}, [], code)
     claimed = resume(context, *held_by(context, None, run))
     if end:
