@@ -949,3 +949,31 @@ def _awaiting(admin, name):
     table = sql.Identifier(name, "dibs_leases")
     row = admin.execute(sql.SQL("SELECT awaited FROM {}").format(table)).fetchone()
     return row[0] or []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strict", [False, True], ids=["a statement", "a transaction"])
+def test_a_crash_forgets_no_grant_although_the_role_commits_asynchronously(strict):
+    """With the same fence twice, no check of a fence could tell the two holders apart."""
+    with closing(Postgres()) as server:
+        with closing(psycopg.connect(server.url(), autocommit=True)) as admin:
+            admin.execute("ALTER ROLE postgres SET synchronous_commit = off")
+            # So that nothing else writes the log out between the answer and the kill.
+            admin.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+            admin.execute("ALTER SYSTEM SET wal_writer_flush_after = 0")
+            if strict:
+                admin.execute(
+                    "ALTER ROLE postgres SET default_transaction_isolation = serializable"
+                )
+            admin.execute("SELECT pg_reload_conf()")
+        fences = []
+        for number in range(6):
+            with closing(PostgresLeases.connect(server.url())) as store:
+                issue = IssueRef("acme/app", str(number // 2))
+                bid = Bid(issue, RunId(f"run-{number}"), HolderId("ann"), StageName("ready"), SHORT)
+                won = store.acquire(bid)
+                assert isinstance(won, Granted), won
+                fences.append(won.lease.fence)
+                server.restart()
+                outwait(server.url(), SHORT.total_seconds())
+        assert fences == [1, 2, 1, 2, 1, 2]

@@ -1,6 +1,6 @@
 """The SQL of the lease table: how leases are granted, renewed, ended, read and waited for.
 
-Four rules shape every statement here. The first three follow from how PostgreSQL works.
+Five rules shape every statement here. The first three follow from how PostgreSQL works.
 
 1. A statement may have to wait for a row, and an UPDATE evaluates its WHERE *before* it waits. If
    the other transaction only locked the row, the UPDATE then changes it by an old reading of the
@@ -19,6 +19,10 @@ Four rules shape every statement here. The first three follow from how PostgreSQ
    statement that grants over such an expiry, or reports it to the holder, stores the outcome
    `expired`. That outcome is no ending, and only the next grant removes it. A reading writes
    nothing.
+
+5. With `synchronous_commit = off` a server that crashes forgets writes which it has answered, and
+   would give the next bidder the same fence. So a statement that grants, renews, ends or revokes
+   turns the setting on for its own transaction.
 
 Names are spliced into the SQL, quoted; values never are.
 """
@@ -78,6 +82,13 @@ _EPOCH_BEGINS = """
 ((('x' || pg_walfile_name(pg_current_wal_lsn()))::bit(32)::bigint - 1) << 32)
 """
 
+# Rule 5. A subquery of its own is evaluated once, before the rows that the statement would write.
+# Stronger settings than `on` stay. Set for the transaction only, so a pooler's server is as before.
+_LASTING = """
+(SELECT CASE WHEN current_setting('synchronous_commit') = 'off'
+    THEN set_config('synchronous_commit', 'on', true) ELSE '' END) IS NOT NULL
+"""
+
 # $1 repo, $2 key, $3 run, $4 holder, $5 stage, $6 ttl, $7 floor; {fits}: a further condition.
 # If the snapshot already refuses the bid, the statement changes nothing and locks nothing: a crowd
 # that asks for a held issue neither writes nor delays the holder. Otherwise the grant evaluates
@@ -96,7 +107,7 @@ WITH standing AS MATERIALIZED (
     FROM clock_timestamp() AS t
     WHERE NOT EXISTS (
         SELECT FROM standing WHERE NOT painted OR outcome IS NULL AND expires_at > as_of
-    ){fits}
+    ) AND {lasting}{fits}
     ON CONFLICT (repo, key) DO UPDATE SET
         fence = GREATEST(l.fence + 1, excluded.fence),
         run = excluded.run, holder = excluded.holder, stage = excluded.stage,
@@ -134,7 +145,7 @@ WHERE outcome IS NULL AND stage = $1 AND expires_at <= statement_timestamp()
 # Finds the run's row, locks it and then evaluates it: see rule 1.
 _LOCKED = """
 INSERT INTO {leases} AS l ({columns})
-SELECT {columns} FROM {leases} WHERE repo = $1 AND key = $2 AND run = $3
+SELECT {columns} FROM {leases} WHERE repo = $1 AND key = $2 AND run = $3 AND {lasting}
 ON CONFLICT (repo, key) DO UPDATE SET """
 # Reads the clock once for the whole row.
 _JUDGED = """(
@@ -237,6 +248,7 @@ class LeaseStatements:
             "of_l": sql.SQL(", ").join(sql.Identifier("l", column) for column in _COLUMNS),
             "wake": sql.SQL(_WAKE),
             "judged": sql.SQL(_JUDGED),
+            "lasting": sql.SQL(_LASTING),
             "epoch": sql.SQL(_EPOCH_BEGINS if epochs else "0"),
         }
         self.epoch = self._statement("SELECT {epoch}")
