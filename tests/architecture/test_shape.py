@@ -16,13 +16,13 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (163, 42_820),
-    "adapters": (47, 15_120),
-    "core": (22, 4_800),
-    "frontends": (25, 5_090),
+    "": (164, 42_950),
+    "adapters": (47, 15_130),
+    "core": (22, 4_810),
+    "frontends": (25, 5_130),
     "ports": (5, 1_010),
-    "services": (21, 6_940),
-    "wiring": (4, 1_290),
+    "services": (22, 6_980),
+    "wiring": (4, 1_310),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
 EMBEDDED, ON_GITHUB, ON_GITHUB_WITH_REDIS = 36, 48, 52

@@ -187,6 +187,7 @@ class ReasonCode(StrEnum):
     GRANTED_ELSEWHERE = "GRANTED_ELSEWHERE"
     UNPROTECTED = "UNPROTECTED"
     FENCE_REGRESSED = "FENCE_REGRESSED"
+    STORE_AWAY = "STORE_AWAY"
 
 
 class Whose(StrEnum):
@@ -276,6 +277,7 @@ MEANINGS: Mapping[ReasonCode, Meaning] = {
     ReasonCode.GRANTED_ELSEWHERE: _STORE,
     ReasonCode.UNPROTECTED: replace(_STORE, lifts=Lifts.WITH_A_CHANGE, bookkeeping=True),
     ReasonCode.FENCE_REGRESSED: _STORE,
+    ReasonCode.STORE_AWAY: replace(_STORE, refusal=RefusalKind.UNPROVEN),
 }
 """What each reason means, in the order in which the board looks for a state."""
 

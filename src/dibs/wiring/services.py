@@ -246,6 +246,26 @@ class Services:
             reached=self.reached,
         )
 
+    def shown_by_cards(self) -> Services | None:
+        """These services for onlookers while the lease store cannot be reached.
+
+        They read the leases from the cards on the tracker. None if there is no store of its own.
+        """
+        from dibs.services.store_away import ShownByCards
+
+        store = self.adapters.store
+        if store is None:
+            return None
+        made = Services(self.settings, self.adapters)
+        made.__dict__["leases"] = ShownByCards(
+            store,
+            self.tracker,
+            self.adapters.clock,
+            rules=self.rules,
+            claimed=self.settings.pipeline.labels.claimed,
+        )
+        return made
+
     def _for_names(
         self, what: str
     ) -> tuple[LeaseStore, Tracker, Pipeline, Granting, Observer, Clock, Threads]:

@@ -10,6 +10,7 @@ connections in `links`.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -43,15 +44,16 @@ from dibs.ports.leases import EVERY_GUARANTEE, Guarantee
 
 
 class RedisLeases:
-    """The lease store in a namespace of a Redis server. Safe for many threads."""
+    """The lease store in a namespace of a Redis server. Safe for many threads.
+
+    The first operation connects, and refuses a server that is unfit for leases.
+    """
 
     def __init__(self, url: RedisUrl) -> None:
-        """Connect now, to refuse a server unfit for leases before the first operation."""
         self.name = url.name
         self._timeout_s = url.timeout_s
         self._keys = RedisKeys(url.namespace)
         self._links = RedisLinks(url, self._keys.epoch)
-        self._links.ask(("PING",))
 
     @classmethod
     def connect(cls, url: str) -> "RedisLeases":
@@ -59,9 +61,14 @@ class RedisLeases:
 
     @property
     def guarantees(self) -> Guarantee:
-        """`DURABLE` only if the server that was greeted last keeps an append-only file."""
-        durable = self._links.durable
-        return EVERY_GUARANTEE if durable else EVERY_GUARANTEE & ~Guarantee.DURABLE
+        """`DURABLE` only if the server that was greeted last keeps an append-only file.
+
+        A server that cannot be reached and was never greeted is not believed to keep one.
+        """
+        if self._links.durable is None:
+            with suppress(Unavailable):
+                self._links.ask(("PING",))
+        return EVERY_GUARANTEE if self._links.durable else EVERY_GUARANTEE & ~Guarantee.DURABLE
 
     def close(self) -> None:
         self._links.close()

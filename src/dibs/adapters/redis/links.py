@@ -294,8 +294,8 @@ class RedisLinks:
     def __init__(self, url: RedisUrl, epoch: str) -> None:
         self._url, self._epoch = url, epoch
         self.name = url.name
-        self.durable = False
-        """Whether the server that was greeted last keeps an append-only file."""
+        self.durable: bool | None = None
+        """Whether the server that was greeted last keeps an append-only file; None: none was."""
         self._idle = IdlePool(_MOST_IDLE, Link.close)
         self._primary: Address | None = None
         self._asking_sentinels = threading.Lock()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from dibs.core.errors import DibsError, NotPermitted, Unwritable
+from dibs.core.errors import DibsError, NotPermitted, Unavailable, Unwritable
 from dibs.core.ids import HolderId, IssueRef, holder_name
 from dibs.core.references import parse_reference
 from dibs.frontends.cli import output
@@ -24,12 +25,17 @@ if TYPE_CHECKING:  # imported late, for a fast start of the program
     from dibs.wiring.services import Services
 
 
+_BY_CARDS = "the lease store cannot be reached; leases are shown as their cards have them"
+
+
 class Context(Struct):
     directory: Path
     config_file: Path | None
     as_json: bool
     creates: bool = False
     """Whether the command creates a missing backlog; to all others it is an error."""
+    store_away: str = ""
+    """Why the lease store cannot be reached; then the services read leases from the cards."""
     _services: "Services | None" = field(default=None)
 
     @property
@@ -58,6 +64,22 @@ class Context(Struct):
                 last.addFilter(output.visible_record)
         return self._services
 
+    def looked_up(self, ask: Callable[[], Answer]) -> Answer:
+        """The answer; from the cards on the tracker if the lease store cannot be reached.
+
+        If it is the tracker that cannot be reached, the second attempt fails in the same way.
+        """
+        try:
+            return ask()
+        except Unavailable as outage:
+            by_cards = self._services.shown_by_cards() if self._services is not None else None
+            if by_cards is None:
+                raise
+            self._services, self.store_away = by_cards, str(outage)
+        answer = ask()
+        warning = f"{_BY_CARDS}: {self.store_away}"
+        return replace(answer, warnings=(warning, *answer.warnings))
+
     def ref(self, text: str) -> IssueRef:
         traits = self.services.tracker.traits
         return parse_reference(text, default_repo=traits.repo, repos=traits.repos)
@@ -83,12 +105,13 @@ def json_asked(value: bool) -> bool:
 
 
 def command(
-    name: str, group: click.Group | None = None
+    name: str, group: click.Group | None = None, *, onlooker: bool = False
 ) -> Callable[[Callable[..., Answer]], click.Command]:
     """Make a function a command of the program or of a group, with the option `--json`.
 
     The command prints the function's answer and exits with the answer's code. It prints errors of
-    dibs too, and failures to write the output.
+    dibs too, and failures to write the output. The command of an `onlooker` only reads: while the
+    lease store cannot be reached, it answers from the cards on the tracker, with a warning.
     """
 
     def make(function: Callable[..., Answer]) -> click.Command:
@@ -98,7 +121,9 @@ def command(
         def made(context: Context, /, *args: Any, as_json: bool, **kwargs: Any) -> None:
             context.as_json |= as_json
             try:
-                code = output.emit(function(context, *args, **kwargs), as_json=context.as_json)
+                asked = functools.partial(function, context, *args, **kwargs)
+                answer = context.looked_up(asked) if onlooker else asked()
+                code = output.emit(answer, as_json=context.as_json)
             except DibsError as error:
                 code = output.emit_error(error, as_json=context.as_json)
             except BrokenPipeError:

@@ -78,7 +78,7 @@ def _check_texts(titles: Sequence[str], others: Sequence[str]) -> None:
             )
 
 
-@command("list")
+@command("list", onlooker=True)
 @stage_option
 @click.option("--all", "everything", is_flag=True, help="List closed issues too.")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 100_000))
@@ -130,7 +130,7 @@ def row_data(row: Row) -> dict[str, object]:
     }
 
 
-@command("show")
+@command("show", onlooker=True)
 @reference
 def show_command(context: Context, issue: str) -> Answer:
     """Show an issue: stage, lease, history and text."""

@@ -93,7 +93,8 @@ def emit(answer: Answer, *, as_json: bool) -> int:
     done, exit_code = answer.exit == Exit.DONE, int(answer.exit)
     try:
         if as_json:
-            write_json({"ok": done, "exit": exit_code, "data": answer.data})
+            warned = {"warnings": list(answer.warnings)} if answer.warnings else {}
+            write_json({"ok": done, "exit": exit_code, "data": answer.data, **warned})
         else:
             for line in answer.lines:
                 _put(sys.stdout if done else sys.stderr, visible(line) + "\n")
