@@ -16,12 +16,12 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (164, 42_950),
-    "adapters": (47, 15_130),
+    "": (164, 43_000),
+    "adapters": (47, 15_170),
     "core": (22, 4_810),
     "frontends": (25, 5_130),
-    "ports": (5, 1_010),
-    "services": (22, 6_980),
+    "ports": (5, 1_020),
+    "services": (22, 7_000),
     "wiring": (4, 1_310),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -952,3 +953,36 @@ def test_without_git_it_is_a_wrong_setting(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadConfiguration, match="not installed"):
         GitLeases.connect("git:origin", tmp_path)
+
+
+# A lock file that a killed git left behind
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_a_lock_file_in_the_way_is_named_with_its_age(harness, limited):
+    """Deleting a ref needs the first, a change of this record the second."""
+    store = harness.store
+    lease = held_by(store, "a")
+    for path in ("packed-refs.lock", f"{RECORD}.lock"):
+        lock = harness.remote / path
+        lock.touch()
+        hour_ago = lock.stat().st_mtime - 3600
+        os.utime(lock, (hour_ago, hour_ago))
+        named = re.escape(f"{lock} has been in the way for 1h")
+        with pytest.raises(Unavailable, match=named):
+            store.release(lease, CONCEDED)
+        lock.unlink()
+    assert isinstance(store.release(lease, CONCEDED), Released)
+    lock.touch()
+    wanted = bid(ISSUE, "b", TTL)
+    with pytest.raises(Unavailable, match=r"record\.lock has been in the way for"):
+        store.acquire(replace(wanted, limit=3) if limited else wanted)
+
+
+def test_a_lock_file_on_another_machine_has_no_age_here(served, tmp_path):
+    store = over_http(served, tmp_path)
+    lease = held_by(store, "a")
+    server, name = served
+    (server.folder / name / "packed-refs.lock").touch()
+    with pytest.raises(Unavailable, match=r"packed-refs\.lock has been in the way; a git process"):
+        store.release(lease, CONCEDED)

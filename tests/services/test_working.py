@@ -12,6 +12,7 @@ from dibs.core.errors import (
     NoSuchIssue,
     NotPermitted,
     RateLimited,
+    Unavailable,
 )
 from dibs.core.events import Step
 from dibs.core.pipeline import Command
@@ -371,6 +372,26 @@ def test_an_issue_that_was_deleted_after_the_scan_is_passed_over(world):
 
 
 # Outages
+
+
+def test_a_worker_whose_ending_cannot_be_written_says_so_and_leaves_within_its_grace(world, caplog):
+    issue = world.add()
+    process, worker = make_worker(world, Handler(None))
+
+    def wedged(call):
+        if call.name == "finish":
+            if world.clock.passed_s > 300:
+                worker.leave()
+            raise Unavailable("a lock file is in the way")
+
+    process.leases.before = wedged
+    report = worker.run()
+    assert report.claimed == 1
+    assert 300 < world.clock.passed_s < 300 + 60
+    said = [line for line in caplog.messages if "cannot be written yet" in line]
+    assert 2 <= len(said) <= 7, "once a minute, not at every try"
+    assert "a lock file is in the way" in said[0]
+    assert world.labels(issue) >= {"stage:ready"}
 
 
 def test_an_outage_is_waited_out(world):

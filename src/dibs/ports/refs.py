@@ -30,6 +30,8 @@ class SwapRefused(Struct, frozen=True):
     why: str
     sure: bool = True
     """False: our own move, sent twice on a bad connection, may have been in the way."""
+    locked: str = ""
+    """A lock file that was in the way, in words; empty if none was."""
 
 
 class Refs(Protocol):

@@ -62,6 +62,7 @@ _CANNOT_RUN = (126, 127)
 """The exit codes by which a shell reports a program that it cannot execute, or cannot find."""
 _AT_ONCE_S = 1.0
 _SLICE_S = 0.25
+_REPORT_EVERY_S = 60.0
 
 
 class GiveBack(Exception):
@@ -258,7 +259,8 @@ class Running:
                 for keeper, supervision in zip(held, kept, strict=True):
                     supervision.stop()
                     try:
-                        results.append(self._conclude(keeper, verdict, partial(judge, claims[0])))
+                        end = partial(judge, claims[0])
+                        results.append(self._conclude(keeper, verdict, end, leaving))
                     except (Outage, Misuse) as failure:
                         results.append(failure)
                     # Refused: the first lease was lost, or its issue was deleted or locked. No
@@ -440,13 +442,19 @@ class Running:
         return Return(why) if overdue is None else Fail(overdue.why)
 
     def _conclude(
-        self, keeper: Keeper, verdict: Verdict, judge: Callable[[Verdict], Verdict]
+        self,
+        keeper: Keeper,
+        verdict: Verdict,
+        judge: Callable[[Verdict], Verdict],
+        leaving: StopSignal,
     ) -> FinishResult:
         """Write the ending, and try again after an outage for as long as the lease lasts.
 
         Finished work is worth some patience: the lease is renewed between two tries. The outage is
-        raised, while the lease is still ours, if the lease would be over before the next try.
+        raised, while the lease is still ours, if the lease would be over before the next try, or if
+        the worker leaves and its grace is over.
         """
+        reported_at = LocalTime(-_REPORT_EVERY_S)
         while True:
             try:
                 return self._end(keeper, judge(verdict))
@@ -455,17 +463,23 @@ class Running:
             except Outage as failure:
                 if not failure.retryable:
                     raise
+                if (now := self._clock.now()) >= reported_at + _REPORT_EVERY_S:
+                    waits = "%s: the handler has ended, and its ending cannot be written yet: %s"
+                    _log.warning(waits, keeper.lease.issue, failure)
+                    reported_at = now
                 asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else 0.0
                 again_at = self._clock.now() + max(OUTAGE_PAUSE_S, asked_s)
                 supervision = Supervision(keeper, self._clock, self._threads)
                 try:
-                    while (wait_s := again_at - self._clock.now()) > 0 and (
-                        spare_s := keeper.ours_s() - OUTAGE_PAUSE_S
-                    ) > 0:
-                        self._clock.sleep(min(wait_s, spare_s))
+                    while (
+                        leaving.why is None
+                        and (wait_s := again_at - self._clock.now()) > 0
+                        and (spare_s := keeper.ours_s() - OUTAGE_PAUSE_S) > 0
+                    ):
+                        self._clock.sleep(min(wait_s, spare_s, _SLICE_S))
                 finally:
                     supervision.stop()
-                if wait_s > 0 or keeper.ours_s() <= 0:
+                if again_at > self._clock.now() or keeper.ours_s() <= 0:
                     raise
 
     def _end(self, keeper: Keeper, verdict: Verdict) -> FinishResult:

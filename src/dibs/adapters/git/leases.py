@@ -58,7 +58,7 @@ from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.core.ids import Fence, IssueRef, ServerTime
 from dibs.core.lease import AcquireResult, Bid, Full, Granted, Record, Unproven
 from dibs.ports.leases import Guarantee
-from dibs.ports.refs import Move, Refs
+from dibs.ports.refs import Move, Refs, SwapRefused
 from dibs.ports.system import Clock
 
 _QUEUE_S = 30.0
@@ -174,14 +174,14 @@ class GitLeases(WholeRecords):
     ) -> Record | Answer:
         """Write the lease that `decide` makes over the record, or return its answer.
 
-        `outrun` is the answer if rivals were faster in every turn; without `outrun`, Unavailable is
-        raised.
+        `outrun` is the answer if rivals were faster in every turn; without `outrun`, and if a lock
+        file was in the way, Unavailable is raised.
 
         With `guess`, the first decision is based on the remembered record: the server compares
         before a write. An answer without a write is returned only if the record was looked up
         during the call, and an expired lease only after the expiry is written.
         """
-        ref, refused, fresh = self._names.record(issue), "", False
+        ref, refused, fresh = self._names.record(issue), SwapRefused(""), False
         found = self._records.remembered(ref) if guess else None
         for _ in range(LOST_PUSH.most):
             if found is None:
@@ -202,11 +202,12 @@ class GitLeases(WholeRecords):
             if isinstance(written, FoundRecord):
                 found = written
             else:
-                found, refused = None, written.why
-        if outrun is not None:
+                found, refused = None, written
+        if outrun is not None and not refused.locked:
             return outrun
         raise Unavailable(
-            f"{self.name}: {issue} could not be written in {LOST_PUSH.most} turns: {refused}"
+            f"{self.name}: {issue} could not be written in {LOST_PUSH.most} turns: "
+            f"{refused.locked or refused.why}"
         )
 
     # A limit
@@ -221,6 +222,7 @@ class GitLeases(WholeRecords):
         """
         ref, slots_ref = self._names.record(bid.issue), self._names.slots(bid.stage)
         folders = (folder_of(ref), folder_of(slots_ref), self._names.held)
+        locked = ""
         for _ in range(LOST_PUSH.most):
             tips = self._refs.tips(folders)
             found = self._records.read({ref: tips[ref]})[ref] if ref in tips else NOTHING
@@ -229,6 +231,7 @@ class GitLeases(WholeRecords):
                 written = self._records.replace(ref, found, _repeat_grant(found))
                 if isinstance(written, FoundRecord):
                     return refusal
+                locked = written.locked
                 continue
             if refusal is not None:
                 return refusal
@@ -246,6 +249,9 @@ class GitLeases(WholeRecords):
                 written = self._records.replace(ref, found, grant, [Move(slots_ref, commit, turn)])
                 if isinstance(written, FoundRecord):
                     return Granted(grant.lease)
+                locked = written.locked
+        if locked:
+            raise Unavailable(f"{self.name}: {bid.issue} could not be written: {locked}")
         return Unproven(f"too many bid for stage {bid.stage!r} at once")
 
     def _taken(

@@ -73,13 +73,17 @@ class Address(Struct, frozen=True):
     def shown(self) -> str:
         return without_secrets(self.bare)
 
+    @property
+    def is_path(self) -> bool:
+        """Whether it is the path of a repository on this machine."""
+        return not _URL.match(self.bare) and not _SSH.match(self.bare)
+
     def identity(self, root: Path) -> str:
         """A name for the repository, the same in every working directory of the machine.
 
         No other repository has the same name.
         """
-        local = not _URL.match(self.bare) and not _SSH.match(self.bare)
-        whole = str((root / self.bare).absolute()) if local else self.bare
+        whole = str((root / self.bare).absolute()) if self.is_path else self.bare
         return whole.encode("utf-8", "backslashreplace").decode()  # a file name may be any bytes
 
     @property

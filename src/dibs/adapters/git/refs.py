@@ -11,14 +11,18 @@ fetches no older commit, so the length of a record's history costs a reader noth
 """
 
 import hashlib
+import os
 import re
 import string
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 from dibs.adapters.git.program import Address, GitCommands, outage, parse_address, spoken
+from dibs.adapters.system import wall_clock
 from dibs.adapters.wrappers.leases import Recent
+from dibs.core.durations import describe_span
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Lease
@@ -98,6 +102,7 @@ _DECLINED = re.compile(
     re.IGNORECASE,
 )
 _UNCLEAR = "failed to report status"
+_LOCK_FILE = re.compile(r"Unable to create '([^'\n]+\.lock)': File exists")
 
 
 class GitRemote:
@@ -115,6 +120,7 @@ class GitRemote:
         address = self._resolve(remote)
         self._git.reach(address)
         self._address = address.given
+        self._is_path = address.is_path
         self.name = self._git.name
         self.identity = f"git:{address.identity(root)}"
         self._ready = False
@@ -224,7 +230,23 @@ class GitRemote:
             raise NotPermitted(f"{self.name} declined the push: {reasons}; {spoken(ran.err)}")
         # A request may reach the server twice, because curl repeats a request without a reply. So a
         # refusal by the server may be caused by our own first request.
-        return SwapRefused(reasons, sure="[remote" not in reasons)
+        lock = _LOCK_FILE.search(ran.err)
+        locked = self._lock_in_words(lock[1]) if lock is not None else ""
+        return SwapRefused(reasons, sure="[remote" not in reasons, locked=locked)
+
+    def _lock_in_words(self, path: str) -> str:
+        """What is known of a lock file: git makes one for each write, and one that is killed leaves
+        it behind. Its age is known only if the file is on this machine.
+        """
+        age = ""
+        with suppress(OSError):
+            if self._is_path:
+                lasted_s = wall_clock().timestamp() - Path(path).stat().st_mtime
+                age = f" for {describe_span(timedelta(seconds=lasted_s))}"
+        return (
+            f"the lock file {os.path.normpath(path)} has been in the way{age}; a git process that "
+            "was killed may have left it: see the runbook"
+        )
 
     # The object folder
 
