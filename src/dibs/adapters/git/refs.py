@@ -230,23 +230,18 @@ class GitRemote:
             raise NotPermitted(f"{self.name} declined the push: {reasons}; {spoken(ran.err)}")
         # A request may reach the server twice, because curl repeats a request without a reply. So a
         # refusal by the server may be caused by our own first request.
-        lock = _LOCK_FILE.search(ran.err)
-        locked = self._lock_in_words(lock[1]) if lock is not None else ""
+        locked = ""
+        if (lock := _LOCK_FILE.search(ran.err)) is not None:
+            age = ""
+            with suppress(OSError):
+                if self._is_path:  # otherwise the file is not on this machine
+                    lasted_s = wall_clock().timestamp() - Path(lock[1]).stat().st_mtime
+                    age = f" for {describe_span(timedelta(seconds=lasted_s))}"
+            locked = (
+                f"the lock file {os.path.normpath(lock[1])} has been in the way{age}; a git process"
+                " that was killed may have left it: see the runbook"
+            )
         return SwapRefused(reasons, sure="[remote" not in reasons, locked=locked)
-
-    def _lock_in_words(self, path: str) -> str:
-        """What is known of a lock file: git makes one for each write, and one that is killed leaves
-        it behind. Its age is known only if the file is on this machine.
-        """
-        age = ""
-        with suppress(OSError):
-            if self._is_path:
-                lasted_s = wall_clock().timestamp() - Path(path).stat().st_mtime
-                age = f" for {describe_span(timedelta(seconds=lasted_s))}"
-        return (
-            f"the lock file {os.path.normpath(path)} has been in the way{age}; a git process that "
-            "was killed may have left it: see the runbook"
-        )
 
     # The object folder
 
