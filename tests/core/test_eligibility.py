@@ -194,10 +194,10 @@ def test_no_remedy_takes_an_issue_away_from_anybody(case):
 
 
 def test_every_reason_the_core_can_give_has_a_row():
-    """Only a worker knows what it serves, only a claimer what it was granted, and only who looks
-    at the others what a bundle waits for.
+    """Only a worker knows what it serves, only a claimer what it was granted, only a caller of the
+    store whether it answers, and only who looks at the others what a bundle waits for.
     """
-    given_above = {CODES.NOT_SERVED, CODES.FENCE_REGRESSED, CODES.BUNDLE_WAITS}
+    given_above = {CODES.NOT_SERVED, CODES.FENCE_REGRESSED, CODES.BUNDLE_WAITS, CODES.STORE_AWAY}
     needs_a_stage_of_its_own = {CODES.UNPROTECTED}
     told = {case.code for case in CASES} | needs_a_stage_of_its_own
     assert told == set(ReasonCode) - given_above

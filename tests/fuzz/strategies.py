@@ -247,7 +247,18 @@ SCALARS = st.one_of(
     st.sampled_from((date(1, 1, 1), date(9999, 12, 31), time(23, 59, 59, 999999))),
 )
 WORDS = (
-    *("tracker", "leases", "preset", "ttl", "max_ttl", "grace", "settle", "person_ttl", "runs"),
+    *(
+        "tracker",
+        "leases",
+        "backlog",
+        "preset",
+        "ttl",
+        "max_ttl",
+        "grace",
+        "settle",
+        "person_ttl",
+        "runs",
+    ),
     *("repos", "worktree", "worktree_base", "bundle"),
     *("hook", "strict", "follows", "back", "authored", "pull-request"),
     *("hold", "loop", "slots", "wait", "every", "irreversible"),

@@ -24,6 +24,15 @@ from dibs.core.issue import Comment
 from dibs.core.marker import VERSION, Fields, plain, read_line, shortened, starts_as, write_line
 
 
+class Owner(Struct, frozen=True):
+    """The backlog that a namespace of a store serves."""
+
+    id: str
+    """Different for every backlog."""
+    name: str
+    """Where the backlog is, for people."""
+
+
 class Appointed(Struct, frozen=True):
     """One store grants, with fences above the floor."""
 

@@ -16,7 +16,7 @@ from enum import Flag, auto
 from typing import Protocol, runtime_checkable
 
 from dibs.core.eligibility import Pause, PauseScope
-from dibs.core.granter import Granter
+from dibs.core.granter import Granter, Owner
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId
 from dibs.core.issue import Snapshot
 from dibs.core.labels import Effect, Painting
@@ -177,6 +177,10 @@ class ShownLeases(Leases, Protocol):
 
 class Granters(Protocol):
     """Where the one store which grants the leases of a backlog is recorded."""
+
+    def owner(self) -> Owner:
+        """The identity of the backlog, made once and kept beside it."""
+        ...
 
     def granter(self, *, since: LocalTime | None = None) -> Granter | None:
         """The granter now; None before the first grant of all.

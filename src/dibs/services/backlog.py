@@ -1,6 +1,7 @@
 """What services share: the `Backlog`, and how they ask, write and report through it.
 
-`Granting` tells whether the store of this process may grant. `OneStep` makes store and tracker
+`Granting` tells whether the store of this process may grant, and `OwnedStore` whether the store's
+namespace is this backlog's. `OneStep` makes store and tracker
 change together where both are in one database. `Observers` hands events to every observer.
 """
 
@@ -17,16 +18,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.core.eligibility import Reason, regressed
-from dibs.core.errors import GrantedElsewhere, Unavailable
+from dibs.core.errors import BadConfiguration, GrantedElsewhere, Unavailable
 from dibs.core.events import Event, Reached, Step, unwatched
-from dibs.core.granter import Appointed, Granter, keeps_house, objection
-from dibs.core.ids import Fence, LocalTime, RunId
+from dibs.core.granter import Appointed, Granter, Moving, Owner, keeps_house, objection
+from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime, RunId, StageName
+from dibs.core.lease import Bid, Ending, Granted, Outcome
 from dibs.core.pipeline import Pipeline
+from dibs.ports.leases import Lingering, Waking
 
 if TYPE_CHECKING:
     from dibs.core.issue import Issue
-    from dibs.core.lease import AcquireResult, Bid
-    from dibs.ports.leases import Granters, LeaseStore, Pauses, ShownLeases
+    from dibs.core.lease import (
+        AcquireResult,
+        Lease,
+        Record,
+        ReleaseResult,
+        RenewResult,
+        Revocation,
+    )
+    from dibs.ports.leases import Granters, Guarantee, LeaseStore, Pauses, ShownLeases
     from dibs.ports.system import Clock, Observer, Threads
     from dibs.ports.tracker import Tracker
 
@@ -89,6 +99,174 @@ class Granting:
         """Raise GrantedElsewhere if this store's records may not be used to repair labels."""
         if not self.keeps_house():
             raise GrantedElsewhere("; ".join(reason.text for reason in self.objections()))
+
+
+ISSUES, NAMES = IssueRef("~owner", "issues"), IssueRef("~owner", "names")
+_STAGE, _TTL = StageName("~owner"), timedelta(seconds=10)
+
+
+class OwnedStore(Struct):
+    """A `LeaseStore` whose namespace serves a single backlog: the first to grant is the owner.
+
+    Two backlogs in one namespace would use one lease for two issues, because both backlogs may have
+    an issue 1, and would finish issues without running a handler. Hence the store keeps the owner
+    of the namespace, and every process compares the owner before the first use. Issues and names
+    (holds and loops) have separate owners: backlogs may share names knowingly, never issues.
+
+    The owner is kept as the ending of a lease which was given back at once: every store keeps the
+    last record of a lease for ever, and grants the lease to a single process.
+    """
+
+    store: LeaseStore
+    granters: Granters
+    granter_name: str
+    """The name of the store in the granter record."""
+    shared_names: str
+    """The name under which several backlogs share holds and loops; empty: they share none."""
+    new_run: Callable[[], RunId]
+    _greeted: set[IssueRef] = set()
+    _unowned: set[IssueRef] = set()
+    """What nobody owned, and no lease was found of, when it was looked at."""
+
+    @property
+    def name(self) -> str:
+        return self.store.name
+
+    @property
+    def guarantees(self) -> Guarantee:
+        return self.store.guarantees
+
+    def acquire(self, bid: Bid) -> AcquireResult:
+        self._greet(_kind(bid.issue), bid.issue, granting=True)
+        return self.store.acquire(bid)
+
+    def renew(self, lease: Lease) -> RenewResult:
+        return self.store.renew(lease)
+
+    def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
+        return self.store.release(lease, ending)
+
+    def acknowledge(self, record: Record) -> None:
+        self.store.acknowledge(record)
+
+    def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
+        self._greet(_kind(issue), issue)
+        return self.store.revoke(issue, revocation)
+
+    def read(self, issue: IssueRef) -> Record | None:
+        self._greet(_kind(issue), issue)
+        return self.store.read(issue)
+
+    def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
+        self._greet(ISSUES)
+        return self.store.live(stage, limit)
+
+    def highest(self) -> Fence:
+        self._greet(ISSUES)
+        return self.store.highest()
+
+    def lingers(self, ttl: timedelta) -> timedelta:
+        return self.store.lingers(ttl) if isinstance(self.store, Lingering) else ZERO
+
+    # Who owns the namespace
+
+    def owner(self, kind: IssueRef) -> Owner | None:
+        """The owner of the namespace's issues or names; None if nobody owns them yet."""
+        record = self.store.read(kind)
+        if record is None or record.ending is None or not record.ending.note:
+            return None
+        return Owner(record.ending.note, record.lease.holder)
+
+    def adopt(self, instead_of: str = "") -> tuple[IssueRef, ...]:
+        """Make the backlog the owner of the namespace. Returns `ISSUES` and `NAMES` if newly owned.
+
+        Takes over only from the owner with the id `instead_of`. Raises BadConfiguration if the
+        namespace has another owner.
+        """
+        adopted = []
+        for kind in (ISSUES, NAMES):
+            owner = self.owner(kind)
+            if owner is None or owner.id == instead_of:
+                self._own(kind)
+                adopted.append(kind)
+            elif owner.id != self._ours(kind).id:
+                raise self._belongs_to(owner, kind)
+        return tuple(adopted)
+
+    def _ours(self, kind: IssueRef) -> Owner:
+        if kind == NAMES and self.shared_names:
+            return Owner(f"shared {self.shared_names}", f"backlog = {self.shared_names!r}")
+        return self.granters.owner()
+
+    def _greet(
+        self, kind: IssueRef, issue: IssueRef | None = None, *, granting: bool = False
+    ) -> None:
+        """Compare the owner with this backlog, once. The first that grants becomes the owner."""
+        if kind in self._greeted or (kind in self._unowned and not granting):
+            return
+        owner = self.owner(kind)
+        if owner is not None and owner.id != self._ours(kind).id:
+            raise self._belongs_to(owner, kind)
+        if owner is None:
+            self._refuse_unknown(kind, issue)
+            self._unowned.add(kind)
+            if not granting:
+                return
+            self._own(kind)
+        self._greeted.add(kind)
+
+    def _own(self, kind: IssueRef) -> None:
+        ours = self._ours(kind)
+        bid = Bid(kind, self.new_run(), HolderId(ours.name), _STAGE, _TTL)
+        granted = self.store.acquire(bid)
+        if not isinstance(granted, Granted):
+            if (owner := self.owner(kind)) is not None and owner.id == ours.id:
+                return
+            raise Unavailable(f"{self.name}: another process is about to own it; try again")
+        self.store.release(granted.lease, Ending(Outcome.CONCEDED, note=ours.id))
+
+    def _refuse_unknown(self, kind: IssueRef, issue: IssueRef | None) -> None:
+        """Raise BadConfiguration if the namespace has leases, and nobody knows of which backlog.
+
+        A backlog whose leases this store granted before goes on: an earlier dibs kept no owners.
+        Only live leases and the record of the issue itself are looked at: the fence of the whole
+        store says nothing, since some stores begin far above 0.
+        """
+        match self.granters.granter():
+            case Appointed(store) | Moving(store) if store == self.granter_name:
+                return
+            case Moving(_, target) if target == self.granter_name:
+                return
+        if self.owner(NAMES if kind == ISSUES else ISSUES) is not None:
+            return
+        if (issue and self.store.read(issue) is not None) or self.store.live(limit=1):
+            raise BadConfiguration(
+                f"{self.name} has leases in this namespace, and does not know of which backlog",
+                hint="if they are this backlog's, see dibs leases adopt --help; else use another",
+            )
+
+    def _belongs_to(self, owner: Owner, kind: IssueRef) -> BadConfiguration:
+        ours = self._ours(kind)
+        what = "issues" if kind == ISSUES else "holds and loops"
+        sharing = "" if kind == ISSUES else "; to share them, give both the same backlog setting"
+        return BadConfiguration(
+            f"{self.name}: the {what} in this namespace are those of {owner.name} (id {owner.id}), "
+            f"and this is {ours.name} (id {ours.id})",
+            hint=f"give each backlog a namespace, database or repository of its own{sharing}",
+        )
+
+
+def _kind(issue: IssueRef) -> IssueRef:
+    """What the issue or name belongs to: names have a sign in front that no repository has."""
+    return NAMES if issue.repo.startswith("~") else ISSUES
+
+
+class WakingOwnedStore(OwnedStore):
+    """The same for a store that can report the end of a lease."""
+
+    def await_end(self, issue: IssueRef, seconds: float) -> None:
+        assert isinstance(self.store, Waking), "chosen for a store that wakes"
+        self.store.await_end(issue, seconds)
 
 
 class OneStep:

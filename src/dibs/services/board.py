@@ -263,9 +263,9 @@ class Board:
     def _read(
         self, issues: Mapping[IssueRef, Issue], held: Set[IssueRef], now: ServerTime
     ) -> dict[IssueRef, Snapshot]:
-        """Snapshots of the held issues, and of the others that comments tell about.
+        """Snapshots of the held issues, and of issues whose comments may explain a rest or a pause.
 
-        Of the others, one that has not changed since the last survey is not read again.
+        An issue which is not held and has not changed since the last survey is not read again.
         """
         unchanged = {
             ref: replace(known, now=now)

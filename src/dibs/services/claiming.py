@@ -386,9 +386,9 @@ class Claiming:
     ) -> Refused | None:
         """Refuse if the reply to the confirmation shows a veto, a full limit, or another stage.
 
-        A snapshot is not taken in one moment: its labels may be older than a card in it which says
-        that the labels were changed. The card was written after that change, and the labels of this
-        reply were read after the card: so they show the change.
+        A snapshot is not taken in one moment: the labels may be older than a card which reports a
+        change of the labels. The card was written after the change, and the labels of the reply
+        were read after the card: hence the reply shows the change.
         """
         verdict = judge_picture(snapshot.issue, self._pipeline)
         reasons = verdict.reasons if vetoed(snapshot.issue, self._pipeline) else ()

@@ -335,10 +335,10 @@ class Keeper:
 
 
 class Supervision:
-    """The threads that keep one lease, whatever the work is doing.
+    """The two threads which keep a lease while the work runs.
 
-    One renews, sooner if a hint about the issue comes. The other watches trust run out: the first
-    may be waiting for a store that does not answer, and the work must be told all the same.
+    The first renews, sooner if a hint about the issue comes. The second watches trust run out: the
+    first may be waiting for a store which does not answer, and the work has to stop in time.
     """
 
     def __init__(self, keeper: Keeper, clock: Clock, threads: Threads) -> None:

@@ -220,6 +220,10 @@ class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
             " else comments), comments, or an atomic store; see dibs stores."
         ),
     ] = "auto"
+    backlog: Annotated[
+        Name | None,
+        doc("A name by which several backlogs share the holds and loops of one lease store."),
+    ] = None
     preset: Annotated[str, doc("The pipeline to start from: stages, agent or none.")] = "stages"
     ttl: Annotated[Duration, doc("The lease's length, for all stages.")] = "10m"
     breaker: Annotated[
@@ -289,6 +293,8 @@ class Settings(Struct, frozen=True):
     hook: HookSettings = HookSettings()
     repos: Mapping[str, Path] = field(default_factory=dict)
     """Where the repositories of bundles are on this machine."""
+    shared_names: str = ""
+    """The name under which several backlogs share holds and loops; empty: they share none."""
     ttl: timedelta = timedelta(minutes=10)
     """The lease's length of stages that set none of their own."""
     breaker: int = BREAKER
@@ -534,6 +540,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         hook=HookSettings(file.hook.strict, _positive("hook.timeout", file.hook.timeout)),
         repos=_repos(file.repos, root, pipeline),
         ttl=_duration("ttl", file.ttl),
+        shared_names=file.backlog or "",
         breaker=file.breaker,
     )
 

@@ -39,9 +39,9 @@ def kind_declared_as(scheme: str, group: str, expected: type[_Kind]) -> _Kind | 
 
 
 def kinds_declared(group: str, expected: type[_Kind]) -> dict[str, _Kind | BadConfiguration]:
-    """Every row that installed distributions declare, by scheme; for lists that people read.
+    """All rows of installed distributions, by scheme; for lists that people read.
 
-    A row that cannot be loaded is its error, so that a broken distribution hides no other row.
+    If a row cannot be loaded, the error takes the row's place: the rest of the list is still shown.
     """
     from importlib.metadata import entry_points
 

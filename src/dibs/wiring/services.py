@@ -406,10 +406,10 @@ class Services:
                 self.adapters.waker.wake(issue)
 
     def serving(self, wanted: Sequence[str]) -> tuple[Stage, ...]:
-        """The stages a worker has something to do in: the wanted ones, or all that have a handler.
+        """The stages to serve: the wanted stages, or all stages with a handler.
 
-        Raises NoSuchStage for a name that is none, BadConfiguration if there is nothing to serve,
-        or for work that cannot be undone on a store that cannot protect it.
+        Raises NoSuchStage for an unknown name. Raises BadConfiguration if no stage can be served,
+        or if a stage is irreversible and the store is not atomic and fenced.
         """
         chosen = tuple(self.pipeline.stage(name) for name in wanted) or self.pipeline.stages
         served = tuple(stage for stage in chosen if stage.served)
@@ -497,9 +497,9 @@ class Services:
 
 
 def _stamped(settings: Settings, adapters: Adapters) -> Pipeline:
-    """The pipeline's terms on this tracker, where its timestamps are what leases run on.
+    """The pipeline's terms on the tracker, where leases run on the tracker's timestamps.
 
-    Raises BadConfiguration for a lease that is too short for such timestamps.
+    Raises BadConfiguration for a lease too short for the timestamps.
     """
     if adapters.store is not None:
         return settings.pipeline
@@ -681,6 +681,12 @@ def _adapters(
         closing.append(control.close)
         pauses, granters = pauses or SqlitePauses(control), granters or SqliteGranters(control)
     in_memory = settings.tracker.startswith("memory:")
+    if store is not None and not in_memory and granter_name(settings) != "auto":
+        from dibs.ports.leases import Waking
+        from dibs.services.backlog import OwnedStore, WakingOwnedStore
+
+        owned = WakingOwnedStore if isinstance(store, Waking) else OwnedStore
+        store = owned(store, granters, granter_name(settings), settings.shared_names, fresh_run)
     journal = None if in_memory else settings.journal
     return Adapters(
         tracker=opened.tracker,

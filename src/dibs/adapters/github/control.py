@@ -26,6 +26,7 @@ from dibs.core.granter import (
     CONTROL_TITLE,
     Control,
     Granter,
+    Owner,
     PauseWord,
     ResumeWord,
     parse_entry,
@@ -186,6 +187,11 @@ class GithubControl:
         self._issues = tuple(RepositoryControl(tracker, clock) for tracker in trackers)
         self._home = self._issues[0]
         self._clock = clock
+
+    def owner(self) -> Owner:
+        """The first repository: GitHub's names are different for every backlog."""
+        name = f"github:{self._home.repository}"
+        return Owner(name.lower(), name)
 
     # Who grants
 

@@ -57,8 +57,8 @@ class _Listed(msgspec.Struct):
 class GithubRefs:
     """One repository of GitHub or of a GitHub Enterprise server.
 
-    Its requests go through the transport of the tracker: one budget, one pace, one breaker for
-    each token. They are all urgent: a renewal that is shed loses work that is being done.
+    Requests go through the transport of the tracker: a token has a single budget, pace and breaker.
+    All requests are urgent: a shed renewal loses the work of a running handler.
     """
 
     atomic = False

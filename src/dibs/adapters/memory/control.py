@@ -1,10 +1,11 @@
 """Control records in this process's memory: the store that grants, and pauses."""
 
+import os
 import threading
 from collections.abc import Callable
 
 from dibs.core.eligibility import Pause, PauseScope
-from dibs.core.granter import Granter
+from dibs.core.granter import Granter, Owner
 from dibs.core.ids import LocalTime, ServerTime
 
 
@@ -12,6 +13,10 @@ class MemoryGranters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._granter: Granter | None = None
+        self._id = os.urandom(8).hex()
+
+    def owner(self) -> Owner:
+        return Owner(self._id, "a backlog in memory")
 
     def granter(self, *, since: LocalTime | None = None) -> Granter | None:  # noqa: ARG002
         return self._granter

@@ -4,7 +4,7 @@ from typing import assert_never
 
 from dibs.adapters.sqlite.database import Database, Transaction
 from dibs.core.eligibility import Pause, PauseScope
-from dibs.core.granter import Appointed, Granter, Moving
+from dibs.core.granter import Appointed, Granter, Moving, Owner
 from dibs.core.ids import Fence, LocalTime, moment
 
 _GRANTERS_SCHEMA = """
@@ -18,10 +18,29 @@ CREATE TABLE granter (
 """
 
 
+_OWNER_SCHEMA = """
+CREATE TABLE backlog (only INTEGER PRIMARY KEY CHECK (only = 1), id TEXT NOT NULL);
+"""
+
+
 class SqliteGranters:
     def __init__(self, database: Database) -> None:
         self._database = database
         database.ensure("granter", _GRANTERS_SCHEMA)
+
+    def owner(self) -> Owner:
+        import os
+        import socket
+
+        self._database.ensure("backlog", _OWNER_SCHEMA)
+        with self._database.reading() as tx:
+            row = tx.sql.execute("SELECT id FROM backlog").fetchone()
+        if row is None:
+            with self._database.writing() as tx:
+                made = (os.urandom(8).hex(),)
+                tx.sql.execute("INSERT OR IGNORE INTO backlog (only, id) VALUES (1, ?)", made)
+                row = tx.sql.execute("SELECT id FROM backlog").fetchone()
+        return Owner(row[0], f"{self._database.path.absolute()} on {socket.gethostname()}")
 
     def lately(self) -> Granter | None:
         return self.granter()

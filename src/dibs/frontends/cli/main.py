@@ -75,7 +75,10 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     ),
     "doctor": ("doctor", "Check settings, tracker, store, keys and handlers; name every problem."),
     "hook": ("hook", "Refuse pushes for issues that another holds or that have a pull request."),
-    "leases": ("stores", "Show which store grants leases, or move them to another: show, migrate."),
+    "leases": (
+        "stores",
+        "Show which store grants leases, move them, or own a namespace: show, migrate, adopt.",
+    ),
     "migrate": ("migrate", "Take over a repository from another system."),
     "stores": ("stores", "Show what each lease store promises, and which store is configured."),
     "demo": (

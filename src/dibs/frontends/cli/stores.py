@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from dibs.core.errors import BadConfiguration, Misuse
 from dibs.core.granter import Appointed, Granter, Moving
@@ -78,7 +78,7 @@ def stores_command(context: Context) -> Answer:
 
 @click.group("leases")
 def leases_command() -> None:
-    """Show which store grants leases, or move them to another: show, migrate."""
+    """Show which store grants leases, move them, or own a namespace: show, migrate, adopt."""
 
 
 @command("show", leases_command)
@@ -91,6 +91,29 @@ def show_command(context: Context) -> Answer:
     lines += [f"{reason.text}; {reason.remedy}" for reason in objections]
     data |= {"configured": granting.store, "agrees": not objections}
     return Answer(data, lines, Exit.SHUT if objections else Exit.DONE)
+
+
+@command("adopt", leases_command)
+@click.option(
+    "--instead-of", "instead_of", metavar="ID", default="", help="Take over from this owner."
+)
+def adopt_command(context: Context, instead_of: str) -> Answer:
+    """Make this backlog the owner of the store's namespace, whose leases are its own.
+
+    Needed once if an earlier dibs, which kept no owners, used the namespace from another folder;
+    and with --instead-of, if the file of this backlog was lost and made anew. No other backlog may
+    use the namespace afterwards.
+    """
+    from dibs.services.backlog import ISSUES, OwnedStore
+
+    store = context.services.adapters.store
+    if not isinstance(store, OwnedStore):
+        raise Misuse("the leases of this backlog are kept beside it: no other backlog has them")
+    adopted = store.adopt(instead_of)
+    owner = store.owner(ISSUES)
+    data = {"store": store.name, "owner": asdict(owner) if owner else None, "new": bool(adopted)}
+    words = "owns its namespace now" if adopted else "owned its namespace already"
+    return Answer(data, [f"{owner.name if owner else 'this backlog'} {words}: {store.name}"])
 
 
 @command("migrate", leases_command)
