@@ -37,7 +37,7 @@ def project(tmp_path):
         yield made
 
 
-@pytest.mark.parametrize("login", ["reader", "triager"])
+@pytest.mark.parametrize("login", [pytest.param("reader", marks=pytest.mark.long), "triager"])
 def test_marks_of_an_account_that_may_not_write_take_and_stop_nothing(project, login):
     project.begin_with(GATED)
     forger = Forger(project, login)

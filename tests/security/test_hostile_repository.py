@@ -13,10 +13,11 @@ import shutil
 import sqlite3
 import stat
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from .conftest import PROGRAM, SECRETS, Ear, Victim
 
@@ -130,6 +131,18 @@ def trap(victim: Victim, ear: Ear) -> Trap:
     return Trap(victim, ear)
 
 
+_OFTEN = {
+    *("api", "tracker-of-another-program", "journal", "handlers", "git-by-an-option-of-ssh"),
+    *("settings-are-a-secret", "settings-are-a-fifo", "settings-of-ten-gigabytes"),
+    *("state-is-elsewhere", "journal-is-elsewhere", "git-of-ten-gigabytes"),
+}
+
+
+def _cases(names: Iterable[str]) -> list[ParameterSet]:
+    """Each is a dozen starts of the program; the long tier has them all."""
+    return [pytest.param(name, marks=() if name in _OFTEN else pytest.mark.long) for name in names]
+
+
 # Settings
 
 _STAGE = '[[stage]]\nname = "ready"\nnext = "review"\n[[stage]]\nname = "review"\n'
@@ -142,7 +155,7 @@ _SETTINGS: dict[str, str] = {
     "dynamodb": 'leases = "dynamodb://Tab?endpoint={ear}&region=eu-central-1"\n',
     "postgres": 'leases = "postgres://127.0.0.1:{port}/db"\n',
     "redis": 'leases = "redis://127.0.0.1:{port}/0"\n',
-    "etcd": 'leases = "etcd://127.0.0.1:{port}/dibs"\n',
+    "etcd": 'leases = "etcd://127.0.0.1:{port}/dibs?timeout=1"\n',
     "git-over-http": 'leases = "git:http://127.0.0.1:{port}/x.git"\n',
     "git-by-a-program": "leases = 'git:ext::sh -c {spaceless}'\n",
     "git-by-an-option": "leases = 'git:--upload-pack={payload};'\n",
@@ -183,7 +196,7 @@ def handle(work): ...
 """
 
 
-@pytest.mark.parametrize("name", _SETTINGS)
+@pytest.mark.parametrize("name", _cases(_SETTINGS))
 def test_to_look_around_beside_hostile_settings_does_nothing(trap: Trap, name: str):
     trap.dibs("init")
     trap.dibs("add", "an issue")
@@ -263,7 +276,7 @@ _FILES: dict[str, Callable[[Trap], None]] = {
 }
 
 
-@pytest.mark.parametrize("name", _FILES)
+@pytest.mark.parametrize("name", _cases(_FILES))
 def test_to_look_around_and_to_add_an_issue_beside_hostile_files_harms_nobody(
     trap: Trap, name: str
 ):
@@ -391,7 +404,14 @@ def test_a_push_does_not_ask_the_server_that_a_clone_names(trap: Trap):
 
 
 @pytest.mark.parametrize(
-    "leases", ["auto", "git:origin", "git:ssh://127.0.0.1/x", "git:ext-sh:x", "git:../attacker"]
+    "leases",
+    [
+        "git:origin",
+        *(
+            pytest.param(leases, marks=pytest.mark.long)
+            for leases in ("auto", "git:ssh://127.0.0.1/x", "git:ext-sh:x", "git:../attacker")
+        ),
+    ],
 )
 def test_an_unpacked_repository_is_looked_at_and_runs_nothing_of_its_own(trap: Trap, leases: str):
     """Whoever packs a folder packs `.git` as well: its settings and hooks are the attacker's."""
