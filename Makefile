@@ -15,7 +15,7 @@ SCHEDULES ?= 20000
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo quick test test-all check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github build clean
+.PHONY: help venv dev demo quick test test-all security check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github build clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,9 @@ test: $(STAMP) ## the tests: about eight minutes
 
 test-all: test ## and the long tier: every crash step, storms, servers killed, foreign clients
 	$(PYTEST) -m long $(TESTS) || test $$? -eq 5  # 5: none of TESTS is long
+
+security: $(STAMP) ## the attacks of docs/concepts/security.md, the long ones too: some minutes
+	$(PYTEST) tests/security
 
 check: format lint imports types test ## before every commit that is shared
 

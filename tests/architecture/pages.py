@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "dibs"
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
-ENTRANCES = ("README.md", "CONTRIBUTING.md", "AGENTS.md", "CHANGELOG.md")
+ENTRANCES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md", "CHANGELOG.md")
 
 _FENCE = re.compile(r"^\s*```(.*)$")
 _HEADING = re.compile(r"^(#{1,6}) (.+?)\s*$")

@@ -48,7 +48,7 @@ def _leads_somewhere(page: Path, target: str) -> bool:
 
 
 def test_every_page_is_listed_in_the_index_once():
-    listed = Counter(target for _, target in links(INDEX))
+    listed = Counter(target for _, target in links(INDEX) if not target.startswith("../"))
     there = Counter(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
     wrong = [f"{name_of(INDEX)}: lacks {page}" for page in sorted(there - listed)]
     wrong += [f"{name_of(INDEX)}: {page} is no page, or there twice" for page in listed - there]

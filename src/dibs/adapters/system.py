@@ -22,9 +22,11 @@ its name, which the issue's holder removes. A running worker is a locked file.
 
 import contextlib
 import fcntl
+import io
 import os
 import re
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -225,7 +227,7 @@ class WorkingTree(msgspec.Struct, frozen=True):
     def repository_dir(self) -> Path:
         """The repository's git folder, which all its working trees share."""
         try:
-            shared = (self.git_dir / "commondir").read_text("utf-8", errors="surrogateescape")
+            shared = small_text(self.git_dir / "commondir", errors="surrogateescape")
         except (OSError, ValueError):  # not a linked working tree
             return self.git_dir
         return Path(os.path.normpath(self.git_dir / shared.rstrip("\n")))
@@ -242,13 +244,14 @@ class WorkingTree(msgspec.Struct, frozen=True):
             return None
         for name in ("config", "config.worktree"):
             with contextlib.suppress(OSError, ValueError):
-                if re.search(_BARE, (shared / name).read_text("utf-8", errors="surrogateescape")):
+                if re.search(_BARE, small_text(shared / name, errors="surrogateescape")):
                     return None
         return shared.parent
 
 
 _BARE = r"(?im)^\s*bare\s*=\s*true\s*$"
 _POINTER = "gitdir: "
+_LARGEST_TEXT = 4 * 1024 * 1024
 
 
 def working_tree(folder: Path) -> WorkingTree | None:
@@ -263,12 +266,32 @@ def working_tree(folder: Path) -> WorkingTree | None:
             continue
         # In a linked working tree, `.git` is a file with the path of the git folder.
         try:
-            text = dot_git.read_text("utf-8", errors="surrogateescape")
+            text = small_text(dot_git, errors="surrogateescape")
         except (OSError, ValueError):
             continue
         if text.startswith(_POINTER) and (pointed := text.removeprefix(_POINTER).rstrip("\n")):
             return WorkingTree(top, top / pointed)
     return None
+
+
+def small_text(path: Path, *, errors: str = "strict") -> str:
+    """The text of a regular file of at most four megabytes; an OSError for any other file.
+
+    The file may be a stranger's, who unpacked or cloned it here: a pipe, a device or the kernel's
+    log would keep the reader waiting, and a file with holes would fill the memory.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    data = b""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        while part := os.read(descriptor, _LARGEST_TEXT + 1 - len(data)):
+            data += part
+            if len(data) > _LARGEST_TEXT:
+                raise OSError(f"{path} is larger than {_LARGEST_TEXT} bytes")
+    finally:
+        os.close(descriptor)
+    return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors).read()
 
 
 @contextlib.contextmanager
@@ -365,8 +388,11 @@ class FileJournal:
                 )
 
     def _open(self) -> int:
-        """Open the file again for each line: an operator may move the file away at any time."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        """Open the file again for each line: an operator may move the file away at any time.
+
+        Without blocking: a pipe that nobody reads is an error instead of a wait without end.
+        """
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         try:
             return os.open(self._path, flags, 0o644)
         except FileNotFoundError:

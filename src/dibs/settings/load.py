@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import fields, replace
 
-from dibs.adapters.system import working_tree
+from dibs.adapters.system import small_text, working_tree
 from dibs.core.durations import format_duration, parse_duration, terms_for
 from dibs.core.errors import BadConfiguration, BadName, NotPermitted
 from dibs.core.ids import StageName
@@ -416,7 +416,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     import tomllib
 
     try:
-        text = path.read_text(encoding="utf-8")
+        text = small_text(path)
     except FileNotFoundError as missing:
         raise BadConfiguration(f"there is no file {path}") from missing
     except PermissionError as refusal:
