@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from dibs.adapters.git.program import Address, GitCommands, outage, parse_address, spoken
+from dibs.adapters.system import make_folder
 from dibs.adapters.wrappers.leases import Recent
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
 from dibs.core.ids import IssueRef
@@ -233,7 +234,7 @@ class GitRemote:
         if self._ready:
             return
         try:
-            self._objects.mkdir(parents=True, exist_ok=True)
+            make_folder(self._objects)
         except OSError as flaw:
             raise NotPermitted(
                 f"{self._objects.parent} cannot be made: {flaw.strerror}; {self.name} works there"
