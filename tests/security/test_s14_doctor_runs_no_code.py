@@ -39,6 +39,17 @@ def test_doctor_imports_nothing_of_the_folder(victim: Victim, target: str) -> No
         assert (ran.returncode == 0) == (target in ("pkg.mod:f", "pkg:f", "click:f")), ran.stderr
 
 
+def test_a_package_without_a_file_of_its_own_is_found(victim: Victim) -> None:
+    folder = victim.folder / "deep" / "er" / "est"
+    folder.mkdir(parents=True)
+    (folder / "mod.py").write_text(CODE)
+    victim.configure('[[stage]]\nname = "ready"\npython = "deep.er.est.mod:f"\n')
+    assert victim.dibs("doctor", "--offline").returncode == 0
+    victim.configure('[[stage]]\nname = "ready"\npython = "deep.er.mod:f"\n')
+    assert victim.dibs("doctor", "--offline").returncode == 1
+    assert _ran(victim.folder) == []
+
+
 def test_it_still_tells_what_is_missing(victim: Victim) -> None:
     _plant(victim, "pkg.mod:gone")
     assert "has no gone" in victim.dibs("doctor").stderr

@@ -285,7 +285,7 @@ def written(path: Path) -> Iterator[None]:
 
 
 class Sharing(StrEnum):
-    """Who may use the folders and files that dibs makes for itself."""
+    """The users who may open the folders and files of dibs."""
 
     NONE = "none"
     """The user who runs dibs."""
@@ -294,7 +294,7 @@ class Sharing(StrEnum):
 
     @property
     def folder_mode(self) -> int:
-        """With the bit that gives new files the folder's group, where a group shares them."""
+        """For a group, with the bit that gives new files the group of their folder."""
         return 0o2770 if self is Sharing.GROUP else 0o700
 
     @property
@@ -303,7 +303,7 @@ class Sharing(StrEnum):
 
 
 def _share_around(path: Path) -> Sharing:
-    """How the folder is shared that the path is in."""
+    """How the folder around the path is shared."""
     try:
         mode = path.parent.stat().st_mode
     except OSError:
@@ -312,9 +312,9 @@ def _share_around(path: Path) -> Sharing:
 
 
 def make_folder(path: Path, share: Sharing | None = None) -> None:
-    """Make a folder, and the folders around it that are missing; leave alone what is there.
+    """Make a folder and its missing parents; an existing folder keeps its mode.
 
-    Without `share`, the folder is shared like the folder that it is in.
+    Without `share`, a new folder is shared like the folder around.
     """
     if path.is_dir():
         return
@@ -333,11 +333,11 @@ def make_folder(path: Path, share: Sharing | None = None) -> None:
 
 
 def open_file(path: Path, flags: int, share: Sharing | None = None) -> int:
-    """Open a file by the flags of `os.open`; with O_CREAT, make it if it is missing.
+    """Open a file by the flags of `os.open`; with O_CREAT, make a missing file.
 
-    Without `share`, a new file is shared like the folder that it is in. Does not follow a symbolic
-    link: a checked-out repository or another user may have put it there, and the write would go
-    into any file of ours. Only the links in /dev are the machine's own.
+    Without `share`, a new file is shared like the folder around. Symbolic links are not followed: a
+    repository or another user may have made the link, and the write would change any file of ours.
+    Links in /dev belong to the machine, and are followed.
     """
     flags |= os.O_CLOEXEC | (0 if path.is_relative_to("/dev") else os.O_NOFOLLOW)
     if not flags & os.O_CREAT:
@@ -356,7 +356,7 @@ def open_file(path: Path, flags: int, share: Sharing | None = None) -> int:
 
 
 def _set_mode(descriptor: int, mode: int) -> None:
-    """Set the mode of a file or folder that was made just now, for this user alone."""
+    """Set the mode of a file or folder which this process has made."""
     with contextlib.suppress(PermissionError):  # a file system without modes
         if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
             os.fchmod(descriptor, mode)

@@ -105,7 +105,7 @@ def this_machine(host: str) -> bool:
     """Whether a host is this machine: a loopback address, a socket's folder, or none at all."""
     import ipaddress
 
-    if host in ("", "localhost") or host.startswith(("/", "@")):
+    if host.lower() in ("", "localhost") or host.startswith(("/", "@")):
         return True
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -541,21 +540,21 @@ def runner_of(settings: Settings) -> Runner:
 
 
 def python_lookup(settings: Settings) -> Callable[[str], None]:
-    """Looks for a Python handler where a run of it would, and imports nothing."""
+    """Looks for a Python handler on the import path of a run, and imports nothing."""
     from dibs.adapters.runners.lookup import look_for_python
 
     return lambda target: look_for_python(target, settings.here or settings.root)
 
 
 def wrongly_shared(settings: Settings) -> tuple[list[str], list[str]]:
-    """Which of dibs' own files are open to users who do not share them, and closed to who does."""
+    """Files of dibs that are open to too many users, and files closed to the group of `share`."""
     wake = wake_file(settings)
     files = [wake.parent, wake, settings.runs, settings.journal or wake]
     files += [wake.with_name(name) for name in ("control.db", "sightings.db", "workers", "git")]
     for setting in (settings.tracker, settings.leases):
         scheme, _, place = setting.partition(":")
         if scheme == "sqlite" and place:
-            files += [Path(f"{settings.root / place}{end}") for end in ("", "-wal", "-shm")]
+            files += [settings.root / f"{place}{end}" for end in ("", "-wal", "-shm")]
     kept_out, wanted = ~settings.share.folder_mode & 0o077, settings.share.file_mode
     bare, shut = [], []
     for file in dict.fromkeys(file for file in files if file.exists()):
@@ -654,8 +653,8 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
 def webhook_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
     """The keys that verify deliveries: several while a new key replaces an old one.
 
-    Raises BadConfiguration, which shows none of them, if one can be guessed: a single delivery that
-    was overheard is enough to try short ones.
+    Raises BadConfiguration for a short key, and does not show the key: short keys can be found by
+    trying, from a single delivery.
     """
     from dibs.core.signing import SHORTEST_SECRET
 

@@ -355,7 +355,7 @@ def parse_postgres_url(url: str) -> PostgresUrl:
     if "," in str(given.get("host") or ""):
         parameters["target_session_attrs"] = "read-write"
     parameters |= {name: str(value) for name, value in given.items() if value is not None}
-    demanded = _demanded_proof(parameters, os.environ)
+    demanded = demanded_proof(parameters, os.environ)
     return PostgresUrl(
         name=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}",
         namespace=namespace,
@@ -366,43 +366,37 @@ def parse_postgres_url(url: str) -> PostgresUrl:
 
 
 _ROOTS_OF_THE_SYSTEM = 160000
-"""The version of libpq from which on it knows `sslrootcert=system`."""
+"""The first version of libpq that knows `sslrootcert=system`."""
 
 
-def _demanded_proof(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """The options by which a server must prove who it is; none if it is on this machine.
+def demanded_proof(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The options by which a server must prove its name; none for a server on this machine.
 
-    None also if somebody chose a mode. What is chosen counts in libpq's order: the URL, the service
-    file, the environment.
+    None also if the operator chose a mode, in libpq's order: URL, service file, environment.
     """
+    from configparser import ConfigParser, Error
+
     variables = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "service": "PGSERVICE"}
     variables |= {"sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT"}
     chosen = {name: environment[key] for name, key in variables.items() if environment.get(key)}
-    if service := given.get("service") or chosen.get("service"):
-        chosen |= _service_options(service, environment)
+    service = given.get("service") or chosen.get("service", "")
+    users = Path(environment.get("PGSERVICEFILE", "~/.pg_service.conf")).expanduser()
+    systems = Path(environment.get("PGSYSCONFDIR", "/etc/postgresql-common"), "pg_service.conf")
+    for file in (users, systems) if service else ():
+        services = ConfigParser(interpolation=None, delimiters=("=",), strict=False)
+        with suppress(OSError, Error, UnicodeError):
+            services.read(file, "utf-8")
+        if services.has_section(service):
+            chosen |= services[service]
+            break
     chosen |= given
     hosts = chosen.get("hostaddr") or chosen.get("host") or ""
     if "sslmode" in chosen or all(this_machine(host.strip()) for host in hosts.split(",")):
         return {}
-    proof = {"sslmode": "verify-full"}
-    own_roots = Path("~/.postgresql/root.crt").expanduser()
-    if "sslrootcert" not in chosen and not own_roots.exists():
-        proof |= {"sslrootcert": "system"} if pq.version() >= _ROOTS_OF_THE_SYSTEM else {}
-    return proof
-
-
-def _service_options(service: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What libpq's service file says of a service: the user's file, else the system's."""
-    from configparser import ConfigParser, Error
-
-    system = Path(environment.get("PGSYSCONFDIR", "/etc/postgresql-common"), "pg_service.conf")
-    for file in (Path(environment.get("PGSERVICEFILE", "~/.pg_service.conf")).expanduser(), system):
-        services = ConfigParser(interpolation=None, delimiters=("=",), strict=False)
-        with suppress(OSError, Error, UnicodeError):
-            services.read(file, "utf-8")
-            if services.has_section(service):
-                return dict(services[service])
-    return {}
+    own_roots = Path("~/.postgresql/root.crt").expanduser().exists() or "sslrootcert" in chosen
+    if own_roots or pq.version() < _ROOTS_OF_THE_SYSTEM:
+        return {"sslmode": "verify-full"}
+    return {"sslmode": "verify-full", "sslrootcert": "system"}
 
 
 def _parse_options(query: str) -> tuple[str | None, float, str]:

@@ -16,7 +16,7 @@ _MAKES_NAMES = {"__getattr__", "globals", "setattr", "exec", "*"}
 
 
 def look_for_python(target: str, folder: Path) -> None:
-    """Raise HandlerUnusable if there is no such module, or if its text has no such name."""
+    """Raise HandlerUnusable if the module is missing, or its text does not contain the name."""
     module, _, name = target.partition(":")
     spec = find_module(module, folder.absolute())
     if spec is None:
@@ -42,15 +42,15 @@ def look_for_python(target: str, folder: Path) -> None:
 
 
 def find_module(module: str, folder: Path) -> ModuleSpec | None:
-    """The module's place, by the path of a handler's process: its folder, then this program's."""
+    """The place of a module on a handler's import path: the folder, then the path of dibs."""
     top, *inner = module.split(".")
     spec = PathFinder.find_spec(top, [str(folder)])
     for finder in sys.meta_path if spec is None else ():
         if (spec := finder.find_spec(top, None)) is not None:
             break
-    for depth in range(len(inner)):
+    for name in inner:
         if spec is None or spec.submodule_search_locations is None:
             return None
-        name = ".".join((top, *inner[: depth + 1]))
+        # By its last name: with the whole name, a finder may ask for the imported package.
         spec = PathFinder.find_spec(name, list(spec.submodule_search_locations))
     return spec

@@ -192,7 +192,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     error_message_format = "%(message)s\n"
 
     def setup(self) -> None:
-        """Hang up in time, by a watch: a timeout of the socket restarts with every byte."""
+        """Start a watch that hangs up in time: every byte restarts a timeout of the socket."""
         super().setup()
         self._headers_read, self._over = threading.Event(), threading.Event()
 
@@ -255,7 +255,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def _neighbourhood(address: str) -> str:
-    """What counts as one sender: an address, or the 64 bits of a network that has many."""
+    """The sender of an address: an IPv4 address, or an IPv6 network of 64 bits."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv4Address):
         return str(parsed)
