@@ -124,6 +124,7 @@ def test_the_state_of_the_machine_is_closed_too(host: Victim) -> None:
     folders = [path for path in host.home.parent.rglob(".dibs-sessions") if path.is_dir()]
     assert folders, "the session of a run with a worktree was noted somewhere"
     assert {_mode(path) for path in folders} == {0o700}
+    assert {_mode(path.parent) for path in folders} == {0o711}, "handlers as other users enter"
     files = [path for folder in folders for path in folder.iterdir()]
     assert {_mode(path) for path in files} <= {0o600}
 

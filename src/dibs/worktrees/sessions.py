@@ -102,7 +102,8 @@ class Sessions(msgspec.Struct, frozen=True):
     def naming_lock(self) -> Iterator[None]:
         """Let a single session at a time choose names: no two sessions choose the same folder."""
         with written(self._folder):
-            self.root.mkdir(parents=True, exist_ok=True)  # handlers work in it, also as other users
+            # Handlers work below, also as another user; no other user may list what is there.
+            self.root.mkdir(0o711, parents=True, exist_ok=True)
             make_folder(self._folder)
         path, clock = self._folder / "turn.lock", SystemClock()
         until = clock.now() + _LOCK_WAIT_S
