@@ -166,6 +166,36 @@ def test_a_link_to_a_database_that_is_not_there_yet_makes_none(victim: Victim) -
     assert not (victim.home / "planted").exists()
 
 
+def _repository(folder: Path, *words: str) -> Path:
+    subprocess.run(["git", "init", "-q", *words, str(folder)], check=True)
+    return folder
+
+
+def test_a_link_to_another_repository_is_not_worked_in(victim: Victim) -> None:
+    """Old objects are pruned in `.dibs/git`: by the link, in another repository."""
+    _repository(victim.home / "fleet.git", "--bare")
+    other = _repository(victim.home / "other") / ".git"
+    (victim.folder / ".dibs").mkdir()
+    (victim.folder / ".dibs" / "git").symlink_to(other)
+    before = sorted(other.rglob("*"))
+    victim.dibs("add", "one")
+    ran = victim.dibs("claim", "1", DIBS_LEASES=f"git:{victim.home / 'fleet.git'}")
+    assert sorted(other.rglob("*")) == before
+    assert "a symbolic link" in ran.stderr
+
+
+def test_a_link_in_place_of_the_workers_files_removes_nothing(victim: Victim) -> None:
+    """A worker removes the files of dead workers there: the link made it remove any `*.json`."""
+    settings = victim.home / "settings"
+    settings.mkdir()
+    (settings / "package.json").write_text("{}")
+    (victim.folder / ".dibs").mkdir()
+    (victim.folder / ".dibs" / "workers").symlink_to(settings)
+    victim.dibs("add", "one")
+    assert victim.dibs("work", "--stage", "ready", "--run", "true", "--once").returncode == 0
+    assert (settings / "package.json").exists()
+
+
 def test_control_an_operator_names_the_journal(victim: Victim) -> None:
     keys = victim.home / "authorized_keys"
     config = victim.home / "operator.toml"

@@ -529,7 +529,8 @@ class WorkerFiles:
 
     def _files(self) -> list[Path]:
         try:
-            return list(self._folder.glob("*.json"))
+            # Files of dead workers are removed: no file that a worker could not have made.
+            return list(self._folder.glob(f"[0-9]*-{'[0-9a-f]' * 8}.json"))
         except OSError:
             return []
 

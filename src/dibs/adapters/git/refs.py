@@ -233,6 +233,9 @@ class GitRemote:
         """Create the folder and the empty tree, and prune old objects. Done once per client."""
         if self._ready:
             return
+        if any(folder.is_symlink() for folder in (self._objects, self._objects.parent)):
+            # A repository can bring the link along, and old objects are removed here.
+            raise NotPermitted(f"{self._objects.parent} is a symbolic link, or has one in it")
         try:
             make_folder(self._objects)
         except OSError as flaw:
