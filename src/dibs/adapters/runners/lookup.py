@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dibs.core.errors import HandlerUnusable
 
+_LARGEST = 1_000_000
 _MAKES_NAMES = {"__getattr__", "globals", "setattr", "exec", "*"}
 """A module in which one of these occurs may have names that its text does not show."""
 
@@ -24,10 +25,13 @@ def look_for_python(target: str, folder: Path) -> None:
     source = Path(spec.origin or "")
     if source.suffix != ".py" or not source.is_file():  # built in, compiled, in an archive
         return
+    if source.stat().st_size > _LARGEST:
+        return
     try:
         tree = ast.parse(source.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as flaw:
-        raise HandlerUnusable(f"the handler {target!r} cannot be read: {flaw}") from flaw
+        why = str(flaw) or type(flaw).__name__
+        raise HandlerUnusable(f"the handler {target!r} cannot be read: {why}") from flaw
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
