@@ -2,7 +2,7 @@
 
 import pytest
 
-from dibs.adapters.postgres.database import parse_postgres_url
+from dibs.adapters.postgres.database import demanded_proof, parse_postgres_url
 from dibs.core.errors import BadConfiguration
 
 SECRET = "s3cr3t"
@@ -88,3 +88,28 @@ def test_what_cannot_be_meant_is_refused_without_the_password(url):
     assert SECRET not in str(told.value)
     assert told.value.__cause__ is None
     assert told.value.__suppress_context__ or told.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "demanded"),
+    [
+        ({}, {}, False),
+        ({"host": "localhost"}, {}, False),
+        ({"host": "/run/postgresql"}, {}, False),
+        ({"host": "127.0.0.1,::1"}, {}, False),
+        ({"host": "db"}, {}, True),
+        ({"host": "127.0.0.1,db"}, {}, True),
+        ({"host": "localhost", "hostaddr": "10.0.0.1"}, {}, True),
+        ({"host": "db", "hostaddr": "127.0.0.1"}, {}, False),
+        ({}, {"PGHOST": "db"}, True),
+        ({"host": "localhost"}, {"PGHOST": "db"}, False),
+        ({"host": "db", "sslmode": "prefer"}, {}, False),
+        ({"host": "db"}, {"PGSSLMODE": "require"}, False),
+        ({"host": "db"}, {"PGSSLMODE": ""}, True),
+        ({"host": "db", "service": "nowhere"}, {"PGSERVICEFILE": "/nonexistent"}, True),
+    ],
+)
+def test_a_server_on_another_machine_must_prove_its_name(given, environment, demanded):
+    proof = demanded_proof(given, environment)
+    assert proof.get("sslmode") == ("verify-full" if demanded else None)
+    assert demanded or not proof

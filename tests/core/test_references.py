@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dibs.core.errors import BadReference
 from dibs.core.ids import IssueRef
-from dibs.core.references import parse_reference
+from dibs.core.references import parse_reference, this_machine
 
 from .builders import HOSTILE
 
@@ -158,3 +158,16 @@ def test_a_repository_is_named_as_it_is_known_whatever_its_capitals():
     assert parse_reference("acme/shop#7", default_repo="Acme/Shop").repo == "Acme/Shop"
     assert parse_reference("acme/other#7", repos=known).repo == "acme/other"
     assert parse_reference("7", repos=known).repo == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "here"),
+    [
+        *((host, True) for host in ("", "localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "::1")),
+        *((host, True) for host in ("/run/postgresql", "@abstract")),
+        *((host, False) for host in ("0.0.0.0", "10.0.0.1", "db", "localhost.evil.example", "::")),
+        *((host, False) for host in ("127.0.0.1.evil.example", "fe80::1%eth0", "127.1")),
+    ],
+)
+def test_only_loopback_and_sockets_are_this_machine(host, here):
+    assert this_machine(host) is here

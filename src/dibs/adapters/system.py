@@ -12,7 +12,9 @@ on the published system goes on where it was: in `ALFRED_HOME`, or in `~/.alfred
 exists. Every other fleet's data is where the desktop's rules put data that must survive a restart.
 
 A replaced file has its old content or its new content, never a part. A lock on a file ends with its
-process. A journal is a file with one JSON object per line, a list in memory, or nothing.
+process. A journal is a file with one JSON object per line, a list in memory, or nothing. Every
+folder and file that dibs makes for itself is made by `make_folder` and `open_file`: closed to other
+users from its first moment, whatever the umask.
 
 A hint is a change of a file. A waiting process compares the file's status and never reads the file.
 `FileWaker` replaces the file instead of writing into it, so two hints within one tick of the clock
@@ -31,6 +33,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
 
@@ -303,10 +306,88 @@ def written(path: Path) -> Iterator[None]:
         raise Unwritable(f"{path}: {flaw.strerror or flaw}") from flaw
 
 
+class Sharing(StrEnum):
+    """The users who may open the folders and files of dibs."""
+
+    NONE = "none"
+    """The user who runs dibs."""
+    GROUP = "group"
+    """Every member of the folder's group, too: several users work one backlog."""
+
+    @property
+    def folder_mode(self) -> int:
+        """For a group, with the bit that gives new files the group of their folder."""
+        return 0o2770 if self is Sharing.GROUP else 0o700
+
+    @property
+    def file_mode(self) -> int:
+        return 0o660 if self is Sharing.GROUP else 0o600
+
+
+def _share_around(path: Path) -> Sharing:
+    """How the folder around the path is shared."""
+    try:
+        mode = path.parent.stat().st_mode
+    except OSError:
+        return Sharing.NONE
+    return Sharing.GROUP if mode & stat.S_ISGID and mode & stat.S_IWGRP else Sharing.NONE
+
+
+def make_folder(path: Path, share: Sharing | None = None) -> None:
+    """Make a folder and its missing parents; an existing folder keeps its mode.
+
+    Without `share`, a new folder is shared like the folder around.
+    """
+    if path.is_dir():
+        return
+    make_folder(path.parent, share)
+    wanted = (share or _share_around(path)).folder_mode
+    try:
+        path.mkdir(0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    if wanted != 0o700:  # mkdir heeds the umask, and ignores the bit for the group
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        _set_mode(descriptor, wanted)
+        os.close(descriptor)
+
+
+def open_file(path: Path, flags: int, share: Sharing | None = None) -> int:
+    """Open a file by the flags of `os.open`; with O_CREAT, make a missing file.
+
+    Without `share`, a new file is shared like the folder around. Symbolic links are not followed: a
+    repository or another user may have made the link, and the write would change any file of ours.
+    Links in /dev belong to the machine, and are followed.
+    """
+    flags |= os.O_CLOEXEC | (0 if path.is_relative_to("/dev") else os.O_NOFOLLOW)
+    if not flags & os.O_CREAT:
+        return os.open(path, flags)
+    if not flags & os.O_EXCL:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags & ~os.O_CREAT)
+    try:
+        descriptor = os.open(path, flags | os.O_EXCL, 0o600)
+    except FileExistsError:
+        if flags & os.O_EXCL:
+            raise
+        return os.open(path, flags & ~os.O_CREAT)  # another process was faster
+    _set_mode(descriptor, (share or _share_around(path)).file_mode)
+    return descriptor
+
+
+def _set_mode(descriptor: int, mode: int) -> None:
+    """Set the mode of a file or folder which this process has made."""
+    with contextlib.suppress(PermissionError):  # a file system without modes
+        if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:
+            os.fchmod(descriptor, mode)
+
+
 def replace_whole(path: Path, data: bytes) -> None:
     """Replace the file's content; a crash leaves the old or the new. For one writer at a time."""
     part = path.with_name(f".{path.name}.part")
-    with part.open("wb") as file:
+    with os.fdopen(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -322,7 +403,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def locked(path: Path, *, create: bool = False) -> int | None:
+def locked(path: Path, *, create: bool = False, share: Sharing | None = None) -> int | None:
     """Open and lock the file. None if the file is locked, missing or replaced.
 
     Without `create`, also None if the file may not be opened.
@@ -331,7 +412,7 @@ def locked(path: Path, *, create: bool = False) -> int | None:
     has the file open ends.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        descriptor = open_file(path, os.O_RDWR | (os.O_CREAT if create else 0), share)
     except FileNotFoundError:
         return None
     except PermissionError:
@@ -362,8 +443,8 @@ class MemoryJournal:
 class FileJournal:
     """A file to which every process of the fleet appends: each line whole, by a single write."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, share: Sharing | None = None) -> None:
+        self._path, self._share = path, share
         self._lock = threading.Lock()
         self._warned = False
 
@@ -392,12 +473,12 @@ class FileJournal:
 
         Without blocking: a pipe that nobody reads is an error instead of a wait without end.
         """
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
         try:
-            return os.open(self._path, flags, 0o644)
+            return open_file(self._path, flags, self._share)
         except FileNotFoundError:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            return os.open(self._path, flags, 0o644)
+            make_folder(self._path.parent, self._share)
+            return open_file(self._path, flags, self._share)
 
 
 def describe(event: Event) -> dict[str, object]:
@@ -429,20 +510,20 @@ class WorkerFiles:
     A worker locks its file as long as it runs, so the file of a killed worker does not count.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, share: Sharing | None = None) -> None:
+        self._folder, self._share = folder, share
 
     def announce(self, present: Present) -> Callable[[], None]:
         descriptor = None
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder, self._share)
             for path in self._files():  # of killed workers
                 if (descriptor := locked(path)) is not None:
                     path.unlink(missing_ok=True)
                     os.close(descriptor)
             for _ in range(3):  # another process may try the lock of a file that is new
                 path = self._folder / f"{os.getpid()}-{os.urandom(4).hex()}.json"
-                if (descriptor := locked(path, create=True)) is not None:
+                if (descriptor := locked(path, create=True, share=self._share)) is not None:
                     break
         except OSError:  # nothing but `dibs why` and `dibs approve` goes by these files
             pass
@@ -473,7 +554,8 @@ class WorkerFiles:
 
     def _files(self) -> list[Path]:
         try:
-            return list(self._folder.glob("*.json"))
+            # Files of dead workers are removed: no file that a worker could not have made.
+            return list(self._folder.glob(f"[0-9]*-{'[0-9a-f]' * 8}.json"))
         except OSError:
             return []
 
@@ -544,17 +626,20 @@ def _hint_about(wake_file: Path, issue: IssueRef) -> Path:
 class FileWaker:
     """The sending side: `wake` hints to all processes that watch the file, or an issue's file."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, share: Sharing | None = None) -> None:
+        self._path, self._share = path, share
 
     def wake(self, issue: IssueRef | None = None) -> None:
         part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with written(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent, self._share)
             if issue is not None:
                 # Leave the hint, and remove old ones: no holder was there to hear them.
                 hint = _hint_about(self._path, issue)
-                hint.touch()
+                with os.fdopen(
+                    open_file(hint, os.O_WRONLY | os.O_CREAT, self._share), "wb"
+                ) as file:
+                    os.utime(file.fileno())
                 with contextlib.suppress(FileNotFoundError):  # a holder was faster
                     now = hint.stat().st_mtime
                     for old in self._path.parent.glob(f"{self._path.name}-*"):
@@ -562,5 +647,7 @@ class FileWaker:
                             old.unlink()
                 return
             # A random length, because the new file may get the inode of an earlier one.
-            part.write_bytes(b"." * (1 + os.urandom(1)[0]))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            with os.fdopen(open_file(part, flags, self._share), "wb") as file:
+                file.write(b"." * (1 + os.urandom(1)[0]))
             part.replace(self._path)

@@ -101,6 +101,18 @@ def split_host(text: str, unreadable: str) -> tuple[str, int | None]:
     return host, port
 
 
+def this_machine(host: str) -> bool:
+    """Whether a host is this machine: a loopback address, a socket's folder, or none at all."""
+    import ipaddress
+
+    if host.lower() in ("", "localhost") or host.startswith(("/", "@")):
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
 def seconds_in(text: str, most: float, unreadable: str) -> float:
     """A number of seconds, above 0. Raises BadConfiguration with the text `unreadable`."""
     try:

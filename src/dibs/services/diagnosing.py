@@ -5,7 +5,8 @@ as well, and gets no second request. Refuses to know where settings come from an
 shown.
 """
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import assert_never
@@ -16,6 +17,7 @@ from dibs.core.durations import describe_span, format_duration, format_instant
 from dibs.core.errors import DibsError
 from dibs.core.granter import Appointed, Moving
 from dibs.core.pipeline import Command, NoWorktree, Pipeline, PythonCallable
+from dibs.core.references import this_machine
 from dibs.core.signing import Keyring, Signed, Strictness, verify
 from dibs.ports.leases import PROTECTIVE, LeaseStore, Pauses, ShownLeases, Worrying
 from dibs.ports.system import Runner, Workplaces
@@ -322,15 +324,24 @@ def about_places(
         yield fine("worktrees", f"of {found} stages that want them, every repository is there")
 
 
-def about_handlers(pipeline: Pipeline, runner: Runner) -> Iterator[Finding]:
-    """Whether the handlers of the stages can be started."""
-    found, usable = 0, 0
+def about_handlers(
+    pipeline: Pipeline, runner: Runner, look_for: Callable[[str], None] | None = None
+) -> Iterator[Finding]:
+    """Whether the handlers of the stages can be started.
+
+    `look_for` looks for a Python handler without importing it; None: the runner imports it.
+    """
+    found, usable, unimported = 0, 0, ""
     for stage in pipeline.stages:
         if not isinstance(stage.handler, Command | PythonCallable):
             continue
         found += 1
         try:
-            runner.check(stage.handler, elsewhere=stage.worktree != NoWorktree())
+            if look_for is not None and isinstance(stage.handler, PythonCallable):
+                look_for(stage.handler.target)
+                unimported = "; --handlers also imports those in Python"
+            else:
+                runner.check(stage.handler, elsewhere=stage.worktree != NoWorktree())
             usable += 1
         except DibsError as error:
             yield Finding("handlers", Level.FAIL, f"stage {stage.name!r}: {error}", error.hint)
@@ -339,4 +350,44 @@ def about_handlers(pipeline: Pipeline, runner: Runner) -> Iterator[Finding]:
         look = "a [[stage]] in dibs.toml sets one with run or python; dibs work --run gives one too"
         yield Finding("handlers", Level.WARN, text, look)
     elif usable == found:
-        yield fine("handlers", f"{found} of {len(pipeline.stages)} stages have one that can start")
+        text = f"{found} of {len(pipeline.stages)} stages have one that can start{unimported}"
+        yield fine("handlers", text)
+
+
+_MAYBE_PLAIN = ("disable", "allow", "prefer")
+"""The modes in which libpq logs in without TLS, always or if the server wants it so."""
+
+
+def about_wires(place: str, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Whether a tracker's or a store's password leaves this machine without TLS."""
+    from urllib.parse import parse_qsl, urlsplit
+
+    scheme, found, rest = place.partition("://")
+    try:
+        parts = urlsplit(f"place://{rest}")
+    except ValueError:  # opening the place says what is wrong
+        return
+    options = dict(parse_qsl(parts.query))
+    login, _, hosts = parts.netloc.rpartition("@")
+    match scheme:
+        case "redis" | "redis+sentinel" | "redis+cluster" | "etcd":
+            plain = ":" in login or "sentinel_password" in options
+        case "git:http":  # git may find a password elsewhere
+            plain = True
+        case "postgresql" | "postgres":
+            plain = options.get("sslmode", environment.get("PGSSLMODE")) in _MAYBE_PLAIN
+            given = options.get("hostaddr") or options.get("host") or hosts
+            hosts = given or environment.get("PGHOST", "")
+        case _:
+            plain = False
+    names = [
+        host if host.count(":") > 1 and "[" not in host else re.sub(r"^\[|\]?(:\d+)?$", "", host)
+        for host in hosts.split(",")
+    ]
+    away = [name for name in names if not this_machine(name)]
+    if plain and away:
+        text = f"{scheme}: a password may go to {', '.join(away)} without TLS, readable on the way"
+        look = "see the store's page in docs/stores: rediss://, etcds://, sslmode, https://"
+        yield Finding("wires", Level.WARN, text, look)
+    elif found:
+        yield fine("wires", f"no password leaves this machine without TLS for {scheme}")

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import fields, replace
 
-from dibs.adapters.system import small_text, working_tree
+from dibs.adapters.system import Sharing, small_text, working_tree
 from dibs.core.durations import format_duration, parse_duration, terms_for
 from dibs.core.errors import BadConfiguration, BadName, NotPermitted
 from dibs.core.ids import StageName
@@ -240,6 +240,9 @@ class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     journal: Annotated[str, doc("File of events, one JSON object a line; empty for none.")] = (
         ".dibs/events.jsonl"
     )
+    share: Annotated[
+        str, doc("Who may use dibs' own files: 'none' other than this user, or their 'group'.")
+    ] = "none"
     labels: LabelsFile = field(default_factory=LabelsFile)
     worker: WorkerFile = field(default_factory=WorkerFile)
     people: PeopleFile = field(default_factory=PeopleFile)
@@ -287,6 +290,8 @@ class Settings(Struct, frozen=True):
     poll: timedelta
     sweep: timedelta
     stop_grace: timedelta
+    share: Sharing = Sharing.NONE
+    """Who may use the files of `.dibs`."""
     holds: tuple[HoldSpec, ...] = ()
     loops: tuple[LoopSpec, ...] = ()
     github: GithubSettings = GithubSettings()
@@ -508,6 +513,8 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         raise ValueError(
             f"person_ttl {format_duration(person_ttl)} is over max_ttl {format_duration(max_ttl)}"
         )
+    if file.share not in tuple(Sharing):
+        raise ValueError(f"share {file.share!r} is not one of {', '.join(Sharing)}")
     shortest = min(stage.terms.ttl for stage in pipeline.stages)
     worker, github = file.worker, file.github
     return Settings(
@@ -523,6 +530,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         person_ttl=person_ttl,
         runs=root / file.runs,
         journal=root / file.journal if file.journal else None,
+        share=Sharing(file.share),
         jobs=worker.jobs,
         poll=_positive("worker.poll", worker.poll),
         sweep=_positive("worker.sweep", worker.sweep) if worker.sweep else shortest / 3,

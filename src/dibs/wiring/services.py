@@ -559,6 +559,35 @@ def runner_of(settings: Settings) -> Runner:
     )
 
 
+def python_lookup(settings: Settings) -> Callable[[str], None]:
+    """Looks for a Python handler on the import path of a run, and imports nothing."""
+    from dibs.adapters.runners.lookup import look_for_python
+
+    return lambda target: look_for_python(target, settings.here or settings.root)
+
+
+def wrongly_shared(settings: Settings) -> tuple[list[str], list[str]]:
+    """Files of dibs that are open to too many users, and files closed to the group of `share`."""
+    wake = wake_file(settings)
+    files = [wake.parent, wake, settings.runs, settings.journal or wake]
+    files += [wake.with_name(name) for name in ("control.db", "sightings.db", "workers", "git")]
+    for setting in (settings.tracker, settings.leases):
+        scheme, _, place = setting.partition(":")
+        if scheme == "sqlite" and place:
+            files += [settings.root / f"{place}{end}" for end in ("", "-wal", "-shm")]
+    kept_out, wanted = ~settings.share.folder_mode & 0o077, settings.share.file_mode
+    bare, shut = [], []
+    for file in dict.fromkeys(file for file in files if file.exists()):
+        mode, shown = file.stat().st_mode, f"{file} ({file.stat().st_mode & 0o7777:o})"
+        # What is in a closed folder is closed.
+        ways = (folder.stat().st_mode for folder in file.absolute().parents)
+        if mode & kept_out and all(way & kept_out & 0o011 for way in ways):
+            bare.append(shown)
+        if mode & wanted != wanted:
+            shut.append(shown)
+    return bare, shut
+
+
 def places_of(settings: Settings) -> Workplaces:
     """Where runs work whose stages ask for worktrees; git is looked for only then."""
     from dibs.worktrees.trees import WorktreePlaces
@@ -634,7 +663,7 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
         )
     return services.listening.Listening(
         kind.deliveries(keys),
-        FileWaker(wake_file(settings)),
+        FileWaker(wake_file(settings), settings.share),
         settings.pipeline,
         SystemClock(),
         repos=named_repos(settings),
@@ -642,9 +671,21 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
 
 
 def webhook_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
-    """The keys that verify deliveries: several while a new key replaces an old one."""
-    told = environment.get(_WEBHOOK_KEYS, "").split(",")
-    return tuple(key.strip().encode() for key in told if key.strip())
+    """The keys that verify deliveries: several while a new key replaces an old one.
+
+    Raises BadConfiguration for a short key, and does not show the key: short keys can be found by
+    trying, from a single delivery.
+    """
+    from dibs.core.signing import SHORTEST_SECRET
+
+    keys = [key.strip() for key in environment.get(_WEBHOOK_KEYS, "").split(",") if key.strip()]
+    if any(len(key) < SHORTEST_SECRET for key in keys):
+        which = "the secret" if len(keys) == 1 else "one of the secrets"
+        raise BadConfiguration(
+            f"{_WEBHOOK_KEYS}: {which} is shorter than {SHORTEST_SECRET} characters",
+            hint="see docs/guides/webhooks-as-hints.md for how to make one and to change it",
+        )
+    return tuple(key.encode() for key in keys)
 
 
 def refuse_unknown(settings: Settings) -> None:
@@ -677,7 +718,7 @@ def _adapters(
         from dibs.adapters.sqlite.control import SqliteGranters, SqlitePauses
         from dibs.adapters.sqlite.database import Database
 
-        control = Database(settings.root / ".dibs" / "control.db")
+        control = Database(settings.root / ".dibs" / "control.db", share=settings.share)
         closing.append(control.close)
         pauses, granters = pauses or SqlitePauses(control), granters or SqliteGranters(control)
     in_memory = settings.tracker.startswith("memory:")
@@ -687,17 +728,19 @@ def _adapters(
 
         owned = WakingOwnedStore if isinstance(store, Waking) else OwnedStore
         store = owned(store, granters, granter_name(settings), settings.shared_names, fresh_run)
-    journal = None if in_memory else settings.journal
+    journal, share = None if in_memory else settings.journal, settings.share
     return Adapters(
         tracker=opened.tracker,
         store=store,
         pauses=pauses,
-        observers=(FileJournal(journal),) if journal else (),
+        observers=(FileJournal(journal, share),) if journal else (),
         clock=opened.clock,
         granters=granters,
         hints=opened.hints or (None if in_memory else FileHints(wake_file(settings))),
-        waker=None if in_memory else FileWaker(wake_file(settings)),
-        presence=None if in_memory else WorkerFiles(wake_file(settings).with_name("workers")),
+        waker=None if in_memory else FileWaker(wake_file(settings), share),
+        presence=None
+        if in_memory
+        else WorkerFiles(wake_file(settings).with_name("workers"), share),
         budgeted=opened.budgeted,
         prepare=opened.prepare,
         one_step=opened.one_step if store is not None and settings.leases == "auto" else None,
@@ -719,7 +762,7 @@ def _store(
             from dibs.adapters.sqlite.database import Database
             from dibs.adapters.sqlite.leases import SqliteLeases
 
-            database = Database(sqlite_path(settings, place))
+            database = Database(sqlite_path(settings, place), share=settings.share)
             return SqliteLeases(database), [database.close]
         case "memory" if settings.tracker.startswith("memory:") and opened.own_leases:
             return opened.own_leases(), []
@@ -730,7 +773,9 @@ def _store(
         case _:
             from dibs.wiring.stores import Surroundings, open_store
 
-            around = Surroundings(settings.root, settings.github, budgeted=opened.budgeted)
+            around = Surroundings(
+                settings.root, settings.github, settings.share, budgeted=opened.budgeted
+            )
             store = open_store(settings.leases, around)
             opened.budgeted = around.budgeted
             return store, [*around.closing, store.close]

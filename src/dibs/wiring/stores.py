@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec import Struct, field
 
+from dibs.adapters.system import Sharing, make_folder, written
 from dibs.core.errors import BadConfiguration
 from dibs.ports.leases import Guarantee, LeaseStore
 from dibs.settings.load import GithubSettings
@@ -51,6 +52,8 @@ class Surroundings(Struct):
     root: Path
     """The folder of the settings: relative paths start there, and sightings are kept there."""
     github: GithubSettings = GithubSettings()
+    share: Sharing = Sharing.NONE
+    """Who may use the files that a store keeps there."""
     budgeted: "Budgeted | None" = None
     """Who counts the requests of the tracker, or of the store where the tracker does not count."""
     closing: list[Callable[[], None]] = field(default_factory=list)
@@ -62,7 +65,8 @@ class Surroundings(Struct):
         from dibs.adapters.sqlite.observations import FileObservations
 
         # A renewal waits for it: better to have seen something late than to be late with that.
-        database = Database(self.root / ".dibs" / "sightings.db", busy_s=1.0)
+        file = self.root / ".dibs" / "sightings.db"
+        database = Database(file, busy_s=1.0, share=self.share)
         self.closing.append(database.close)
         return FileObservations(database)
 
@@ -91,6 +95,8 @@ _CLOCKED = _COUNTED | Guarantee.SERVER_CLOCK
 
 def _git(place: str, around: Surroundings) -> ClosableStore:
     folder = around.root / ".dibs" / "git"
+    with written(folder.parent):
+        make_folder(folder.parent, around.share)
     store = _adapter("git").GitLeases.connect(place, folder, around.sightings(), root=around.root)
     return cast("ClosableStore", store)
 

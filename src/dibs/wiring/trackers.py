@@ -104,7 +104,7 @@ def _open_sqlite(request: TrackerRequest) -> OpenTracker:
     from dibs.adapters.sqlite.tracker import SqliteTracker
 
     settings = request.settings
-    database = Database(sqlite_path(settings, request.place))
+    database = Database(sqlite_path(settings, request.place), share=settings.share)
     pipeline = settings.pipeline
     shelf = pipeline.vetoes | {pipeline.labels.claimed}
     tracker: Tracker = SqliteTracker(database, author=request.author, shelf=shelf)

@@ -27,7 +27,14 @@ from typing import Protocol, assert_never
 import msgspec
 
 from dibs.adapters.git.program import GitProgram
-from dibs.adapters.system import chains_folder, locked, replace_whole, wall_clock, written
+from dibs.adapters.system import (
+    chains_folder,
+    locked,
+    make_folder,
+    replace_whole,
+    wall_clock,
+    written,
+)
 from dibs.core.errors import BadConfiguration, Damaged, Misuse, NotPermitted, Outage, Unavailable
 from dibs.core.ids import StageName
 from dibs.core.presets import AGENT, AUTHORED
@@ -252,7 +259,7 @@ class ChainFiles:
     def alone(self, plan: Plan) -> Iterator[None]:
         path = plan.state_file.with_name(f".{plan.state_file.name}.lock")
         with written(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             descriptor = locked(path, create=True)
         if descriptor is None:
             raise Unavailable(f"another process is executing the chain of {plan.feature_id}")

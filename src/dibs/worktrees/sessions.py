@@ -21,7 +21,14 @@ from types import FrameType
 
 import msgspec
 
-from dibs.adapters.system import SystemClock, locked, sync_folder, written
+from dibs.adapters.system import (
+    SystemClock,
+    locked,
+    make_folder,
+    open_file,
+    sync_folder,
+    written,
+)
 from dibs.core.errors import Damaged, Unavailable
 from dibs.worktrees.values import WorktreeSpec
 
@@ -95,7 +102,9 @@ class Sessions(msgspec.Struct, frozen=True):
     def naming_lock(self) -> Iterator[None]:
         """Let a single session at a time choose names: no two sessions choose the same folder."""
         with written(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            # Handlers work below, also as another user; no other user may list what is there.
+            self.root.mkdir(0o711, parents=True, exist_ok=True)
+            make_folder(self._folder)
         path, clock = self._folder / "turn.lock", SystemClock()
         until = clock.now() + _LOCK_WAIT_S
         with written(path):
@@ -117,7 +126,7 @@ class Sessions(msgspec.Struct, frozen=True):
         path = self._folder / f"{name}-{secrets.token_hex(4)}.json"
         part = path.with_suffix(".part")
         with written(path):
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            descriptor = open_file(part, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.write(descriptor, msgspec.json.format(msgspec.json.encode(record)) + b"\n")

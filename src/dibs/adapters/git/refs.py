@@ -20,7 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from dibs.adapters.git.program import Address, GitCommands, outage, parse_address, spoken
-from dibs.adapters.system import wall_clock
+from dibs.adapters.system import make_folder, wall_clock
 from dibs.adapters.wrappers.leases import Recent
 from dibs.core.durations import describe_span
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
@@ -249,8 +249,11 @@ class GitRemote:
         """Create the folder and the empty tree, and prune old objects. Done once per client."""
         if self._ready:
             return
+        if any(folder.is_symlink() for folder in (self._objects, self._objects.parent)):
+            # A repository can bring the link along, and old objects are removed here.
+            raise NotPermitted(f"{self._objects.parent} is a symbolic link, or has one in it")
         try:
-            self._objects.mkdir(parents=True, exist_ok=True)
+            make_folder(self._objects)
         except OSError as flaw:
             raise NotPermitted(
                 f"{self._objects.parent} cannot be made: {flaw.strerror}; {self.name} works there"

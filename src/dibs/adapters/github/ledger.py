@@ -34,7 +34,7 @@ from dibs.adapters.github.limits import (
     Resource,
     Spending,
 )
-from dibs.adapters.system import BOOT, state_folder
+from dibs.adapters.system import BOOT, Sharing, make_folder, open_file, state_folder
 from dibs.core.ids import LocalTime, ServerTime
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Allowance, LocalLimit, Shut
@@ -73,7 +73,7 @@ class FileLedger:
         self.shared = True
         """Whether the processes of the machine share the ledger."""
         with contextlib.suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent, Sharing.NONE)
 
     def admit(self, kind: Kind, purpose: Purpose) -> Refusal | None:
         """Count a request and let it through, or say how long to wait."""
@@ -142,8 +142,7 @@ class FileLedger:
     def _locked_file(self) -> Iterator[int | None]:
         """Open and lock the file; None if opening fails, or the lock cannot be had soon."""
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            file = os.open(self._path, flags, 0o600)
+            file = open_file(self._path, os.O_RDWR | os.O_CREAT, Sharing.NONE)
         except OSError:
             self.shared = False
             yield None

@@ -5,7 +5,9 @@
 libpq gets every option that it knows (`sslmode`, `target_session_attrs`, `host` for a socket's
 folder, ...). Two options are dibs' own: `namespace`, the schema that keeps several backlogs apart
 in one database, and `timeout`, in seconds. Reading a URL opens no connection. No error text shows a
-secret part of the URL.
+secret part of the URL. A server on another machine must prove who it is (`sslmode=verify-full`),
+unless the URL, the environment or a service file chooses another mode: left to itself, libpq gives
+the password in clear text to every server that wants no TLS.
 
 A `PostgresSession` is one connection. It waits for each answer until a deadline, sends several
 statements as one transaction in one round trip, and decides whether the server may keep plans. It
@@ -24,11 +26,13 @@ already. Knows no table.
 """
 
 import math
+import os
 import re
 import select
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 from urllib.parse import unquote
@@ -41,7 +45,7 @@ from dibs.adapters.system import IdlePool, SystemClock
 from dibs.core.durations import LOST_RACE
 from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage, Unavailable
 from dibs.core.ids import LocalTime
-from dibs.core.references import seconds_in, split_url
+from dibs.core.references import seconds_in, split_url, this_machine
 from dibs.ports.system import Clock
 
 Values = Sequence[bytes | None]
@@ -309,6 +313,8 @@ class PostgresUrl:
     timeout_s: float
     parameters: Mapping[str, str] = field(repr=False)
     """The parameters by libpq's names, with dibs' defaults."""
+    must_prove_itself: bool = False
+    """Whether dibs demands a certificate of the server: nobody chose an `sslmode`."""
 
 
 def parse_postgres_url(url: str) -> PostgresUrl:
@@ -349,12 +355,48 @@ def parse_postgres_url(url: str) -> PostgresUrl:
     if "," in str(given.get("host") or ""):
         parameters["target_session_attrs"] = "read-write"
     parameters |= {name: str(value) for name, value in given.items() if value is not None}
+    demanded = demanded_proof(parameters, os.environ)
     return PostgresUrl(
         name=f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}",
         namespace=namespace,
         timeout_s=timeout_s,
-        parameters=parameters,
+        parameters=parameters | demanded,
+        must_prove_itself=bool(demanded),
     )
+
+
+_ROOTS_OF_THE_SYSTEM = 160000
+"""The first version of libpq that knows `sslrootcert=system`."""
+
+
+def demanded_proof(given: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """The options by which a server must prove its name; none for a server on this machine.
+
+    None also if the operator chose a mode, in libpq's order: URL, service file, environment.
+    """
+    from configparser import ConfigParser, Error
+
+    variables = {"host": "PGHOST", "hostaddr": "PGHOSTADDR", "service": "PGSERVICE"}
+    variables |= {"sslmode": "PGSSLMODE", "sslrootcert": "PGSSLROOTCERT"}
+    chosen = {name: environment[key] for name, key in variables.items() if environment.get(key)}
+    service = given.get("service") or chosen.get("service", "")
+    users = Path(environment.get("PGSERVICEFILE", "~/.pg_service.conf")).expanduser()
+    systems = Path(environment.get("PGSYSCONFDIR", "/etc/postgresql-common"), "pg_service.conf")
+    for file in (users, systems) if service else ():
+        services = ConfigParser(interpolation=None, delimiters=("=",), strict=False)
+        with suppress(OSError, Error, UnicodeError):
+            services.read(file, "utf-8")
+        if services.has_section(service):
+            chosen |= services[service]
+            break
+    chosen |= given
+    hosts = chosen.get("hostaddr") or chosen.get("host") or ""
+    if "sslmode" in chosen or all(this_machine(host.strip()) for host in hosts.split(",")):
+        return {}
+    own_roots = Path("~/.postgresql/root.crt").expanduser().exists() or "sslrootcert" in chosen
+    if own_roots or pq.version() < _ROOTS_OF_THE_SYSTEM:
+        return {"sslmode": "verify-full"}
+    return {"sslmode": "verify-full", "sslrootcert": "system"}
 
 
 def _parse_options(query: str) -> tuple[str | None, float, str]:
@@ -400,6 +442,11 @@ _NO_ENTRY = re.compile(
     r"authentication failed|no password supplied|pg_hba\.conf|permission denied|certificate"
     r'|role ".*" (does not exist|is not permitted)|does not support SSL',
     re.IGNORECASE,
+)
+_NO_PROOF = re.compile(r"certificate|SSL|TLS")
+_HOW_TO_PROVE = (
+    "off this machine dibs asks for sslmode=verify-full: name the authority's certificate with "
+    "sslrootcert=FILE in the URL, or choose a weaker sslmode there; see docs/stores/postgres.md"
 )
 _NO_DATABASE = re.compile(r'database ".*" does not exist')
 
@@ -521,6 +568,10 @@ class PostgresDatabase:
             text = _first_line(failure)
             if _NO_DATABASE.search(text):
                 raise Damaged(f"{self.name} is not there ({text})") from failure
+            if url.must_prove_itself and _NO_PROOF.search(text):
+                unproven = NotPermitted(f"{self.name} did not prove who it is ({text})")
+                unproven.hint = _HOW_TO_PROVE
+                raise unproven from failure
             if _NO_ENTRY.search(text):
                 raise NotPermitted(f"{self.name} does not let us in ({text})") from failure
             raise Unavailable(f"{self.name} cannot be reached ({text})") from failure

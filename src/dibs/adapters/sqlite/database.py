@@ -2,9 +2,11 @@
 
 Decides how the embedded adapters use the file: a write-ahead log, one immediate transaction per
 write, a clock that never runs backwards, and which error of dibs each failure of SQLite becomes.
-Knows no table but its clock.
+Knows no table but its clock. Writes nothing into the database of another program: a file is ours if
+it is empty, carries our mark, or has our clock.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,8 +15,16 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dibs.adapters.system import BOOT, IdlePool, SystemClock, uptime_ms
-from dibs.core.errors import Damaged, NotPermitted, Outage, Unavailable
+from dibs.adapters.system import (
+    BOOT,
+    IdlePool,
+    Sharing,
+    SystemClock,
+    make_folder,
+    open_file,
+    uptime_ms,
+)
+from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage, Unavailable
 
 # Whole milliseconds since 1970, by SQLite's own clock.
 _WALL_MS = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
@@ -40,6 +50,17 @@ CREATE TABLE IF NOT EXISTS clock (
 );
 INSERT OR IGNORE INTO clock VALUES (1, 0, 0, '');
 """
+APPLICATION_ID = 0x64696273  # "dibs"
+"""The mark of our files, in the header of the file."""
+# The version of an unmarked file, the columns of its clock, and what else is in it. One statement,
+# because another process may make the tables in between.
+_UNMARKED = """
+SELECT
+    (SELECT user_version FROM pragma_user_version),
+    (SELECT group_concat(name) FROM pragma_table_info('clock')),
+    (SELECT group_concat(name, ', ') FROM (SELECT name FROM sqlite_master ORDER BY name LIMIT 3))
+"""
+_OUR_CLOCK = "id,high,uptime,boot"
 SCHEMA_VERSION = 1
 """The `user_version` of the files that this version of dibs writes."""
 _TURN_S = (0.0005, 0.004)
@@ -77,8 +98,8 @@ class Transaction(Struct, frozen=True):
 class Database:
     """A file and a small pool of connections. A thread borrows a connection per transaction."""
 
-    def __init__(self, path: Path, *, busy_s: float = 30.0) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, busy_s: float = 30.0, share: Sharing | None = None) -> None:
+        self.path, self._share = path, share
         self._busy_s = busy_s
         self._idle = IdlePool(8, sqlite3.Connection.close)
         self._step = threading.local()
@@ -101,6 +122,7 @@ class Database:
                 ).fetchone():  # checked again: another process may have created it since
                     _create(sql, schema)
                 sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+                sql.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
     @contextmanager
     def writing(self) -> Iterator[Transaction]:
@@ -173,28 +195,47 @@ class Database:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent, self._share)
+            if not self.path.exists():  # SQLite would make it readable for all; the rest follows it
+                os.close(open_file(self.path, os.O_RDWR | os.O_CREAT, self._share))
         except OSError as failure:
-            raise NotPermitted(f"cannot create the folder of {self.path}: {failure}") from failure
+            raise NotPermitted(f"{self.path} cannot be made: {failure}") from failure
         sql = sqlite3.connect(
             self.path, timeout=_TURN_S[0], isolation_level=None, check_same_thread=False
         )
         with ExitStack() as on_failure:
             on_failure.callback(sql.close)
+            version = self._version(sql)  # first: what follows would write into a foreign file
             # WAL lets readers go on while one process writes. NORMAL syncs at checkpoints: a killed
             # process loses nothing, a power cut may lose the last commits but never the file.
             mode = self._patiently(sql, "PRAGMA journal_mode = WAL").fetchone()[0]
             if mode != "wal":
                 raise Damaged(f"{self.path} cannot keep a write-ahead log (its mode stays {mode})")
             sql.execute("PRAGMA synchronous = NORMAL")
-            if 0 < self._version(sql) < SCHEMA_VERSION:
+            if 0 < version < SCHEMA_VERSION:
                 self._migrate(sql)
             on_failure.pop_all()
         return sql
 
     def _version(self, sql: sqlite3.Connection) -> int:
-        """The file's schema version. Raises Damaged if a later version of dibs wrote the file."""
-        version: int = sql.execute("PRAGMA user_version").fetchone()[0]
+        """The file's schema version.
+
+        Raises BadConfiguration if the file is another program's, Damaged if a later version of dibs
+        wrote it.
+        """
+        mark: int = self._patiently(sql, "PRAGMA application_id").fetchone()[0]
+        version: int
+        if mark == APPLICATION_ID:
+            version = sql.execute("PRAGMA user_version").fetchone()[0]
+        else:  # a new file, a file of an earlier version of dibs, or another program's
+            version, clock, names = self._patiently(sql, _UNMARKED).fetchone()
+            if clock != _OUR_CLOCK and (mark or version or names):
+                raise BadConfiguration(
+                    f"{self.path} is the database of another program: it has "
+                    f"{names or 'a mark of its own'}, and nothing of dibs",
+                    hint="look at tracker and leases in: dibs config show; "
+                    "dibs makes a file of its own where there is none",
+                )
         if not 0 <= version <= SCHEMA_VERSION:
             raise Damaged(
                 f"{self.path} was written by a later version of dibs "
@@ -212,6 +253,7 @@ class Database:
                 if migration.to > version and migration.table in tables:
                     _create(sql, migration.statements)
             sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            sql.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
     @contextmanager
     def _immediate(self, sql: sqlite3.Connection) -> Iterator[None]:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 @command("doctor")
 @click.option("--offline", is_flag=True, help="Make only the checks that need no network.")
-def doctor_command(context: Context, offline: bool) -> Answer:
+@click.option("--handlers", is_flag=True, help="Import Python handlers, which runs their code.")
+def doctor_command(context: Context, offline: bool, handlers: bool) -> Answer:
     """Check settings, tracker, store, keys and handlers; name every problem. Makes no changes."""
-    findings = list(_findings(context, offline=offline))
+    findings = list(_findings(context, offline=offline, handlers=handlers))
     levels = [finding.level.value for finding in findings]
     counts = {level: levels.count(level) for level in ("ok", "warn", "fail")}
     data: dict[str, Any] = {
@@ -38,7 +39,7 @@ def doctor_command(context: Context, offline: bool) -> Answer:
     return Answer(data, lines, Exit.ERROR if counts["fail"] else Exit.DONE)
 
 
-def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
+def _findings(context: Context, *, offline: bool, handlers: bool) -> Iterator["Finding"]:
     """First the settings and this machine; then, unless offline, tracker and lease store."""
     from dibs.services import diagnosing
     from dibs.services.diagnosing import Finding, Level, failed, fine
@@ -57,7 +58,8 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
         yield from diagnosing.about_signing(wiring.keyring_of(os.environ))
     except DibsError as error:
         yield failed("signing", error)
-    yield from diagnosing.about_handlers(pipeline, wiring.runner_of(settings))
+    look_for = None if handlers else wiring.python_lookup(settings)
+    yield from diagnosing.about_handlers(pipeline, wiring.runner_of(settings), look_for)
     try:
         kind = tracker_kind(settings.tracker)
     except DibsError as error:  # another distribution's, and broken
@@ -66,14 +68,7 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
     yield from diagnosing.about_places(
         pipeline, lambda: wiring.places_of(settings), wiring.named_repos(settings)
     )
-    yield from _folder("runs", settings.runs)
-    if settings.journal is not None:
-        yield from _folder("journal", settings.journal.parent)
-    if kind is not None and kind.deliveries is not None:
-        text = "GITHUB_WEBHOOK_SECRET is not set, so dibs listen accepts nothing"
-        if wiring.webhook_keys(os.environ):
-            text = "a secret is set: dibs listen verifies what is delivered"
-        yield fine("webhooks", text)
+    yield from _this_machine(settings, receives=kind is not None and kind.deliveries is not None)
     tracker = without_secrets(settings.tracker)
     if offline:
         yield fine("tracker", f"{tracker}, not checked offline")
@@ -97,6 +92,38 @@ def _configuration(settings: Settings) -> Iterator["Finding"]:
     if settings.here is not None and (settings.here / ".dibs" / "backlog.db").exists():
         text = f"{settings.here / '.dibs'} is not used: the main working tree's backlog is"
         yield Finding("configuration", Level.WARN, text, "look into it with: dibs --config . list")
+
+
+def _this_machine(settings: Settings, *, receives: bool) -> Iterator["Finding"]:
+    """The files, the wires and the webhooks' secret; `receives`: the tracker sends webhooks."""
+    from dibs.services import diagnosing
+    from dibs.services.diagnosing import Finding, Level, failed, fine
+    from dibs.wiring import services as wiring
+
+    yield from _folder("runs", settings.runs)
+    if settings.journal is not None:
+        yield from _folder("journal", settings.journal.parent)
+    bare, shut = wiring.wrongly_shared(settings)
+    for found, text in (
+        (bare, "other users of this machine may look into"),
+        (shut, f"share is '{settings.share}', and this is closed:"),
+    ):
+        if found:
+            look = "dibs changes no mode of what is there; see docs/reference/files.md#permissions"
+            yield Finding("files", Level.WARN, f"{text} {', '.join(found)}", look)
+    if not bare and not shut:
+        who = "this user and the group" if settings.share == "group" else "this user alone"
+        yield fine("files", f"what dibs keeps here is for {who}")
+    for place in (settings.tracker, settings.leases):
+        yield from diagnosing.about_wires(place, os.environ)
+    if receives:
+        try:
+            text = "GITHUB_WEBHOOK_SECRET is not set, so dibs listen accepts nothing"
+            if wiring.webhook_keys(os.environ):
+                text = "a secret is set: dibs listen verifies what is delivered"
+            yield fine("webhooks", text)
+        except DibsError as error:
+            yield failed("webhooks", error)
 
 
 def _folder(name: str, path: Path) -> Iterator["Finding"]:

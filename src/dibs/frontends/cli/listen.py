@@ -2,7 +2,8 @@
 
 The server handles HTTP and leaves the content of a delivery to the service. Any client may connect,
 also a hostile one: the size of a body, the time of a request and the number of connections are
-bounded, and a refusal gives no reason. `dibs follow` does a step that every worker also does.
+bounded, also for each address, and a refusal gives no reason. `dibs follow` does a step that every
+worker also does.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ import click
 from msgspec.structs import asdict
 
 from dibs.core.errors import BadConfiguration
+from dibs.core.references import this_machine
 from dibs.frontends.cli import output
 from dibs.frontends.cli.context import Context, as_name, command, dry_run
 from dibs.frontends.cli.output import Answer, Exit, tell
@@ -62,9 +64,13 @@ def follow_command(context: Context, limit: int, name: str | None, dry_run: bool
 
 _log = logging.getLogger("dibs.listen")
 _LONGEST_BODY = 4 * 1024 * 1024
+_LONGEST_HEADERS_S = 5.0
+"""The longest time from the start of a connection to the end of the headers."""
 _LONGEST_S = 15.0
-"""The longest time from the first byte of a request to the last byte of the reply."""
+"""The longest time from the start of a connection to the last byte of the reply."""
 _AT_ONCE = 32
+_AT_ONCE_BY_ONE = 8
+"""The most connections from one address: a single sender cannot take every place."""
 _HEALTH = "/healthz"
 
 
@@ -79,7 +85,10 @@ _HEALTH = "/healthz"
 )
 @click.option("--path", default="/webhook", show_default=True, help="The path for deliveries.")
 @click.option("--insecure", is_flag=True, help="Accept deliveries without a secret.")
-def listen_command(context: Context, host: str, port: int, path: str, insecure: bool) -> Answer:
+@click.option("--proxy", help="The address of your proxy, which may take every connection.")
+def listen_command(
+    context: Context, host: str, port: int, path: str, insecure: bool, proxy: str | None
+) -> Answer:
     """Wake the workers of this folder when the tracker reports a change.
 
     Give the tracker's webhook the secret in GITHUB_WEBHOOK_SECRET; several secrets are separated by
@@ -91,15 +100,15 @@ def listen_command(context: Context, host: str, port: int, path: str, insecure: 
         raise click.UsageError(f"--path must begin with / and must not be {_HEALTH}")
     bare_host = host.strip("[]")
     try:
-        loopback = ipaddress.ip_address(bare_host).is_loopback
+        trusted = _neighbourhood(proxy) if proxy else None
     except ValueError:
-        loopback = host == "localhost"
-    if insecure and not loopback:
+        raise click.UsageError(f"--proxy must be an IP address, not {proxy!r}") from None
+    if insecure and not (host and this_machine(bare_host)):
         raise click.UsageError("--insecure needs a --host that only this machine can reach")
     service = listening(context.settings, unsigned=insecure)
     receiver = _Receiver(service, as_json=context.as_json)
     try:
-        server = _Server(host, port, path, receiver)
+        server = _Server(host, port, path, receiver, trusted)
     except OSError as failure:
         cause = failure.strerror or str(failure)
         raise BadConfiguration(f"dibs cannot listen on {host} port {port}: {cause}") from failure
@@ -182,6 +191,29 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     error_content_type = "text/plain"
     error_message_format = "%(message)s\n"
 
+    def setup(self) -> None:
+        """Start a watch that hangs up in time: every byte restarts a timeout of the socket."""
+        super().setup()
+        self._headers_read, self._over = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            hurried = self._headers_read.wait(_LONGEST_HEADERS_S)
+            if not (hurried and self._over.wait(_LONGEST_S - _LONGEST_HEADERS_S)):
+                with contextlib.suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
+
+        threading.Thread(target=watch, name="dibs-watch", daemon=True).start()
+
+    def finish(self) -> None:
+        self._over.set()
+        self._headers_read.set()
+        super().finish()
+
+    def parse_request(self) -> bool:
+        parsed = super().parse_request()
+        self._headers_read.set()
+        return parsed
+
     def do_GET(self) -> None:
         if self.path != _HEALTH:
             self._answer(HTTPStatus.NOT_FOUND, "not found")
@@ -222,14 +254,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         _log.debug(format, *args)
 
 
+def _neighbourhood(address: str) -> str:
+    """The sender of an address: an IPv4 address, or an IPv6 network of 64 bits."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    return str(parsed.ipv4_mapped or ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
+
+
 class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, host: str, port: int, path: str, receiver: _Receiver) -> None:
-        self.receiver, self.path = receiver, path
-        self._free_places = threading.BoundedSemaphore(_AT_ONCE)
+    def __init__(
+        self, host: str, port: int, path: str, receiver: _Receiver, proxy: str | None
+    ) -> None:
+        self.receiver, self.path, self._proxy = receiver, path, proxy
+        self._open: Counter[str] = Counter()
+        self._lock = threading.Lock()
         host = host.strip("[]")
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Handler)
@@ -240,37 +283,30 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
         self.server_name, self.server_port = "dibs", self.server_address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._free_places.acquire(blocking=False):
+        sender = _neighbourhood(client_address[0])
+        with self._lock:
+            share = _AT_ONCE if sender == self._proxy else _AT_ONCE_BY_ONE
+            full = self._open.total() >= _AT_ONCE or self._open[sender] >= share
+            if not full:
+                self._open[sender] += 1
+        if full:
             self.shutdown_request(request)  # the tracker tries again, and workers poll
             return
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread was started that would free the place
-            self._free_places.release()
+            self._leave(sender)
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle a request, and hang up after `_LONGEST_S`.
-
-        A timeout of the socket would not do, because every byte restarts it.
-        """
-
-        def hang_up() -> None:
-            with contextlib.suppress(OSError):
-                request.shutdown(socket.SHUT_RDWR)
-
-        deadline = threading.Timer(_LONGEST_S, hang_up)
-        deadline.daemon = True
         try:
-            deadline.start()
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                deadline.cancel()
-        except RuntimeError:  # no thread for the deadline: do not begin a request without one
-            self.shutdown_request(request)
+            super().process_request_thread(request, client_address)
         finally:
-            self._free_places.release()
+            self._leave(_neighbourhood(client_address[0]))
+
+    def _leave(self, sender: str) -> None:
+        with self._lock:
+            self._open -= Counter((sender,))  # drops a sender without connections
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         _log.debug("a request broke off", exc_info=True)
