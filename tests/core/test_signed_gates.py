@@ -111,6 +111,8 @@ def test_the_last_move_is_the_last_advance_out_of_the_stage():
     tries = [EARLIER, make_try("advanced", stage="ready", run="b"), make_try(stage="review")]
     assert last_move(tries, "review") == "earlier"
     assert last_move((), "review") == ""
+    used = make_try("advanced", stage="review", run="c")
+    assert last_move([EARLIER, used, EARLIER], "review") == "c", "a copy of the first card"
 
 
 # A gate that asks for no signature, with a key in force

@@ -99,10 +99,11 @@ def render_approval(issue: Issue, stage: str, by: str, after: str = "") -> str:
 def last_move(tries: Sequence[Try], stage: StageName) -> str:
     """The last run which moved the issue out of the stage; empty if none did.
 
-    A signed approval names it: once the approval was used, another run is the last.
+    A signed approval names it: once the approval was used, another run is the last. A second card
+    of an earlier run, which a lenient fleet may believe, makes that run the last no more.
     """
-    moves = [one.run for one in tries if one.stage == stage and one.outcome is Outcome.ADVANCED]
-    return moves[-1] if moves else ""
+    moved = (one.run for one in tries if one.stage == stage and one.outcome is Outcome.ADVANCED)
+    return next(reversed(dict.fromkeys(moved)), "")
 
 
 def _marks(
