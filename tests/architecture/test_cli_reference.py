@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import click
 
-from dibs.frontends.cli.main import COMMANDS, cli
+from dibs.core.roles import GivenBy
+from dibs.frontends.cli.main import COMMANDS, GIVEN_BY, cli
+from dibs.label_state import program as label_state
 from dibs.services.board import RowState
 
 from .pages import (
@@ -205,3 +207,29 @@ def test_every_make_target_that_is_mentioned_exists():
         if mention[1] not in targets
     ]
     assert not wrong, "\n".join(wrong)
+
+
+# Inside a run
+
+
+def test_every_command_says_who_gives_it_inside_a_run():
+    """A command without an entry would be refused to handlers, without a decision."""
+    commands = [path for path, one in PROGRAM.items() if not isinstance(one, click.Group)]
+    assert {path.removeprefix("dibs ") for path in commands} == set(GIVEN_BY)
+    assert set(GIVEN_BY.values()) == {one.value for one in GivenBy}
+
+
+def test_the_page_lists_the_commands_by_who_gives_them():
+    listed = {row[0]: set(codes(row[1])) for row in table(PAGE, "Inside a run").rows}
+    given = {who: {n for n, by in GIVEN_BY.items() if by == who} for who in GIVEN_BY.values()}
+    assert listed == given
+
+
+def test_the_commands_of_label_state_that_write_are_operators():
+    commands = dict(_walk(label_state.cli, "label-state"))
+    operators = {
+        path for path, one in commands.items() if isinstance(one, label_state.OperatorsCommand)
+    }
+    groups = {path for path, one in commands.items() if isinstance(one, click.Group)}
+    reading = {"label-state dedup-check", "label-state status-issue", "label-state repo list"}
+    assert set(commands) - groups - operators == reading

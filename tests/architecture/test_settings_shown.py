@@ -49,6 +49,9 @@ timeout = "1h"
 pass_env = ["KEY"]
 worktree = "bundle"
 [[stage]]
+name = "plan-pending-approval"
+gate = "signed"
+[[stage]]
 name = "pr-open"
 python = "shop.handlers:open"
 [[hold]]

@@ -8,7 +8,7 @@ import pytest
 from dibs.adapters.github.control import GithubControl
 from dibs.adapters.wrappers.trackers import SignedTracker
 from dibs.core.card import Card, CardState, render_card, render_revoke
-from dibs.core.eligibility import PauseScope
+from dibs.core.eligibility import PauseScope, render_approval
 from dibs.core.errors import NotPermitted
 from dibs.core.fold import FoldRules
 from dibs.core.ids import Fence, HolderId, RunId, StageName
@@ -87,6 +87,20 @@ def test_a_collaborator_who_may_only_read_is_not_believed(hub, ref, graphql):
     assert [comment.by_writer for comment in snapshot.comments] == [False]
     with pytest.raises(NotPermitted, match="may not write"):
         hub.client("mallory", graphql=graphql, trusted=()).comment(ref, card("evil-too"))
+
+
+@BOTH
+def test_an_approval_counts_if_its_author_may_write(hub, ref, graphql):
+    """A triager is associated with the repository, and a private member does not seem to be."""
+    a_private_member(hub)
+    hub.state.grant(REPOSITORY, "mallory", Permission.TRIAGE)
+    body = render_approval(hub.client().read(ref).issue, "review", "ann")
+    for login in ("alice", "mallory"):
+        hub.acting(login).create_comment(hub.issue(int(ref.key)), body)
+    snapshot = hub.client("colleague", graphql=graphql).read(ref)
+    assert [comment.by_writer for comment in snapshot.comments] == [True, False]
+    with pytest.raises(NotPermitted, match="may not write"):
+        hub.client("mallory", graphql=graphql, trusted=()).comment(ref, body)
 
 
 @BOTH

@@ -118,6 +118,20 @@ def test_a_repository_is_paused_resumed_and_listed(embedded, capsys):
     assert run(["repo"]) == 2
 
 
+def test_inside_a_run_the_program_only_reads(embedded, monkeypatch, capsys):
+    number = embedded.issue("agent:implement")
+    monkeypatch.setenv("DIBS_RUN", "540d0db55fb6")
+    ref = f"{embedded.slug}#{number}"
+    for words in (["claim", ref], ["release", ref], ["repo", "pause", "shop"], ["sweep-claims"]):
+        assert run(words) == 2
+        assert "HANDLER_MAY_NOT" in capsys.readouterr().err
+    assert embedded.labels(number) == {"agent:implement"}
+    assert run(["dedup-check", ref]) == 0
+    assert run(["repo", "list"]) == 0
+    monkeypatch.setenv("DIBS_OPERATOR", "1")
+    assert run(["claim", ref]) == 0
+
+
 # Sweeping
 
 

@@ -10,12 +10,13 @@ from dibs.core.eligibility import PauseScope
 from dibs.core.errors import HandlerUnusable, RateLimited, Unavailable
 from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import Fence, later
-from dibs.core.pipeline import Command, OneWorktree, PythonCallable
+from dibs.core.pipeline import Command, OneWorktree, PythonCallable, SignedGate
 from dibs.core.signing import Strictness, parse_keyring
 from dibs.ports.tracker import Allowance, BudgetReport, Shut, Standpoint, TrackerTraits
 from dibs.services.diagnosing import (
     Diagnosing,
     Level,
+    about_gates,
     about_handlers,
     about_places,
     about_signing,
@@ -232,6 +233,18 @@ def test_a_key_is_told_by_its_id_and_never_shown():
         assert all("new" in one.text and "old" in one.text for one in told)
         assert all(SECRET not in f"{one}" for one in told)
     assert [one.level for one in about_signing(None)] == [OK]
+
+
+def test_a_signed_gate_needs_a_key_and_a_handler_behind_it():
+    ring = parse_keyring(f"one:{SECRET}")
+    ready, review, done = pipeline_of().stages
+    bare = replace(pipeline_of(), stages=(ready, replace(review, gate=SignedGate("ok")), done))
+    worked = replace(review, gate=SignedGate("ok"), handler=Command("true"))
+    handled = replace(pipeline_of(), stages=(ready, worked, done))
+    assert list(about_gates(pipeline_of(), None)) == []
+    assert list(about_gates(handled, ring)) == []
+    assert [one.level for one in about_gates(handled, None)] == [FAIL]
+    assert [one.level for one in about_gates(bare, ring)] == [WARN]
 
 
 def test_while_a_key_is_handed_out_it_says_what_is_held_without_it():

@@ -8,11 +8,13 @@ from msgspec.structs import replace
 from dibs.adapters.memory.tracker import MemoryTracker
 from dibs.adapters.wrappers.trackers import SignedTracker
 from dibs.core.card import Card, CardState, parse_mark, render_card, render_revoke, render_shown
+from dibs.core.errors import BadConfiguration
 from dibs.core.events import Step
 from dibs.core.ids import HolderId, RunId, StageName
 from dibs.core.issue import Draft
 from dibs.core.labels import AddLabels, EditComment, PostComment
 from dibs.core.lease import Revocation
+from dibs.core.pipeline import Command, SignedGate
 from dibs.core.signing import Signed, Strictness, parse_keyring, verify
 from dibs.ports.tracker import IssueQuery, Standpoint
 from dibs.services.claiming import Claimed
@@ -249,3 +251,64 @@ def test_every_way_of_reading_and_writing_is_signed(world):
         assert [one.id for one in snapshot.comments if not one.by_writer] == [bare.id]
     assert (wrapped.login(), wrapped.missing_labels(("a", "b"))) == ("fleet-bot", ("a",))
     assert wrapped.standpoint().permission == "write"
+
+
+# Approvals
+
+
+def gated(world: World) -> World:
+    """The fleet's world with a signed gate before its second stage."""
+    ready, review, done = world.pipeline.stages
+    review = replace(review, gate=SignedGate("approved"), handler=Command("true"))
+    other = keyed(world, RING)
+    other.pipeline = replace(world.pipeline, stages=(ready, review, done))
+    other.settings = replace(world.settings, pipeline=other.pipeline)
+    return other
+
+
+def approver(world: World, ring=RING):
+    process = world.process("ann")
+    process.services.adapters.keyring = ring
+    return process.services.steering
+
+
+def test_a_signed_gate_opens_for_one_move_by_the_approval_of_who_has_the_key(world):
+    fleet = gated(world)
+    issue = fleet.add("stage:review")
+    world.tracker.edit_labels(issue, add=("approved",))
+    assert fleet.process().why(issue) == ["GATE_SHUT"]
+    approver(fleet).approve(issue, by="ann")
+    assert fleet.process().why(issue) == []
+    process = fleet.process()
+    process.services.advancing.advance(process.hold(issue), "ready")
+    world.tracker.edit_labels(issue, add=("stage:review", "approved"), remove=("stage:ready",))
+    assert fleet.process().why(issue) == ["GATE_SHUT"]
+    approver(fleet).approve(issue, by="ann")
+    assert fleet.process().why(issue) == []
+
+
+def test_a_failed_attempt_uses_up_no_signed_approval(world):
+    fleet = gated(world)
+    issue = fleet.add("stage:review")
+    approver(fleet).approve(issue, by="ann")
+    fleet.process().fail(issue)
+    assert "GATE_SHUT" not in fleet.process().why(issue)
+
+
+def test_without_a_key_nobody_approves_at_a_signed_gate_and_none_serves_it(world):
+    fleet = gated(world)
+    issue = fleet.add("stage:review")
+    with pytest.raises(BadConfiguration, match="DIBS_SIGNING_KEY is not set"):
+        approver(fleet, None).approve(issue, by="ann")
+    assert world.read(issue).comments == ()
+    with pytest.raises(BadConfiguration, match="DIBS_SIGNING_KEY is not set"):
+        fleet.process().services.serving(["review"])
+
+
+def test_the_comment_on_a_parking_is_signed_and_posted_once(world, fleet):
+    issue = fleet.add()
+    for _ in range(fleet.pipeline.stages[0].attempts):
+        fleet.clock.advance(3600)
+        fleet.process().fail(issue)
+    parked = [one for one in world.read(issue).comments if one.body.startswith("<!-- parked ")]
+    assert [verify(one.body, issue, RING) for one in parked] == [Signed.VALID]

@@ -11,7 +11,8 @@ An approval names the text which a person approved, and a later change of the is
 voids the approval. The reason: the author of an issue may change its text without the right to
 write anywhere else in the repository, and only text which a person has read may be worked on under
 an approval. This module decides the spelling of the approval mark and whether the newest one still
-holds. Where there is no such mark, a label which a person put on by hand opens the gate alone.
+holds. Where there is no such mark, a label which a person put on by hand opens the gate alone,
+unless the gate demands a signed approval: then only the mark opens it, and only for one move.
 
 The mark of a pause is spelt here, too: who paused an issue, and why. The label decides, and the
 mark is for people.
@@ -31,7 +32,7 @@ from dibs.core.ids import Fence, ServerTime, StageName, later
 from dibs.core.issue import Comment, Issue, Snapshot
 from dibs.core.lease import Outcome, Standing, Try
 from dibs.core.marker import VERSION, plain, read_line, shortened, starts_as, write_line
-from dibs.core.pipeline import ApprovalGate, People, Pipeline, Stage
+from dibs.core.pipeline import ApprovalGate, People, Pipeline, SignedGate, Stage
 
 
 class Attempts(Struct, frozen=True):
@@ -74,7 +75,8 @@ def failed_tries(tries: Sequence[Try], stage: StageName) -> tuple[Try, ...]:
     return tuple(failed)
 
 
-_KIND = "approved"
+APPROVAL = "approved"
+SIGNS = "a person approves it with DIBS_SIGNING_KEY set: dibs approve"
 _DIGITS = 32
 
 
@@ -86,22 +88,22 @@ def text_of(issue: Issue) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 
-def render_approval(issue: Issue, stage: str, by: str) -> str:
+def render_approval(issue: Issue, stage: str, by: str, after: str = "") -> str:
+    """The mark of an approval. `after`: the run of `last_move`."""
     fields = [("stage", stage), ("text", text_of(issue)), ("v", str(VERSION)), ("by", by)]
-    line = write_line(_KIND, [(key, shortened(value, 300)) for key, value in fields])
+    fields += [("after", after)]
+    line = write_line(APPROVAL, [(key, shortened(value, 300)) for key, value in fields])
     return f"{line}\nApproved by {plain(by) or 'somebody'}, out of {plain(stage)}."
 
 
-def changed_since(snapshot: Snapshot, stage: str) -> bool:
-    """Whether the newest approval out of this stage names another text than the issue has now.
+def last_move(tries: Sequence[Try], stage: StageName) -> str:
+    """The last run which moved the issue out of the stage; empty if none did.
 
-    Only approvals by writers count. False if no approval names a text.
+    A signed approval names it: once the approval was used, another run is the last. A second card
+    of an earlier run, which a lenient fleet may believe, makes that run the last no more.
     """
-    newest = ""
-    for _, _, fields in _marks(snapshot, (_KIND,)):
-        if fields.get("stage") == stage:
-            newest = fields.get("text") or newest
-    return bool(newest) and newest != text_of(snapshot.issue)
+    moved = (one.run for one in tries if one.stage == stage and one.outcome is Outcome.ADVANCED)
+    return next(reversed(dict.fromkeys(moved)), "")
 
 
 def _marks(
@@ -123,7 +125,7 @@ def words_of(body: str) -> str:
 
     Other comments are not changed.
     """
-    ours = starts_as(body, (_KIND, _PAUSED, _RESUMED))
+    ours = starts_as(body, (APPROVAL, _PAUSED, _RESUMED))
     return body.partition("\n")[2] if ours else body
 
 
@@ -446,11 +448,7 @@ def judge_claimable(
         )
         remedy = "keep leases in an atomic store (see: dibs stores), or say irreversible = false"
         reasons.append(Reason(ReasonCode.UNPROTECTED, text, remedy))
-    approved = isinstance(stage.gate, ApprovalGate) and stage.gate.label in issue.labels
-    if approved and changed_since(snapshot, stage.name):
-        text = f"its text was changed after it was approved out of stage {stage.name!r}"
-        remedy = "a person reads it again and approves it: dibs approve"
-        reasons.append(Reason(ReasonCode.GATE_SHUT, text, remedy))
+    reasons += approval_reasons(snapshot, tries, stage)
     attempts = count_attempts(tries, stage)
     failed, until = attempts.failed, attempts.rests_until
     if attempts.spent:
@@ -502,10 +500,11 @@ def _stage_reasons(issue: Issue, pipeline: Pipeline, stages: tuple[Stage, ...]) 
             "nothing is left to do; put an earlier stage's label on it instead, to run it again",
         )
     if isinstance(stage.gate, ApprovalGate) and stage.gate.label not in issue.labels:
+        by_label = f"a person approves it: dibs approve, or the label {stage.gate.label!r}"
         yield Reason(
             ReasonCode.GATE_SHUT,
             f"the gate of stage {stage.name!r} is shut: nobody approved it",
-            f"a person approves it: dibs approve, or the label {stage.gate.label!r} in the tracker",
+            SIGNS if isinstance(stage.gate, SignedGate) else f"{by_label} in the tracker",
         )
 
 
@@ -557,6 +556,32 @@ def pause_reason(pause: Pause) -> Reason:
         f"the {scope} is paused; {said}: {pause.reason}",
         f"ask {pause.by or 'a person'} to resume the {scope}",
     )
+
+
+def approval_reasons(snapshot: Snapshot, tries: Sequence[Try], stage: Stage) -> Iterator[Reason]:
+    """Why the gate is shut although its label is on; nothing if the gate is open.
+
+    The newest approval out of this stage decides, of those by writers which name a text; at a
+    signed gate, of the signed ones.
+    """
+    gate, newest = stage.gate, dict[str, str]()
+    if not isinstance(gate, ApprovalGate) or gate.label not in snapshot.issue.labels:
+        return
+    signed = isinstance(gate, SignedGate)
+    for comment, _, fields in _marks(snapshot, (APPROVAL,)):
+        of_text = fields.get("stage") == stage.name and fields.get("text")
+        if of_text and (comment.signed or not signed):
+            newest = dict(fields)
+    remedy = "a person reads it again and approves it: dibs approve"
+    if newest and newest["text"] != text_of(snapshot.issue):
+        text = f"its text was changed after it was approved out of stage {stage.name!r}"
+        yield Reason(ReasonCode.GATE_SHUT, text, remedy)
+    elif signed and not newest:
+        text = f"it carries {gate.label!r}, but no signed approval out of stage {stage.name!r}"
+        yield Reason(ReasonCode.GATE_SHUT, text, f"{SIGNS}; without the key none counts")
+    elif signed and newest.get("after", "") != (last := last_move(tries, stage.name)):
+        text = f"its signed approval out of stage {stage.name!r} was used by run {last or 'none'}"
+        yield Reason(ReasonCode.GATE_SHUT, text, remedy)
 
 
 def _foreign_reasons(snapshot: Snapshot, people: People) -> Iterable[Reason]:

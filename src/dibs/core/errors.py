@@ -189,6 +189,18 @@ class NoSuchRun(DibsError):
         super().__init__(f"run {run} holds no issue: its lease expired or was ended, or never was")
 
 
+class HandlerMayNot(DibsError):
+    """The command is not for handlers: it decides for others, or acts for another run."""
+
+    code = "HANDLER_MAY_NOT"
+    hint = "leave it to a person: exit with 77, or dibs release --outcome parked --note QUESTION"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        """`hint`: empty if a person has to decide it."""
+        self.hint = hint or self.hint
+        super().__init__(message)
+
+
 class GrantedElsewhere(DibsError):
     """Another store grants leases now, so this one's word about them is worth nothing."""
 

@@ -46,6 +46,8 @@ class Comment(Struct, frozen=True):
     author: str = ""
     by_writer: bool = True
     """Whether the author may write to the repository. A stranger's card is not a card."""
+    signed: bool = False
+    """Whether it is an approval which one of our keys signed; False for all other comments."""
 
 
 class Snapshot(Struct, frozen=True):

@@ -180,7 +180,8 @@ def parking_comment(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> s
     if ending is None or ending.outcome is not Outcome.PARKED:
         return None
     line = write_line("parked", [("run", run), ("v", str(VERSION))])
-    if any(comment.by_writer and comment.body.startswith(line) for comment in snapshot.comments):
+    opening = line.removesuffix("-->")  # a signature may follow
+    if any(comment.by_writer and comment.body.startswith(opening) for comment in snapshot.comments):
         return None
     try:
         stage = pipeline.stage(record.lease.stage)

@@ -135,6 +135,10 @@ class ApprovalGate(Struct, frozen=True):
     label: str
 
 
+class SignedGate(ApprovalGate, frozen=True):
+    """An approval gate which a signed approval of the issue's text opens, and no label alone."""
+
+
 Gate = NoGate | ApprovalGate
 
 

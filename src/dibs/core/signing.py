@@ -23,7 +23,10 @@ from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Snapshot
 from dibs.core.marker import LONGEST_LINE, starts_as
 
-KINDS = ("claim", "revoke", "shown", "excused", "granter", "pause", "resume")
+KINDS = (
+    *("claim", "revoke", "shown", "excused", "granter", "pause", "resume"),
+    *("approved", "parked"),
+)
 """The kinds of line which are signed: all that decide about an issue or about the whole backlog."""
 
 SHORTEST_SECRET = 16
@@ -168,9 +171,11 @@ def believed(
 
     A run posts one card and edits it: a second signed card of the same run is a copy and is not
     believed. A strict fleet does not believe the release by which another tool takes a lease of
-    ours away: the release has no signature.
+    ours away: the release has no signature. An approval with a valid signature gets `signed=True`,
+    in a lenient fleet too: a gate may demand it.
     """
     refused: set[int] = set()
+    signed: set[int] = set()
     runs: set[str] = set()
     keys: set[tuple[str, str]] = set()
     for comment in sorted(comments, key=lambda comment: (comment.created_at, comment.id)):
@@ -178,8 +183,11 @@ def believed(
             continue
         native, run = _native(comment.body), None
         verdict = verify(comment.body, issue, keyring)
-        if verdict is Signed.VALID and (mark := re.match(_LINE, native)) and mark[1] == "claim":
+        mark = re.match(_LINE, native) if verdict is Signed.VALID else None
+        if mark is not None and mark[1] == "claim":
             run = next((pair for pair in mark[2].split() if pair.startswith("run=")), None)
+        if mark is not None and mark[1] == "approved":
+            signed.add(comment.id)
         if not keyring.believes(verdict) or run in runs:
             refused.add(comment.id)
         if run is not None:
@@ -189,10 +197,12 @@ def believed(
             release = others_release(comment.body)
             if release is not None and release[0] in keys:
                 refused.add(comment.id)
-    if not refused:
+    if not refused and not signed:
         return comments
     return tuple(
-        replace(comment, by_writer=False) if comment.id in refused else comment
+        replace(comment, by_writer=comment.id not in refused, signed=comment.id in signed)
+        if comment.id in refused | signed
+        else comment
         for comment in comments
     )
 

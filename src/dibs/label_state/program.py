@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import click
 
 from dibs._version import __version__
-from dibs.core.errors import DibsError, Misuse
+from dibs.core.errors import DibsError, HandlerMayNot, Misuse
+from dibs.core.roles import GivenBy, insist_may, surrounding
 from dibs.label_state import labels
 from dibs.label_state.adopting import examine
 from dibs.label_state.backlogs import backlog_of
@@ -43,6 +44,17 @@ def _reference(text: str) -> tuple[str, int]:
     if match is None:
         raise UnreadableReference(f"{text[:80]!r} is not of the form REPO#N or OWNER/REPO#N")
     return match[1], int(match[2])
+
+
+class OperatorsCommand(click.Command):
+    """A command which decides for others: it is refused inside a run of dibs."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            insist_may(ctx.command_path, GivenBy.OPERATOR, surrounding(os.environ))
+        except HandlerMayNot as refusal:
+            raise CommandRefused(f"{refusal} ({refusal.code})") from refusal
+        return super().invoke(ctx)
 
 
 _issue = click.argument("issue", metavar="REPO#N", type=_reference)
@@ -77,7 +89,7 @@ def run(arguments: Sequence[str], *, name: str = NAMES[0]) -> int:
 # One issue
 
 
-@cli.command()
+@cli.command(cls=OperatorsCommand)
 @_issue
 @click.option(
     "--force", is_flag=True, help="Also if an agent is at it: it stops and gives it back."
@@ -99,7 +111,7 @@ def claim(issue: tuple[str, int], force: bool) -> int:  # noqa: FBT001
     return _OK
 
 
-@cli.command()
+@cli.command(cls=OperatorsCommand)
 @_issue
 def release(issue: tuple[str, int]) -> int:
     """Give back an issue that you took."""
@@ -173,7 +185,7 @@ def _repository_name(_: click.Context, __: click.Parameter, slug: str) -> str:
     return slug
 
 
-@repo.command("pause")
+@repo.command("pause", cls=OperatorsCommand)
 @click.argument("slug", metavar="REPO", callback=_repository_name)
 def repo_pause(slug: str) -> int:
     """Take a repository offline: agents claim no issue there."""
@@ -182,7 +194,7 @@ def repo_pause(slug: str) -> int:
     return _OK
 
 
-@repo.command("resume")
+@repo.command("resume", cls=OperatorsCommand)
 @click.argument("slug", metavar="REPO", callback=_repository_name)
 def repo_resume(slug: str) -> int:
     """Bring a repository back: agents may claim its issues again."""
@@ -216,7 +228,7 @@ def _checked_age(_: click.Context, __: click.Parameter, hours: float) -> float:
     return hours
 
 
-@cli.command("sweep-claims")
+@cli.command("sweep-claims", cls=OperatorsCommand)
 @click.option(
     "--max-age-hours", type=float, default=4, show_default=True, metavar="N", callback=_checked_age
 )

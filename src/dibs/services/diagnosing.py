@@ -16,7 +16,14 @@ from msgspec import Struct
 from dibs.core.durations import describe_span, format_duration, format_instant
 from dibs.core.errors import DibsError
 from dibs.core.granter import Appointed, Moving
-from dibs.core.pipeline import Command, NoWorktree, Pipeline, PythonCallable
+from dibs.core.pipeline import (
+    Command,
+    NoHandler,
+    NoWorktree,
+    Pipeline,
+    PythonCallable,
+    SignedGate,
+)
 from dibs.core.references import this_machine
 from dibs.core.signing import Keyring, Signed, Strictness, verify
 from dibs.ports.leases import PROTECTIVE, LeaseStore, Pauses, ShownLeases, Worrying
@@ -278,6 +285,19 @@ def about_signing(keyring: Keyring | None) -> Iterator[Finding]:
         yield Finding("signing", Level.WARN, text, look)
     else:
         yield fine("signing", f"strict: we sign with {first}{verified}; only signed marks count")
+
+
+def about_gates(pipeline: Pipeline, keyring: Keyring | None) -> Iterator[Finding]:
+    """Whether the gates that demand signed approvals can be opened, and what they keep."""
+    signed = [stage for stage in pipeline.stages if isinstance(stage.gate, SignedGate)]
+    if signed and keyring is None:
+        text = f"stage {signed[0].name!r} demands signed approvals; DIBS_SIGNING_KEY is not set"
+        yield Finding("gates", Level.FAIL, text, "see docs/guides/sign-your-marks.md")
+    for stage in signed:
+        if isinstance(stage.handler, NoHandler):
+            text = f"stage {stage.name!r} has a signed gate and no handler: a label leads around it"
+            look = "see docs/concepts/stages-and-gates.md#signed-gates"
+            yield Finding("gates", Level.WARN, text, look)
 
 
 def about_terms(

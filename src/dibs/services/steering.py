@@ -6,13 +6,20 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from dibs.core.eligibility import PauseScope, render_approval, render_pause, render_resume
+from dibs.core.eligibility import (
+    PauseScope,
+    last_move,
+    render_approval,
+    render_pause,
+    render_resume,
+)
+from dibs.core.errors import BadConfiguration
 from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
 from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, PostComment, RemoveLabels
 from dibs.core.lease import Record, Revocation
-from dibs.core.pipeline import ApprovalGate, Stage
+from dibs.core.pipeline import ApprovalGate, SignedGate, Stage
 from dibs.ports.tracker import IssueQuery, persons_word
 from dibs.services.effects import apply
 from dibs.services.reading import walk
@@ -39,25 +46,46 @@ class NoGateHere(Struct, frozen=True):
     """No stage of the issue has an approval gate."""
 
 
+def no_key(stage: Stage) -> BadConfiguration:
+    """The error of a process without a key at a gate that demands a signed approval."""
+    text = f"the gate of stage {stage.name!r} is opened by signed approvals alone"
+    hint = "docs/guides/sign-your-marks.md says who needs the key"
+    return BadConfiguration(f"{text}, and DIBS_SIGNING_KEY is not set", hint=hint)
+
+
 class Steering:
-    def __init__(self, backlog: "Backlog", wake: Callable[[IssueRef | None], None]) -> None:
-        """`wake` hints at a change: to the holder of an issue, or to the idle workers for None."""
+    def __init__(
+        self, backlog: "Backlog", wake: Callable[[IssueRef | None], None], *, signs: bool = False
+    ) -> None:
+        """`wake` hints at a change: to the holder of an issue, or to the idle workers for None.
+
+        `signs`: the tracker signs our marks.
+        """
         self._tracker = backlog.tracker
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._pauses = backlog.pauses
         self._observer = backlog.observer
-        self._wake = wake
+        self._wake, self._signs = wake, signs
 
     @persons_word()
     def approve(self, issue: IssueRef, *, by: str) -> Approved | NoGateHere:
-        """Open the approval gate of the issue's stage."""
-        current = self._tracker.read(issue).issue
+        """Open the approval gate of the issue's stage.
+
+        Raises BadConfiguration if the gate demands a signature, and there is no key to sign with.
+        """
+        snapshot = self._tracker.read(issue)
+        current = snapshot.issue
         for stage in self._pipeline.stages_of(current.labels):
             if isinstance(stage.gate, ApprovalGate):
+                after = ""
+                if isinstance(stage.gate, SignedGate):
+                    if not self._signs:
+                        raise no_key(stage)
+                    after = last_move(self._leases.standing(snapshot).tries, stage.name)
                 # The comment comes first: it names the text that was approved. The label alone
                 # would open the gate for a text that was edited in between.
-                self._tracker.comment(issue, render_approval(current, stage.name, by))
+                self._tracker.comment(issue, render_approval(current, stage.name, by, after))
                 self._tracker.edit_labels(issue, add=(stage.gate.label,))
                 self._record_event(EventKind.APPROVED, issue, by, stage.name)
                 return Approved(stage)

@@ -40,6 +40,7 @@ from dibs.core.pipeline import (
     People,
     Pipeline,
     PythonCallable,
+    SignedGate,
     Stage,
     Worktree,
 )
@@ -77,9 +78,13 @@ class StageFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
         str | list[str] | None,
         doc("Where a finished issue goes; of several, the first by default."),
     ] = None
-    gate: Annotated[str | None, doc("'approval': shut until a person approves; 'none': open.")] = (
-        None
-    )
+    gate: Annotated[
+        str | None,
+        doc(
+            "'approval': shut until a person approves; 'signed': until a signed approval;"
+            " 'none': open."
+        ),
+    ] = None
     gate_label: Annotated[Label | None, doc("The label by which a person approves.")] = None
     follows: Annotated[
         str | None,
@@ -732,13 +737,15 @@ def _gate(entry: StageFile, known: Gate) -> Gate:
     label = entry.gate_label or (known.label if isinstance(known, ApprovalGate) else "approved")
     match entry.gate:
         case None:
-            return ApprovalGate(label) if isinstance(known, ApprovalGate) else known
+            return replace(known, label=label) if isinstance(known, ApprovalGate) else known
         case "approval":
             return ApprovalGate(label)
+        case "signed":
+            return SignedGate(label)
         case "none" | "":
             return NoGate()
         case other:
-            raise ValueError(f"gate {other!r} is not one of approval, none")
+            raise ValueError(f"gate {other!r} is not one of approval, signed, none")
 
 
 def _follows(entry: StageFile, known: Stage) -> Follows:

@@ -24,6 +24,7 @@ from dibs.core.pipeline import (
     NoWorktree,
     OneWorktree,
     PythonCallable,
+    SignedGate,
     Stage,
 )
 from dibs.core.references import without_secrets
@@ -73,7 +74,9 @@ def _stage_file(stage: Stage) -> StageFile:
         StageFile,
         stage,
         working_label=stage.working_label or "",
-        gate="approval" if isinstance(gate, ApprovalGate) else "none",
+        gate="signed"
+        if isinstance(gate, SignedGate)
+        else ("approval" if isinstance(gate, ApprovalGate) else "none"),
         gate_label=gate.label if isinstance(gate, ApprovalGate) else None,
         follows="pull-request" if isinstance(follows, FollowsPull) else "none",
         back=follows.back if isinstance(follows, FollowsPull) else None,

@@ -30,7 +30,7 @@ from dibs.core.errors import BadConfiguration, NoBacklog, Unwritable
 from dibs.core.events import Reached, unwatched
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, IssueRef, RunId
-from dibs.core.pipeline import Dialect, InProcess, NoHandler, Pipeline, Stage
+from dibs.core.pipeline import Dialect, InProcess, NoHandler, Pipeline, SignedGate, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
 from dibs.ports.system import Present
@@ -294,7 +294,11 @@ class Services:
     checking: Checking = _once(lambda it: services.sweeping.Checking(it.backlog, it.claiming))
     resuming: Resuming = _once(lambda it: services.resuming.Resuming(it.backlog))
     board: Board = _once(lambda it: services.board.Board(it.backlog, lambda: it.claiming))
-    steering: Steering = _once(lambda it: services.steering.Steering(it.backlog, it.wake))
+    steering: Steering = _once(
+        lambda it: services.steering.Steering(
+            it.backlog, it.wake, signs=it.adapters.keyring is not None
+        )
+    )
     bundling: Bundling = _once(
         lambda it: services.bundling.Bundling(it.backlog, it.claiming, it.advancing, it.keep)
     )
@@ -409,7 +413,8 @@ class Services:
         """The stages to serve: the wanted stages, or all stages with a handler.
 
         Raises NoSuchStage for an unknown name. Raises BadConfiguration if no stage can be served,
-        or if a stage is irreversible and the store is not atomic and fenced.
+        if a stage has a signed gate and no key is set, or if a stage is irreversible and the store
+        is not atomic and fenced.
         """
         chosen = tuple(self.pipeline.stage(name) for name in wanted) or self.pipeline.stages
         served = tuple(stage for stage in chosen if stage.served)
@@ -421,6 +426,9 @@ class Services:
                 f"no handler is set for {what}; give a stage run or python in dibs.toml, "
                 "or say --stage STAGE --run COMMAND"
             )
+        signed = [stage for stage in served if isinstance(stage.gate, SignedGate)]
+        if signed and self.adapters.keyring is None:
+            raise services.steering.no_key(signed[0])
         unsafe = [stage.name for stage in served if stage.irreversible]
         if unsafe and PROTECTIVE not in self.leases.guarantees:
             raise BadConfiguration(

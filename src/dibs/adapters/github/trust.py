@@ -56,6 +56,7 @@ from dibs.adapters.github.shapes import (
 )
 from dibs.core.bounded import Bounded
 from dibs.core.card import UnknownMark, parse_mark
+from dibs.core.eligibility import APPROVAL
 from dibs.core.errors import (
     BadConfiguration,
     IssueMoved,
@@ -68,6 +69,7 @@ from dibs.core.foreign import is_foreign
 from dibs.core.granter import parse_entry
 from dibs.core.ids import IssueRef, LocalTime
 from dibs.core.issue import Comment
+from dibs.core.marker import starts_as
 from dibs.core.signing import Keyring, verify
 from dibs.ports.tracker import Standpoint
 
@@ -451,7 +453,9 @@ def _reader_logins(repository: Mapping[str, Any]) -> Iterator[str]:
 
 
 def is_mark(body: str) -> bool:
-    """Whether the comment is a well-formed mark or control log entry of dibs."""
+    """Whether the comment is a well-formed mark or control log entry of dibs, or an approval."""
+    if starts_as(body, (APPROVAL,)):
+        return True
     mark = parse_mark(body)
     return not isinstance(mark, UnknownMark) if mark is not None else parse_entry(body) is not None
 

@@ -50,6 +50,7 @@ SECRET_NAMES = (
     "DIBS_*_TOKEN",
     "DIBS_*_KEY",
     "DIBS_FAILPOINT",
+    "DIBS_OPERATOR",
 )
 _WARDEN_SLACK_S = 2.0
 _OPEN = ".open"

@@ -121,6 +121,13 @@ def command(
         def made(context: Context, /, *args: Any, as_json: bool, **kwargs: Any) -> None:
             context.as_json |= as_json
             try:
+                if "DIBS_RUN" in os.environ:
+                    from dibs.core import roles
+                    from dibs.frontends.cli.main import GIVEN_BY
+
+                    path = click.get_current_context().command_path
+                    given_by = GIVEN_BY.get(path.partition(" ")[2], roles.GivenBy.OPERATOR)
+                    roles.insist_may(path, given_by, roles.surrounding(os.environ))
                 asked = functools.partial(function, context, *args, **kwargs)
                 answer = context.looked_up(asked) if onlooker else asked()
                 code = output.emit(answer, as_json=context.as_json)

@@ -55,7 +55,9 @@ def _findings(context: Context, *, offline: bool, handlers: bool) -> Iterator["F
     yield from _configuration(settings)
     pipeline = settings.pipeline
     try:
-        yield from diagnosing.about_signing(wiring.keyring_of(os.environ))
+        keyring = wiring.keyring_of(os.environ)
+        yield from diagnosing.about_signing(keyring)
+        yield from diagnosing.about_gates(pipeline, keyring)
     except DibsError as error:
         yield failed("signing", error)
     look_for = None if handlers else wiring.python_lookup(settings)

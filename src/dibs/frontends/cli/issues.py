@@ -1,5 +1,6 @@
 """Issues: add, list, ready, show."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +41,10 @@ def add_command(
     context.creates = True
     pipeline = (context.settings if dry_run else context.services).pipeline
     entry = pipeline.stage(stage) if stage else pipeline.stages[0]
+    if "DIBS_RUN" in os.environ:
+        from dibs.core.roles import insist_before_gates, surrounding
+
+        insist_before_gates(pipeline, entry, labels, surrounding(os.environ))
     if body_file is not None and str(body_file) == "-":
         body = sys.stdin.read()
     elif body_file is not None:

@@ -233,7 +233,8 @@ def held_by(context: Context, named: str | None, run: str | None) -> tuple[Issue
 
     The argument is a run if it looks like a run and no `--run` was typed beside it. Without an
     issue, the issue is found by the run: in the environment of a command that dibs started, in the
-    note of the git working tree, or among the live leases. Raises NoSuchRun.
+    note of the git working tree, or among the live leases. Raises NoSuchRun, and HandlerMayNot in a
+    handler of another run.
     """
     typed = click.get_current_context().get_parameter_source("run") is ParameterSource.COMMANDLINE
     if named is not None and not typed and _A_RUN.fullmatch(named):
@@ -241,6 +242,10 @@ def held_by(context: Context, named: str | None, run: str | None) -> tuple[Issue
     if not run:
         other = "" if named is None else f"; {named!r} is no run"
         raise click.UsageError(f"name the run that dibs claim printed, or set DIBS_RUN{other}")
+    if "DIBS_RUN" in os.environ:
+        from dibs.core.roles import insist_own, surrounding
+
+        insist_own(run, surrounding(os.environ))
     if named is not None and named != run:
         return context.ref(named), run
     if run == os.environ.get("DIBS_RUN") and (issue := os.environ.get("DIBS_ISSUE")):

@@ -146,6 +146,29 @@ GROUPS: dict[str, dict[str, str]] = {
 }
 
 
+# Who gives each command inside a run, that is where DIBS_RUN is set: `core.roles.GivenBy`.
+GIVEN_BY: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            *("add", "list", "ready", "show", "why", "status", "runs", "budget", "doctor"),
+            *("config show", "config validate", "config schema", "leases show", "stores"),
+            *("prime", "fence check", "hold", "hook run", "completion", "help", "simulate"),
+        ),
+        "everybody",
+    ),
+    **dict.fromkeys(("heartbeat", "keep", "release"), "the holder of the run"),
+    "claim": "an agent that drives itself",
+    **dict.fromkeys(
+        (
+            *("take", "give-back", "approve", "label", "pause", "resume", "revoke"),
+            *("work", "listen", "loop", "sweep", "follow", "fsck", "leases migrate"),
+            *("init", "hook install", "hook uninstall", "migrate alfred", "demo"),
+        ),
+        "an operator",
+    ),
+}
+
+
 # Commands with time and origin in their log lines. All others print a warning as plain text.
 LONG_RUNNING = {
     "work",

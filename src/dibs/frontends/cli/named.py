@@ -1,5 +1,6 @@
 """Leases by name: `dibs hold` for the time of a command, `dibs loop` for a tick in every window."""
 
+import os
 import shlex
 import signal
 import threading
@@ -14,6 +15,7 @@ from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import BadConfiguration
 from dibs.core.named import LoopSpec, chosen_hold
 from dibs.core.pipeline import Command
+from dibs.core.roles import handed_on
 from dibs.frontends.cli.context import Context, as_name, command
 from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, record_data, table, tell
@@ -77,7 +79,7 @@ def hold_command(
             context.services.runner,
             taken.keeper,
             Command(shlex.join(command)),
-            {"DIBS_HOLD": spec.name},
+            {"DIBS_HOLD": spec.name, **handed_on(os.environ)},
             stop=stop,
             in_sight=not context.as_json,
             as_typed=True,

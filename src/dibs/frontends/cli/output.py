@@ -19,6 +19,7 @@ from dibs.core.eligibility import MEANINGS, Reason, RefusalKind
 from dibs.core.errors import (
     DibsError,
     GrantedElsewhere,
+    HandlerMayNot,
     IssueLocked,
     LeaseLost,
     Misuse,
@@ -58,6 +59,7 @@ _ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
     (NotGranted, Exit.HELD),
     (RateLimited, Exit.LIMITED),
     (NotPermitted, Exit.FORBIDDEN),
+    (HandlerMayNot, Exit.FORBIDDEN),
     (DibsError, Exit.ERROR),
 )
 

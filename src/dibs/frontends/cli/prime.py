@@ -37,6 +37,7 @@ If DIBS_RUN is set, you hold the issue DIBS_ISSUE already, and dibs renews the l
 Exit codes: 3 nothing is ready; 4 another holds the issue; 6 a person or a rule keeps it back.
 For 4 and 6, `dibs why ISSUE` shows the reason. Do not work around it.
 Exit 5: the lease is lost. Stop, push and write nothing more, and claim again.
+Exit 9: the command is not for agents, or not permitted. Leave it to a person.
 
 Change files in a git worktree of your own; dibs finds this backlog from every worktree.
 Do not edit stage labels, files in .dibs, or leases of other runs.
