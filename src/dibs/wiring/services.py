@@ -26,7 +26,7 @@ from dibs.adapters.system import (
     WorkerFiles,
 )
 from dibs.core.durations import format_duration
-from dibs.core.errors import BadConfiguration, NoBacklog, Unwritable
+from dibs.core.errors import BadConfiguration, NoBacklog, Untrusted, Unwritable
 from dibs.core.events import Reached, unwatched
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, IssueRef, RunId
@@ -36,7 +36,7 @@ from dibs.ports.leases import PROTECTIVE
 from dibs.ports.system import Present
 from dibs.ports.tracker import Applies, Tracker
 from dibs.services.backlog import Backlog, Granting, Observers, OneStep
-from dibs.settings.load import Settings, actor
+from dibs.settings.load import Settings, actor, user_file
 from dibs.wiring.trackers import (
     TRACKERS,
     OpenTracker,
@@ -389,7 +389,8 @@ class Services:
         """The stages a worker has something to do in: the wanted ones, or all that have a handler.
 
         Raises NoSuchStage for a name that is none, BadConfiguration if there is nothing to serve,
-        or for work that cannot be undone on a store that cannot protect it.
+        or for work that cannot be undone on a store that cannot protect it, Untrusted for
+        credentials that a found file may not hand to handlers.
         """
         chosen = tuple(self.pipeline.stage(name) for name in wanted) or self.pipeline.stages
         served = tuple(stage for stage in chosen if stage.served)
@@ -407,6 +408,7 @@ class Services:
                 f"stage {unsafe[0]!r} is irreversible, and leases {granter_name(self.settings)!r}"
                 " are not atomic and fenced; see dibs stores for those that are"
             )
+        refuse_to_pass(self.settings, served)
         return tuple(stage for stage in self.pipeline.stages if stage in served)
 
     def worker(
@@ -535,8 +537,23 @@ def runner_of(settings: Settings) -> Runner:
         os.environ,
         settings.here or settings.root,
         root=settings.root,
-        configuration=settings.named,
+        configuration=settings.variables,
     )
+
+
+def refuse_to_pass(settings: Settings, stages: Sequence[Stage]) -> None:
+    """Raise Untrusted for a credential in `pass_env` which the handler must not get."""
+    for stage in stages:
+        if (name := next((n for n in stage.pass_env if not settings.may_pass(n)), None)) is None:
+            continue
+        what = f"{settings.source}: stage {stage.name!r} passes {name!r} to its handler"
+        if name.startswith("DIBS_SIGNING_KEY"):
+            raise Untrusted(f"{what}; a handler that can sign can forge every mark")
+        raise Untrusted(
+            f"{what}; a file that was found by searching may not hand on a credential",
+            hint=f"if you want this: use dibs work --pass-env {name}, or add {name!r} to pass_env "
+            f"of [trust] in {user_file(os.environ)}, or name the file with --config",
+        )
 
 
 def places_of(settings: Settings) -> Workplaces:

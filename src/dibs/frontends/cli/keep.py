@@ -172,8 +172,8 @@ class _Noted:
 
 
 def _place(context: Context) -> dict[str, str]:
-    """DIBS_CONFIG for a command: the configuration file in force, or the folder of the backlog."""
-    return {"DIBS_CONFIG": str(context.services.settings.named)}
+    """For a command: DIBS_CONFIG, the configuration file in force, or the folder of the backlog."""
+    return context.services.settings.variables
 
 
 def _exit_of(code: int) -> int:
