@@ -14,8 +14,11 @@ import struct
 import subprocess
 import threading
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
+
+from dibs.settings.trust import postgres_hosts
 
 from .conftest import SECRETS, Ear, Victim
 
@@ -210,6 +213,25 @@ def test_a_found_file_sets_no_option_that_hands_on_credentials(victim: Victim, o
     assert option.partition("=")[0] in told(victim, "list", PGPASSWORD="")
 
 
+@pytest.mark.parametrize(
+    ("address", "hosts"),
+    [
+        ("postgresql://db/d", {"db"}),
+        ("postgres://u@db:5433,evil.example:1/d", {"db:5433", "evil.example:1"}),
+        ("postgresql:///d?host=evil.example", {"evil.example"}),
+        ("postgresql://good@evil.example?x=@good/", {"evil.example"}),
+        ("postgresql://u:p@db/d", set()),
+        ("postgresql://u:@db/d", {"db"}),
+        ("postgresql://u:p@db/d?password=", {"db"}),
+        ("postgresql://u:p@db/d?hostaddr=10.0.0.1,10.0.0.2", {"10.0.0.1", "10.0.0.2"}),
+        ("postgresql:///d", set()),
+    ],
+)
+def test_the_hosts_that_a_password_would_go_to(address: str, hosts: set[str]) -> None:
+    options = parse_qsl(address.partition("?")[2], keep_blank_values=True)
+    assert set(postgres_hosts(address, options, {"PGPASSWORD": "x"})) == hosts
+
+
 @pytest.mark.parametrize("how", ["hosts", "PGHOST", "DIBS_LEASES", "--config"])
 def test_control_the_operator_names_the_postgres_server(victim: Victim, how: str) -> None:
     pytest.importorskip("psycopg")
@@ -229,7 +251,7 @@ def test_control_another_address_for_a_host_with_a_password(victim: Victim) -> N
     pytest.importorskip("psycopg")
     with Postgres() as server:
         _pgpass(victim, server.port)
-        users_file(victim, "hosts = ['127.0.0.1']")
+        users_file(victim, f"hosts = ['127.0.0.1', 'db.acme.example:{server.port}']")
         address = f"postgresql://u@db.acme.example:{server.port}/d"
         _ask_postgres(victim, f"{address}?sslmode=disable&hostaddr=127.0.0.1", PGPASSWORD="")
     assert b"HUNTER2" in server.heard

@@ -12,6 +12,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -22,6 +23,7 @@ from dibs.core.errors import BadConfiguration, Untrusted
 from dibs.settings.load import Settings, Trust, UserFile, refuse_unknown
 
 _GITHUB = "https://api.github.com"
+_LONGEST = 300
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 """What SQLite appends to the name of a database for the files beside it."""
 # Options of libpq that neither name a file nor hand on a credential.
@@ -107,10 +109,11 @@ def refuse_overreach(settings: Settings, users: Path) -> None:
         if reach.key == "github.api":
             ways.insert(0, "set GITHUB_API_URL to the address")
         if reach.table:
-            ways.insert(0, f"add {reach.value!r} to {reach.table} of [trust] in {users}")
+            value = reach.value[:_LONGEST]
+            ways.insert(0, f"add {value!r} to {reach.table} of [trust] in {users}")
         raise Untrusted(
-            f"{settings.source}: {reach.key} {reach.does}; a file that was found by searching "
-            "may not do this",
+            f"{settings.source}: {reach.key} {reach.does[:_LONGEST]}; a file that was found by "
+            "searching may not do this",
             hint=f"if you want this: {', or '.join(ways)}",
         )
 
@@ -156,16 +159,18 @@ def postgres_hosts(
 ) -> Iterator[str]:
     """The servers to which libpq would send a password from outside of the address.
 
-    A password of `~/.pgpass` is for a host by its name, and goes to the option `hostaddr`.
-    `PGPASSWORD` goes to every host.
+    `PGPASSWORD` goes to every host. A password of `~/.pgpass` is for a host by its name, and goes
+    to the option `hostaddr`.
     """
-    names = {"hostaddr"}
-    if environment.get("PGPASSWORD"):
-        names.add("host")
-        authority = re.split(r"[/?#]", address.partition("://")[2], maxsplit=1)[0]
-        options = [*options, ("host", authority.rpartition("@")[2])]
-    for name, text in options:
-        yield from (host for host in text.lower().split(",") if host and name in names)
+    authority = re.split(r"[/?#]", address.partition("://")[2], maxsplit=1)[0]
+    account, _, hosts = authority.rpartition("@")
+    own = account.partition(":")[2] and not any(name == "password" for name, _ in options)
+    kept = os.path.isfile(os.path.expanduser("~/.pgpass"))  # noqa: PTH111, PTH113
+    if not own and (kept or environment.get("PGPASSWORD") or environment.get("PGPASSFILE")):
+        options = [("hostaddr" if name == "host" else name, text) for name, text in options]
+        options.append(("hostaddr", hosts))
+    for text in (text for name, text in options if name == "hostaddr"):
+        yield from filter(None, text.lower().split(","))
 
 
 def _host_in(address: str) -> str:
@@ -194,13 +199,15 @@ def reached_files(settings: Settings) -> Iterator[Reach]:
             folders.add(file.parent if file.parent.name == ".dibs" else file.parent / ".dibs")
     for folder in folders:
         places.append((".dibs", folder))
-        if folder.is_dir():
-            places += [(".dibs", entry) for entry in folder.iterdir() if entry.is_symlink()]
+        with suppress(OSError):
+            inside = (*folder.iterdir(), *folder.glob("git/*"))
+            places += [(".dibs", entry) for entry in inside if entry.is_symlink()]
     for key, place in places:
         real = Path(os.path.realpath(place))
-        inside = real.is_relative_to(root) and ".git" not in real.relative_to(root).parts
-        if not inside and not covers(settings.trust.paths, place):
-            yield Reach(key, f"lets dibs write to {real}", "paths", str(real))
+        ours = real.is_relative_to(root) and ".git" not in real.relative_to(root).parts
+        if not ours and not covers(settings.trust.paths, place):
+            folder = real.parent if key in ("tracker", "leases") else real  # for the files beside
+            yield Reach(key, f"lets dibs write to {real}", "paths", str(folder))
 
 
 def local_path(address: str) -> str | None:
