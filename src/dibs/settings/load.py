@@ -487,13 +487,19 @@ def _search(start: Path, named: Path | None) -> tuple[Settings, WorkingTree | No
     If the caller names a folder, the search starts there, and ignores the main working tree.
     Otherwise a linked worktree has the configuration of the main working tree. The worktree's own
     file counts only if the main working tree has none in the same place: a branch adds the file.
-    Also then, paths start in the main working tree.
+    Also then, paths start in the main working tree. A submodule without a configuration has that
+    of the working tree around it.
     """
     start = named.resolve() if named else start if start.is_absolute() else start.resolve()
     folders, tree = _reach(start)
     main = tree.main if tree and not named else None
     if tree is None or main is None:
-        return _nearest(folders) or _default(start), tree
+        found = _nearest(folders)
+        if found is None and tree is not None and tree.is_submodule:
+            outer, around = _search(tree.top.parent, None)
+            if outer.file or (outer.root / ".dibs").is_dir():
+                return outer, around
+        return found or _default(start), tree
     found = _nearest(_up_to(main, _across(start, tree.top, main)))
     if found is None or found.file is None:
         for folder in folders:
