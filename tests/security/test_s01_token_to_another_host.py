@@ -24,8 +24,8 @@ from .conftest import SECRETS, Ear, Victim
 
 HOSTILE = 'tracker = "github:victim/repo"\n[github]\napi = "{}"\n'
 LOOKS = (
-    *(["list"], ["status"], ["show", "1"], ["why", "1"], ["doctor"], ["init"], ["budget"]),
-    *(["config", "show"], ["stores"], ["leases", "show"], ["work", "--once"]),
+    *(["list"], ["status"], ["show", "1"], ["doctor"], ["init"], ["budget"], ["leases", "show"]),
+    ["work", "--once"],
 )
 AWS = {
     "AWS_ACCESS_KEY_ID": "AKIACANARY0000000000",
@@ -62,8 +62,15 @@ def test_the_refusal_says_what_the_operator_can_do(victim: Victim, ear: Ear) -> 
     assert str(victim.home / ".config" / "dibs" / "config.toml") in said
 
 
-@pytest.mark.parametrize("file", ["pyproject.toml", "dibs.toml"])
-@pytest.mark.parametrize("where", ["here", "above", "--config FOLDER", "DIBS_CONFIG in a handler"])
+@pytest.mark.parametrize(
+    ("file", "where"),
+    [
+        ("pyproject.toml", "here"),
+        ("dibs.toml", "above"),
+        ("pyproject.toml", "--config FOLDER"),
+        ("dibs.toml", "DIBS_CONFIG in a handler"),
+    ],
+)
 def test_no_way_to_find_the_file_makes_it_the_operators(
     victim: Victim, ear: Ear, file: str, where: str
 ) -> None:
@@ -238,7 +245,7 @@ def test_control_the_operator_names_the_postgres_server(victim: Victim, how: str
     with Postgres() as server:
         place = f"127.0.0.1:{server.port}"
         address = f"postgresql://u@{place}/d?sslmode=disable"
-        env = {"PGHOST": place} if how == "PGHOST" else {}
+        env = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port)} if how == "PGHOST" else {}
         env |= {"DIBS_LEASES": address} if how == "DIBS_LEASES" else {}
         if how == "hosts":
             users_file(victim, f"hosts = ['{place}']")

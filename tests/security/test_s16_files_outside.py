@@ -42,7 +42,7 @@ def outside(victim: Victim) -> Path:
 
 def everything(victim: Victim, *more: str) -> None:
     """What a person does with a backlog. Each command may be refused."""
-    for words in (["add", "one"], ["list"], ["show", "1"], ["take", "1"], ["init"]):
+    for words in (["add", "one"], ["take", "1"]):
         victim.dibs(*more, *words)
 
 
@@ -109,6 +109,19 @@ def test_control_the_operator_allows_the_path(victim: Victim, outside: Path, how
         users_file(victim, f"{how} = ['{outside if how == 'paths' else victim.folder}']")
     everything(victim, *(["--config", "dibs.toml"] if how == "--config" else []))
     assert "#1" in outside.read_text()
+
+
+def test_control_a_handler_may_use_what_the_operator_allowed_its_worker(
+    victim: Victim, outside: Path
+) -> None:
+    """In a handler, DIBS_CONFIG is the worker's word; DIBS_CONFIG_NAMED says whose file it is."""
+    text = "[[stage]]\nname = 'ready'\nrun = 'dibs add found-on-the-way'\n"
+    victim.configure(f'tracker = "sqlite:../there/b.db"\n{text}')
+    (victim.home / "there").mkdir()
+    named = ("--config", "dibs.toml")
+    assert victim.dibs(*named, "add", "one").returncode == 0
+    assert victim.dibs(*named, "work", "--once", "--stage", "ready").returncode == 0
+    assert "found-on-the-way" in victim.dibs(*named, "list").stdout
 
 
 def test_control_a_link_to_a_place_that_the_operator_allows(victim: Victim) -> None:

@@ -148,8 +148,9 @@ def reached_servers(settings: Settings, environment: Mapping[str, str]) -> Itera
     if scheme in ("postgresql", "postgres"):
         for name in sorted({name for name, _ in options} - _POSTGRES_OPTIONS):
             yield Reach("leases", f"sets the option {name}, which may hand on a credential")
+        usual, port = environment.get("PGHOST", "").lower(), environment.get("PGPORT", "5432")
         for host in postgres_hosts(settings.leases, options, environment):
-            if host not in trusted and host != environment.get("PGHOST", "").lower():
+            if host not in (*trusted, usual, f"{usual}:{port}"):
                 does = f"sends your password for PostgreSQL to {host!r}"
                 yield Reach("leases", does, "hosts", host)
 
