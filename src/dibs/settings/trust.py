@@ -147,7 +147,7 @@ def reached_servers(settings: Settings, environment: Mapping[str, str]) -> Itera
                 yield Reach("leases", does, "hosts", host)
     if scheme in ("postgresql", "postgres"):
         for name in sorted({name for name, _ in options} - _POSTGRES_OPTIONS):
-            yield Reach("leases", f"sets the option {name}, which may hand on a credential")
+            yield Reach("leases", f"sets the option {name!r}, which may hand on a credential")
         usual, port = environment.get("PGHOST", "").lower(), environment.get("PGPORT", "5432")
         for host in postgres_hosts(settings.leases, options, environment):
             if host not in (*trusted, usual, f"{usual}:{port}"):
@@ -208,7 +208,7 @@ def reached_files(settings: Settings) -> Iterator[Reach]:
         ours = real.is_relative_to(root) and ".git" not in real.relative_to(root).parts
         if not ours and not covers(settings.trust.paths, place):
             folder = real.parent if key in ("tracker", "leases") else real  # for the files beside
-            yield Reach(key, f"lets dibs write to {real}", "paths", str(folder))
+            yield Reach(key, f"lets dibs write to {str(real)!r}", "paths", str(folder))
 
 
 def local_path(address: str) -> str | None:
