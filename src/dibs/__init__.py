@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Outage,
         RateLimited,
         Unavailable,
+        Untrusted,
         Unwritable,
     )
     from dibs.core.ids import Fence, IssueRef
@@ -79,6 +80,7 @@ __all__ = [  # noqa: RUF022 - the version first
     "Refused",
     "Unavailable",
     "Until",
+    "Untrusted",
     "Unwritable",
     "Work",
     "open",

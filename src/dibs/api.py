@@ -331,8 +331,10 @@ def open(  # noqa: A001 - dibs.open(...) reads as what it does
     A missing embedded backlog is created; with `create=False` it raises NoBacklog.
     """
     settings = config.load(
-        Path(config_file) if config_file else None, start=Path(folder) if folder else None
+        Path(config_file) if config_file else None,
+        start=Path(folder) if folder else None,
+        tracker=tracker,
+        leases=leases,
     )
-    settings = config.override(settings, tracker=tracker, leases=leases)
     name = holder_name(holder) if holder else worker_name()
     return Dibs(connect(settings, author=name, create=create), name)

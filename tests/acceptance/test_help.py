@@ -124,7 +124,7 @@ def test_where_nothing_can_be_looked_up_nothing_is_offered(project: Project) -> 
 
 
 def test_on_another_tracker_the_runs_of_this_machine_are_offered(project: Project) -> None:
-    project.configure("tracker = 'github:owner/repo'\n[github]\napi = 'http://127.0.0.1:9'\n")
+    project.configure("tracker = 'github:owner/repo'\n")
     folder: Path = project.root / ".dibs/runs/abc"
     folder.mkdir(parents=True)
     (folder / "issue.json").write_text('{"issue": "owner/repo#7", "title": "seven"}')

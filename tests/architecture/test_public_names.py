@@ -52,6 +52,7 @@ PUBLIC = [
     "Refused",
     "Unavailable",
     "Until",
+    "Untrusted",
     "Unwritable",
     "Work",
     "open",

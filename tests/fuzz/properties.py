@@ -24,7 +24,7 @@ from dibs.core.card import (
     render_revoke,
     render_shown,
 )
-from dibs.core.errors import BadConfiguration, BadReference
+from dibs.core.errors import BadConfiguration, BadReference, Untrusted
 from dibs.core.ids import IssueRef, RunId
 from dibs.core.lease import Revocation
 from dibs.core.marker import LONGEST_LINE
@@ -316,6 +316,10 @@ def assert_sound(settings: Settings) -> None:
     assert all(loop.every > timedelta() for loop in settings.loops)
     for text in _places_and_programs(settings):
         assert "\0" not in text
+    try:
+        config.as_found(settings)
+    except Untrusted as refusal:
+        assert_fit_to_print(f"{refusal} {refusal.hint}", 2000)
 
 
 def _places_and_programs(settings: Settings) -> list[str]:

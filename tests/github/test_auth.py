@@ -119,28 +119,49 @@ def test_an_address_of_another_server_is_not_ours():
 
 # The order
 
+GITHUB = Api("https://api.github.com")
+
 
 def test_the_first_variable_that_is_set_counts():
     names = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
     environment = {name: f"token-of-{name}" for name in names}
     for name in names:
-        found = token_of(environment)
+        found = token_of(environment, GITHUB)
         assert found is not None
         assert (found.secret, found.origin) == (f"token-of-{name}", name)
         del environment[name]
-    assert token_of(environment) is None
-    assert token_of({"GITHUB_TOKEN": "", "GH_TOKEN": " \n"}) is None
+    assert token_of(environment, GITHUB) is None
+    assert token_of({"GITHUB_TOKEN": "", "GH_TOKEN": " \n"}, GITHUB) is None
+
+
+@pytest.mark.parametrize(
+    ("address", "counts"),
+    [
+        ("https://api.github.com", "GITHUB_TOKEN"),
+        ("https://api.acme.ghe.com", "GITHUB_TOKEN"),
+        ("https://ghe.acme.example/api/v3", "GH_ENTERPRISE_TOKEN"),
+        ("https://ghe.com.acme.example/api/v3", "GH_ENTERPRISE_TOKEN"),
+    ],
+)
+def test_another_server_than_githubs_has_a_token_of_its_own(address, counts):
+    names = ("GITHUB_TOKEN", "GH_TOKEN", "GITHUB_ENTERPRISE_TOKEN", "GH_ENTERPRISE_TOKEN")
+    environment = {name: f"token-of-{name}" for name in names}
+    found = token_of(environment, Api(address))
+    assert found == Token(f"token-of-{counts}", counts)
+    alone = {"GITHUB_ENTERPRISE_TOKEN": SECRET}
+    expected = None if counts == "GITHUB_TOKEN" else Token(SECRET, "GITHUB_ENTERPRISE_TOKEN")
+    assert token_of(alone, Api(address)) == expected
 
 
 def test_a_newline_at_the_end_is_not_part_of_a_token():
-    found = token_of({"GITHUB_TOKEN": f"{SECRET}\n"})
+    found = token_of({"GITHUB_TOKEN": f"{SECRET}\n"}, GITHUB)
     assert found == Token(SECRET, "GITHUB_TOKEN")
 
 
 @pytest.mark.parametrize("flawed", ["ghp_a b", "ghp_a\nghp_b", "ghp_\x00", "ghp_ä"])
 def test_what_cannot_be_a_token_is_refused_and_not_shown(flawed):
     with pytest.raises(BadConfiguration) as refusal:
-        token_of({"GITHUB_TOKEN": flawed})
+        token_of({"GITHUB_TOKEN": flawed}, GITHUB)
     assert "ghp" not in str(refusal.value)
 
 

@@ -124,7 +124,7 @@ def test_leases_may_be_kept_elsewhere_and_moved_there(project):
 )
 def test_a_setting_that_cannot_be_is_refused_by_name(project, settings, word):
     project.configure(settings)
-    reply = project.dibs("list", "--json")
+    reply = project.dibs("--config", "dibs.toml", "list", "--json")
     assert (reply.code, reply.error["code"]) == (1, "BAD_CONFIGURATION")
     assert word in reply.error["message"]
 
@@ -134,7 +134,7 @@ def test_the_address_in_the_settings_stands_above_the_variable(project):
     project.configure(
         f'tracker = "github:{REPOSITORY}"\n[github]\napi = "{project.hub.url}/api/v3"\n'
     )
-    assert project.dibs("init").code == 0
+    assert project.dibs("--config", "dibs.toml", "init").code == 0
 
 
 def test_without_a_token_it_says_where_it_looked(project):

@@ -14,7 +14,6 @@ tracker = "github:acme/shop"
 preset = "agent"
 settle = "0s"
 [github]
-api = "{api}"
 pace = false
 """
 
@@ -27,11 +26,12 @@ class Folder:
         hub.repository("acme/shop")
         for login in ("fleet", "colleague"):
             hub.state.grant("acme/shop", login, Permission.WRITE)
-        (path / "dibs.toml").write_text(SETTINGS.format(api=hub.url))
+        (path / "dibs.toml").write_text(SETTINGS)
         assert self.dibs("init")["ok"]
 
     def dibs(self, *words):
         env = {**os.environ, "GITHUB_TOKEN": "fleet-token", "DIBS_ACTOR": "ann"}
+        env["GITHUB_API_URL"] = self.hub.url
         ran = run_in_process(run, ["--json", *words], cwd=self.path, env=env)
         assert ran.stdout, ran.stderr
         return json.loads(ran.stdout)

@@ -13,7 +13,6 @@ tracker = "github:{repositories}"
 preset = "agent"
 settle = "0s"
 [github]
-api = "{api}"
 pace = false
 [hook]
 timeout = "{timeout}"
@@ -34,17 +33,16 @@ class Hub:
                 hub.state.grant(name, login, Permission.WRITE)
         self.configure()
         clone.write(".git/info/exclude", "dibs.toml\n.dibs\n")
-        clone.environment["GITHUB_TOKEN"] = "fleet-token"
-        monkeypatch.setenv("GITHUB_TOKEN", "fleet-token")
+        for name, value in (("GITHUB_TOKEN", "fleet-token"), ("GITHUB_API_URL", hub.url)):
+            clone.environment[name] = value
+            monkeypatch.setenv(name, value)
         assert clone.dibs("init").code == 0
         assert clone.dibs("hook", "install").code == 0
         clone.commit("Settings")
         assert clone.push("main").went_out
 
     def configure(self, repositories=REPOSITORY, *, timeout="60s", strict="false"):
-        settings = SETTINGS.format(
-            repositories=repositories, api=self.hub.url, timeout=timeout, strict=strict
-        )
+        settings = SETTINGS.format(repositories=repositories, timeout=timeout, strict=strict)
         self.clone.write("dibs.toml", settings)
 
     def add(self):

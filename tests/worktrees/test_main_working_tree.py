@@ -75,12 +75,13 @@ def test_a_backlog_without_a_file_is_found_and_so_is_none(main, tree):
     assert place(tree / "sub") == (None, main / "sub", tree / "sub")
 
 
-def test_a_file_above_the_main_working_tree_counts_before_one_above_the_worktree(tmp_path):
-    outer, apart = configured(tmp_path / "outer"), configured(tmp_path / "apart")
-    tree = linked(repository(tmp_path / "outer" / "main"), tmp_path / "apart" / "linked")
-    assert place(tree) == (outer, outer.parent, None)
-    outer.unlink()
-    assert place(tree) == (apart, apart.parent, None)
+def test_no_file_above_the_main_working_tree_or_the_worktree_counts(tmp_path):
+    configured(tmp_path / "outer")
+    configured(tmp_path / "apart")
+    main = repository(tmp_path / "outer" / "main")
+    tree = linked(main, tmp_path / "apart" / "linked")
+    assert place(tree) == (None, main, tree)
+    assert place(main) == (None, main, None)
 
 
 def test_a_worktree_inside_the_main_working_tree(main):
@@ -94,10 +95,12 @@ def test_a_file_that_is_named_in_a_worktree_belongs_to_the_same_backlog(main, tr
     configured(main)
     file = configured(tree, "8m")
     found = config.load(file)
-    assert (found.file, found.root, found.here, found.named) == (file, main, tree, file)
+    assert (found.file, found.root, found.here) == (file, main, tree)
+    assert found.variables["DIBS_CONFIG"] == str(file)
     monkeypatch.chdir(tree)
     relative = config.load(Path("dibs.toml"))
-    assert (relative.root, relative.named) == (main, file)
+    assert relative.root == main
+    assert relative.variables == found.variables
 
 
 def test_a_folder_that_is_named_is_where_the_search_starts_and_stays(main, tree):

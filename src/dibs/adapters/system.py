@@ -251,6 +251,14 @@ class WorkingTree(msgspec.Struct, frozen=True):
                     return None
         return shared.parent
 
+    @property
+    def is_submodule(self) -> bool:
+        """Whether the working tree around this one keeps its git folder."""
+        if self.git_dir.name == ".git" or (around := working_tree(self.top.parent)) is None:
+            return False
+        modules = os.path.normpath(around.git_dir / "modules")
+        return Path(os.path.normpath(self.git_dir)).is_relative_to(modules)
+
 
 _BARE = r"(?im)^\s*bare\s*=\s*true\s*$"
 _POINTER = "gitdir: "

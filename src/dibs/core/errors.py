@@ -16,6 +16,7 @@
     ├── LeaseLost                 the work must stop; another may hold the issue by now
     ├── GrantedElsewhere          another store grants: this one knows nothing of what is held
     ├── BadConfiguration          the operator must change a setting
+    │   └── Untrusted             a found file sets what only the operator may set
     ├── Unwritable                a file or stream of the caller's cannot be read or written
     ├── HandlerUnusable           the operator must mend the handler (missing, not executable)
     └── Outage                    the tracker or the store did not do its part
@@ -224,6 +225,12 @@ class NoBacklog(BadConfiguration):
 
     code = "NO_BACKLOG"
     hint = "dibs config show says which settings name it; dibs init or dibs add makes a new one"
+
+
+class Untrusted(BadConfiguration):
+    """A configuration found by searching has a setting which is the operator's to set."""
+
+    code = "UNTRUSTED"
 
 
 class Unwritable(DibsError):

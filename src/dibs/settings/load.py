@@ -3,11 +3,17 @@
 Reads `dibs.toml` or `[tool.dibs]`, lays it over a preset, and returns a `Settings` that cannot be
 wrong: unknown keys are refused with a suggestion, incoherent pairs are refused and named. Knows the
 file's spelling; what the settings mean is the core's.
+
+A file that the operator names may set everything. A file that was found by searching may have come
+with a repository: what it may not set is in `dibs.settings.trust`, which is imported only if the
+file sets more than an ordinary file does.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -15,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import fields, replace
 
-from dibs.adapters.system import Sharing, small_text, working_tree
+from dibs.adapters.system import Sharing, WorkingTree, small_text, working_tree
 from dibs.core.durations import format_duration, parse_duration, terms_for
 from dibs.core.errors import BadConfiguration, BadName, NotPermitted
 from dibs.core.ids import StageName
@@ -49,6 +55,8 @@ from dibs.core.presets import PRESETS
 FILE_NAME = "dibs.toml"
 EMBEDDED_TRACKER = "sqlite:.dibs/backlog.db"
 _LONGEST_FLAW = 1000
+_ORDINARY_LEASES = ("auto", "comments", "redis", "rediss", "etcd", "etcds", "git+github")
+"""Leases without a path and without credentials other than those in the setting."""
 _CHECK_IT = "check the file with: dibs config validate"
 
 Duration = Annotated[
@@ -261,6 +269,40 @@ class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     loop: list[LoopFile] = []
 
 
+class Trust(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`[trust]` of the user's own file: how far a found file may reach."""
+
+    hosts: Annotated[
+        tuple[str, ...], doc("Servers that may get credentials: HOST or HOST:PORT.")
+    ] = ()
+    folders: Annotated[
+        tuple[str, ...], doc("A file found in or below them counts as if you had named it.")
+    ] = ()
+    paths: Annotated[
+        tuple[str, ...], doc("Places outside of its folder where a found file may keep files.")
+    ] = ()
+    pass_env: Annotated[
+        tuple[str, ...], doc("Credentials that a found file may hand to handlers.")
+    ] = ()
+
+
+class UserFile(Struct, forbid_unknown_fields=True):
+    """The user's own file, which no repository can bring along."""
+
+    trust: Trust = Trust()
+
+
+class Origin(StrEnum):
+    """How the settings came into force."""
+
+    NAMED = "named"
+    """The operator named the file, or a program gave the settings."""
+    TRUSTED = "trusted"
+    """A search found them in a folder that the operator trusts."""
+    FOUND = "found"
+    """A search found them; they may have come with a repository."""
+
+
 class GithubSettings(Struct, frozen=True):
     trusted: frozenset[str] = frozenset()
     api: str = ""
@@ -313,64 +355,198 @@ class Settings(Struct, frozen=True):
     """The file that was read; None for the built-in default."""
     here: Path | None = None
     """The folder in a linked git worktree that corresponds to `root`; None: no such worktree."""
+    origin: Origin = Origin.NAMED
+    trust: Trust = Trust()
 
     @property
-    def named(self) -> Path:
-        """What finds these settings from any folder: the file, or the folder without a file."""
-        return (self.file or self.root).absolute()
+    def variables(self) -> dict[str, str]:
+        """The variables by which a handler's dibs finds the settings in any folder."""
+        return {
+            "DIBS_CONFIG": str((self.file or self.root).absolute()),
+            "DIBS_CONFIG_NAMED": "" if self.origin is Origin.FOUND else "1",
+        }
+
+    @property
+    def found_by(self) -> tuple[Path, ...]:
+        """The folders and the file by which a search finds the settings."""
+        file = (self.file.parent, self.file) if self.file else ()
+        return (self.root, self.root / ".dibs", *file)
+
+    def may_pass(self, name: str) -> bool:
+        """Whether `pass_env` may hand the variable to handlers.
+
+        A found file hands on a credential only if the operator allows the variable. The key for
+        signing marks is never handed on: a handler with the key can forge every mark.
+        """
+        from dibs.settings.trust import names_credential
+
+        if name.startswith("DIBS_SIGNING_KEY"):
+            return False
+        allowed = self.origin is not Origin.FOUND or name in self.trust.pass_env
+        return allowed or not names_credential(name)
+
+    def passing(self, names: Iterable[str]) -> "Settings":
+        """The settings, with variables from the operator for all handlers."""
+        stages = (
+            replace(stage, pass_env=(*stage.pass_env, *names)) for stage in self.pipeline.stages
+        )
+        return replace(
+            self,
+            pipeline=replace(self.pipeline, stages=tuple(stages)),
+            trust=replace(self.trust, pass_env=(*self.trust.pass_env, *names)),
+        )
 
 
 # Finding and reading
 
 
-def load(path: Path | None = None, *, start: Path | None = None) -> Settings:
+def load(
+    path: Path | None = None,
+    *,
+    start: Path | None = None,
+    tracker: str | None = None,
+    leases: str | None = None,
+    found: bool = False,
+) -> Settings:
     """The settings for a folder: the named file, else the nearest one upwards, else the default.
 
     In a linked git worktree the backlog is that of the main working tree. If `path` is a folder,
     the search starts there, and does not leave a linked worktree for the main one. Without both
     arguments, `DIBS_CONFIG` is the path if it is set.
-    `DIBS_LEASES` stands above the file, because the place of a store may carry its password.
+    `tracker`, `leases` and `DIBS_LEASES` stand above the file, because the place of a store may
+    carry its password. `found`: the operator did not name the file at `path`.
+    Raises Untrusted if a found file sets what only the operator may set.
     """
-    if path is None and start is None and (named := os.environ.get("DIBS_CONFIG")):
-        path = Path(named)
-    return override(_load(path, start or Path.cwd()), leases=os.environ.get("DIBS_LEASES"))
+    variable = os.environ.get("DIBS_CONFIG")
+    if path is None and start is None and variable:
+        path = Path(variable)
+    leases = leases or os.environ.get("DIBS_LEASES")
+    given = path is not None and not path.is_dir()
+    # In a handler, the worker has set DIBS_CONFIG, and has looked at the owner.
+    in_a_run = "DIBS_RUN" in os.environ and not os.environ.get("DIBS_CONFIG_NAMED")
+    handed_on = in_a_run and variable is not None and path == Path(variable)
+    if path is not None and given:
+        settings, tree = _of_file(path, _read(path), main_folder(path.parent)), None
+    else:
+        settings, tree = _search(start or Path.cwd(), path)
+    if not given or found or handed_on:
+        # What the operator overrides is not the file's.
+        own = override(settings, tracker=tracker and EMBEDDED_TRACKER, leases=leases and "auto")
+        git = (tree.top / ".git",) if tree else ()
+        judged = as_found(own, () if handed_on else (*settings.found_by, *git))
+        settings = replace(settings, origin=judged.origin, trust=judged.trust)
+    return override(settings, tracker=tracker, leases=leases)
 
 
-def _load(path: Path | None, start: Path) -> Settings:
-    if path is not None and path.is_dir():
-        folder = path.resolve()
-        return _nearest((folder, *folder.parents)) or _default(folder)
-    if path is not None:
-        return _of_file(path, _read(path), main_folder(path.parent))
-    start = start if start.is_absolute() else start.resolve()
-    if (found := _search(start)) is not None:
-        return found
-    root = main_folder(start)
-    return _default(root, start if root != start else None)
+def as_found(settings: Settings, owned: Iterable[Path] = ()) -> Settings:
+    """Judge the settings of a found file by the user's own file.
 
-
-def _search(start: Path) -> Settings | None:
-    """The nearest configuration upwards; of a linked worktree, that of the main working tree.
-
-    A worktree's own file counts only if the main working tree has none in the same place: it comes
-    with a branch that adds the file. Its paths start in the main working tree all the same.
+    Raises Untrusted for a place in `owned` of another user, and for a setting of the operator's.
     """
-    tree = working_tree(start)
-    if tree is None:
-        return _nearest((start, *start.parents))
-    main = tree.main
-    if main is None:
-        found = _nearest(_up_to(tree.top, start))
-        return found or (_search(tree.top.parent) if tree.top.parents else None)
+    mine = {0, os.geteuid()}
+    if os.geteuid() == 0 and (sudo := os.environ.get("SUDO_UID", "")).isdecimal():
+        mine.add(int(sudo))
+    foreign = None
+    for place in owned:
+        for status in (place.lstat, place.stat):  # of a link, the link and its target
+            with suppress(OSError):
+                foreign = foreign or (None if status().st_uid in mine else place)
+    settings, users = replace(settings, origin=Origin.FOUND), user_file(os.environ)
+    if foreign is None and _is_ordinary(settings) and not os.access(users, os.F_OK):
+        return settings
+    from dibs.settings import trust
+
+    trusted = trust.read(users, mine)
+    if all(
+        trust.covers(trusted.folders, one)
+        for one in (settings.root, settings.file or settings.root)
+    ):
+        return replace(settings, origin=Origin.TRUSTED, trust=trusted)
+    settings = replace(settings, trust=trusted)
+    trust.refuse_foreign(foreign, settings, users)
+    trust.refuse_overreach(settings, users)
+    return settings
+
+
+def user_file(environment: Mapping[str, str]) -> Path:
+    """The path of the user's own file, which may be missing."""
+    folder = environment.get("XDG_CONFIG_HOME", "")
+    if not folder.startswith("/"):  # the standard says to ignore relative paths
+        folder = f"{_home()}/.config"
+    return Path(folder) / "dibs" / "config.toml"
+
+
+def _home() -> str:
+    """The home folder. For a user without a home folder, a path in no project."""
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path.home() raises for a user without a name
+    return home if home.startswith("/") else "/nonexistent"
+
+
+def _is_ordinary(settings: Settings) -> bool:
+    """Whether all files are in the folder `.dibs`, and no server gets an ambient credential."""
+    kept = settings.root / ".dibs"
+    if settings.tracker != EMBEDDED_TRACKER and not settings.tracker.startswith("github:"):
+        return False
+    if settings.github.api or settings.leases.partition(":")[0] not in _ORDINARY_LEASES:
+        return False
+    if (settings.runs, settings.journal) != (kept / "runs", kept / "events.jsonl"):
+        return False
+    linked = [kept.is_symlink(), (settings.runs / ".open").is_symlink()]
+    with suppress(OSError), os.scandir(kept) as entries:
+        linked += [entry.is_symlink() for entry in entries]
+    return not any(linked)
+
+
+def _search(start: Path, named: Path | None) -> tuple[Settings, WorkingTree | None]:
+    """The nearest configuration upwards, else the default, and the git working tree around it.
+
+    If the caller names a folder, the search starts there, and ignores the main working tree.
+    Otherwise a linked worktree has the configuration of the main working tree. The worktree's own
+    file counts only if the main working tree has none in the same place: a branch adds the file.
+    Also then, paths start in the main working tree. A submodule without a configuration has that
+    of the working tree around it.
+    """
+    start = named.resolve() if named else start if start.is_absolute() else start.resolve()
+    folders, tree = _reach(start)
+    main = tree.main if tree and not named else None
+    if tree is None or main is None:
+        found = _nearest(folders)
+        if found is None and tree is not None and tree.is_submodule:
+            outer, around = _search(tree.top.parent, None)
+            if outer.file or (outer.root / ".dibs").is_dir():
+                return outer, around
+        return found or _default(start), tree
     found = _nearest(_up_to(main, _across(start, tree.top, main)))
     if found is None or found.file is None:
-        for folder in _up_to(tree.top, start):
+        for folder in folders:
             root = _across(folder, tree.top, main)
             if (own := _file_in(folder, root)) is not None and (not found or found.root == root):
-                return own
+                return own, tree
     if found is not None:
-        return replace(found, here=_across(found.root, main, tree.top))
-    return _search(main.parent) or (_search(tree.top.parent) if tree.top.parents else None)
+        return replace(found, here=_across(found.root, main, tree.top)), tree
+    return _default(_across(start, tree.top, main), start), tree
+
+
+def _reach(start: Path) -> tuple[list[Path], WorkingTree | None]:
+    """The folders of a search from `start` upwards, and the working tree around `start`.
+
+    The search ends at the top of a git working tree, at the home folder and at a mount point:
+    nothing above belongs to the project.
+    """
+    tree, folders = working_tree(start), list[Path]()
+    with suppress(OSError):  # a folder that is not there, or not ours to look at, ends it too
+        home = Path(_home())
+        at_home = home.stat() if home.exists() else None
+        here = start.stat()
+        for folder in (start, *start.parents):
+            folders.append(folder)
+            if tree is not None and folder == tree.top:
+                return folders, tree
+            above = folder.parent.stat()
+            if here.st_dev != above.st_dev or (at_home and os.path.samestat(here, at_home)):
+                break
+            here = above
+    return folders or [start], None
 
 
 def main_folder(folder: Path) -> Path:
@@ -379,7 +555,7 @@ def main_folder(folder: Path) -> Path:
     The folder itself, if it is not in a linked git worktree.
     """
     absolute = folder if folder.is_absolute() else folder.resolve()
-    tree = working_tree(absolute)
+    tree = _reach(absolute)[1]
     main = tree.main if tree is not None else None
     return _across(absolute, tree.top, main) if tree is not None and main is not None else folder
 
@@ -447,7 +623,7 @@ def from_mapping(document: Mapping[str, Any] | None, *, source: str, root: Path)
     """Validate a document. Raises BadConfiguration that names the key and what is wrong with it."""
     raw = {} if document is None else document
     try:
-        _refuse_unknown(raw, ConfigFile, "")
+        refuse_unknown(raw, ConfigFile, "")
         file = msgspec.convert(raw, ConfigFile)
         _refuse_null(msgspec.to_builtins(file), "")
         return _settings(file, source, root)
@@ -461,7 +637,7 @@ def from_mapping(document: Mapping[str, Any] | None, *, source: str, root: Path)
         raise BadConfiguration(f"{source}: {text}", hint=_CHECK_IT) from flaw
 
 
-def _refuse_unknown(document: object, shape: type[Struct], place: str) -> None:
+def refuse_unknown(document: object, shape: type[Struct], place: str) -> None:
     """Unknown keys first: a typo deserves a suggestion, not a type error elsewhere."""
     if not isinstance(document, Mapping):
         return
@@ -474,11 +650,13 @@ def _refuse_unknown(document: object, shape: type[Struct], place: str) -> None:
             close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
             others = f"known keys: {', '.join(sorted(known))}"
             hint = f"did you mean {close[0]!r}?" if close else others
+            if where == "trust":
+                hint = f"it belongs in your own file, {user_file(os.environ)}"
             raise ValueError(f"unknown key {where!r}; {hint}")
         for inner in _structs(known[key]):
             for number, entry in enumerate(value if isinstance(value, list) else [value]):
                 inside = f"{where}[{number}]." if isinstance(value, list) else f"{where}."
-                _refuse_unknown(entry, inner, inside)
+                refuse_unknown(entry, inner, inside)
 
 
 def _refuse_null(value: object, place: str) -> None:

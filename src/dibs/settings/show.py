@@ -5,6 +5,7 @@ from one source. Secrets in addresses are left out.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -35,10 +36,12 @@ from dibs.settings.load import (
     HookFile,
     LabelsFile,
     LoopFile,
+    Origin,
     PeopleFile,
     Settings,
     StageFile,
     WorkerFile,
+    user_file,
 )
 
 
@@ -134,8 +137,13 @@ def _spelt(value: object) -> object:
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """Every key of the file with its value in force; None for a key that is not set."""
-    return {"source": settings.source, **_everything(as_file(settings))}
+    """Every key of the file with its value in force; None for a key that is not set.
+
+    Before them: the file, how it came into force, and what the user's own file allows it besides.
+    """
+    allowed = {"file": str(user_file(os.environ)), **msgspec.structs.asdict(settings.trust)}
+    found = {"source": settings.source, "origin": settings.origin.value, "trust": allowed}
+    return {**found, **_everything(as_file(settings))}
 
 
 def _everything(file: msgspec.Struct) -> dict[str, Any]:
@@ -157,6 +165,18 @@ def as_lines(settings: Settings) -> Iterator[str]:
     """The same as text, in the form of the file."""
     data = shown(settings)
     yield f"# from {data.pop('source')}"
+    trust, origin = data.pop("trust"), data.pop("origin")
+    users = trust.pop("file")
+    match settings.origin:
+        case Origin.NAMED:
+            yield f"# {origin} by the operator: it may set everything"
+        case Origin.TRUSTED:
+            yield f"# found in a folder that {users} trusts: it may set everything"
+        case Origin.FOUND:
+            allowed = [f"{key} {', '.join(values)}" for key, values in trust.items() if values]
+            yield f"# found by searching; {users} trusts {'; '.join(allowed) or 'nothing besides'}"
+        case _:
+            assert_never(settings.origin)
     tables = {}
     for key, value in data.items():
         if isinstance(value, dict) or key in ("stage", "hold", "loop"):

@@ -26,7 +26,7 @@ from dibs.adapters.system import (
     WorkerFiles,
 )
 from dibs.core.durations import format_duration
-from dibs.core.errors import BadConfiguration, NoBacklog, Unwritable
+from dibs.core.errors import BadConfiguration, NoBacklog, Untrusted, Unwritable
 from dibs.core.events import Reached, unwatched
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, IssueRef, RunId
@@ -36,7 +36,7 @@ from dibs.ports.leases import PROTECTIVE
 from dibs.ports.system import Present
 from dibs.ports.tracker import Applies, Tracker
 from dibs.services.backlog import Backlog, Granting, Observers, OneStep
-from dibs.settings.load import Settings, actor
+from dibs.settings.load import Settings, actor, user_file
 from dibs.wiring.trackers import (
     TRACKERS,
     OpenTracker,
@@ -414,7 +414,7 @@ class Services:
 
         Raises NoSuchStage for an unknown name. Raises BadConfiguration if no stage can be served,
         if a stage has a signed gate and no key is set, or if a stage is irreversible and the store
-        is not atomic and fenced.
+        is not atomic and fenced. Raises Untrusted for credentials that a found file may not pass.
         """
         chosen = tuple(self.pipeline.stage(name) for name in wanted) or self.pipeline.stages
         served = tuple(stage for stage in chosen if stage.served)
@@ -435,6 +435,7 @@ class Services:
                 f"stage {unsafe[0]!r} is irreversible, and leases {granter_name(self.settings)!r}"
                 " are not atomic and fenced; see dibs stores for those that are"
             )
+        refuse_to_pass(self.settings, served)
         return tuple(stage for stage in self.pipeline.stages if stage in served)
 
     def worker(
@@ -563,7 +564,7 @@ def runner_of(settings: Settings) -> Runner:
         os.environ,
         settings.here or settings.root,
         root=settings.root,
-        configuration=settings.named,
+        configuration=settings.variables,
     )
 
 
@@ -594,6 +595,21 @@ def wrongly_shared(settings: Settings) -> tuple[list[str], list[str]]:
         if mode & wanted != wanted:
             shut.append(shown)
     return bare, shut
+
+
+def refuse_to_pass(settings: Settings, stages: Sequence[Stage]) -> None:
+    """Raise Untrusted for a credential in `pass_env` which the handler must not get."""
+    for stage in stages:
+        if (name := next((n for n in stage.pass_env if not settings.may_pass(n)), None)) is None:
+            continue
+        what = f"{settings.source}: stage {stage.name!r} passes {name!r} to its handler"
+        if name.startswith("DIBS_SIGNING_KEY"):
+            raise Untrusted(f"{what}; a handler that can sign can forge every mark")
+        raise Untrusted(
+            f"{what}; a file that was found by searching may not hand on a credential",
+            hint=f"if you want this: use dibs work --pass-env {name}, or add {name!r} to pass_env "
+            f"of [trust] in {user_file(os.environ)}, or name the file with --config",
+        )
 
 
 def places_of(settings: Settings) -> Workplaces:

@@ -1,7 +1,10 @@
 """The server to ask and the token to show: the only module that looks for a token.
 
-An explicit token wins over a GitHub App, an App over the token that the program gh has stored. No
-repr and no error shows a credential. Knows no HTTP: the caller sends the requests of an App.
+An explicit token wins over a GitHub App, an App over the token that the program gh has stored. A
+token of the environment is for the server that the operator names; the settings refuse a server
+that a repository names. As for gh, servers other than GitHub's own have variables of their own, so
+that one environment can hold tokens for both. No repr and no error shows a credential. Knows no
+HTTP: the caller sends the requests of an App.
 
 A GitHub App proves itself with a short-lived signature made with its key, and gets tokens that last
 an hour and are renewed before they end. Our time of day is only a first guess for the signature:
@@ -174,6 +177,8 @@ class _AccessToken(Struct):
 
 TOKENS = ("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN")
 """The environment variables for a token; the first that is set counts."""
+ENTERPRISE_TOKENS = ("GH_ENTERPRISE_TOKEN", "GITHUB_ENTERPRISE_TOKEN")
+"""For a server that is neither github.com nor below ghe.com: they count before gh's other two."""
 _API = "https://api.github.com"
 _GH_S = 10.0
 
@@ -197,6 +202,13 @@ class Api(Struct, frozen=True):
     def host(self) -> str:
         """The server's name for people, and for gh, which stores tokens by host."""
         return urlsplit(self.rest).netloc.removeprefix("api.")
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The environment variables for a token of this server; the first that is set counts."""
+        host = self.host.lower()
+        githubs_own = host == "github.com" or host.endswith(".ghe.com")
+        return TOKENS if githubs_own else (TOKENS[0], *ENTERPRISE_TOKENS, *TOKENS[1:])
 
     def insist_owns(self, address: str) -> None:
         """Raises Unavailable for an address of another server, which must not get the token."""
@@ -289,20 +301,20 @@ def credential_of(
 ) -> Credential:
     """The first that exists: a token in a variable, a GitHub App, a token stored by gh."""
     found = (
-        token_of(environment)
+        token_of(environment, api)
         or _app_of(environment, clock, repository)
         or _stored_by_gh(environment, api)
     )
     if found is None:
         raise NotPermitted(
-            f"no token for {api.host}: set one of {', '.join(TOKENS)}, or {APP_ID} with {KEY} or "
-            f"{KEY_FILE}, or log in with gh"
+            f"no token for {api.host}: set one of {', '.join(api.tokens)}, or {APP_ID} with "
+            f"{KEY} or {KEY_FILE}, or log in with gh"
         )
     return found
 
 
-def token_of(environment: Mapping[str, str]) -> Token | None:
-    for name in TOKENS:
+def token_of(environment: Mapping[str, str], api: Api) -> Token | None:
+    for name in api.tokens:
         if secret := environment.get(name, "").strip():
             return Token(secret, name)
     return None

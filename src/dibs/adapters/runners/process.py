@@ -75,7 +75,7 @@ class ProcessRunner:
         folder: Path,
         *,
         root: Path,
-        configuration: Path,
+        configuration: Mapping[str, str],
     ) -> None:
         self._runs = runs
         self._environment = environment
@@ -85,6 +85,7 @@ class ProcessRunner:
         self._root = root
         """The folder of the configuration."""
         self._configuration = configuration
+        """The variables by which dibs finds the configuration."""
         self._open: dict[RunId, int] = {}
         """The locked files in `.open`, by their run."""
 
@@ -136,7 +137,7 @@ class ProcessRunner:
                 environment |= {"DIBS_ROOT": str(self._root.absolute())}
             # The handler may start in another repository, or change the folder: its dibs would
             # find another configuration there, or none.
-            environment |= {"DIBS_CONFIG": str(self._configuration)}
+            environment |= self._configuration
         environment |= assignment.environment
         environment |= {"DIBS_RESULT": str((folder / "result.json").absolute())}
         try:

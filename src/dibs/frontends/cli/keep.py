@@ -172,11 +172,11 @@ class _Noted:
 
 
 def _place(context: Context) -> dict[str, str]:
-    """DIBS_CONFIG for a command: the configuration file in force, or the folder of the backlog.
+    """For a command: DIBS_CONFIG, the configuration file in force, or the folder of the backlog.
 
     DIBS_OPERATOR is emptied: the operator vouched for this process, and not for its command.
     """
-    return {"DIBS_CONFIG": str(context.services.settings.named), "DIBS_OPERATOR": ""}
+    return {**context.services.settings.variables, "DIBS_OPERATOR": ""}
 
 
 def _exit_of(code: int) -> int:

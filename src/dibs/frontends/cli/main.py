@@ -162,6 +162,7 @@ GIVEN_BY: dict[str, str] = {
         (
             *("take", "give-back", "approve", "label", "pause", "resume", "revoke"),
             *("work", "listen", "loop", "sweep", "follow", "fsck", "leases migrate"),
+            "leases adopt",
             *("init", "hook install", "hook uninstall", "migrate alfred", "demo"),
         ),
         "an operator",

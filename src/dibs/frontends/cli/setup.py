@@ -48,7 +48,9 @@ def init_command(
     path = _configuration(context)
     fresh = not path.exists()
     wanted = {"preset": preset, "tracker": tracker}
-    first = config.from_mapping(wanted, source="preset", root=path.parent)
+    named = context.config_file is not None
+    first = config.from_mapping(wanted, source="--tracker", root=path.parent)
+    first = first if named else config.as_found(first)
     done = []
     if fresh:
         shown = path.name if path.parent == context.directory else path
@@ -57,7 +59,7 @@ def init_command(
             stage = first.pipeline.stages[0].name
             text = _TEMPLATE.format(preset=preset, first=stage, tracker=json.dumps(tracker))
             path.write_text(text, encoding="utf-8")
-    settings = first if fresh and dry_run else config.load(path)
+    settings = first if fresh and dry_run else config.load(path, found=not named)
     place = "" if settings.root == context.directory else f" in {settings.root}"
     done.append(f"{'would prepare' if dry_run else 'prepared'} {settings.tracker}{place}")
     made = () if dry_run else context.connect(settings).prepare()

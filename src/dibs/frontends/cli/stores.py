@@ -192,6 +192,7 @@ def _place(place: str) -> str:
 
 def _origin(context: Context, target: str) -> str:
     """The place of the store that grants now. Raises Misuse before the first grant."""
+    from dibs.settings import load as config
     from dibs.wiring.services import granter_name, place_of
 
     settings = context.settings
@@ -199,7 +200,9 @@ def _origin(context: Context, target: str) -> str:
         case Appointed(store) if store == granter_name(replace(settings, leases=target)):
             return target  # the caller's spelling has the credentials
         case Appointed(store) | Moving(store):
-            return place_of(store, settings)
+            place = place_of(store, settings)  # the backlog's word, as little worth as the file's
+            found = settings.origin is config.Origin.FOUND
+            return config.as_found(replace(settings, leases=place)).leases if found else place
         case None:
             raise Misuse("no lease was granted here yet: set leases to the store that you want")
 

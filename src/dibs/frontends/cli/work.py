@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 @click.option("--once", is_flag=True, help="Work one issue, then end. Exit 3 if there is none.")
 @click.option("--drain", is_flag=True, help="End when no issue is left to work or to wait for.")
 @click.option("--grace", callback=duration, help="How long handlers may go on after SIGTERM.")
+@click.option(
+    "--pass-env",
+    "passed",
+    multiple=True,
+    metavar="NAME",
+    help="Give this variable to the handlers, and let dibs.toml do so; may be repeated.",
+)
 @click.option("--name", help="This worker's name on the cards; host and process by default.")
 @click.option("--quiet", is_flag=True, help="Print no progress.")
 @dry_run
@@ -39,6 +46,7 @@ def work_command(
     once: bool,
     drain: bool,
     grace: timedelta | None,
+    passed: Sequence[str],
     name: str | None,
     quiet: bool,
     dry_run: bool,
@@ -58,7 +66,7 @@ def work_command(
     settings = context.settings
     if command is not None:
         settings = replace(settings, pipeline=served_by(settings.pipeline, stages, command))
-    services = context.connect(settings)
+    services = context.connect(settings.passing(passed) if passed else settings)
     served = services.serving(stages)
     if dry_run:
         rows = [row for stage in served for row in services.board.ready(stage=stage.name)]

@@ -1,0 +1,139 @@
+"""A repository's dibs.toml, or a link in it, makes dibs write to files outside of its folder.
+
+Actor: whoever can put a dibs.toml or a link into a repository.
+Attack: `journal`, `runs`, `tracker` or `leases` name a path outside of the folder, or git's own
+files; or `.dibs`, or a file in it, is a link to a place outside.
+Wall: after all links are followed, what a found file names lies in its folder. The operator allows
+other paths: in the user's own file, by `--config`, or by `DIBS_LEASES`.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import Victim
+from .test_s01_token_to_another_host import users_file
+
+SETTINGS = {
+    "journal": 'journal = "../keys"',
+    "an absolute journal": 'journal = "{outside}"',
+    "runs": 'runs = "../keys"',
+    "tracker": 'tracker = "sqlite:../keys"',
+    "leases": 'leases = "sqlite:../keys"',
+    "a folder that is not there": 'journal = "not/there/../../../keys"',
+    "git's own": 'journal = ".git/config"',
+    "a bare repository": 'leases = "git:../keys"',
+    "a bare repository by its URL": 'leases = "git:file://{outside}"',
+    "a bare repository by an escaped URL": 'leases = "git:file://{folder}/%2e%2e/keys"',
+    "a socket": 'leases = "unix://{outside}"',
+    "a socket by an escaped path": 'leases = "unix://{folder}/%2e%2e/keys"',
+}
+
+
+@pytest.fixture
+def outside(victim: Victim) -> Path:
+    """A file of the victim's beside the repository."""
+    file = victim.home / "keys"
+    file.write_text("ssh-ed25519 AAAA mine\n")
+    return file
+
+
+def everything(victim: Victim, *more: str) -> None:
+    """What a person does with a backlog. Each command may be refused."""
+    for words in (["add", "one"], ["take", "1"]):
+        victim.dibs(*more, *words)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_found_file_writes_to_no_file_outside(victim: Victim, outside: Path, name: str) -> None:
+    before = outside.read_bytes()
+    text = SETTINGS[name].format(outside=outside, folder=victim.folder)
+    victim.configure(text)
+    everything(victim)
+    assert outside.read_bytes() == before
+    assert sorted(path.name for path in victim.home.iterdir()) == ["keys", "project"]
+    refused = victim.dibs("list", "--json")
+    error = json.loads(refused.stdout)["error"]
+    assert error["code"] == "UNTRUSTED"
+    assert text.partition(" ")[0] in error["message"]
+
+
+@pytest.mark.parametrize(
+    "link",
+    [".dibs", ".dibs/events.jsonl", ".dibs/backlog.db", ".dibs/backlog.db-wal", ".dibs/runs"],
+)
+def test_a_link_that_comes_with_a_repository_leads_nowhere(
+    victim: Victim, outside: Path, link: str
+) -> None:
+    before = outside.read_bytes()
+    place = victim.folder / link
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(outside.parent / "there" if link == ".dibs" else outside)
+    (outside.parent / "there").mkdir()
+    everything(victim)
+    assert outside.read_bytes() == before
+    assert list((outside.parent / "there").iterdir()) == []
+    assert str(outside.parent) in victim.dibs("list").stderr
+
+
+def test_runs_that_were_left_open_are_not_looked_for_in_another_folder(victim: Victim) -> None:
+    """A worker removes what dead workers left there."""
+    there = victim.home / "letters"
+    there.mkdir()
+    (there / "letter").write_text("dear")
+    (victim.folder / ".dibs" / "runs").mkdir(parents=True)
+    (victim.folder / ".dibs" / "runs" / ".open").symlink_to(there)
+    victim.configure("[[stage]]\nname = 'ready'\nrun = 'true'\n")
+    victim.dibs("add", "one")
+    victim.dibs("work", "--once")
+    assert (there / "letter").exists()
+
+
+def test_gits_own_files_are_not_written_to(victim: Victim) -> None:
+    subprocess.run(["git", "init", "--quiet"], cwd=victim.folder, check=True, timeout=60)
+    before = (victim.folder / ".git" / "config").read_bytes()
+    victim.configure('journal = ".git/config"')
+    everything(victim)
+    assert (victim.folder / ".git" / "config").read_bytes() == before
+
+
+# The operator may
+
+
+@pytest.mark.parametrize("how", ["paths", "folders", "--config"])
+def test_control_the_operator_allows_the_path(victim: Victim, outside: Path, how: str) -> None:
+    victim.configure('journal = "../keys"')
+    if how != "--config":
+        users_file(victim, f"{how} = ['{outside if how == 'paths' else victim.folder}']")
+    everything(victim, *(["--config", "dibs.toml"] if how == "--config" else []))
+    assert "#1" in outside.read_text()
+
+
+def test_control_a_handler_may_use_what_the_operator_allowed_its_worker(
+    victim: Victim, outside: Path
+) -> None:
+    """In a handler, DIBS_CONFIG is the worker's word; DIBS_CONFIG_NAMED says whose file it is."""
+    text = "[[stage]]\nname = 'ready'\nrun = 'dibs add found-on-the-way'\n"
+    victim.configure(f'tracker = "sqlite:../there/b.db"\n{text}')
+    (victim.home / "there").mkdir()
+    named = ("--config", "dibs.toml")
+    assert victim.dibs(*named, "add", "one").returncode == 0
+    assert victim.dibs(*named, "work", "--once", "--stage", "ready").returncode == 0
+    assert "found-on-the-way" in victim.dibs(*named, "list").stdout
+
+
+def test_control_a_link_to_a_place_that_the_operator_allows(victim: Victim) -> None:
+    (victim.home / "there").mkdir()
+    (victim.folder / ".dibs").symlink_to(victim.home / "there")
+    users_file(victim, "paths = ['~/there']")
+    everything(victim)
+    assert (victim.home / "there" / "backlog.db").exists()
+
+
+def test_control_paths_inside_are_free(victim: Victim) -> None:
+    victim.configure('tracker = "sqlite:data/b.db"\njournal = "sub/../log"\nruns = "out"\n')
+    (victim.folder / "data").mkdir()
+    assert victim.dibs("add", "one").returncode == 0
+    assert "one" in victim.dibs("list").stdout
