@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.runners.process import SECRET_NAMES
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
 from dibs.core.durations import format_duration
 from dibs.core.eligibility import Reason, ReasonCode
+from dibs.core.environment import SECRET_NAMES
 from dibs.core.errors import DibsError
 from dibs.core.events import EventKind, Step
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName

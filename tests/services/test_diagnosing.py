@@ -270,7 +270,7 @@ def test_settle_and_ttl_are_weighed_against_the_tracker(settle_s, traits, level,
 
 
 class Runner:
-    def check(self, handler, *, elsewhere=False):
+    def check(self, handler, *, elsewhere=False, run_as=""):
         if isinstance(handler, Command):
             raise HandlerUnusable(f"{handler.line} is not there")
 

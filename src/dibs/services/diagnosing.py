@@ -330,7 +330,8 @@ def about_handlers(pipeline: Pipeline, runner: Runner) -> Iterator[Finding]:
             continue
         found += 1
         try:
-            runner.check(stage.handler, elsewhere=stage.worktree != NoWorktree())
+            elsewhere = stage.worktree != NoWorktree()
+            runner.check(stage.handler, elsewhere=elsewhere, run_as=stage.run_as)
             usable += 1
         except DibsError as error:
             yield Finding("handlers", Level.FAIL, f"stage {stage.name!r}: {error}", error.hint)

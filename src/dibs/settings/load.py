@@ -27,6 +27,7 @@ from dibs.core.pipeline import (
     BundleWorktree,
     Command,
     Dialect,
+    Env,
     Follows,
     FollowsNothing,
     FollowsPull,
@@ -49,10 +50,13 @@ FILE_NAME = "dibs.toml"
 EMBEDDED_TRACKER = "sqlite:.dibs/backlog.db"
 _LONGEST_FLAW = 1000
 _CHECK_IT = "check the file with: dibs config validate"
+_UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3}
+_SMALLEST_OUTPUT = 64_000
 
 Duration = Annotated[
     str, Meta(pattern=r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+$", examples=["90s", "10m"])
 ]
+Size = Annotated[str, Meta(pattern=r"^[0-9]{1,6}(kB|MB|GB)(?!\n)$", examples=["50MB"])]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
 # In Python `$` alone would let a line end pass; JSON Schema knows no `\Z`.
@@ -116,8 +120,15 @@ class StageFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
         doc("Its work cannot be undone: refuse it on a store that is not atomic and fenced."),
     ] = None
     wip: Annotated[Count | None, doc("Issues of this stage in flight at once.")] = None
+    env: Annotated[
+        str | None,
+        doc("'listed': the handler gets a short list of variables; 'inherit': all but secrets."),
+    ] = None
     pass_env: Annotated[
-        list[str] | None, doc("Names of secrets that this stage's handler may see.")
+        list[str] | None, doc("Names of further variables that this stage's handler gets.")
+    ] = None
+    run_as: Annotated[
+        str | None, doc("The user as whom the handler runs; empty for the worker's own.")
     ] = None
     worktree: Annotated[
         str | None,
@@ -205,6 +216,8 @@ class LoopFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     name: Annotated[str, doc("The loop's name.")]
     every: Annotated[Duration, doc("The length of a window.")]
     run: Annotated[str, doc("The command of one tick, run by a shell.")]
+    env: Annotated[str, doc("As for a stage.")] = "listed"
+    pass_env: Annotated[list[str], doc("Names of further variables that it gets.")] = []
 
 
 class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -233,6 +246,9 @@ class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = None
     person_ttl: Annotated[Duration, doc("How long a person's `dibs take` runs.")] = "8h"
     runs: Annotated[str, doc("Folder of the handlers' output.")] = ".dibs/runs"
+    output_max: Annotated[
+        Size, doc("How much of a handler's output is kept: its beginning and its end.")
+    ] = "50MB"
     journal: Annotated[str, doc("File of events, one JSON object a line; empty for none.")] = (
         ".dibs/events.jsonl"
     )
@@ -278,6 +294,7 @@ class Settings(Struct, frozen=True):
     settle: timedelta | None
     person_ttl: timedelta
     runs: Path
+    output_max: str
     journal: Path | None
     jobs: int
     poll: timedelta
@@ -297,6 +314,15 @@ class Settings(Struct, frozen=True):
     """The file that was read; None for the built-in default."""
     here: Path | None = None
     """The folder in a linked git worktree that corresponds to `root`; None: no such worktree."""
+
+    @property
+    def output_bytes(self) -> int:
+        """`output_max` as a number of bytes."""
+        return int(self.output_max[:-2]) * _UNITS[self.output_max[-2:]]
+
+    def may_pass(self, name: str) -> bool:  # noqa: ARG002 - replaced by the operator's settings
+        """Whether the operator lets this variable go to handlers."""
+        return True
 
     @property
     def named(self) -> Path:
@@ -516,6 +542,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         settle=_duration("settle", file.settle) if file.settle is not None else None,
         person_ttl=person_ttl,
         runs=root / file.runs,
+        output_max=_output_max(file.output_max),
         journal=root / file.journal if file.journal else None,
         jobs=worker.jobs,
         poll=_positive("worker.poll", worker.poll),
@@ -570,7 +597,11 @@ def _loop(entry: LoopFile) -> LoopSpec:
     if every < SHORTEST_WINDOW:
         shortest = format_duration(SHORTEST_WINDOW)
         raise ValueError(f"loop {entry.name!r}: every must be at least {shortest}")
-    return LoopSpec(entry.name, every, Command(entry.run))
+    try:
+        passed, env = _passed(entry.pass_env), _env(entry.env)
+    except ValueError as flaw:
+        raise ValueError(f"loop {entry.name!r}: {flaw}") from flaw
+    return LoopSpec(entry.name, every, Command(entry.run), env, passed)
 
 
 _Spec = TypeVar("_Spec", HoldSpec, LoopSpec)
@@ -594,6 +625,12 @@ def _duration(key: str, text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as flaw:
         raise ValueError(f"{key}: {flaw}") from flaw
+
+
+def _output_max(text: str) -> str:
+    if int(text[:-2]) * _UNITS[text[-2:]] < _SMALLEST_OUTPUT:
+        raise ValueError("output_max: must be at least 64kB")
+    return text
 
 
 def _positive(key: str, text: str) -> timedelta:
@@ -669,7 +706,9 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
             wip=entry.wip or known.wip,
             irreversible=known.irreversible if entry.irreversible is None else entry.irreversible,
             timeout=_span(entry.timeout, known.timeout),
-            pass_env=tuple(entry.pass_env) if entry.pass_env is not None else known.pass_env,
+            env=known.env if entry.env is None else _env(entry.env),
+            pass_env=known.pass_env if entry.pass_env is None else _passed(entry.pass_env),
+            run_as=known.run_as if entry.run_as is None else entry.run_as.strip(),
             worktree=_worktree(entry, known.worktree),
             backoff=Backoff(
                 _span(entry.backoff, known.backoff.first),
@@ -686,6 +725,22 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
         )
     except ValueError as flaw:
         raise ValueError(f"stage {entry.name!r}: {flaw}") from flaw
+
+
+def _env(word: str) -> Env:
+    if word not in (*Env,):
+        raise ValueError(f"env {word!r} is not one of {', '.join(Env)}")
+    return Env(word)
+
+
+def _passed(names: list[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    from dibs.core.environment import NEVER_PASSED
+
+    if never := next((name for name in names if name in NEVER_PASSED), None):
+        raise ValueError(f"pass_env: {never} is never passed on: it would sign in the fleet's name")
+    return tuple(names)
 
 
 _Default = TypeVar("_Default")

@@ -47,6 +47,7 @@ from dibs.wiring.trackers import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from random import Random
 
     from dibs import hook, named, services
@@ -536,7 +537,26 @@ def runner_of(settings: Settings) -> Runner:
         settings.here or settings.root,
         root=settings.root,
         configuration=settings.named,
+        output_max=settings.output_bytes,
+        may_pass=settings.may_pass,
     )
+
+
+def run_file(runs: Path, run: str, name: str, most: int) -> bytes:
+    """What a file of a run begins with, or ends with if `most` is negative.
+
+    Raises OSError, and ValueError for a link, a pipe or anything else that a handler left there.
+    """
+    from dibs.adapters.system import read_regular
+
+    if "/" in run:
+        raise ValueError(f"{run!r} is no run")
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    folder = os.open(runs / run, flags)
+    try:
+        return read_regular(name, most, folder)
+    finally:
+        os.close(folder)
 
 
 def places_of(settings: Settings) -> Workplaces:

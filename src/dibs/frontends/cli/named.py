@@ -13,9 +13,9 @@ import click
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import BadConfiguration
 from dibs.core.named import LoopSpec, chosen_hold
-from dibs.core.pipeline import Command
+from dibs.core.pipeline import Command, Env
 from dibs.frontends.cli.context import Context, as_name, command
-from dibs.frontends.cli.leasing import duration
+from dibs.frontends.cli.leasing import duration, pass_env_option
 from dibs.frontends.cli.output import Answer, Exit, record_data, table, tell
 from dibs.ports.system import Exited
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--slots", type=click.IntRange(1, 100_000), help="How many may hold NAME at once.")
 @click.option("--ttl", callback=duration, help="How long the lease lasts without a renewal.")
 @click.option("--wait", callback=duration, help="How long to wait for a slot.")
+@pass_env_option
 @as_name
 def hold_command(
     context: Context,
@@ -37,6 +38,7 @@ def hold_command(
     slots: int | None,
     ttl: timedelta | None,
     wait: timedelta | None,
+    pass_env: tuple[str, ...],
     name: str | None,
 ) -> Answer:
     """Run a command while holding NAME, alone or as one of --slots. Without a name, list holders.
@@ -79,6 +81,8 @@ def hold_command(
             Command(shlex.join(command)),
             {"DIBS_HOLD": spec.name},
             stop=stop,
+            env=Env.INHERIT,
+            pass_env=pass_env,
             in_sight=not context.as_json,
             as_typed=True,
         )
@@ -122,7 +126,15 @@ def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str
             "DIBS_WINDOW": str(turn.window.number),
             "DIBS_WINDOW_START": format_instant(turn.window.starts_at),
         }
-        end = run_kept(services.runner, turn.keeper, spec.command, environment, stop=stop)
+        end = run_kept(
+            services.runner,
+            turn.keeper,
+            spec.command,
+            environment,
+            stop=stop,
+            env=spec.env,
+            pass_env=spec.pass_env,
+        )
         result = f"exited with {end.code}" if isinstance(end, Exited) else f"ended: {end.why}"
         tell(f"{spec.name} window {turn.window.number} fence {turn.fence} {result}")
         ticks[spec.name] += 1
