@@ -290,20 +290,24 @@ def user_named(name: str) -> User:
     if entry.pw_uid in (0, own):
         which = "root" if entry.pw_uid == 0 else "the worker's own user"
         raise HandlerUnusable(f"run_as: {name!r} is {which}, which keeps nothing from a handler")
-    if own != 0:
-        status, held = "", 0
-        with suppress(OSError):
-            status = Path("/proc/thread-self/status").read_text("ascii", errors="replace")
-        for line in status.splitlines():
-            if line.startswith("CapAmb:"):
-                held = int(line.split()[1], 16)
-        if held & _CHOWN_KILL_SETGID_SETUID != _CHOWN_KILL_SETGID_SETUID:
-            raise HandlerUnusable(
-                f"run_as: this worker may not run a handler as {name!r}: it is neither root nor has"
-                " the ambient capabilities CAP_SETUID, CAP_SETGID, CAP_KILL and CAP_CHOWN"
-            )
+    if not _may_change_users(own):
+        raise HandlerUnusable(
+            f"run_as: this worker may not run a handler as {name!r}: it is neither root nor has the"
+            " ambient capabilities CAP_SETUID, CAP_SETGID, CAP_KILL and CAP_CHOWN"
+        )
     groups = tuple(os.getgrouplist(name, entry.pw_gid))
     return User(name, entry.pw_dir, entry.pw_uid, entry.pw_gid, groups)
+
+
+def _may_change_users(own: int) -> bool:
+    """Whether this process has the capabilities for it, and hands them on to its wardens."""
+    field = "CapEff:" if own == 0 else "CapAmb:"
+    try:
+        lines = Path("/proc/thread-self/status").read_text("ascii", errors="replace").splitlines()
+    except OSError:  # not Linux
+        return own == 0
+    [held] = [int(line.split()[1], 16) for line in lines if line.startswith(field)]
+    return held & _CHOWN_KILL_SETGID_SETUID == _CHOWN_KILL_SETGID_SETUID
 
 
 class _Launch(Struct, frozen=True):
