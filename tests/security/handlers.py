@@ -42,16 +42,19 @@ def serve(victim: Victim, script: str, settings: str = "", *, top: str = "") -> 
 
 def work(
     victim: Victim,
-    *,
+    *words: str,
     before: Sequence[str] = (),
     without: str = "",
     limit_s: float = LIMIT_S,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a worker for one issue. `without`: Python code that takes a wall out before it starts."""
+    """Run a worker for one issue, or the command of these words.
+
+    `without`: Python code that takes a wall out before the program starts.
+    """
     program = [sys.executable, "-c", f"{without}\n{_START}"] if without else [PROGRAM]
     return subprocess.run(
-        [*before, *program, "work", "--once"],
+        [*before, *program, *(words or ("work", "--once"))],
         cwd=victim.folder,
         env={**victim.env, **(env or {})},
         stdin=subprocess.DEVNULL,

@@ -68,9 +68,6 @@ def test_commands_that_a_person_types_cannot_read_it_either(
     serve(victim, "exit 0")
     loot = victim.folder / "loot.sh"
     loot.write_text(LOOT, "utf-8")
-    victim.env["PATH"] = f"{victim.folder}:{victim.env['PATH']}"
-    done = victim.dibs("--json", *verb, "--", *POWERLESS, "sh", "./loot.sh")
+    done = work(victim, "--json", *verb, "--", "sh", "./loot.sh", before=POWERLESS)
     assert done.returncode == 0, done.stderr
-    own = {"SLACK_BOT_TOKEN", "GITHUB_TOKEN", "DIBS_SIGNING_KEY"}
-    if POWERLESS:  # the worker has root's powers here, the command has not
-        assert _stolen(victim) & own == set()
+    assert _stolen(victim) & {"SLACK_BOT_TOKEN", "GITHUB_TOKEN", "DIBS_SIGNING_KEY"} == set()

@@ -32,6 +32,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,6 +46,12 @@ from dibs.ports.system import Present
 
 T = TypeVar("T")
 _SET_DUMPABLE = 4
+_LARGEST_SECRET = 65_536
+SECRETS_IN_FILES = (
+    *("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GH_ENTERPRISE_TOKEN"),
+    *("GITHUB_ENTERPRISE_TOKEN", "GITHUB_WEBHOOK_SECRET", "DIBS_LEASES", "DIBS_SIGNING_KEY"),
+)
+"""The variables whose text may be in a file instead."""
 
 
 class SystemClock:
@@ -164,6 +171,39 @@ def hide_from_other_processes() -> None:
             import ctypes
 
             ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of this process, with the secrets that are in files.
+
+    A secret `NAME` is in its variable, else in the file that `NAME_FILE` names, else in the file
+    `NAME` of systemd's credentials. Other processes see none of what was read from a file. Raises
+    BadConfiguration for a file that cannot be read.
+    """
+    found = {}
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    for name in SECRETS_IN_FILES:
+        if os.environ.get(name):
+            continue
+        if named := os.environ.get(f"{name}_FILE", ""):
+            found[name] = _secret_in(named, f"{name}_FILE")
+        elif credentials and os.path.exists(f"{credentials}/{name}"):  # noqa: PTH110
+            found[name] = _secret_in(f"{credentials}/{name}", "CREDENTIALS_DIRECTORY")
+    return {**os.environ, **found} if found else os.environ
+
+
+@lru_cache(maxsize=64)
+def _secret_in(path: str, named_by: str) -> str:
+    """Read a file once: what came through a descriptor, as /dev/fd/3, cannot be read again."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            text = file.read(_LARGEST_SECRET).decode().strip()
+    except (OSError, ValueError) as flaw:
+        why = flaw.strerror if isinstance(flaw, OSError) else "it is not text"
+        raise BadConfiguration(f"{named_by}: {path} cannot be read: {why}") from None
+    if not text:
+        raise BadConfiguration(f"{named_by}: {path} is empty")
+    return text
 
 
 def from_environment(value: str) -> Reached:

@@ -5,7 +5,7 @@ as well, and gets no second request. Refuses to know where settings come from an
 shown.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import assert_never
@@ -13,6 +13,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from dibs.core.durations import describe_span, format_duration, format_instant
+from dibs.core.environment import looks_secret, passed_on
 from dibs.core.errors import DibsError
 from dibs.core.granter import Appointed, Moving
 from dibs.core.pipeline import Command, NoWorktree, Pipeline, PythonCallable
@@ -341,3 +342,25 @@ def about_handlers(pipeline: Pipeline, runner: Runner) -> Iterator[Finding]:
         yield Finding("handlers", Level.WARN, text, look)
     elif usable == found:
         yield fine("handlers", f"{found} of {len(pipeline.stages)} stages have one that can start")
+
+
+def about_environment(
+    pipeline: Pipeline, environment: Mapping[str, str], may_pass: Callable[[str], bool]
+) -> Iterator[Finding]:
+    """The names of the variables that the handler of each stage would see; never their values."""
+    for stage in pipeline.stages:
+        if not isinstance(stage.handler, Command | PythonCallable):
+            continue
+        seen = passed_on(environment, stage.env, stage.pass_env, may_pass)
+        named = f"stage {stage.name!r}"
+        user = f", as the user {stage.run_as}" if stage.run_as else ""
+        yield fine("environment", f"{named}{user}: a handler sees {', '.join(sorted(seen))}")
+        if credentials := [name for name in sorted(seen) if looks_secret(name)]:
+            text = f"{named}: these look like credentials: {', '.join(credentials)}"
+            look = (
+                "a handler and all that it starts can use them; see docs/reference/environment.md"
+            )
+            yield Finding("environment", Level.WARN, text, look)
+        if refused := [name for name in stage.pass_env if not may_pass(name)]:
+            text = f"{named}: pass_env names what the operator does not pass: {', '.join(refused)}"
+            yield Finding("environment", Level.WARN, text, "see docs/reference/environment.md")

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import fields, replace
 
-from dibs.adapters.system import working_tree
+from dibs.adapters.system import environment, working_tree
 from dibs.core.durations import format_duration, parse_duration, terms_for
 from dibs.core.errors import BadConfiguration, BadName, NotPermitted
 from dibs.core.ids import StageName
@@ -343,7 +343,7 @@ def load(path: Path | None = None, *, start: Path | None = None) -> Settings:
     """
     if path is None and start is None and (named := os.environ.get("DIBS_CONFIG")):
         path = Path(named)
-    return override(_load(path, start or Path.cwd()), leases=os.environ.get("DIBS_LEASES"))
+    return override(_load(path, start or Path.cwd()), leases=environment().get("DIBS_LEASES"))
 
 
 def _load(path: Path | None, start: Path) -> Settings:

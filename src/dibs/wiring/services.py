@@ -25,6 +25,7 @@ from dibs.adapters.system import (
     SystemThreads,
     WorkerFiles,
 )
+from dibs.adapters.system import environment as own_environment
 from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration, NoBacklog, Unwritable
 from dibs.core.events import Reached, unwatched
@@ -513,7 +514,7 @@ def connect(
         from dibs.adapters.system import from_environment
 
         reached = from_environment(failpoint)
-    keyring = keyring_of(os.environ)
+    keyring = keyring_of()
     adapters = _adapters(settings, author, keyring, create=create)
     if settings.pipeline.dialect is not Dialect.NATIVE:
         # what is signed is the native line, so this comes before
@@ -598,8 +599,9 @@ def refuse_absent(settings: Settings) -> None:
         raise NoBacklog(f"the backlog {path} is an empty file (0 bytes)")
 
 
-def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
+def keyring_of(environment: Mapping[str, str] | None = None) -> Keyring | None:
     """The keys that marks are signed with. Raises BadConfiguration, which shows none of them."""
+    environment = own_environment() if environment is None else environment
     keys, wanted = environment.get("DIBS_SIGNING_KEY", ""), environment.get("DIBS_SIGNING", "")
     if not keys and not wanted:
         return None
@@ -625,7 +627,7 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
     if kind is None or kind.deliveries is None:
         shown = without_secrets(settings.tracker)
         raise BadConfiguration(f"tracker {shown!r} sends nothing by itself; github:OWNER/REPO does")
-    keys = webhook_keys(os.environ)
+    keys = webhook_keys()
     if not keys and not unsigned:
         raise BadConfiguration(
             f"{_WEBHOOK_KEYS} is not set, so anybody could pretend to be GitHub; "
@@ -641,8 +643,9 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
     )
 
 
-def webhook_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
+def webhook_keys(environment: Mapping[str, str] | None = None) -> tuple[bytes, ...]:
     """The keys that verify deliveries: several while a new key replaces an old one."""
+    environment = own_environment() if environment is None else environment
     told = environment.get(_WEBHOOK_KEYS, "").split(",")
     return tuple(key.strip().encode() for key in told if key.strip())
 

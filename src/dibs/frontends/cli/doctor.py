@@ -54,10 +54,11 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
     yield from _configuration(settings)
     pipeline = settings.pipeline
     try:
-        yield from diagnosing.about_signing(wiring.keyring_of(os.environ))
+        yield from diagnosing.about_signing(wiring.keyring_of())
     except DibsError as error:
         yield failed("signing", error)
     yield from diagnosing.about_handlers(pipeline, wiring.runner_of(settings))
+    yield from diagnosing.about_environment(pipeline, os.environ, settings.may_pass)
     try:
         kind = tracker_kind(settings.tracker)
     except DibsError as error:  # another distribution's, and broken
@@ -71,7 +72,7 @@ def _findings(context: Context, *, offline: bool) -> Iterator["Finding"]:
         yield from _folder("journal", settings.journal.parent)
     if kind is not None and kind.deliveries is not None:
         text = "GITHUB_WEBHOOK_SECRET is not set, so dibs listen accepts nothing"
-        if wiring.webhook_keys(os.environ):
+        if wiring.webhook_keys():
             text = "a secret is set: dibs listen verifies what is delivered"
         yield fine("webhooks", text)
     tracker = without_secrets(settings.tracker)
