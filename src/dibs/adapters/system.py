@@ -162,7 +162,7 @@ class IdlePool(list[T]):
 
 
 def hide_from_other_processes() -> None:
-    """Shut the memory, the environment and the open files of this process to others of its user.
+    """Shut our memory, environment and open files to all processes of the same user.
 
     Linux only, and no wall against root. A crash leaves no core file, and a debugger needs root.
     """
@@ -174,11 +174,11 @@ def hide_from_other_processes() -> None:
 
 
 def environment() -> Mapping[str, str]:
-    """The environment of this process, with the secrets that are in files.
+    """The variables of our environment, and the secrets from files.
 
-    A secret `NAME` is in its variable, else in the file that `NAME_FILE` names, else in the file
-    `NAME` of systemd's credentials. Other processes see none of what was read from a file. Raises
-    BadConfiguration for a file that cannot be read.
+    A secret `NAME` comes from the variable, or from the file with the path in `NAME_FILE`, or from
+    the file `NAME` among systemd's credentials. A secret from a file reaches no environment of a
+    process. Raises BadConfiguration for a file without readable text.
     """
     found = {}
     credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
@@ -194,7 +194,7 @@ def environment() -> Mapping[str, str]:
 
 @lru_cache(maxsize=64)
 def _secret_in(path: str, named_by: str) -> str:
-    """Read a file once: what came through a descriptor, as /dev/fd/3, cannot be read again."""
+    """Read a file once: the text behind a descriptor, as in /dev/fd/3, can be read only once."""
     try:
         with Path(path).expanduser().open("rb") as file:
             text = file.read(_LARGEST_SECRET).decode().strip()
@@ -350,9 +350,9 @@ def replace_whole(path: Path, data: bytes) -> None:
 def read_regular(
     name: str | Path, most: int, folder: int | None = None, owner: int | None = None
 ) -> bytes:
-    """The first bytes of a regular file, `most` at most; the last ones, if `most` is negative.
+    """The first bytes of a regular file, at most `most`; the last bytes, if `most` is negative.
 
-    With `owner`, the file must belong to this user: a hard link may lead to any other file.
+    With `owner`, the file must belong to the user: a hard link may lead to any file.
     """
     with os.fdopen(open_regular(name, os.O_RDONLY, folder), "rb") as file:
         status = os.fstat(file.fileno())
@@ -363,10 +363,10 @@ def read_regular(
 
 
 def open_regular(name: str | Path, flags: int, folder: int | None = None) -> int:
-    """Open a regular file in the open folder, for files in a folder that a handler can write.
+    """Open a regular file in a folder which a handler can write, without any trust in the file.
 
-    Follows no link and waits for no reader or writer of a pipe. Raises ValueError for all that is
-    not a regular file.
+    Follows no link, and waits for no reader or writer of a pipe. Raises ValueError for everything
+    but a regular file.
     """
     flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

@@ -58,7 +58,7 @@ _LIKE_SECRETS = (
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable of this name usually holds a credential, or leads to one."""
+    """Whether a variable with the name usually holds a credential, or leads to a credential."""
     return any(fnmatchcase(name.upper(), pattern) for pattern in (*_LIKE_SECRETS, *SECRET_NAMES))
 
 
@@ -68,31 +68,28 @@ def passed_on(
     pass_env: tuple[str, ...],
     may_pass: Callable[[str], bool] = lambda _: True,
 ) -> dict[str, str]:
-    """The variables that a handler gets. An address of a proxy loses its account and password.
+    """The variables for a handler. The address of a proxy loses account and password.
 
-    `may_pass`: whether the operator lets this credential go to handlers.
+    `may_pass`: whether the operator lets a credential go to handlers.
     """
     kept = {}
     for name, text in environment.items():
+        plain = name.removesuffix("_FILE")
+        ours = any(fnmatchcase(one, secret) for one in (name, plain) for secret in SECRET_NAMES)
         if name in NEVER_PASSED:
             continue
         if name in pass_env and may_pass(name):
             kept[name] = text
-        elif _fits(name, env, may_pass):
+            continue
+        if env is Env.LISTED:
+            listed = any(fnmatchcase(name, pattern) for pattern in LISTED_NAMES)
+            fits = listed and not looks_secret(name)
+        else:
+            fits = not ours and (not looks_secret(name) or may_pass(name))
+        if fits and name.lower().endswith("_proxy") and "@" in text:
+            account, _, host = text.rpartition("@")
+            scheme, separator, _ = account.partition("://")
+            kept[name] = f"{scheme}://{host}" if separator else host
+        elif fits:
             kept[name] = text
-            if name.lower().endswith("_proxy") and "@" in text:
-                account, _, host = text.rpartition("@")
-                scheme, separator, _ = account.partition("://")
-                kept[name] = f"{scheme}://{host}" if separator else host
     return kept
-
-
-def _fits(name: str, env: Env, may_pass: Callable[[str], bool]) -> bool:
-    """Whether the rule passes a variable on that the stage does not name."""
-    if env is Env.LISTED:
-        listed = any(fnmatchcase(name, pattern) for pattern in LISTED_NAMES)
-        return listed and not looks_secret(name)
-    plain = name.removesuffix("_FILE")
-    if any(fnmatchcase(one, secret) for one in (name, plain) for secret in SECRET_NAMES):
-        return False
-    return not looks_secret(name) or may_pass(name)

@@ -347,7 +347,7 @@ def about_handlers(pipeline: Pipeline, runner: Runner) -> Iterator[Finding]:
 def about_environment(
     pipeline: Pipeline, environment: Mapping[str, str], may_pass: Callable[[str], bool]
 ) -> Iterator[Finding]:
-    """The names of the variables that the handler of each stage would see; never their values."""
+    """The names of the variables for the handler of each stage; never the values."""
     for stage in pipeline.stages:
         if not isinstance(stage.handler, Command | PythonCallable):
             continue

@@ -50,13 +50,12 @@ FILE_NAME = "dibs.toml"
 EMBEDDED_TRACKER = "sqlite:.dibs/backlog.db"
 _LONGEST_FLAW = 1000
 _CHECK_IT = "check the file with: dibs config validate"
-_UNITS = {"kB": 1000, "MB": 1000**2, "GB": 1000**3}
-_SMALLEST_OUTPUT = 64_000
+_UNITS = {"MB": 1000**2, "GB": 1000**3}
 
 Duration = Annotated[
     str, Meta(pattern=r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+$", examples=["90s", "10m"])
 ]
-Size = Annotated[str, Meta(pattern=r"^[0-9]{1,6}(kB|MB|GB)(?!\n)$", examples=["50MB"])]
+Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,5}(MB|GB)(?!\n)$", examples=["50MB"])]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
 # In Python `$` alone would let a line end pass; JSON Schema knows no `\Z`.
@@ -321,7 +320,7 @@ class Settings(Struct, frozen=True):
         return int(self.output_max[:-2]) * _UNITS[self.output_max[-2:]]
 
     def may_pass(self, name: str) -> bool:  # noqa: ARG002 - replaced by the operator's settings
-        """Whether the operator lets this variable go to handlers."""
+        """Whether the operator lets a variable go to handlers."""
         return True
 
     @property
@@ -542,7 +541,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         settle=_duration("settle", file.settle) if file.settle is not None else None,
         person_ttl=person_ttl,
         runs=root / file.runs,
-        output_max=_output_max(file.output_max),
+        output_max=file.output_max,
         journal=root / file.journal if file.journal else None,
         jobs=worker.jobs,
         poll=_positive("worker.poll", worker.poll),
@@ -625,12 +624,6 @@ def _duration(key: str, text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as flaw:
         raise ValueError(f"{key}: {flaw}") from flaw
-
-
-def _output_max(text: str) -> str:
-    if int(text[:-2]) * _UNITS[text[-2:]] < _SMALLEST_OUTPUT:
-        raise ValueError("output_max: must be at least 64kB")
-    return text
 
 
 def _positive(key: str, text: str) -> timedelta:

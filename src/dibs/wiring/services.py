@@ -544,9 +544,9 @@ def runner_of(settings: Settings) -> Runner:
 
 
 def run_file(runs: Path, run: str, name: str, most: int) -> bytes:
-    """What a file of a run begins with, or ends with if `most` is negative.
+    """The first bytes of a file of a run; the last bytes, if `most` is negative.
 
-    Raises OSError, and ValueError for a link, a pipe or anything else that a handler left there.
+    Raises OSError, and ValueError for a link, a pipe or a device left by a handler.
     """
     from dibs.adapters.system import read_regular
 

@@ -269,7 +269,7 @@ def _program(line: str) -> str:
 
 
 class User(Struct, frozen=True):
-    """The user as whom a handler runs."""
+    """The user for a handler: name, home folder and ids."""
 
     name: str
     home: str
@@ -279,7 +279,7 @@ class User(Struct, frozen=True):
 
 
 def user_named(name: str) -> User:
-    """Raises HandlerUnusable for a user who does not exist, or whom this process cannot become."""
+    """Look the user up. Raises HandlerUnusable if the worker cannot run a handler as the user."""
     import pwd
 
     try:
@@ -290,24 +290,18 @@ def user_named(name: str) -> User:
     if entry.pw_uid in (0, own):
         which = "root" if entry.pw_uid == 0 else "the worker's own user"
         raise HandlerUnusable(f"run_as: {name!r} is {which}, which keeps nothing from a handler")
-    if not _may_change_users(own):
+    # Wardens of a worker that is not root get ambient capabilities only.
+    field, held = "CapEff:" if own == 0 else "CapAmb:", 0 if own else _CHOWN_KILL_SETGID_SETUID
+    with suppress(OSError):  # not Linux
+        status = Path("/proc/thread-self/status").read_text("ascii", errors="replace")
+        held = int(status.partition(field)[2].split()[0], 16)
+    if held & _CHOWN_KILL_SETGID_SETUID != _CHOWN_KILL_SETGID_SETUID:
         raise HandlerUnusable(
             f"run_as: this worker may not run a handler as {name!r}: it is neither root nor has the"
             " ambient capabilities CAP_SETUID, CAP_SETGID, CAP_KILL and CAP_CHOWN"
         )
     groups = tuple(os.getgrouplist(name, entry.pw_gid))
     return User(name, entry.pw_dir, entry.pw_uid, entry.pw_gid, groups)
-
-
-def _may_change_users(own: int) -> bool:
-    """Whether this process has the capabilities for it, and hands them on to its wardens."""
-    field = "CapEff:" if own == 0 else "CapAmb:"
-    try:
-        lines = Path("/proc/thread-self/status").read_text("ascii", errors="replace").splitlines()
-    except OSError:  # not Linux
-        return own == 0
-    [held] = [int(line.split()[1], 16) for line in lines if line.startswith(field)]
-    return held & _CHOWN_KILL_SETGID_SETUID == _CHOWN_KILL_SETGID_SETUID
 
 
 class _Launch(Struct, frozen=True):
@@ -321,7 +315,7 @@ class _Launch(Struct, frozen=True):
 
 
 class _RunFiles:
-    """The files of a run, in a folder that stays the same if the handler moves it away."""
+    """The files of a run. The folder stays open, and stays ours if the handler moves the folder."""
 
     def __init__(self, folder: Path, user: User | None) -> None:
         self._user = user
@@ -366,7 +360,7 @@ class _RunFiles:
         return open_regular("output.log", os.O_RDWR | os.O_APPEND | os.O_CREAT, self.folder)
 
     def result(self) -> bytes:
-        """The content of DIBS_RESULT; that of another user's handler is kept in our folder, too."""
+        """The content of DIBS_RESULT. From another user's handler, our folder gets a copy."""
         found = _result_in(self._results, self._user)
         if found and self._own is not None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -424,7 +418,10 @@ class ProcessRun:
             arguments += [str(folder), str(log), str(launch.output_max)]
             arguments.append(",".join(map(str, (user.uid, user.gid, *user.groups))) if user else "")
             arguments += [*map(str, assignment.shared), "--"]
-            warden = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warden.py"))]
+            # Imported, not run as a file: Python keeps compiled code only of what it imports.
+            place = str(Path(__file__).parent)
+            begin = f"import sys; sys.path.insert(0, {place!r}); import warden; warden.main()"
+            warden = [sys.executable, "-I", "-S", "-c", begin]
             passed = (control_read, status_write, folder, log, *assignment.shared)
             self._process = subprocess.Popen(
                 [*warden, *arguments, *launch.argv],

@@ -44,7 +44,7 @@ def _now() -> float:
 
 
 def _prctl(option: int, value: int) -> bool:
-    """Set an attribute of this process. False if the system has no such attribute."""
+    """Set an attribute of the process. False if the system does not have the attribute."""
     if sys.platform != "linux":
         return False
     try:
@@ -56,7 +56,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 class Log:
-    """A file for what the handler prints: if there is too much, the middle is left out."""
+    """The file for the output of the handler. The middle of a long output is left out."""
 
     def __init__(self, descriptor: int, most: int) -> None:
         self._file = descriptor
@@ -66,26 +66,23 @@ class Log:
         self._resumes_at = 0
 
     def add(self, data: bytes) -> None:
+        """Append to the file. A file over the limit keeps a quarter of the limit at each end."""
+        quarter = self._most // 4
         try:
             while data:
                 written = os.write(self._file, data)
                 self._size, data = self._size + written, data[written:]
             if self._size > self._most:
-                self._leave_out()
+                end = os.pread(self._file, quarter, self._size - quarter)
+                end = end.partition(b"\n")[2] or end
+                self._left_out += self._size - len(end) - max(quarter, self._resumes_at)
+                line = f"\n[dibs: {self._left_out} bytes of output are left out here]\n".encode()
+                os.ftruncate(self._file, quarter)
+                self._resumes_at = quarter + len(line)
+                self._size = self._resumes_at + len(end)
+                os.write(self._file, line + end)
         except OSError:
             pass  # a full disk must not stop the handler
-
-    def _leave_out(self) -> None:
-        """Keep the first quarter and the last quarter of the file, and a line between them."""
-        quarter = self._most // 4
-        end = os.pread(self._file, quarter, self._size - quarter)
-        end = end.partition(b"\n")[2] or end
-        self._left_out += self._size - len(end) - max(quarter, self._resumes_at)
-        line = f"\n[dibs: {self._left_out} bytes of output are left out here]\n".encode()
-        os.ftruncate(self._file, quarter)
-        self._resumes_at = quarter + len(line)
-        self._size = self._resumes_at + len(end)
-        os.write(self._file, line + end)
 
 
 class Warden:
@@ -159,7 +156,7 @@ class Warden:
             self._say(f"stopped {why}")
 
     def _watch(self) -> tuple[bool, str] | None:
-        """Wait for the handler's end (None), or an order: whether to end it at once, and why."""
+        """Wait for the handler's end (None), or an order: whether to end at once, and why."""
         while not self._reap():
             left = self._until - _now()
             if left <= 0:
@@ -181,7 +178,7 @@ class Warden:
         return None
 
     def _wait(self, seconds: float) -> list[int]:
-        """Wait for the end of a process, for output or for an order; returns what is there."""
+        """Wait for the end of a process, for output or an order. Returns the ready descriptors."""
         ready = [number for number, _ in self._poller.poll(max(0.0, seconds) * 1000)]
         if self._child_woke in ready:
             os.read(self._child_woke, 4096)
@@ -190,7 +187,7 @@ class Warden:
         return ready
 
     def _copy(self) -> bool:
-        """Copy what the handler printed to the log, one chunk. False if nothing is there."""
+        """Copy a chunk of the handler's output to the log. False if no output is waiting."""
         if self._log is None or self._printed < 0:
             return False
         try:
@@ -206,7 +203,7 @@ class Warden:
         return bool(data)
 
     def _reap(self) -> bool:
-        """Collect every process of ours that has ended. True if the handler is among them."""
+        """Collect our ended children. True if the handler has ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -221,8 +218,8 @@ class Warden:
     def _end_all(self, within_s: float) -> None:
         """Send SIGTERM to the handler's processes, and SIGKILL to those left after `within_s`.
 
-        The wait goes on after the handler's exit while other processes of its are left. A process
-        whose parent is killed becomes ours and is killed next, until none is left.
+        The wait goes on after the handler's exit while the handler's processes are left. The
+        children of a killed process become ours and are killed next, until none is left.
         """
         deadline = _now() + within_s
         if within_s > 0 and self._signal(signal.SIGTERM):
@@ -238,14 +235,26 @@ class Warden:
                 break
 
     def _signal(self, number: int) -> bool:
-        """Signal the group and the adopted processes. False if there is no process to signal."""
+        """Signal the group, and the processes which became our children when their parents ended.
+
+        False if no process is left to signal.
+        """
+        self._reap()
+        children = b""
+        try:
+            file = os.open("/proc/thread-self/children", os.O_RDONLY | os.O_CLOEXEC)
+            with os.fdopen(file, "rb") as listed:
+                children = listed.read()
+        except OSError:
+            pass  # not Linux, or a kernel without this file
         signalled = False
-        for pid in self._adopted():
-            try:
-                os.kill(pid, number)
-                signalled = True
-            except (ProcessLookupError, PermissionError):
-                pass
+        for pid in map(int, children.split()):
+            if pid != self._child:
+                try:
+                    os.kill(pid, number)
+                    signalled = True
+                except (ProcessLookupError, PermissionError):
+                    pass
         try:
             os.killpg(self._child, number)
         except ProcessLookupError:
@@ -254,18 +263,8 @@ class Warden:
             return signalled
         return True
 
-    def _adopted(self) -> list[int]:
-        """The processes that became our children when their parents ended."""
-        self._reap()
-        try:
-            file = os.open("/proc/thread-self/children", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # not Linux, or a kernel without this file
-            return []
-        with os.fdopen(file, "rb") as children:
-            return [pid for pid in map(int, children.read().split()) if pid != self._child]
-
     def _keep_record(self) -> None:
-        """Write the file `exit`. The handler may have put anything in its place."""
+        """Write the file `exit`, and follow no link which the handler left in the folder."""
         if self._folder < 0:
             return
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -289,28 +288,23 @@ class Warden:
 
 
 def _become_handler(argv: list[str], prints: int, user: list[int], warden: int) -> None:
-    """Replace this process, a child of the warden, by the handler. Raises OSError."""
+    """Replace the child of the warden by the handler. Raises OSError."""
     if prints >= 0:
         os.dup2(prints, 1)
         os.dup2(prints, 2)
     for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(default, signal.SIG_DFL)
-    if user:
-        _become(user)
+    if user:  # for good: no capability stays, and no program gives one back
+        uid, gid, *groups = user
+        os.setgroups(groups)
+        os.setresgid(gid, gid, gid)
+        _prctl(_AMBIENT, _CLEAR_ALL)
+        os.setresuid(uid, uid, uid)
+        if not _prctl(_SET_NO_NEW_PRIVILEGES, 1):
+            raise OSError("the system cannot keep a program from more privileges")
     _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() == warden:  # else the warden died before, and no signal will come
         os.execvp(argv[0], argv)
-
-
-def _become(user: list[int]) -> None:
-    """Become another user, for good: no capability stays, and no program gives one back."""
-    uid, gid, *groups = user
-    os.setgroups(groups)
-    os.setresgid(gid, gid, gid)
-    _prctl(_AMBIENT, _CLEAR_ALL)
-    os.setresuid(uid, uid, uid)
-    if not _prctl(_SET_NO_NEW_PRIVILEGES, 1):
-        raise OSError("the system cannot keep a program from more privileges")
 
 
 def main() -> None:

@@ -52,9 +52,8 @@ def hold_command(
         if not records:
             return Answer([], ["no name is held"], Exit.NOTHING)
         rows = [
-            (record.lease.issue, record.lease.holder, record.lease.fence, record.lease.beats,
-             describe_span(record.remaining))
-            for record in records
+            (one.lease.issue, one.lease.holder, one.lease.fence, one.lease.beats,
+             describe_span(one.remaining)) for one in records
         ]  # fmt: skip
         lines = table(("name/slot", "holder", "fence", "renewed", "left"), rows)
         return Answer(list(map(record_data, records)), lines)
@@ -64,12 +63,10 @@ def hold_command(
     from dibs.named.holds import HoldRefused, HoldWish
     from dibs.named.loops import run_kept
 
-    wait_s = spec.wait.total_seconds()
-    wish = HoldWish(spec.name, context.holder(name), spec.slots, spec.ttl, wait_s)
-    taken = context.services.holds.take(wish)
+    wanted = (spec.name, context.holder(name), spec.slots, spec.ttl, spec.wait.total_seconds())
+    taken = context.services.holds.take(HoldWish(*wanted))
     if isinstance(taken, HoldRefused):
-        by = [f"{record.lease.holder} for another {describe_span(record.remaining)}"
-              for record in taken.by]  # fmt: skip
+        by = [f"{one.lease.holder} for another {describe_span(one.remaining)}" for one in taken.by]
         why = taken.why or f"held by {', '.join(by)}"
         refusal = {"name": taken.name, "why": why, "by": list(map(record_data, taken.by))}
         return Answer(refusal, [f"{taken.name} was not granted: {why}"], Exit.HELD)
