@@ -141,7 +141,7 @@ def test_what_run_as_gives_a_handler(reachable: Victim) -> None:
     [
         'mkfifo "$DIBS_RESULT"',
         'ln -s /etc/hostname "$DIBS_RESULT"',
-        'own=$(dirname "$DIBS_RESULT"); mv "$own" "$own.x"; ln -s "$PWD" "$own"',
+        'own=$(dirname "$DIBS_RESULT"); mv "$own" "$own.x"; ln -s "$PWD" "$own"; echo "MOVED $own"',
     ],
 )
 def test_another_users_result_leads_the_worker_nowhere(reachable: Victim, planted: str) -> None:
@@ -151,6 +151,10 @@ def test_another_users_result_leads_the_worker_nowhere(reachable: Victim, plante
     told = done.stdout + done.stderr
     assert "STOLEN" not in told + reachable.dibs("show", "1").stdout
     assert ("it is not a regular file" in told) is ("$own" not in planted)
+    for line in printed(reachable).decode().splitlines():
+        if line.startswith("MOVED "):
+            Path(line.split()[1]).unlink()
+            Path(f"{line.split()[1]}.x").rmdir()
 
 
 @needs_root

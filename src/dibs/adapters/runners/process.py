@@ -329,7 +329,9 @@ class _RunFiles:
             try:
                 self._own = Path(tempfile.mkdtemp(prefix="dibs-run-"))
                 self._results = os.open(self._own, _FOLDER)
-                os.fchown(self._results, user.uid, user.gid)
+                # The worker reads by its group, if it is not root.
+                os.fchmod(self._results, 0o770)
+                os.fchown(self._results, user.uid, os.getegid())
             except OSError:
                 self.close()
                 raise
