@@ -379,6 +379,8 @@ class _RunFiles:
     def close(self) -> None:
         if self._own is not None:
             if self._results != self.folder:
+                with suppress(OSError):  # only its owner may remove a folder from /tmp
+                    os.fchown(self._results, os.geteuid(), -1)
                 os.close(self._results)
             shutil.rmtree(self._own, ignore_errors=True)
             self._own = None
