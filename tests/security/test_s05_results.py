@@ -98,7 +98,9 @@ def test_a_pipe_among_the_open_runs_holds_no_worker_that_starts(victim: Victim) 
     opened = victim.folder / ".dibs" / "runs" / ".open"
     opened.mkdir(parents=True)
     os.mkfifo(opened / "0123456789ab")
+    (opened / "00000000000b").symlink_to(opened / "00000000000b")
     (opened / "ba9876543210").symlink_to("/dev/zero")
+    (opened / "00000000000a").mkdir()
     assert "advanced" in _ended(victim)
 
 

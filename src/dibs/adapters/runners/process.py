@@ -195,7 +195,9 @@ class ProcessRunner:
         except OSError:
             return
         for path in paths:
-            descriptor = locked(path)
+            descriptor = None
+            with suppress(OSError):  # a folder or a link, by a handler
+                descriptor = locked(path)
             if descriptor is None:  # its worker lives, or another looks at it
                 continue
             try:
