@@ -185,7 +185,7 @@ class Project:
         self.root = root
         self.inside: tuple[str, ...] = ()
         """A command to put before every other: it enters a namespace and the folder there."""
-        self.tag = f"ACCEPTANCE_TAG={uuid.uuid4().hex}"
+        self.tag = f"XDG_ACCEPTANCE_TAG={uuid.uuid4().hex}"
         self._children: list[Child] = []
         root.mkdir(parents=True, exist_ok=True)
 
@@ -235,7 +235,7 @@ class Project:
     # Running
 
     def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-        ours = ("DIBS_", "GITHUB_", "GH_", "PYTEST_", "ACCEPTANCE_", "PYTHONUNBUFFERED")
+        ours = ("DIBS_", "GITHUB_", "GH_", "PYTEST_", "XDG_ACCEPTANCE_", "PYTHONUNBUFFERED")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         kept.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of starts, compiled once
         name, _, value = self.tag.partition("=")

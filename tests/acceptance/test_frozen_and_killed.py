@@ -155,7 +155,7 @@ def test_a_handler_whose_worker_is_dead_before_it_starts_is_ended_all_the_same()
         (orders, worker), (heard, told) = os.pipe(), os.pipe()
         os.close(worker)
         until_s = str(SystemClock().now() + 600)
-        words = [str(orders), str(told), "0.05", until_s, "--", "sleep", "600"]
+        words = [str(orders), str(told), "0.05", until_s, "-1", "-1", "0", "", "--", "sleep", "600"]
         started = subprocess.Popen(
             [sys.executable, "-I", "-S", warden.__file__, *words],
             pass_fds=(orders, told),

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from dibs.adapters.runners.process import SECRET_NAMES
+from dibs.core.environment import SECRET_NAMES
 
 from .harness import EITHER_LEASES, LEDGER, Project, alive, pipeline
 from .terms import AMPLE, BRISK
@@ -50,7 +50,7 @@ def reported(project: Project) -> Project:
             one=run,
             two=run,
             ttl="30s",
-            extra="timeout = '1h'\npass_env = ['GITLAB_TOKEN', 'SLACK_BOT_TOKEN']",
+            extra="timeout = '1h'\npass_env = ['GITLAB_TOKEN', 'NAMED']",
         )
     )
     body = 'He said "no",\nthen\t<b>left</b>: ünïcödé 🐦 \\ $HOME `id`'
@@ -59,7 +59,13 @@ def reported(project: Project) -> Project:
     project.dibs("resume", "1")
     (project.root / "expected").write_text(body, "utf-8")
     # A step that this mode never passes: the variable is there, and must not reach the handler.
-    env = {**SECRETS, "PLAIN": "stays", "DIBS_FAILPOINT": "claim.settled"}
+    env = {
+        **SECRETS,
+        "LC_PLAIN": "stays",
+        "NAMED": "given",
+        "OTHER": "private",
+        "DIBS_FAILPOINT": "claim.settled",
+    }
     env["DIBS_CONFIG"] = str(project.root / "dibs.toml")  # the operator names the file
     project.drain(env=env)
     return project
@@ -112,14 +118,16 @@ def test_every_variable_is_there_and_true(reported: Project) -> None:
 
 
 def test_secrets_are_stripped_unless_the_stage_is_trusted_with_them(reported: Project) -> None:
-    for stage, trusted in (("one", {"GITLAB_TOKEN", "SLACK_BOT_TOKEN"}), ("two", set())):
+    for stage, trusted in (("one", {"GITLAB_TOKEN"}), ("two", set())):
         env = _report(reported, stage)["env"]
         assert isinstance(env, dict)
         assert {name for name in env if name in SECRETS} == trusted
         leaked = {name for name, value in env.items() if str(value).startswith("secret-")}
         assert leaked == trusted
         assert "DIBS_FAILPOINT" not in env
-        assert env["PLAIN"] == "stays"
+        assert env["LC_PLAIN"] == "stays"
+        assert "OTHER" not in env
+        assert env.get("NAMED") == ("given" if stage == "one" else None)
 
 
 def test_a_handler_has_a_group_of_its_own_and_nothing_of_the_workers_open(

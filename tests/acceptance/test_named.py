@@ -58,10 +58,11 @@ def test_a_command_runs_under_its_hold_and_its_exit_code_comes_back(named: Proje
 def test_a_command_runs_where_it_was_typed_with_what_its_caller_has(named: Project) -> None:
     below = named.root / "below"
     below.mkdir()
-    script = 'pwd; echo "$GITHUB_TOKEN $DIBS_LEASES"'
-    env = {"GITHUB_TOKEN": "mine", "DIBS_LEASES": "auto"}
-    done = named.dibs("hold", "deploy", "--", "sh", "-c", script, cwd=below, env=env)
-    assert done.out == f"{below}\nmine auto\n"
+    script = 'pwd; echo "$DEPLOY_KEY $GITHUB_TOKEN $DIBS_LEASES"'
+    env = {"GITHUB_TOKEN": "mine", "DIBS_LEASES": "auto", "DEPLOY_KEY": "yes"}
+    words = ("hold", "deploy", "--pass-env", "GITHUB_TOKEN", "--", "sh", "-c", script)
+    done = named.dibs(*words, cwd=below, env=env)
+    assert done.out == f"{below}\nyes mine \n"
 
 
 def test_a_loop_that_cannot_go_on_says_so_and_fails(named: Project) -> None:

@@ -10,10 +10,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dibs.adapters.runners.process import SECRET_NAMES
+from dibs.adapters.system import SECRETS_IN_FILES
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
 from dibs.core.durations import format_duration
 from dibs.core.eligibility import Reason, ReasonCode
+from dibs.core.environment import LISTED_NAMES, SECRET_NAMES
 from dibs.core.errors import DibsError
 from dibs.core.events import EventKind, Step
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
@@ -202,6 +203,16 @@ def test_the_secrets_that_handlers_do_not_see_are_listed():
     listed = section(REFERENCE / "environment.md", "Taken away from handlers")
     names = [name for name in codes(listed) if name.isupper()]
     assert names == list(SECRET_NAMES)
+
+
+def test_the_variables_that_handlers_get_are_listed():
+    listed = codes(section(REFERENCE / "environment.md", "Passed on to handlers"))
+    assert listed[: len(LISTED_NAMES)] == list(LISTED_NAMES)
+
+
+def test_the_secrets_that_may_be_in_files_are_listed():
+    listed = codes(section(REFERENCE / "environment.md", "Secrets in files"))
+    assert listed[: len(SECRETS_IN_FILES)] == list(SECRETS_IN_FILES)
 
 
 def test_every_failpoint_is_documented_in_order():

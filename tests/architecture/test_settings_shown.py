@@ -47,6 +47,8 @@ ttl = "9m"
 renew = "1m"
 timeout = "1h"
 pass_env = ["KEY"]
+env = "inherit"
+run_as = "agent"
 worktree = "bundle"
 [[stage]]
 name = "plan-pending-approval"

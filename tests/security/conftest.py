@@ -7,9 +7,11 @@ taken out by what an operator may allow, which must succeed; otherwise the attac
 """
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -127,3 +129,12 @@ def ear() -> Iterator[Ear]:
 @pytest.fixture
 def victim(tmp_path: Path) -> Victim:
     return Victim(tmp_path)
+
+
+@pytest.fixture
+def reachable() -> Iterator[Victim]:
+    """A victim whose folder every user of the machine can reach."""
+    base = Path(tempfile.mkdtemp(prefix="dibs-reachable-"))
+    base.chmod(0o755)
+    yield Victim(base)
+    shutil.rmtree(base)

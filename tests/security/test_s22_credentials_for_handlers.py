@@ -11,7 +11,7 @@ import json
 
 import pytest
 
-from dibs.settings.trust import names_credential
+from dibs.core.environment import looks_secret
 
 from .conftest import SECRETS, Victim
 from .test_s01_token_to_another_host import users_file
@@ -53,12 +53,12 @@ def test_a_found_file_hands_on_no_credential(victim: Victim, name: str) -> None:
     ],
 )
 def test_what_may_be_a_credential_is_one(name: str) -> None:
-    assert names_credential(name)
+    assert looks_secret(name)
 
 
 @pytest.mark.parametrize("name", ["JAVA_HOME", "PATH", "LANG", "GIT_AUTHOR_NAME", "CI", "NODE_ENV"])
 def test_what_is_none_is_none(name: str) -> None:
-    assert not names_credential(name)
+    assert not looks_secret(name)
 
 
 def test_the_refusal_says_what_the_operator_can_do(victim: Victim) -> None:

@@ -10,12 +10,13 @@ from dibs.core.eligibility import PauseScope
 from dibs.core.errors import HandlerUnusable, RateLimited, Unavailable
 from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import Fence, later
-from dibs.core.pipeline import Command, OneWorktree, PythonCallable, SignedGate
+from dibs.core.pipeline import Command, Env, OneWorktree, PythonCallable, SignedGate
 from dibs.core.signing import Strictness, parse_keyring
 from dibs.ports.tracker import Allowance, BudgetReport, Shut, Standpoint, TrackerTraits
 from dibs.services.diagnosing import (
     Diagnosing,
     Level,
+    about_environment,
     about_gates,
     about_handlers,
     about_places,
@@ -283,7 +284,7 @@ def test_settle_and_ttl_are_weighed_against_the_tracker(settle_s, traits, level,
 
 
 class Runner:
-    def check(self, handler, *, elsewhere=False):
+    def check(self, handler, *, elsewhere=False, run_as=""):
         if isinstance(handler, Command):
             raise HandlerUnusable(f"{handler.line} is not there")
 
@@ -305,3 +306,20 @@ def test_handlers_that_cannot_start_are_named_before_they_cost_anything():
     broken = list(about_handlers(pipeline_of(handler=Command("./gone")), Runner()))
     assert [levels(one) for one in (nothing, usable, broken)] == [{WARN}, {OK}, {FAIL}]
     assert "./gone" in broken[0].text
+
+
+def test_the_names_that_a_handler_would_see_are_listed_and_never_their_values():
+    changes = {"env": Env.INHERIT, "pass_env": ("MODEL_KEY",), "run_as": "agent"}
+    pipeline = pipeline_of(handler=Command("true"), **changes)
+    variables = {"PATH": "value", "MODEL_KEY": "value", "GITHUB_TOKEN": "value"}
+    seen = list(about_environment(pipeline, variables, lambda _: True))
+    name = f"stage {pipeline.stages[0].name!r}"
+    assert [(one.level, one.text) for one in seen] == [
+        (OK, f"{name}, as the user agent: a handler sees MODEL_KEY, PATH"),
+        (WARN, f"{name}: these look like credentials: MODEL_KEY"),
+    ]
+    refused = list(about_environment(pipeline, variables, lambda _: False))
+    assert [(one.level, one.text) for one in refused] == [
+        (OK, f"{name}, as the user agent: a handler sees PATH"),
+        (WARN, f"{name}: pass_env names what the operator does not pass: MODEL_KEY"),
+    ]

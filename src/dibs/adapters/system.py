@@ -23,17 +23,20 @@ its name, which the issue's holder removes. A running worker is a locked file.
 """
 
 import contextlib
+import errno
 import fcntl
 import io
 import os
 import re
 import signal
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,6 +49,13 @@ from dibs.core.ids import IssueRef, LocalTime
 from dibs.ports.system import Present
 
 T = TypeVar("T")
+_SET_DUMPABLE = 4
+_LARGEST_SECRET = 65_536
+SECRETS_IN_FILES = (
+    *("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GH_ENTERPRISE_TOKEN"),
+    *("GITHUB_ENTERPRISE_TOKEN", "GITHUB_WEBHOOK_SECRET", "DIBS_LEASES", "DIBS_SIGNING_KEY"),
+)
+"""The variables whose text may be in a file instead."""
 
 
 class SystemClock:
@@ -153,6 +163,51 @@ class IdlePool(list[T]):
     def close(self) -> None:
         self.closed = True
         self.drop()
+
+
+def hide_from_other_processes() -> None:
+    """Shut our memory, environment and open files to all processes of the same user.
+
+    Linux only, and no wall against root. A crash leaves no core file, and a debugger needs root.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(ImportError, OSError, AttributeError):
+            import ctypes
+
+            ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def environment() -> Mapping[str, str]:
+    """The variables of our environment, and the secrets from files.
+
+    A secret `NAME` comes from the variable, or from the file with the path in `NAME_FILE`, or from
+    the file `NAME` among systemd's credentials. A secret from a file reaches no environment of a
+    process. Raises BadConfiguration for a file without readable text.
+    """
+    found = {}
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY", "")
+    for name in SECRETS_IN_FILES:
+        if os.environ.get(name):
+            continue
+        if named := os.environ.get(f"{name}_FILE", ""):
+            found[name] = _secret_in(named, f"{name}_FILE")
+        elif credentials and os.path.exists(f"{credentials}/{name}"):  # noqa: PTH110
+            found[name] = _secret_in(f"{credentials}/{name}", "CREDENTIALS_DIRECTORY")
+    return {**os.environ, **found} if found else os.environ
+
+
+@lru_cache(maxsize=64)
+def _secret_in(path: str, named_by: str) -> str:
+    """Read a file once: the text behind a descriptor, as in /dev/fd/3, can be read only once."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            text = file.read(_LARGEST_SECRET).decode().strip()
+    except (OSError, ValueError) as flaw:
+        why = flaw.strerror if isinstance(flaw, OSError) else "it is not text"
+        raise BadConfiguration(f"{named_by}: {path} cannot be read: {why}") from None
+    if not text:
+        raise BadConfiguration(f"{named_by}: {path} is empty")
+    return text
 
 
 def from_environment(value: str) -> Reached:
@@ -401,6 +456,40 @@ def replace_whole(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     part.replace(path)
     sync_folder(path.parent)
+
+
+def read_regular(
+    name: str | Path, most: int, folder: int | None = None, owner: int | None = None
+) -> bytes:
+    """The first bytes of a regular file, at most `most`; the last bytes, if `most` is negative.
+
+    With `owner`, the file must belong to the user: a hard link may lead to any file.
+    """
+    with os.fdopen(open_regular(name, os.O_RDONLY, folder), "rb") as file:
+        status = os.fstat(file.fileno())
+        if owner is not None and status.st_uid != owner:
+            raise ValueError("it belongs to another user")
+        file.seek(max(0, status.st_size + most) if most < 0 else 0)
+        return file.read(min(abs(most), status.st_size))
+
+
+def open_regular(name: str | Path, flags: int, folder: int | None = None) -> int:
+    """Open a regular file in a folder which a handler can write, without any trust in the file.
+
+    Follows no link, and waits for no reader or writer of a pipe. Raises ValueError for everything
+    but a regular file.
+    """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        opened = os.open(name, flags, 0o600, dir_fd=folder)
+    except OSError as refusal:
+        if refusal.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise ValueError("it is not a regular file") from refusal
+        raise
+    if stat.S_ISREG(os.fstat(opened).st_mode):
+        return opened
+    os.close(opened)
+    raise ValueError("it is not a regular file")
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dibs.core.durations import SHORTEST_TTL
 from dibs.core.errors import BadName
 from dibs.core.ids import IssueRef, ServerTime, StageName, later
-from dibs.core.pipeline import Command
+from dibs.core.pipeline import Command, Env
 
 _HOLD, _LOOP = "~hold", "~loop"
 HOLD_STAGE, LOOP_STAGE = StageName("~hold"), StageName("~loop")
@@ -55,6 +55,10 @@ class LoopSpec(Struct, frozen=True):
     name: str
     every: timedelta
     command: Command
+    env: Env = Env.LISTED
+    """What the command gets of our own environment."""
+    pass_env: tuple[str, ...] = ()
+    """Names of further variables that the command gets."""
 
 
 def checked_name(name: str) -> str:

@@ -174,6 +174,15 @@ class Backoff(Struct, frozen=True):
         return rest
 
 
+class Env(StrEnum):
+    """What a handler gets of its worker's environment, besides the names in `pass_env`."""
+
+    LISTED = "listed"
+    """The variables of a short list, without credentials."""
+    INHERIT = "inherit"
+    """All variables but the credentials of dibs."""
+
+
 class Stage(Struct, frozen=True):
     name: StageName
     label: str
@@ -197,8 +206,12 @@ class Stage(Struct, frozen=True):
     backoff: Backoff = Backoff()
     timeout: timedelta | None = None
     """The handler's time limit; the lease's absolute cap where unset."""
+    env: Env = Env.LISTED
+    """What the handler gets of the worker's environment."""
     pass_env: tuple[str, ...] = ()
-    """Names of secrets that the handler may see; all others are stripped from its environment."""
+    """Names of further variables that the handler gets."""
+    run_as: str = ""
+    """The user as whom the handler runs; empty for the worker's own."""
     worktree: Worktree = NoWorktree()
     """Where the handler works."""
 

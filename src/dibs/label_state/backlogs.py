@@ -169,8 +169,8 @@ def settings_for(slug: str) -> tuple[Settings, str]:
             "journal": "",
             "people": {"marker_ttl": format_duration(window)},
         }
-        settings = config.from_mapping(document, source="label_state", root=settings.root)
-        return config.override(settings, leases=os.environ.get("DIBS_LEASES")), wanted
+        made = config.from_mapping(document, source="label_state", root=settings.root)
+        return config.override(made, leases=settings.leases), wanted
     if settings.pipeline.dialect is not Dialect.AGENT:
         # Callers of this package expect the labels of the state machine.
         agent = config.from_mapping({"preset": "agent"}, source=settings.source, root=settings.root)

@@ -25,7 +25,7 @@ from dibs.core.events import EventKind, about
 from dibs.core.ids import Fence, HolderId, RunId
 from dibs.core.lease import Bid, Busy, Full, Granted, Lease, Lost, Unproven
 from dibs.core.named import LOOP_STAGE, SHORTEST_WINDOW, Window, checked_name, loop_ref, window_at
-from dibs.core.pipeline import Command, Stage
+from dibs.core.pipeline import Command, Env, Stage
 from dibs.named.holds import NamedLeases
 from dibs.ports.leases import Guarantee, Lingering
 from dibs.ports.system import Assignment, Clock, Exited, Runner, Stopped, Threads
@@ -225,6 +225,8 @@ def run_kept(
     environment: Mapping[str, str],
     *,
     stop: threading.Event,
+    env: Env = Env.LISTED,
+    pass_env: tuple[str, ...] = (),
     in_sight: bool = False,
     as_typed: bool = False,
 ) -> Exited | Stopped:
@@ -240,6 +242,8 @@ def run_kept(
             handler=command,
             stdin=b"",
             environment={"DIBS_RUN": keeper.run, "DIBS_FENCE": str(keeper.fence), **environment},
+            env=env,
+            pass_env=pass_env,
             stop_within=min(timedelta(seconds=5), keeper.terms.margin * 0.8),
             in_sight=in_sight,
             as_typed=as_typed,

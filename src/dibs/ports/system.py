@@ -26,7 +26,7 @@ from msgspec import Struct, field
 from dibs.core.events import Event
 from dibs.core.ids import IssueRef, LocalTime, RunId
 from dibs.core.lease import Lease
-from dibs.core.pipeline import BundleWorktree, Command, OneWorktree, PythonCallable
+from dibs.core.pipeline import BundleWorktree, Command, Env, OneWorktree, PythonCallable
 
 
 class Clock(Protocol):
@@ -66,14 +66,18 @@ class Assignment(Struct, frozen=True):
     handler: Command | PythonCallable
     stdin: bytes
     environment: Mapping[str, str] = field(default_factory=dict)
+    env: Env = Env.LISTED
+    """What the handler gets of our own environment."""
     pass_env: tuple[str, ...] = ()
-    """Names of secret environment variables that the handler gets."""
+    """Names of further variables that the handler gets."""
+    run_as: str = ""
+    """The user as whom the handler runs; empty for our own."""
     stop_within: timedelta = timedelta(seconds=5)
     """The time between SIGTERM and SIGKILL."""
     in_sight: bool = False
     """The handler uses our own input and output, instead of files in the folder of its run."""
     as_typed: bool = False
-    """A person's own command: runs in the current folder, with the whole environment."""
+    """A person's own command: runs in the current folder, and its names in `pass_env` count."""
     folder: Path | None = None
     """The folder to start in; None: the folder of all handlers."""
     shared: tuple[int, ...] = ()
@@ -135,10 +139,13 @@ class FinishedRun(Struct, frozen=True):
 
 
 class Runner(Protocol):
-    def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
+    def check(
+        self, handler: Command | PythonCallable, *, elsewhere: bool = False, run_as: str = ""
+    ) -> None:
         """Raises HandlerUnusable if the handler cannot possibly start.
 
-        `elsewhere`: the handler will start in a folder which does not exist yet.
+        `elsewhere`: the handler will start in a folder which does not exist yet. `run_as`: the user
+        as whom the handler will run; empty for our own.
         """
         ...
 

@@ -14,6 +14,7 @@ from typing import assert_never
 from msgspec import Struct
 
 from dibs.core.durations import describe_span, format_duration, format_instant
+from dibs.core.environment import looks_secret, passed_on
 from dibs.core.errors import DibsError
 from dibs.core.granter import Appointed, Moving
 from dibs.core.pipeline import (
@@ -361,7 +362,8 @@ def about_handlers(
                 look_for(stage.handler.target)
                 unimported = "; --handlers also imports those in Python"
             else:
-                runner.check(stage.handler, elsewhere=stage.worktree != NoWorktree())
+                elsewhere = stage.worktree != NoWorktree()
+                runner.check(stage.handler, elsewhere=elsewhere, run_as=stage.run_as)
             usable += 1
         except DibsError as error:
             yield Finding("handlers", Level.FAIL, f"stage {stage.name!r}: {error}", error.hint)
@@ -411,3 +413,25 @@ def about_wires(place: str, environment: Mapping[str, str]) -> Iterator[Finding]
         yield Finding("wires", Level.WARN, text, look)
     elif found:
         yield fine("wires", f"no password leaves this machine without TLS for {scheme}")
+
+
+def about_environment(
+    pipeline: Pipeline, environment: Mapping[str, str], may_pass: Callable[[str], bool]
+) -> Iterator[Finding]:
+    """The names of the variables for the handler of each stage; never the values."""
+    for stage in pipeline.stages:
+        if not isinstance(stage.handler, Command | PythonCallable):
+            continue
+        seen = passed_on(environment, stage.env, stage.pass_env, may_pass)
+        named = f"stage {stage.name!r}"
+        user = f", as the user {stage.run_as}" if stage.run_as else ""
+        yield fine("environment", f"{named}{user}: a handler sees {', '.join(sorted(seen))}")
+        if credentials := [name for name in sorted(seen) if looks_secret(name)]:
+            text = f"{named}: these look like credentials: {', '.join(credentials)}"
+            look = (
+                "a handler and all that it starts can use them; see docs/reference/environment.md"
+            )
+            yield Finding("environment", Level.WARN, text, look)
+        if refused := [name for name in stage.pass_env if not may_pass(name)]:
+            text = f"{named}: pass_env names what the operator does not pass: {', '.join(refused)}"
+            yield Finding("environment", Level.WARN, text, "see docs/reference/environment.md")

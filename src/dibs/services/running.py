@@ -552,7 +552,9 @@ def _assignment(job: _Job, handler: Command | PythonCallable, limit: timedelta) 
         handler=handler,
         stdin=json.dumps(_document(job), ensure_ascii=False).encode(errors="replace"),
         environment=environment,
+        env=claimed.stage.env,
         pass_env=claimed.stage.pass_env,
+        run_as=claimed.stage.run_as,
         # The process group must be gone before another run can get the lease.
         stop_within=min(timedelta(seconds=5), claimed.terms.margin * 0.8),
         folder=place.folder if place else None,

@@ -242,7 +242,8 @@ class Worker:
         stages = self._options.stages
         for stage in stages:
             if isinstance(stage.handler, Command | PythonCallable):
-                self._runner.check(stage.handler, elsewhere=stage.worktree != NoWorktree())
+                elsewhere = stage.worktree != NoWorktree()
+                self._runner.check(stage.handler, elsewhere=elsewhere, run_as=stage.run_as)
         worktrees = [stage.worktree for stage in stages]
         wanted = [worktree for worktree in worktrees if not isinstance(worktree, NoWorktree)]
         for worktree in wanted:

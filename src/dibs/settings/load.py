@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import fields, replace
 
-from dibs.adapters.system import Sharing, WorkingTree, small_text, working_tree
+from dibs.adapters.system import Sharing, WorkingTree, environment, small_text, working_tree
 from dibs.core.durations import format_duration, parse_duration, terms_for
 from dibs.core.errors import BadConfiguration, BadName, NotPermitted
 from dibs.core.ids import StageName
@@ -33,6 +33,7 @@ from dibs.core.pipeline import (
     BundleWorktree,
     Command,
     Dialect,
+    Env,
     Follows,
     FollowsNothing,
     FollowsPull,
@@ -58,10 +59,12 @@ _LONGEST_FLAW = 1000
 _ORDINARY_LEASES = ("auto", "comments", "redis", "rediss", "etcd", "etcds", "git+github")
 """Leases without a path and without credentials other than those in the setting."""
 _CHECK_IT = "check the file with: dibs config validate"
+_UNITS = {"MB": 1000**2, "GB": 1000**3}
 
 Duration = Annotated[
     str, Meta(pattern=r"^\s*([0-9]+(\.[0-9]+)?(ms|s|m|h|d)\s*)+$", examples=["90s", "10m"])
 ]
+Size = Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,5}(MB|GB)(?!\n)$", examples=["50MB"])]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 CountOrNone = Annotated[int, Meta(ge=0, le=1_000_000)]
 # In Python `$` alone would let a line end pass; JSON Schema knows no `\Z`.
@@ -129,8 +132,15 @@ class StageFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
         doc("Its work cannot be undone: refuse it on a store that is not atomic and fenced."),
     ] = None
     wip: Annotated[Count | None, doc("Issues of this stage in flight at once.")] = None
+    env: Annotated[
+        str | None,
+        doc("'listed': the handler gets a short list of variables; 'inherit': all but secrets."),
+    ] = None
     pass_env: Annotated[
-        list[str] | None, doc("Names of secrets that this stage's handler may see.")
+        list[str] | None, doc("Names of further variables that this stage's handler gets.")
+    ] = None
+    run_as: Annotated[
+        str | None, doc("The user as whom the handler runs; empty for the worker's own.")
     ] = None
     worktree: Annotated[
         str | None,
@@ -218,6 +228,8 @@ class LoopFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     name: Annotated[str, doc("The loop's name.")]
     every: Annotated[Duration, doc("The length of a window.")]
     run: Annotated[str, doc("The command of one tick, run by a shell.")]
+    env: Annotated[str, doc("As for a stage.")] = "listed"
+    pass_env: Annotated[list[str], doc("Names of further variables that it gets.")] = []
 
 
 class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -250,6 +262,9 @@ class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = None
     person_ttl: Annotated[Duration, doc("How long a person's `dibs take` runs.")] = "8h"
     runs: Annotated[str, doc("Folder of the handlers' output.")] = ".dibs/runs"
+    output_max: Annotated[
+        Size, doc("How much of a handler's output is kept: its beginning and its end.")
+    ] = "50MB"
     journal: Annotated[str, doc("File of events, one JSON object a line; empty for none.")] = (
         ".dibs/events.jsonl"
     )
@@ -332,6 +347,7 @@ class Settings(Struct, frozen=True):
     settle: timedelta | None
     person_ttl: timedelta
     runs: Path
+    output_max: str
     journal: Path | None
     jobs: int
     poll: timedelta
@@ -359,6 +375,11 @@ class Settings(Struct, frozen=True):
     trust: Trust = Trust()
 
     @property
+    def output_bytes(self) -> int:
+        """`output_max` as a number of bytes."""
+        return int(self.output_max[:-2]) * _UNITS[self.output_max[-2:]]
+
+    @property
     def variables(self) -> dict[str, str]:
         """The variables by which a handler's dibs finds the settings in any folder."""
         return {
@@ -378,12 +399,12 @@ class Settings(Struct, frozen=True):
         A found file hands on a credential only if the operator allows the variable. The key for
         signing marks is never handed on: a handler with the key can forge every mark.
         """
-        from dibs.settings.trust import names_credential
+        from dibs.core.environment import looks_secret
 
         if name.startswith("DIBS_SIGNING_KEY"):
             return False
         allowed = self.origin is not Origin.FOUND or name in self.trust.pass_env
-        return allowed or not names_credential(name)
+        return allowed or not looks_secret(name)
 
     def passing(self, names: Iterable[str]) -> "Settings":
         """The settings, with variables from the operator for all handlers."""
@@ -420,7 +441,7 @@ def load(
     variable = os.environ.get("DIBS_CONFIG")
     if path is None and start is None and variable:
         path = Path(variable)
-    leases = leases or os.environ.get("DIBS_LEASES")
+    leases = leases or environment().get("DIBS_LEASES")
     given = path is not None and not path.is_dir()
     # In a handler, the worker has set DIBS_CONFIG, and has looked at the owner.
     in_a_run = "DIBS_RUN" in os.environ and not os.environ.get("DIBS_CONFIG_NAMED")
@@ -712,6 +733,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         settle=_duration("settle", file.settle) if file.settle is not None else None,
         person_ttl=person_ttl,
         runs=root / file.runs,
+        output_max=file.output_max,
         journal=root / file.journal if file.journal else None,
         share=Sharing(file.share),
         jobs=worker.jobs,
@@ -768,7 +790,11 @@ def _loop(entry: LoopFile) -> LoopSpec:
     if every < SHORTEST_WINDOW:
         shortest = format_duration(SHORTEST_WINDOW)
         raise ValueError(f"loop {entry.name!r}: every must be at least {shortest}")
-    return LoopSpec(entry.name, every, Command(entry.run))
+    try:
+        passed, env = _passed(entry.pass_env), _env(entry.env)
+    except ValueError as flaw:
+        raise ValueError(f"loop {entry.name!r}: {flaw}") from flaw
+    return LoopSpec(entry.name, every, Command(entry.run), env, passed)
 
 
 _Spec = TypeVar("_Spec", HoldSpec, LoopSpec)
@@ -867,7 +893,9 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
             wip=entry.wip or known.wip,
             irreversible=known.irreversible if entry.irreversible is None else entry.irreversible,
             timeout=_span(entry.timeout, known.timeout),
-            pass_env=tuple(entry.pass_env) if entry.pass_env is not None else known.pass_env,
+            env=known.env if entry.env is None else _env(entry.env),
+            pass_env=known.pass_env if entry.pass_env is None else _passed(entry.pass_env),
+            run_as=known.run_as if entry.run_as is None else entry.run_as.strip(),
             worktree=_worktree(entry, known.worktree),
             backoff=Backoff(
                 _span(entry.backoff, known.backoff.first),
@@ -884,6 +912,22 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
         )
     except ValueError as flaw:
         raise ValueError(f"stage {entry.name!r}: {flaw}") from flaw
+
+
+def _env(word: str) -> Env:
+    if word not in (*Env,):
+        raise ValueError(f"env {word!r} is not one of {', '.join(Env)}")
+    return Env(word)
+
+
+def _passed(names: list[str]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    from dibs.core.environment import NEVER_PASSED
+
+    if never := next((name for name in names if name in NEVER_PASSED), None):
+        raise ValueError(f"pass_env: {never} is never passed on: it would sign in the fleet's name")
+    return tuple(names)
 
 
 _Default = TypeVar("_Default")

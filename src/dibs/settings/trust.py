@@ -35,13 +35,6 @@ _POSTGRES_OPTIONS = {
     *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
     "tcp_user_timeout",
 }
-_CREDENTIAL = re.compile(
-    r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|COOKIE|BEARER"
-    r"|(?:^|_)(?:PAT|PW|PWD|AUTH|URL|URI|DSN|ASKPASS|LEASES|FAILPOINT)(?:_|$)"
-    r"|^(?:GIT_CONFIG|KUBECONFIG|DOCKER_CONFIG|NETRC)",
-    re.IGNORECASE,
-)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 # The user's own file
@@ -226,11 +219,3 @@ def local_path(address: str) -> str | None:
             return place
         case _:
             return None
-
-
-# What a handler may see
-
-
-def names_credential(variable: str) -> bool:
-    """Whether the variable may hold a credential, by the name."""
-    return not _VARIABLE.fullmatch(variable) or _CREDENTIAL.search(variable) is not None

@@ -25,6 +25,7 @@ from dibs.adapters.system import (
     SystemThreads,
     WorkerFiles,
 )
+from dibs.adapters.system import environment as own_environment
 from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration, NoBacklog, Untrusted, Unwritable
 from dibs.core.events import Reached, unwatched
@@ -47,6 +48,7 @@ from dibs.wiring.trackers import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from random import Random
 
     from dibs import hook, named, services
@@ -541,7 +543,7 @@ def connect(
         from dibs.adapters.system import from_environment
 
         reached = from_environment(failpoint)
-    keyring = keyring_of(os.environ)
+    keyring = keyring_of()
     adapters = _adapters(settings, author, keyring, create=create)
     if settings.pipeline.dialect is not Dialect.NATIVE:
         # what is signed is the native line, so this comes before
@@ -565,6 +567,8 @@ def runner_of(settings: Settings) -> Runner:
         settings.here or settings.root,
         root=settings.root,
         configuration=settings.variables,
+        output_max=settings.output_bytes,
+        may_pass=settings.may_pass,
     )
 
 
@@ -612,6 +616,23 @@ def refuse_to_pass(settings: Settings, stages: Sequence[Stage]) -> None:
         )
 
 
+def run_file(runs: Path, run: str, name: str, most: int) -> bytes:
+    """The first bytes of a file of a run; the last bytes, if `most` is negative.
+
+    Raises OSError, and ValueError for a link, a pipe or a device left by a handler.
+    """
+    from dibs.adapters.system import read_regular
+
+    if "/" in run:
+        raise ValueError(f"{run!r} is no run")
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    folder = os.open(runs / run, flags)
+    try:
+        return read_regular(name, most, folder)
+    finally:
+        os.close(folder)
+
+
 def places_of(settings: Settings) -> Workplaces:
     """Where runs work whose stages ask for worktrees; git is looked for only then."""
     from dibs.worktrees.trees import WorktreePlaces
@@ -651,8 +672,9 @@ def refuse_absent(settings: Settings) -> None:
         raise NoBacklog(f"the backlog {path} is an empty file (0 bytes)")
 
 
-def keyring_of(environment: Mapping[str, str]) -> Keyring | None:
+def keyring_of(environment: Mapping[str, str] | None = None) -> Keyring | None:
     """The keys that marks are signed with. Raises BadConfiguration, which shows none of them."""
+    environment = own_environment() if environment is None else environment
     keys, wanted = environment.get("DIBS_SIGNING_KEY", ""), environment.get("DIBS_SIGNING", "")
     if not keys and not wanted:
         return None
@@ -678,7 +700,7 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
     if kind is None or kind.deliveries is None:
         shown = without_secrets(settings.tracker)
         raise BadConfiguration(f"tracker {shown!r} sends nothing by itself; github:OWNER/REPO does")
-    keys = webhook_keys(os.environ)
+    keys = webhook_keys()
     if not keys and not unsigned:
         raise BadConfiguration(
             f"{_WEBHOOK_KEYS} is not set, so anybody could pretend to be GitHub; "
@@ -694,7 +716,7 @@ def listening(settings: Settings, *, unsigned: bool) -> Listening:
     )
 
 
-def webhook_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
+def webhook_keys(environment: Mapping[str, str] | None = None) -> tuple[bytes, ...]:
     """The keys that verify deliveries: several while a new key replaces an old one.
 
     Raises BadConfiguration for a short key, and does not show the key: short keys can be found by
@@ -702,6 +724,7 @@ def webhook_keys(environment: Mapping[str, str]) -> tuple[bytes, ...]:
     """
     from dibs.core.signing import SHORTEST_SECRET
 
+    environment = own_environment() if environment is None else environment
     keys = [key.strip() for key in environment.get(_WEBHOOK_KEYS, "").split(",") if key.strip()]
     if any(len(key) < SHORTEST_SECRET for key in keys):
         which = "the secret" if len(keys) == 1 else "one of the secrets"

@@ -8,7 +8,6 @@ and not before; a library that is not there is a setting to change, not a traceb
 """
 
 import importlib
-import os
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -105,13 +104,13 @@ def _git_over_github(place: str, around: Surroundings) -> ClosableStore:
     from dibs.adapters.git.leases import GitLeases
     from dibs.adapters.github.client import Transports
     from dibs.adapters.github.refs import GithubRefs
-    from dibs.adapters.system import SystemClock
+    from dibs.adapters.system import SystemClock, environment
 
     repository = place.partition(":")[2]
     if isinstance(around.budgeted, Transports):  # the tracker's own
         refs = GithubRefs(repository, around.budgeted.for_repository(repository))
     else:
-        around.budgeted = transports = github_transports(around.github, os.environ)
+        around.budgeted = transports = github_transports(around.github, environment())
         transport = transports.for_repository(repository)
         refs = GithubRefs(repository, transport, transports.close)
     return GitLeases(refs, around.sightings(), SystemClock())

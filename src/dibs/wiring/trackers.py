@@ -7,7 +7,6 @@ if a setting names a scheme that dibs does not have, because reading entry point
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from dibs.adapters.system import SystemClock
+from dibs.adapters.system import SystemClock, environment
 from dibs.core.errors import BadConfiguration
 from dibs.core.ids import ServerTime
 from dibs.core.references import without_secrets
@@ -230,7 +229,7 @@ def open_tracker(settings: Settings, author: str, keyring: Keyring | None = None
     assert kind is not None, "unknown trackers were refused before"
     place = settings.tracker.partition(":")[2]
     with extra_installed("tracker", settings.tracker, kind.extra):
-        return kind.opens(TrackerRequest(place, settings, author, os.environ, keyring))
+        return kind.opens(TrackerRequest(place, settings, author, environment(), keyring))
 
 
 @contextmanager

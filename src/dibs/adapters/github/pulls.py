@@ -4,7 +4,6 @@ GitHub opens one pull request from a branch into a base and refuses a second. So
 answer was lost can be repeated: after the refusal we look up the existing pull request.
 """
 
-import os
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
@@ -13,6 +12,7 @@ import msgspec
 from dibs.adapters.github.client import Purpose, Transports
 from dibs.adapters.github.replies import Reply, refusal_of
 from dibs.adapters.github.shapes import RestLabel, decode, folded
+from dibs.adapters.system import environment
 from dibs.core.errors import Unavailable
 from dibs.ports.pulls import PullRequest, PullState
 
@@ -55,7 +55,7 @@ class GithubPulls:
 
     @classmethod
     def from_environment(cls) -> "GithubPulls":
-        return cls(Transports(os.environ))
+        return cls(Transports(environment()))
 
     def close(self) -> None:
         self._transports.close()

@@ -1,13 +1,19 @@
 """Handlers as processes. Each run has a warden, and a folder that keeps its files.
 
+A handler may run as the same user as its worker, and can then put anything into the folder of its
+run: a link, a pipe, a device. So every file there is opened without following links and without
+waiting, and counts only if it is a regular file.
+
 .dibs/runs/RUN/issue.json    the handler's standard input
 .dibs/runs/RUN/output.log    the handler's standard output and error
 .dibs/runs/RUN/result.json   the file that DIBS_RESULT names, if the handler wrote one
 .dibs/runs/RUN/exit          the exit code of a handler that ended by itself, by the warden
 .dibs/runs/.open/RUN         the lease of a run that its worker has not ended; the worker locks it
+
+A handler that runs as another user cannot reach this folder: its DIBS_RESULT is in a temporary
+folder of its own, from which the worker takes the file when the handler has ended.
 """
 
-import fnmatch
 import os
 import re
 import select
@@ -17,41 +23,30 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import assert_never
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
 
-from dibs.adapters.system import SystemClock, locked, without_git_variables
+from dibs.adapters.system import (
+    SystemClock,
+    hide_from_other_processes,
+    locked,
+    open_regular,
+    read_regular,
+    without_git_variables,
+)
+from dibs.core.environment import passed_on
 from dibs.core.errors import HandlerUnusable
 from dibs.core.ids import LocalTime, RunId
 from dibs.core.lease import Lease
-from dibs.core.pipeline import Command, PythonCallable
+from dibs.core.pipeline import Command, Env, PythonCallable
 from dibs.ports.system import Assignment, Exited, FinishedRun, RunEnd, Stopped
 
-# A handler is the least trusted process here: credentials for trackers and stores stay with the
-# worker.
-SECRET_NAMES = (
-    "GITHUB_TOKEN",
-    "GH_TOKEN",
-    "GH_ENTERPRISE_TOKEN",
-    "GITHUB_ENTERPRISE_TOKEN",
-    "GITLAB_TOKEN",
-    "GITEA_TOKEN",
-    "FORGEJO_TOKEN",
-    "JIRA_API_TOKEN",
-    "LINEAR_API_KEY",
-    "SLACK_BOT_TOKEN",
-    "GITHUB_APP_PRIVATE_KEY*",
-    "GITHUB_WEBHOOK_SECRET",
-    "DIBS_LEASES",
-    "DIBS_*_TOKEN",
-    "DIBS_*_KEY",
-    "DIBS_FAILPOINT",
-    "DIBS_OPERATOR",
-)
 _WARDEN_SLACK_S = 2.0
 _OPEN = ".open"
 _LARGEST_RESULT = 65_536
@@ -65,6 +60,10 @@ _SHORTEST_SECRET = 6
 _PLACE_VARIABLES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
 _SHELL_CHARACTERS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 _SHELL_WORDS = {"if", "for", "while", "case", "exec", "cd", "."}
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOT_MINE = {"TMPDIR", "MAIL"}
+"""Variables that name places of the worker's own user."""
+_CHOWN_KILL_SETGID_SETUID = 0b1110_0001
 
 
 class ProcessRunner:
@@ -76,7 +75,13 @@ class ProcessRunner:
         *,
         root: Path,
         configuration: Mapping[str, str],
+        output_max: int,
+        may_pass: Callable[[str], bool],
     ) -> None:
+        hide_from_other_processes()
+        self._output_max = output_max
+        self._may_pass = may_pass
+        """Whether the operator lets a credential go to handlers."""
         self._runs = runs
         self._environment = environment
         self._folder = folder
@@ -89,11 +94,15 @@ class ProcessRunner:
         self._open: dict[RunId, int] = {}
         """The locked files in `.open`, by their run."""
 
-    def check(self, handler: Command | PythonCallable, *, elsewhere: bool = False) -> None:
-        """Raise HandlerUnusable if the handler is missing or cannot be loaded.
+    def check(
+        self, handler: Command | PythonCallable, *, elsewhere: bool = False, run_as: str = ""
+    ) -> None:
+        """Raise HandlerUnusable if the handler is missing, or cannot be loaded or run as the user.
 
         `elsewhere`: the command will run in another folder, so relative paths are not checked.
         """
+        if run_as:
+            user_named(run_as)
         match handler:
             case Command(line):
                 _check_command(line, None if elsewhere else self._folder)
@@ -106,28 +115,50 @@ class ProcessRunner:
                     timeout=None,
                     check=False,
                     cwd=self._folder,
-                    env=_without_secrets(self._environment, ()),
+                    env=passed_on(self._environment, Env.LISTED, ()),
                 )
                 if probe.returncode:
                     said = (probe.stderr.strip().splitlines() or ["it ended without a word"])[-1]
                     raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {said}")
 
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> "ProcessRun":
-        folder = self._runs / assignment.run
+        folder, user = self._runs / assignment.run, None
+        if assignment.run_as:
+            user = user_named(assignment.run_as)
+            # The result is out of reach of another worker.
+            assignment = replace(assignment, lease=None)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if assignment.stdin or not (folder / "issue.json").exists():
-                # Not emptied: it is the input of the handler that started this command.
-                (folder / "issue.json").write_bytes(assignment.stdin)
-                (folder / "result.json").unlink(missing_ok=True)  # of an earlier command
+            self._runs.mkdir(0o700, parents=True, exist_ok=True)
+            folder.mkdir(0o700, exist_ok=True)
+            files = _RunFiles(folder, user)
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
-        if assignment.lease is not None:
-            with suppress(OSError):  # without it, the work is done again if we die
-                self._note_open(assignment.lease)
-        environment = dict(self._environment)
+        try:
+            files.begin(assignment.stdin)
+            if assignment.lease is not None:
+                with suppress(OSError, ValueError):  # without it, the work is done again if we die
+                    self._note_open(assignment.lease)
+            environment = self._handlers_environment(assignment, user)
+            environment |= {"DIBS_RESULT": files.result_path}
+            match assignment.handler:
+                case Command(line):
+                    argv = ["/bin/sh", "-c", line]
+                case PythonCallable(target):
+                    host = [sys.executable, "-m", "dibs.frontends.handler_host"]
+                    argv = [*host, "--path", str(self._folder.absolute()), target]
+                case _:
+                    assert_never(assignment.handler)
+            place = Path.cwd() if assignment.as_typed else assignment.folder or self._folder
+            wanted = _Launch(argv, environment, place, self._output_max, user)
+            return ProcessRun(assignment, wanted, files, trusted_until)
+        except (OSError, ValueError) as failure:  # no process, no memory, too many files
+            files.close()
+            raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
+
+    def _handlers_environment(self, assignment: Assignment, user: "User | None") -> dict[str, str]:
+        may_pass = (lambda _: True) if assignment.as_typed else self._may_pass
+        environment = passed_on(self._environment, assignment.env, assignment.pass_env, may_pass)
         if not assignment.as_typed:
-            environment = _without_secrets(environment, assignment.pass_env)
             for name in _PLACE_VARIABLES:  # another run's, if a handler started this worker
                 environment.pop(name, None)
             if assignment.folder is not None:
@@ -138,26 +169,16 @@ class ProcessRunner:
             # The handler may start in another repository, or change the folder: its dibs would
             # find another configuration there, or none.
             environment |= self._configuration
-        environment |= assignment.environment
-        environment |= {"DIBS_RESULT": str((folder / "result.json").absolute())}
-        try:
-            place = Path.cwd() if assignment.as_typed else assignment.folder or self._folder
-            match assignment.handler:
-                case Command(line):
-                    argv = ["/bin/sh", "-c", line]
-                case PythonCallable(target):
-                    host = [sys.executable, "-m", "dibs.frontends.handler_host"]
-                    argv = [*host, "--path", str(self._folder.absolute()), target]
-                case _:
-                    assert_never(assignment.handler)
-            return ProcessRun(assignment, argv, folder, environment, trusted_until, place)
-        except OSError as failure:  # no process, no memory, too many files
-            raise HandlerUnusable(f"cannot start a handler: {failure}") from failure
+        if user is not None:
+            for name in [name for name in environment if name in _NOT_MINE or name[:4] == "XDG_"]:
+                del environment[name]
+            environment |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
+        return {**environment, **assignment.environment}
 
     def _note_open(self, lease: Lease) -> None:
         """Write down the lease, and lock the file for as long as this process lives."""
         path = self._runs / _OPEN / lease.run
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(0o700, exist_ok=True)
         if (descriptor := locked(path, create=True)) is not None:
             self._open[lease.run] = descriptor
             os.write(descriptor, msgspec.json.encode(lease))
@@ -175,7 +196,9 @@ class ProcessRunner:
         except OSError:
             return
         for path in paths:
-            descriptor = locked(path)
+            descriptor = None
+            with suppress(OSError):  # a folder or a link, by a handler
+                descriptor = locked(path)
             if descriptor is None:  # its worker lives, or another looks at it
                 continue
             try:
@@ -191,10 +214,14 @@ class ProcessRunner:
         """The run of a file in `.open`, if its handler exited with 0; None if in any doubt."""
         folder = self._runs / path.name
         try:
-            lease = msgspec.json.decode(path.read_bytes(), type=Lease)
-            if lease.run != path.name or (folder / "exit").read_text("ascii") != "0":
-                return None
-            return FinishedRun(lease, _result_in(folder))
+            lease = msgspec.json.decode(read_regular(path, _LARGEST_RESULT), type=Lease)
+            opened = os.open(folder, _FOLDER)
+            try:
+                if lease.run != path.name or read_regular("exit", 2, opened) != b"0":
+                    return None
+                return FinishedRun(lease, _result_in(opened))
+            finally:
+                os.close(opened)
         except (OSError, ValueError):
             return None
 
@@ -244,58 +271,175 @@ def _program(line: str) -> str:
     return words[0]
 
 
-def _without_secrets(environment: Mapping[str, str], trusted: tuple[str, ...]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in trusted or not any(fnmatch.fnmatch(name, secret) for secret in SECRET_NAMES)
-    }
+class User(Struct, frozen=True):
+    """The user for a handler: name, home folder and ids."""
+
+    name: str
+    home: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+
+
+def user_named(name: str) -> User:
+    """Look the user up. Raises HandlerUnusable if the worker cannot run a handler as the user."""
+    import pwd
+
+    try:
+        entry = pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        raise HandlerUnusable(f"run_as: there is no user {name!r} on this machine") from None
+    own = os.geteuid()
+    if entry.pw_uid in (0, own):
+        which = "root" if entry.pw_uid == 0 else "the worker's own user"
+        raise HandlerUnusable(f"run_as: {name!r} is {which}, which keeps nothing from a handler")
+    # Wardens of a worker that is not root get ambient capabilities only.
+    field, held = "CapEff:" if own == 0 else "CapAmb:", 0 if own else _CHOWN_KILL_SETGID_SETUID
+    with suppress(OSError):  # not Linux
+        status = Path("/proc/thread-self/status").read_text("ascii", errors="replace")
+        held = int(status.partition(field)[2].split()[0], 16)
+    if held & _CHOWN_KILL_SETGID_SETUID != _CHOWN_KILL_SETGID_SETUID:
+        raise HandlerUnusable(
+            f"run_as: this worker may not run a handler as {name!r}: it is neither root nor has the"
+            " ambient capabilities CAP_SETUID, CAP_SETGID, CAP_KILL and CAP_CHOWN"
+        )
+    groups = tuple(os.getgrouplist(name, entry.pw_gid))
+    return User(name, entry.pw_dir, entry.pw_uid, entry.pw_gid, groups)
+
+
+class _Launch(Struct, frozen=True):
+    """How to start a handler."""
+
+    argv: list[str]
+    environment: Mapping[str, str]
+    place: Path
+    output_max: int
+    user: User | None
+
+
+class _RunFiles:
+    """The files of a run. The folder stays open, and stays ours if the handler moves the folder."""
+
+    def __init__(self, folder: Path, user: User | None) -> None:
+        self._user = user
+        self.folder = os.open(folder, _FOLDER)
+        self._own: Path | None = None
+        """The temporary folder of a handler that runs as another user."""
+        self._results = self.folder
+        if user is not None:
+            import tempfile
+
+            try:
+                self._own = Path(tempfile.mkdtemp(prefix="dibs-run-"))
+                self._results = os.open(self._own, _FOLDER)
+                # The worker reads by its group, if it is not root.
+                os.fchmod(self._results, 0o770)
+                os.fchown(self._results, user.uid, os.getegid())
+            except OSError:
+                self.close()
+                raise
+        self.result_path = str(((self._own or folder) / "result.json").absolute())
+
+    def begin(self, stdin: bytes) -> None:
+        """Write the input of the handler, and remove the result of an earlier command."""
+        try:
+            os.stat("issue.json", dir_fd=self.folder, follow_symlinks=False)
+            if not stdin:
+                return  # it is the input of the handler that started this command
+            os.unlink("issue.json", dir_fd=self.folder)
+        except FileNotFoundError:
+            pass
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        # A handler that is another user may open /dev/stdin again: the folder is shut to it.
+        mode = 0o600 if self._user is None else 0o644
+        with os.fdopen(os.open("issue.json", flags, mode, dir_fd=self.folder), "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(stdin)
+        with suppress(FileNotFoundError):
+            os.unlink("result.json", dir_fd=self.folder)
+
+    def input(self) -> int:
+        return open_regular("issue.json", os.O_RDONLY, self.folder)
+
+    def output(self) -> int:
+        return open_regular("output.log", os.O_RDWR | os.O_APPEND | os.O_CREAT, self.folder)
+
+    def result(self) -> bytes:
+        """The content of DIBS_RESULT. From another user's handler, our folder gets a copy."""
+        found = _result_in(self._results, self._user)
+        if found and self._own is not None:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with (
+                suppress(OSError),
+                os.fdopen(os.open("result.json", flags, 0o600, dir_fd=self.folder), "wb") as file,
+            ):
+                file.write(found)
+        return found
+
+    def tail(self) -> bytes:
+        return read_regular("output.log", -_TAIL, self.folder)
+
+    def close(self) -> None:
+        if self._own is not None:
+            if self._results != self.folder:
+                with suppress(OSError):  # only its owner may remove a folder from /tmp
+                    os.fchown(self._results, os.geteuid(), -1)
+                os.close(self._results)
+            shutil.rmtree(self._own, ignore_errors=True)
+            self._own = None
+        if self.folder >= 0:
+            os.close(self.folder)
+            self.folder = -1
 
 
 class ProcessRun:
     """A handler that runs under its warden."""
 
     def __init__(
-        self,
-        assignment: Assignment,
-        argv: list[str],
-        folder: Path,
-        environment: Mapping[str, str],
-        trusted_until: LocalTime,
-        directory: Path,
+        self, assignment: Assignment, launch: _Launch, files: _RunFiles, trusted_until: LocalTime
     ) -> None:
-        self._folder = folder
-        self._environment = environment
+        self._files = files
+        self._environment = launch.environment
         self._lock = threading.Lock()
         self._status_lines = b""
+        self._result: bytes | OSError | ValueError = b""
+        self._tail = b""
         self._clock = SystemClock()
         self._patience_s = assignment.stop_within.total_seconds() + _WARDEN_SLACK_S
         self._stop_ordered: tuple[float, str] | None = None
         """Until when the warden must have ended the group, and why; None: no order was sent."""
-        control_read, self._control = os.pipe()
-        os.set_blocking(self._control, False)  # a stopped warden must not stop us too
-        self._status, status_write = os.pipe()
-        arguments = [str(control_read), str(status_write)]
-        arguments += [str(assignment.stop_within.total_seconds()), repr(float(trusted_until))]
-        arguments.append(str((folder / "exit").absolute()) if assignment.lease else "")
-        arguments += [*map(str, assignment.shared), "--"]
-        warden = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warden.py"))]
-        with (
-            (folder / "issue.json").open("rb") as stdin,
-            (folder / "output.log").open("ab") as output,
-        ):
+        user = launch.user
+        with ExitStack() as ours:  # what only the warden needs
+            stdin, output = files.input(), files.output()
+            ours.callback(os.close, stdin)
+            ours.callback(os.close, output)
+            control_read, self._control = os.pipe()
+            ours.callback(os.close, control_read)
+            os.set_blocking(self._control, False)  # a stopped warden must not stop us too
+            self._status, status_write = os.pipe()
+            ours.callback(os.close, status_write)
+            folder = files.folder if assignment.lease else -1
+            log = -1 if assignment.in_sight else output
+            arguments = [str(control_read), str(status_write)]
+            arguments += [str(assignment.stop_within.total_seconds()), repr(float(trusted_until))]
+            arguments += [str(folder), str(log), str(launch.output_max)]
+            arguments.append(",".join(map(str, (user.uid, user.gid, *user.groups))) if user else "")
+            arguments += [*map(str, assignment.shared), "--"]
+            # Imported, not run as a file: Python keeps compiled code only of what it imports.
+            place = str(Path(__file__).parent)
+            begin = f"import sys; sys.path.insert(0, {place!r}); import warden; warden.main()"
+            warden = [sys.executable, "-I", "-S", "-c", begin]
+            passed = (control_read, status_write, folder, log, *assignment.shared)
             self._process = subprocess.Popen(
-                [*warden, *arguments, *argv],
+                [*warden, *arguments, *launch.argv],
                 stdin=None if assignment.in_sight else stdin,
                 stdout=None if assignment.in_sight else output,
                 stderr=None if assignment.in_sight else output,
-                cwd=directory,
-                env=dict(environment),
-                pass_fds=(control_read, status_write, *assignment.shared),
+                cwd=launch.place,
+                env=dict(launch.environment),
+                pass_fds=[number for number in passed if number >= 0],
                 start_new_session=True,
             )
-        os.close(control_read)
-        os.close(status_write)
 
     def trust_until(self, moment: LocalTime) -> None:
         self._send_order(f"until {float(moment)!r}")
@@ -343,6 +487,13 @@ class ProcessRun:
             os.close(self._control)
             os.close(self._status)
             self._control = -1
+        try:
+            self._result = self._files.result()
+        except (OSError, ValueError) as flaw:
+            self._result = flaw
+        with suppress(OSError, ValueError):
+            self._tail = self._files.tail()
+        self._files.close()
         lines = self._status_lines.decode(errors="replace").splitlines()
         last = lines[-1] if lines else ""
         verb, _, rest = last.partition(" ")
@@ -355,25 +506,21 @@ class ProcessRun:
         return Stopped("its warden died")
 
     def result(self) -> bytes:
-        return _result_in(self._folder)
+        if isinstance(self._result, bytes):
+            return self._result
+        raise self._result
 
     def last_words(self) -> str:
-        try:
-            with (self._folder / "output.log").open("rb") as file:
-                length = file.seek(0, os.SEEK_END)
-                file.seek(max(0, length - _TAIL))
-                output = file.read(_TAIL).decode(errors="replace")
-        except OSError:
-            return ""
-        if length > _TAIL:
+        output = self._tail.decode(errors="replace")
+        if len(self._tail) == _TAIL:
             output = output.partition("\n")[2] or output
         return last_words_of(output, self._environment)
 
 
-def _result_in(folder: Path) -> bytes:
+def _result_in(folder: int, user: User | None = None) -> bytes:
     try:
-        with (folder / "result.json").open("rb") as file:
-            result = file.read(_LARGEST_RESULT + 1)
+        owner = user.uid if user else None
+        result = read_regular("result.json", _LARGEST_RESULT + 1, folder, owner)
     except FileNotFoundError:
         return b""
     if len(result) > _LARGEST_RESULT:

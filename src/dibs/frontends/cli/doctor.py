@@ -55,13 +55,14 @@ def _findings(context: Context, *, offline: bool, handlers: bool) -> Iterator["F
     yield from _configuration(settings)
     pipeline = settings.pipeline
     try:
-        keyring = wiring.keyring_of(os.environ)
+        keyring = wiring.keyring_of()
         yield from diagnosing.about_signing(keyring)
         yield from diagnosing.about_gates(pipeline, keyring)
     except DibsError as error:
         yield failed("signing", error)
     look_for = None if handlers else wiring.python_lookup(settings)
     yield from diagnosing.about_handlers(pipeline, wiring.runner_of(settings), look_for)
+    yield from diagnosing.about_environment(pipeline, os.environ, settings.may_pass)
     try:
         kind = tracker_kind(settings.tracker)
     except DibsError as error:  # another distribution's, and broken

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from dibs.core.ids import LocalTime
 from dibs.core.lease import Outcome, asked
-from dibs.core.pipeline import Command, NoWorktree
+from dibs.core.pipeline import Command, Env, NoWorktree
 from dibs.frontends.cli.context import Context, command
-from dibs.frontends.cli.leasing import held_by, resume
+from dibs.frontends.cli.leasing import held_by, pass_env_option, resume
 from dibs.frontends.cli.output import Answer, Exit, tell
 from dibs.frontends.cli.work import catching_signals
 from dibs.ports.system import Assignment, Exited, RunEnd, Runner, RunningHandler
@@ -24,7 +24,10 @@ from dibs.services.running import StopSignal
 @click.argument("run", metavar="RUN")
 @click.argument("command", metavar="COMMAND...", nargs=-1, type=click.UNPROCESSED, required=True)
 @click.option("--end", is_flag=True, help="End the lease by the exit code, as `claim --exec` does.")
-def keep_command(context: Context, run: str, command: tuple[str, ...], end: bool) -> Answer:
+@pass_env_option
+def keep_command(
+    context: Context, run: str, command: tuple[str, ...], end: bool, pass_env: tuple[str, ...]
+) -> Answer:
     """Run a command, and renew the lease of a run until the command ends.
 
     The command is ended if the lease is lost. The exit code is that of the command; 5 if the lease
@@ -42,11 +45,13 @@ def keep_command(context: Context, run: str, command: tuple[str, ...], end: bool
         return Answer({"run": run, "exit": code}, [], code)
     claimed = resume(context, *held_by(context, None, run))
     if end:
-        return execute(context, claimed, command)
-    return _keep(context, claimed, command)
+        return execute(context, claimed, command, pass_env)
+    return _keep(context, claimed, command, pass_env)
 
 
-def _keep(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answer:
+def _keep(
+    context: Context, claimed: Claimed, words: tuple[str, ...], pass_env: tuple[str, ...]
+) -> Answer:
     """Run a command while this process renews the lease. The lease goes on after the command."""
     import threading
 
@@ -70,6 +75,8 @@ def _keep(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answer:
                 Command(shlex.join(words)),
                 environment,
                 stop=stop,
+                env=Env.INHERIT,
+                pass_env=pass_env,
                 in_sight=not context.as_json,
                 as_typed=True,
             )
@@ -83,13 +90,26 @@ def _keep(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answer:
     return Answer({**data, "stopped": end.why}, [line], code)
 
 
-def execute(context: Context, claimed: Claimed, words: tuple[str, ...]) -> Answer:
-    """Run a command as the handler of a claimed issue, and end the lease as a worker does."""
+def execute(
+    context: Context, claimed: Claimed, words: tuple[str, ...], pass_env: tuple[str, ...]
+) -> Answer:
+    """Run a command as the handler of a claimed issue, and end the lease as a worker does.
+
+    The command runs as the user who typed it, with the variables of `pass_env` and of the stage.
+    """
     from dibs.hook.run_files import run_file
 
     lease, leaving = claimed.lease, StopSignal()
     handler = Command(shlex.join(words))
-    stage = replace(claimed.stage, handler=handler, worktree=NoWorktree())
+    allowed = tuple(filter(context.settings.may_pass, claimed.stage.pass_env))
+    stage = replace(
+        claimed.stage,
+        handler=handler,
+        worktree=NoWorktree(),
+        env=Env.INHERIT,
+        pass_env=(*pass_env, *allowed),
+        run_as="",
+    )
     typed = _Typed(context)
     if not context.as_json:
         tell(f"{lease.issue} claimed for {lease.stage}: run {lease.run}, fence {lease.fence}")

@@ -38,6 +38,13 @@ run_option = click.option(
     help="The run that `dibs claim` printed [$DIBS_RUN].",
     shell_complete=complete_run,
 )
+pass_env_option = click.option(
+    "--pass-env",
+    "pass_env",
+    metavar="NAME",
+    multiple=True,
+    help="Give COMMAND this variable too, although it is a secret of dibs.",
+)
 run_or_issue = click.argument("named", metavar="[RUN|ISSUE]", required=False)
 _A_RUN = re.compile("[0-9a-f]{12}")
 
@@ -68,6 +75,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
     is_flag=True,
     help="Run COMMAND under the lease, renew meanwhile, and end the lease by its exit code.",
 )
+@pass_env_option
 @as_name
 @dry_run
 def claim_command(
@@ -79,6 +87,7 @@ def claim_command(
     ttl: timedelta | None,
     wait: timedelta | None,
     executes: bool,
+    pass_env: tuple[str, ...],
     name: str | None,
     dry_run: bool,
 ) -> Answer:
@@ -88,7 +97,7 @@ def claim_command(
     """
     if next_one and executes and issue is not None:
         command, issue = (issue, *command), None
-    if executes is not bool(command):
+    if executes is not bool(command) or (pass_env and not executes):
         raise click.UsageError(
             "--exec and a command go together: dibs claim --next --exec -- COMMAND"
         )
@@ -113,7 +122,7 @@ def claim_command(
         if executes:
             from dibs.frontends.cli.keep import execute
 
-            return execute(context, result, command)
+            return execute(context, result, command, pass_env)
         answer, title = describe_claim(result), result.snapshot.issue.title
         advice = [f"  {sentence}" for sentence in what_to_do(result)]
         return replace(answer, lines=[*answer.lines, f"  title  {title}", *advice])

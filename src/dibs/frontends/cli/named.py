@@ -14,10 +14,10 @@ import click
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import BadConfiguration
 from dibs.core.named import LoopSpec, chosen_hold
-from dibs.core.pipeline import Command
+from dibs.core.pipeline import Command, Env
 from dibs.core.roles import handed_on
 from dibs.frontends.cli.context import Context, as_name, command
-from dibs.frontends.cli.leasing import duration
+from dibs.frontends.cli.leasing import duration, pass_env_option
 from dibs.frontends.cli.output import Answer, Exit, record_data, table, tell
 from dibs.ports.system import Exited
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option("--slots", type=click.IntRange(1, 100_000), help="How many may hold NAME at once.")
 @click.option("--ttl", callback=duration, help="How long the lease lasts without a renewal.")
 @click.option("--wait", callback=duration, help="How long to wait for a slot.")
+@pass_env_option
 @as_name
 def hold_command(
     context: Context,
@@ -39,6 +40,7 @@ def hold_command(
     slots: int | None,
     ttl: timedelta | None,
     wait: timedelta | None,
+    pass_env: tuple[str, ...],
     name: str | None,
 ) -> Answer:
     """Run a command while holding NAME, alone or as one of --slots. Without a name, list holders.
@@ -52,9 +54,8 @@ def hold_command(
         if not records:
             return Answer([], ["no name is held"], Exit.NOTHING)
         rows = [
-            (record.lease.issue, record.lease.holder, record.lease.fence, record.lease.beats,
-             describe_span(record.remaining))
-            for record in records
+            (one.lease.issue, one.lease.holder, one.lease.fence, one.lease.beats,
+             describe_span(one.remaining)) for one in records
         ]  # fmt: skip
         lines = table(("name/slot", "holder", "fence", "renewed", "left"), rows)
         return Answer(list(map(record_data, records)), lines)
@@ -64,12 +65,10 @@ def hold_command(
     from dibs.named.holds import HoldRefused, HoldWish
     from dibs.named.loops import run_kept
 
-    wait_s = spec.wait.total_seconds()
-    wish = HoldWish(spec.name, context.holder(name), spec.slots, spec.ttl, wait_s)
-    taken = context.services.holds.take(wish)
+    wanted = (spec.name, context.holder(name), spec.slots, spec.ttl, spec.wait.total_seconds())
+    taken = context.services.holds.take(HoldWish(*wanted))
     if isinstance(taken, HoldRefused):
-        by = [f"{record.lease.holder} for another {describe_span(record.remaining)}"
-              for record in taken.by]  # fmt: skip
+        by = [f"{one.lease.holder} for another {describe_span(one.remaining)}" for one in taken.by]
         why = taken.why or f"held by {', '.join(by)}"
         refusal = {"name": taken.name, "why": why, "by": list(map(record_data, taken.by))}
         return Answer(refusal, [f"{taken.name} was not granted: {why}"], Exit.HELD)
@@ -81,6 +80,8 @@ def hold_command(
             Command(shlex.join(command)),
             {"DIBS_HOLD": spec.name, **handed_on(os.environ)},
             stop=stop,
+            env=Env.INHERIT,
+            pass_env=pass_env,
             in_sight=not context.as_json,
             as_typed=True,
         )
@@ -124,7 +125,15 @@ def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str
             "DIBS_WINDOW": str(turn.window.number),
             "DIBS_WINDOW_START": format_instant(turn.window.starts_at),
         }
-        end = run_kept(services.runner, turn.keeper, spec.command, environment, stop=stop)
+        end = run_kept(
+            services.runner,
+            turn.keeper,
+            spec.command,
+            environment,
+            stop=stop,
+            env=spec.env,
+            pass_env=spec.pass_env,
+        )
         result = f"exited with {end.code}" if isinstance(end, Exited) else f"ended: {end.why}"
         tell(f"{spec.name} window {turn.window.number} fence {turn.fence} {result}")
         ticks[spec.name] += 1

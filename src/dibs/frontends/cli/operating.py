@@ -49,6 +49,7 @@ APART = {
 ASKED = {RowState.GATED: "approve", RowState.PARKED: "parked", RowState.PAUSED: "paused"}
 """What a person is asked to look at, in a word."""
 _TAIL = 4096
+_WHOLE = 2**40
 _BRIEF = 60
 
 
@@ -258,11 +259,11 @@ def stage_table(stages: Sequence[StageSummary]) -> tuple[list[str], list[list[st
 
 def last_line(folder: Path, run: RunId) -> str:
     """The last line that the handler of a run has written on this machine; empty if none has."""
+    from dibs.wiring.services import run_file
+
     try:
-        with (folder / run / "output.log").open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
-            text = log.read(_TAIL).decode("utf-8", "replace")
-    except OSError:
+        text = run_file(folder, run, "output.log", -_TAIL).decode("utf-8", "replace")
+    except (OSError, ValueError):
         return ""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
@@ -326,12 +327,14 @@ def survey_lines(survey: Survey, runs: Path) -> list[str]:
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 10_000))
 def runs_command(context: Context, issue: str | None, wanted: str | None, limit: int) -> Answer:
     """Show the runs of an issue, the latest runs on this machine, or the output of a run."""
+    from dibs.wiring.services import run_file
+
     folder = context.settings.runs
     if wanted is not None:
-        log = folder / wanted / "output.log"
-        if "/" in wanted or not log.is_file():
+        try:
+            text = run_file(folder, wanted, "output.log", _WHOLE).decode("utf-8", "replace")
+        except (OSError, ValueError):
             return Answer(None, [f"no output of run {wanted!r} under {folder}"], Exit.NOTHING)
-        text = log.read_text("utf-8", errors="replace")
         return Answer({"run": wanted, "output": text}, text_lines(text.rstrip("\n")))
     if issue is None:
         if not folder.is_dir():
@@ -341,7 +344,7 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
         local = []
         for run in (run for run in newest if run.is_dir()):
             try:
-                given = msgspec.json.decode((run / "issue.json").read_bytes())
+                given = msgspec.json.decode(run_file(folder, run.name, "issue.json", _WHOLE))
             except (OSError, ValueError):
                 given = {}
             facts = {key: given.get(key, "") for key in ("issue", "stage", "attempt", "title")}

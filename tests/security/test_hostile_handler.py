@@ -1,0 +1,198 @@
+"""Actor: a hostile handler, as the user of its worker and as another user.
+
+It looks for the worker's secrets wherever a process can look, and says what it found. The table
+below is the answer: what a handler can read in each set-up. `pytest -s` prints it.
+
+Wall: with `run_as` nothing is left. As the same user, the credentials stay out of the environment
+and out of the processes, and the files of the project are as open to it as to the worker.
+"""
+
+import pwd
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from .conftest import SECRETS, Victim
+from .handlers import POWERLESS, needs_powerless, needs_root, printed, serve, work
+
+LOOK = """\
+see() { sed "s|^|SEEN $1 |" 2>/dev/null; }
+env | see environment
+warden=$PPID
+worker=$(sed -n 's/^PPid:[[:space:]]*//p' /proc/$warden/status)
+tr '\\0' '\\n' < /proc/$worker/environ 2>/dev/null | see worker-environ
+tr '\\0' '\\n' < /proc/$warden/environ 2>/dev/null | see warden-environ
+for pid in $worker $warden; do
+    ls -l /proc/$pid/fd 2>/dev/null | grep -- '->' | see open-files
+    head -c 50 /proc/$pid/maps 2>/dev/null | tr -d '\\n' | see memory
+done
+root=$(dirname "$DIBS_CONFIG")
+for file in "$root"/.dibs/backlog.db "$root"/.dibs/events.jsonl "$root"/.dibs/runs/*/output.log; do
+    test -r "$file" && echo "SEEN dibs-files $file"
+done
+cat secret-file 2>/dev/null | see secret-file
+env | grep -E '^DIBS_(SIGNING|LEASES|GITHUB)' | see dibs-credentials
+echo 'SEEN itself' $(id -un)
+exit 0
+"""
+PLACES = (
+    *("environment", "dibs-credentials", "worker-environ", "warden-environ"),
+    *("open-files", "memory", "dibs-files", "secret-file"),
+)
+COLUMNS = {
+    "same user": "",
+    "same user, env = inherit": 'env = "inherit"',
+    "run_as": 'run_as = "nobody"',
+}
+
+
+def _found(victim: Victim) -> Mapping[str, set[str]]:
+    """By place: the names of secrets that were read there; `all` for a place without names."""
+    found: dict[str, set[str]] = {place: set() for place in PLACES}
+    for line in printed(victim).decode(errors="replace").splitlines():
+        if not line.startswith("SEEN "):
+            continue
+        _, place, text = line.split(" ", 2)
+        if place in {"open-files", "memory", "dibs-files"}:
+            found[place].add("all")
+        elif place in found:
+            found[place] |= {name for name, secret in SECRETS.items() if secret in text}
+    return found
+
+
+def _attacked(victim: Victim, column: str) -> Mapping[str, set[str]]:
+    serve(victim, LOOK, COLUMNS[column])
+    (victim.folder / ".dibs").chmod(0o700)
+    secret = victim.folder / "secret-file"
+    secret.write_text(SECRETS["GITHUB_TOKEN"], "utf-8")
+    secret.chmod(0o600)
+    done = work(victim, before=() if column == "run_as" else POWERLESS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert b"SEEN itself " in printed(victim)
+    return _found(victim)
+
+
+def _table(columns: Mapping[str, Mapping[str, set[str]]]) -> Iterator[str]:
+    yield f"| what it could read | {' | '.join(columns)} |"
+    yield f"|---|{'---|' * len(columns)}"
+    for place in PLACES:
+        cells = [", ".join(sorted(found[place])) or "nothing" for found in columns.values()]
+        yield f"| {place} | {' | '.join(cells)} |"
+
+
+@needs_root
+def test_as_another_user_it_reads_nothing(reachable: Victim) -> None:
+    found = _attacked(reachable, "run_as")
+    print(*_table({"run_as": found}), sep="\n")
+    assert b"SEEN itself nobody" in printed(reachable)
+    assert {place: names for place, names in found.items() if names} == {}
+
+
+@needs_powerless
+@pytest.mark.parametrize(
+    ("column", "environment"),
+    [
+        ("same user", set()),
+        ("same user, env = inherit", {"AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "PGPASSWORD"}),
+    ],
+)
+def test_as_the_same_user_it_reads_files_but_no_credential_of_dibs(
+    victim: Victim, column: str, environment: set[str]
+) -> None:
+    found = _attacked(victim, column)
+    print(*_table({column: found}), sep="\n")
+    open_to_it = {"dibs-files": {"all"}, "secret-file": {"GITHUB_TOKEN"}}
+    if environment:
+        open_to_it |= {"environment": environment}
+    assert {place: names for place, names in found.items() if names} == open_to_it
+
+
+@needs_root
+def test_what_run_as_gives_a_handler(reachable: Victim) -> None:
+    """It can do its work: input, output and result are its own, and nothing of root's is left."""
+    serve(
+        reachable,
+        """\
+        cat > /dev/null < /dev/stdin && echo INPUT
+        echo OUTPUT > /dev/stdout
+        echo "$HOME $USER $LOGNAME ${XDG_RUNTIME_DIR-none} ${TMPDIR-none}"
+        grep -E '^(Groups|CapEff|CapPrm|CapAmb|NoNewPrivs):' /proc/self/status
+        echo '{"next": "done", "note": "by nobody"}' > "$DIBS_RESULT"
+        """,
+        'run_as = "nobody"\nnext = ["review", "done"]',
+    )
+    done = work(reachable, env={"XDG_RUNTIME_DIR": "/run/user/0", "TMPDIR": "/tmp"})
+    shown = printed(reachable).decode()
+    assert "advanced to done" in done.stdout + done.stderr, shown
+    home = pwd.getpwnam("nobody").pw_dir
+    assert f"INPUT\nOUTPUT\n{home} nobody nobody none none\n" in shown
+    facts = dict(line.split(":\t") for line in shown.splitlines() if ":\t" in line)
+    assert facts["Groups"].split() in ([], ["65534"])
+    assert int(facts["CapEff"], 16) == int(facts["CapPrm"], 16) == int(facts["CapAmb"], 16) == 0
+    assert facts["NoNewPrivs"] == "1"
+    [kept] = (reachable.folder / ".dibs" / "runs").glob("*/result.json")
+    assert "by nobody" in kept.read_text("utf-8")
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "planted",
+    [
+        'mkfifo "$DIBS_RESULT"',
+        'ln -s /etc/hostname "$DIBS_RESULT"',
+        'own=$(dirname "$DIBS_RESULT"); mv "$own" "$own.x"; ln -s "$PWD" "$own"; echo "MOVED $own"',
+    ],
+)
+def test_another_users_result_leads_the_worker_nowhere(reachable: Victim, planted: str) -> None:
+    serve(reachable, f"{planted}\nexit 0", 'run_as = "nobody"')
+    (reachable.folder / "result.json").write_text('{"note": "STOLEN"}', "utf-8")
+    done = work(reachable, limit_s=25)
+    told = done.stdout + done.stderr
+    assert "STOLEN" not in told + reachable.dibs("show", "1").stdout
+    assert ("it is not a regular file" in told) is ("$own" not in planted)
+    for line in printed(reachable).decode().splitlines():
+        if line.startswith("MOVED "):
+            Path(line.split()[1]).unlink()
+            Path(f"{line.split()[1]}.x").rmdir()
+
+
+@needs_root
+def test_it_cannot_kill_its_warden_and_leaves_no_process(reachable: Victim) -> None:
+    serve(
+        reachable,
+        """\
+        setsid sh -c 'trap "" TERM; while :; do sleep 0.05; done' &
+        echo "PID $!"
+        kill -KILL $PPID || echo REFUSED
+        """,
+        'run_as = "nobody"',
+    )
+    done = work(reachable)
+    shown = printed(reachable).decode()
+    assert "REFUSED" in shown
+    assert "advanced" in done.stdout + done.stderr
+    [pid] = [line.split()[1] for line in shown.splitlines() if line.startswith("PID")]
+    assert not (Path("/proc") / pid).exists()
+
+
+@pytest.mark.parametrize(
+    ("user", "why"),
+    [("no-such-user", "there is no user 'no-such-user'"), ("root", "keeps nothing from a handler")],
+)
+def test_a_user_that_is_no_wall_is_refused_at_the_start(
+    victim: Victim, user: str, why: str
+) -> None:
+    serve(victim, "exit 0", f'run_as = "{user}"')
+    done = work(victim)
+    assert done.returncode != 0
+    assert why in done.stdout + done.stderr
+    assert "claimed" not in victim.dibs("list").stdout
+
+
+@needs_powerless
+def test_a_worker_that_may_not_change_its_user_is_refused_at_the_start(victim: Victim) -> None:
+    serve(victim, "exit 0", 'run_as = "nobody"')
+    done = work(victim, before=POWERLESS)
+    assert done.returncode != 0
+    assert "may not run a handler as 'nobody'" in done.stdout + done.stderr
