@@ -14,6 +14,9 @@ exists. Every other fleet's data is where the desktop's rules put data that must
 A replaced file has its old content or its new content, never a part. A lock on a file ends with its
 process. A journal is a file with one JSON object per line, a list in memory, or nothing.
 
+Words that leave the process go through `mask`, which knows the secrets of the environment and those
+that the process has read from files.
+
 A hint is a change of a file. A waiting process compares the file's status and never reads the file.
 `FileWaker` replaces the file instead of writing into it, so two hints within one tick of the clock
 are two changes: the second hint is another file. A hint about one issue is a file with the issue in
@@ -172,6 +175,25 @@ def from_environment(value: str) -> Reached:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     return reached
+
+
+_SHORTEST_SECRET = 6
+_learned: frozenset[str] = frozenset()
+
+
+def learn_secret(secret: str) -> None:
+    """Mask this secret from now on: one that is in no variable, because a file has it."""
+    global _learned  # noqa: PLW0603 - of the process, as its environment is
+    _learned |= {secret}
+
+
+def mask(text: str) -> str:
+    """The text without the secrets of this process, and without what has the shape of a secret."""
+    if len(text) < _SHORTEST_SECRET:  # a count or a short name: no patterns need to be loaded
+        return text
+    from dibs.core.words import masker_of, secrets_in
+
+    return masker_of(_learned.union(secrets_in(os.environ)))(text)
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
@@ -386,7 +408,7 @@ def describe(event: Event) -> dict[str, object]:
         "holder": event.holder,
         "fence": event.fence,
         "pid": os.getpid(),
-        **event.detail,
+        **{key: mask(value) for key, value in event.detail.items()},
         **{f"{name}_s": round(seconds, 3) for name, seconds in event.spans.items()},
     }
     # A name from the command line may hold bytes that are no UTF-8.

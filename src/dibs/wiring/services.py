@@ -24,6 +24,7 @@ from dibs.adapters.system import (
     SystemClock,
     SystemThreads,
     WorkerFiles,
+    mask,
 )
 from dibs.core.durations import format_duration
 from dibs.core.errors import BadConfiguration, NoBacklog, Unwritable
@@ -201,6 +202,7 @@ class Services:
             max_ttl=self.settings.max_ttl,
             reached=self.reached,
             one_step=self._one_step or nullcontext,
+            mask=mask,
         )
 
     @cached_property
@@ -699,7 +701,8 @@ def _store(
             return opened.own_leases(), []
         case "memory":
             raise BadConfiguration(
-                f"leases {settings.leases!r} do not go with tracker {settings.tracker!r}"
+                f"leases {without_secrets(settings.leases)!r} do not go with "
+                f"tracker {without_secrets(settings.tracker)!r}"
             )
         case _:
             from dibs.wiring.stores import Surroundings, open_store

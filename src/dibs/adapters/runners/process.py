@@ -17,14 +17,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import assert_never
 
 import msgspec
 
-from dibs.adapters.system import SystemClock, locked, without_git_variables
+from dibs.adapters.system import SystemClock, locked, mask, without_git_variables
 from dibs.core.errors import HandlerUnusable
 from dibs.core.ids import LocalTime, RunId
 from dibs.core.lease import Lease
@@ -59,8 +59,6 @@ _MOST_WORDS = 150
 """The last words of a handler: from so many lines, so many characters at most."""
 _TAIL = 4096
 _ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)"
-_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
-_SHORTEST_SECRET = 6
 _PLACE_VARIABLES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
 _SHELL_CHARACTERS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 _SHELL_WORDS = {"if", "for", "while", "case", "exec", "cd", "."}
@@ -108,7 +106,7 @@ class ProcessRunner:
                 )
                 if probe.returncode:
                     said = (probe.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-                    raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {said}")
+                    raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {mask(said)}")
 
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> "ProcessRun":
         folder = self._runs / assignment.run
@@ -263,7 +261,6 @@ class ProcessRun:
         directory: Path,
     ) -> None:
         self._folder = folder
-        self._environment = environment
         self._lock = threading.Lock()
         self._status_lines = b""
         self._clock = SystemClock()
@@ -365,7 +362,7 @@ class ProcessRun:
             return ""
         if length > _TAIL:
             output = output.partition("\n")[2] or output
-        return last_words_of(output, self._environment)
+        return last_words_of(output, mask)
 
 
 def _result_in(folder: Path) -> bytes:
@@ -379,20 +376,13 @@ def _result_in(folder: Path) -> bytes:
     return result
 
 
-def last_words_of(output: str, environment: Mapping[str, str]) -> str:
+def last_words_of(output: str, mask: Callable[[str], str]) -> str:
     """The last lines of a handler's output, as one line that may be shown in public.
 
-    Control characters are left out, and so are the values of variables which are secret by their
-    name, and the credentials in addresses. Long lines are cut at their start: the end says most.
+    Control characters are left out, and so are secrets, before a cut could halve one. Long lines
+    are cut at their start: the end says most.
     """
-    text = re.sub(r"(?<=://)[^/@\s]+@", "***@", re.sub(_ESCAPES, "", output))
-    secrets = {
-        value
-        for name, value in environment.items()
-        if any(word in name.upper() for word in _SECRET_WORDS) and len(value) >= _SHORTEST_SECRET
-    }
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
+    text = mask(re.sub(_ESCAPES, "", output))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     words = ""
     for line in [line for line in lines if line][: -_LAST_LINES - 1 : -1]:

@@ -34,6 +34,7 @@ from dibs.frontends.cli.output import (
     visible,
 )
 from dibs.services.board import FOR_PEOPLE, Overview, Row, RowState, StageSummary, Survey
+from dibs.wiring import mask
 
 APART = {
     "gated": RowState.GATED,
@@ -253,6 +254,7 @@ def last_line(folder: Path, run: RunId) -> str:
             text = log.read(_TAIL).decode("utf-8", "replace")
     except OSError:
         return ""
+    text = mask(text)
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
@@ -320,7 +322,7 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
         log = folder / wanted / "output.log"
         if "/" in wanted or not log.is_file():
             return Answer(None, [f"no output of run {wanted!r} under {folder}"], Exit.NOTHING)
-        text = log.read_text("utf-8", errors="replace")
+        text = mask(log.read_text("utf-8", errors="replace"))
         return Answer({"run": wanted, "output": text}, text_lines(text.rstrip("\n")))
     if issue is None:
         if not folder.is_dir():
