@@ -308,6 +308,8 @@ def run(arguments: list[str]) -> int:
             case click.ClickException():
                 import io
 
+                # It quotes arguments: a line break in one would begin a line of its own.
+                error.message = output.visible(error.message)
                 error.show(shown := io.StringIO())
                 for line in output.text_lines(shown.getvalue()):
                     output.tell(line)
