@@ -6,9 +6,9 @@ worker's own log lines carried them too. The wall: every character that steers, 
 direction of writing is spelled out in all text for people, in answers, errors, warnings, progress
 and logs. JSON keeps the exact words, escaped by its own rules.
 
-The sweep walks the table of commands, so a new command is looked at without a word here. Nothing
-switches the wall off. The control: the hostile words were there, spelled out; and the exact words
-come back from JSON.
+The sweep walks the table of commands, so a new command is looked at without a word here. No setting
+switches the wall off; the control takes it out of this process, and the escapes arrive. In the
+sweep itself the hostile words are there, spelled out, and the exact words come back from JSON.
 """
 
 import contextlib
@@ -50,7 +50,6 @@ ttl = "30s"
 name = "ready"
 next = "done"
 attempts = 1
-breaker = 0
 run = 'cat answer > "$DIBS_RESULT"; cat evil; exit 1'
 [[stage]]
 name = "done"
@@ -158,6 +157,16 @@ def _embedded(victim: Victim) -> None:
 def test_no_command_passes_a_strangers_words_to_the_terminal(evil: Victim) -> None:
     _embedded(evil)
     _sweep(evil.folder, evil.env)
+
+
+def test_the_control_without_the_wall_the_escapes_arrive(
+    evil: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dibs.core.words.visible", lambda text: text)
+    _embedded(evil)
+    ran = run_in_process(run, ["list"], cwd=evil.folder, env=evil.env)
+    assert CLIPBOARD in ran.stdout
+    assert "\n#99" in ran.stdout
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ links of a note as links: `<http://evil/x.png)>` by the fleet's own account, whi
 holder's name and the reason of a pause went out as they were. The wall: other people's words stand
 as code in every comment that dibs posts; there GitHub makes no link, mention, reference or markup.
 
-Nothing switches the wall off. The control is the same text as a comment of its own: by the same
-rules it is full of links and mentions.
+No setting switches the wall off. The control takes it out of this process: by the same rules the
+comment is then full of links and mentions.
 """
 
 import json
@@ -58,8 +58,9 @@ def live_in(body: str) -> list[str]:
     return found
 
 
-def test_the_control_is_live() -> None:
-    found = live_in(EVIL)
+def test_the_control_without_the_wall_it_is_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.core.eligibility.quoted", lambda text: text)
+    found = live_in(render_pause("ann", EVIL))
     assert len(found) >= 8
     assert any("image" in entry for entry in found)
 
@@ -82,7 +83,6 @@ ttl = "30s"
 name = "ready"
 next = "done"
 attempts = 1
-breaker = 0
 run = 'cat "answer-${DIBS_ISSUE##*#}" > "$DIBS_RESULT"; exit $((${DIBS_ISSUE##*#} == 2 ? 77 : 1))'
 [[stage]]
 name = "done"
@@ -102,8 +102,9 @@ def test_nothing_that_dibs_posts_on_github_is_live(victim: Victim, hub: FakeHub)
     victim.dibs("resume", "4", "--as", name)
     run = json.loads(victim.dibs("claim", "4", "--as", name, "--json").stdout)["data"]["run"]
     victim.dibs("revoke", "4", "--run", run, "--reason", EVIL, "--as", name)
-    worked = victim.dibs("work", "--drain", "--name", name)
-    assert "2 parked" in worked.stdout + worked.stderr, worked
+    for _ in range(2):
+        worked = victim.dibs("work", "--once", "--name", name)
+        assert "1 parked" in worked.stdout + worked.stderr, worked
     repository, view = hub.state.named("acme/shop").id, hub.state.view().primary
     bodies = [
         comment.body
@@ -111,15 +112,10 @@ def test_nothing_that_dibs_posts_on_github_is_live(victim: Victim, hub: FakeHub)
         for comment in view.comments(issue.id)
         if not issue.title.startswith("dibs:")
     ]
-    posted = "\n".join(bodies)
-    for control in (
-        "Set aside for a person after",
-        "without a failure",
-        "Paused by",
-        "evil.example",
-    ):
-        assert control in posted
     assert [(found, body) for body in bodies if (found := live_in(body))] == []
+    posted = "\n".join(bodies)
+    for said in ("Set aside for a person after", "without a failure", "Paused by", "evil.example"):
+        assert said in posted
 
 
 NOW = server_time(datetime(2026, 5, 1, tzinfo=UTC))

@@ -2,13 +2,15 @@
 
 Actor: everybody who reads what the operator pastes or what CI logs. `redis:/user:PASSWORD@host`, a
 slash short, was printed whole by `dibs stores` and `dibs config show`. The wall: of an address that
-no adapter can read, everything that may be an account is left out. The control: the host is shown,
-so it is this setting that was printed; and a well-formed address shows as before.
+no adapter can read, everything that may be an account is left out. The control takes the wall out
+of this process: the password is printed. A well-formed address shows as before.
 """
 
 import pytest
+from tests.in_process import run_in_process
 
 from dibs.core.references import without_secrets
+from dibs.frontends.cli.main import run
 
 from .conftest import Victim
 
@@ -52,6 +54,15 @@ def test_no_command_prints_the_password_of_a_misspelt_setting(victim: Victim, fo
             seen += reply.stdout + reply.stderr
     assert "host.example" in seen
     assert "HUNTER2" not in seen
+
+
+def test_the_control_without_the_wall_it_is_printed(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dibs.core.references.without_secrets", lambda place: place)
+    victim.configure("")
+    env = {**victim.env, "DIBS_LEASES": FORMS[0]}
+    assert "HUNTER2" in run_in_process(run, ["stores"], cwd=victim.folder, env=env).stdout
 
 
 @pytest.mark.parametrize(
