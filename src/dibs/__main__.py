@@ -12,7 +12,7 @@ def main() -> None:
     import gc
     import os
 
-    sys.excepthook = _show_bug
+    sys.excepthook = show_bug
     gc.disable()  # imports make no garbage; Context.connect and long commands enable it again
     try:
         from dibs.frontends.cli.main import run
@@ -22,7 +22,7 @@ def main() -> None:
         os._exit(130)
 
 
-def _show_bug(_kind: object, error: BaseException, _trace: object) -> None:
+def show_bug(_kind: object, error: BaseException, _trace: object) -> None:
     """Print the traceback of a bug, without secrets and control characters of a stranger's text."""
     import traceback
 

@@ -149,7 +149,7 @@ def test_variables_are_secret_by_their_name():
         "OTHER_PASSWORD": "short",
         "GITHUB_TOKEN_FILE": "/run/secrets/token-1",
         "GOOGLE_APPLICATION_CREDENTIALS": "/etc/google/key-1.json",
-        "HOME": "/home/some-body-1",
+        "HOME": "/srv/some-body-1",
     }
     found = set(secrets_in(environment))
     assert found >= {"abc-123-def", "0123456789abcdef", "fedcba9876543210", "db-pass-1"}

@@ -68,7 +68,7 @@ def test_the_control_without_the_wall_it_is_printed(
 @pytest.mark.parametrize(
     "form",
     [
-        *("auto", "comments", "github:acme/shop", "sqlite:/home/a@b/x.db", "git:origin"),
+        *("auto", "comments", "github:acme/shop", "sqlite:/srv/a@b/x.db", "git:origin"),
         *("redis://host:6379/0", "redis://[::1]:6379/0", "etcd://a:2379,b:2379"),
         *("git:git@github.com:acme/x.git", "git:file:///tmp/a:b/c", "git:/tmp/a@b/c.git"),
         *("git:https://host:8443/x", "postgres://a:5432,b:5432/db", "git:/srv/token=x.git"),

@@ -177,7 +177,7 @@ def from_environment(value: str) -> Reached:
     return reached
 
 
-_SHORTEST_SECRET = 6
+_SHORTEST_SECRET, _SHORTEST_WORD = 6, 16
 _learned: frozenset[str] = frozenset()
 
 
@@ -189,8 +189,10 @@ def learn_secret(secret: str) -> None:
 
 def mask(text: str) -> str:
     """The text without the secrets of this process, and without what has the shape of a secret."""
-    if len(text) < _SHORTEST_SECRET:  # a count or a short name: no patterns need to be loaded
-        return text
+    if len(text) < _SHORTEST_SECRET or (
+        len(text) < _SHORTEST_WORD and text.islower() and text.isalpha()
+    ):
+        return text  # a count, or the name of a stage: no pattern needs to be loaded
     from dibs.core.words import masker_of, secrets_in
 
     return masker_of(_learned.union(secrets_in(os.environ)))(text)

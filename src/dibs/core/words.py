@@ -110,7 +110,7 @@ class Masker:
     """Masks the given secrets in any spelling that a log may have of them, and all shapes."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        forms = {form for secret in secrets for form in _spellings(secret)}
+        forms = {form for secret in secrets for form in spellings(secret)}
         longest_first = sorted(forms, key=len, reverse=True)  # a secret may contain another
         self._exact = "|".join(map(re.escape, longest_first))
 
@@ -151,7 +151,7 @@ def is_secret(value: str) -> bool:
     return long and value.strip("*") != ""
 
 
-def _spellings(secret: str) -> Iterator[str]:
+def spellings(secret: str) -> Iterator[str]:
     """The secret as it is, percent-encoded, as a JSON string, and inside any Base64 text."""
     from base64 import b64encode
     from urllib.parse import quote
@@ -186,7 +186,9 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() or _harmless(text, place) else _spelt(char)
+        char
+        if char.isprintable() or _harmless(text, place)
+        else char.encode("unicode_escape").decode()
         for place, char in enumerate(text)
     )
 
@@ -202,7 +204,3 @@ def _harmless(text: str, place: int) -> bool:
             and not (beside[0].isascii() or beside[2].isascii())
         )
     return char == "\t" or category(char) not in _STEERING
-
-
-def _spelt(char: str) -> str:
-    return char.encode("unicode_escape").decode()
