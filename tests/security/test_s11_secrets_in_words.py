@@ -249,9 +249,9 @@ def test_a_secret_that_was_read_from_a_file_is_masked_too(monkeypatch: pytest.Mo
     from dibs.adapters import system
 
     monkeypatch.setattr(system, "_learned", frozenset())
-    words = "it is CANARYfromafile and no shape tells"
+    words = "it is CANARYfromafile1 and no shape tells"
     assert mask(words) == words, "the control: nobody has named it a secret"
-    system.learn_secret("CANARYfromafile")
+    system.learn_secret("DIBS_SIGNING_KEY", "fleet:CANARYfromafile1")
     assert mask(words) == "it is *** and no shape tells"
 
 

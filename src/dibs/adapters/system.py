@@ -181,10 +181,12 @@ _SHORTEST_SECRET, _SHORTEST_WORD = 6, 16
 _learned: frozenset[str] = frozenset()
 
 
-def learn_secret(secret: str) -> None:
-    """Mask this secret from now on: one that is in no variable, because a file has it."""
+def learn_secret(name: str, value: str) -> None:
+    """Mask this value from now on, as if it were in the variable: it came from a file."""
+    from dibs.core.words import secrets_in
+
     global _learned  # noqa: PLW0603 - of the process, as its environment is
-    _learned |= {secret}
+    _learned = _learned.union(secrets_in({name: value}))
 
 
 def mask(text: str) -> str:

@@ -77,7 +77,7 @@ def run(arguments: Sequence[str], *, name: str = NAMES[0]) -> int:
     except click.exceptions.Abort:
         return _NO
     except click.ClickException as error:
-        error.message = visible(error.message)
+        error.message = visible(error.message)  # type: ignore[misc]
         error.show(shown := io.StringIO())
         _say(shown.getvalue().rstrip("\n"), err=True)
         return error.exit_code

@@ -309,7 +309,7 @@ def run(arguments: list[str]) -> int:
                 import io
 
                 # It quotes arguments: a line break in one would begin a line of its own.
-                error.message = output.visible(error.message)
+                error.message = output.visible(error.message)  # type: ignore[misc]
                 error.show(shown := io.StringIO())
                 for line in output.text_lines(shown.getvalue()):
                     output.tell(line)

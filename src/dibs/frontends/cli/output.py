@@ -99,7 +99,8 @@ def emit(answer: Answer, *, as_json: bool) -> int:
             write_json({"ok": done, "exit": exit_code, "data": answer.data})
         else:
             for line in answer.lines:
-                _put(sys.stdout if done else sys.stderr, visible(line) + "\n")
+                stream, words = (sys.stdout, line) if done else (sys.stderr, mask(line))
+                _put(stream, visible(words) + "\n")
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # None if the caller closed the descriptor
                 stream.flush()
