@@ -132,6 +132,15 @@ def test_a_known_secret_is_masked_in_every_spelling(secret, before, after):
             assert longest < 12, "beside the mask, only what Base64 mixes with its neighbours"
 
 
+def test_half_of_a_long_secret_is_masked_as_well():
+    secret = "abcDEF123456-ghiJKL789012"
+    mask = Masker([secret])
+    assert mask(f"it was {secret[:20]}... (cut)") == "it was ***-ghiJKL7... (cut)"
+    assert mask(f"...{secret[5:]}") == "...F123456***"
+    for spelt in (secret.encode().hex(), repr('a"b\\c d-123')):
+        assert "***" in Masker([secret, 'a"b\\c d-123'])(spelt)
+
+
 def test_the_longer_of_two_secrets_is_masked_first():
     mask = Masker(["hunter-2", "hunter-2-and-more"])
     assert mask("hunter-2-and-more hunter-2") == "*** ***"

@@ -152,14 +152,21 @@ def is_secret(value: str) -> bool:
 
 
 def spellings(secret: str) -> Iterator[str]:
-    """The secret as it is, percent-encoded, as a JSON string, and inside any Base64 text."""
-    from base64 import b64encode
-    from urllib.parse import quote
+    """The secret as it is, in each half, percent-encoded, quoted, and inside any Base64 text.
 
-    yield secret
-    yield quote(secret, safe="", errors="replace")
-    yield secret.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    In each half, because a library may have cut the text that holds it.
+    """
+    from base64 import b64encode
+    from urllib.parse import quote, quote_plus
+
+    half = len(secret) // 2
+    yield from (secret, *filter(is_secret, (secret[:half], secret[half:]) if half > 11 else ()))
+    yield from (quote(secret, safe=safe, errors="replace") for safe in ("", "/"))
+    yield quote_plus(secret, errors="replace")
+    doubled = secret.replace("\\", "\\\\")
+    yield from (doubled, doubled.replace('"', '\\"').replace("\n", "\\n"))
     data = secret.encode(errors="replace")
+    yield data.hex()
     for before in range(3):  # Base64 takes three bytes at a time: the text depends on the place
         whole = (len(data) + before) // 3 * 4
         first = -(-before * 8 // 6)
