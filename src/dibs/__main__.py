@@ -12,6 +12,7 @@ def main() -> None:
     import gc
     import os
 
+    sys.excepthook = show_bug
     gc.disable()  # imports make no garbage; Context.connect and long commands enable it again
     try:
         from dibs.frontends.cli.main import run
@@ -19,6 +20,16 @@ def main() -> None:
         leave(run(sys.argv[1:]))
     except KeyboardInterrupt:  # during the imports: nothing was done that needs cleaning up
         os._exit(130)
+
+
+def show_bug(_kind: object, error: BaseException, _trace: object) -> None:
+    """Print the traceback of a bug, without secrets and control characters of a stranger's text."""
+    import traceback
+
+    from dibs.frontends.cli.output import tell, text_lines
+
+    for line in text_lines("".join(traceback.format_exception(error))):
+        tell(line)
 
 
 def leave(code: int) -> None:

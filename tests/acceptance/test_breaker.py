@@ -3,6 +3,7 @@
 import pytest
 
 from dibs.adapters.runners.process import last_words_of
+from dibs.core.words import Masker, secrets_in
 
 from .harness import LEDGER, Project, pipeline
 from .terms import AMPLE
@@ -73,4 +74,5 @@ def test_all_parked_issues_are_put_back_by_one_command(project: Project) -> None
     ],
 )
 def test_the_last_words_of_a_handler_are_short_and_safe(output: str, words: str) -> None:
-    assert last_words_of(output, {"SOME_API_KEY": "sk-secret-1", "SHORT_KEY": "x"}) == words
+    mask = Masker(secrets_in({"SOME_API_KEY": "sk-secret-1", "SHORT_KEY": "x"}))
+    assert last_words_of(output, mask) == words

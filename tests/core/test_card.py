@@ -227,7 +227,7 @@ def test_the_card_is_spelled_as_the_protocol_shows_it():
         "<!-- claim run=9f3ac2d1e0b4 ttl=600s v=1 holder=worker-7 stage=ready state=held "
         "prev=2026-05-01T19:52:33Z beats=3 -->"
     )
-    assert sentence.startswith("Claimed by **worker-7** for `")
+    assert sentence.startswith("Claimed by `worker-7` for `")
     assert "the lease runs 10m" in sentence
     assert "renewed 3 times" in sentence
 
@@ -259,10 +259,10 @@ def test_an_ending_that_is_painted_is_spelled_as_the_protocol_shows_it():
 @pytest.mark.parametrize(
     ("card", "words"),
     [
-        (make_card(), ["**worker-a**", "bids", "`ready`"]),
-        (make_card(state="held", prev=20), ["Claimed by **worker-a**", "20s"]),
-        (make_card(state="conceded", prev=20), ["**worker-a**", "conceded"]),
-        (make_card(state="released", prev=20), ["**worker-a**", "ended", "released"]),
+        (make_card(), ["`worker-a`", "bids", "`ready`"]),
+        (make_card(state="held", prev=20), ["Claimed by `worker-a`", "20s"]),
+        (make_card(state="conceded", prev=20), ["`worker-a`", "conceded"]),
+        (make_card(state="released", prev=20), ["`worker-a`", "ended", "released"]),
         (
             make_card(
                 state="released", prev=20, ending=Ending(Outcome.ADVANCED, StageName("review"))

@@ -89,7 +89,7 @@ def test_an_entry_is_no_card_and_a_card_is_no_entry():
 
 def test_people_can_read_it_too():
     text = render_pause(PauseWord(PauseScope.FLEET, "ann", "release\n@everybody <b>"))
-    assert text.splitlines()[1] == "ann paused the fleet: release__everybody _b_."
+    assert text.splitlines()[1] == "`ann` paused the fleet: `release @everybody <b>`."
     assert "move from `comments` to `redis://host`" in render_appointment(
         Moving("comments", "redis://host"), over=7
     )

@@ -471,8 +471,8 @@ def test_who_paused_an_issue_is_read_back_as_it_was_written(by, reason):
 
 
 def test_a_handler_reads_the_words_of_a_pause_and_not_its_line_for_machines():
-    assert words_of(render_pause("ann", "one\ntwo")) == "Paused by ann: one\ntwo"
-    assert words_of(render_resume("ann")) == "Resumed by ann."
+    assert words_of(render_pause("ann", "one\ntwo")) == "Paused by `ann`: `one two`"
+    assert words_of(render_resume("ann")) == "Resumed by `ann`."
     assert words_of("<!-- mine -->\nas I wrote it") == "<!-- mine -->\nas I wrote it"
 
 

@@ -13,7 +13,7 @@ def test_a_paused_issue_is_not_claimed_until_it_is_resumed(world):
     issue, person = world.add(), world.process("person")
     person.services.steering.pause_issue(issue, reason="wrong spec", by="ada")
     assert codes(world.process().claim(issue)) == ["PAUSED"]
-    assert "Paused by ada: wrong spec" in world.read(issue).comments[-1].body
+    assert "Paused by `ada`: `wrong spec`" in world.read(issue).comments[-1].body
     assert person.services.steering.resume_issue(issue, by="ada")
     assert isinstance(world.process().claim(issue), Claimed)
     assert world.events()[:2] == ["paused", "resumed"]

@@ -6,6 +6,8 @@ import re
 import shlex
 import subprocess
 import sys
+from base64 import b64encode
+from hashlib import sha256
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -307,6 +309,17 @@ def test_the_page_is_whole_and_needs_nothing_beside_it(simulate):
     assert "prefers-color-scheme: dark" in text
     assert len(text) < 500_000
     assert page.count("svg") == 2 * page.count("figure") == 12
+
+
+def test_the_page_allows_its_own_style_sheet_and_nothing_else(simulate):
+    text, page = written(simulate)
+    (policy,) = (attributes["content"] for _, attributes in page.tags if "http-equiv" in attributes)
+    style = text.partition("<style>")[2].partition("</style>")[0]
+    digest = b64encode(sha256(style.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'"
+    assert text.index("Content-Security-Policy") < text.index("<style>")
+    names = {name for _, attributes in page.tags for name in attributes}
+    assert not any(name == "style" or name.startswith("on") for name in names)
 
 
 def test_titles_state_what_was_found(simulate):

@@ -16,6 +16,9 @@ process. A journal is a file with one JSON object per line, a list in memory, or
 folder and file that dibs makes for itself is made by `make_folder` and `open_file`: closed to other
 users from its first moment, whatever the umask.
 
+Words that leave the process go through `mask`, which knows the secrets of the environment and those
+that the process has read from files.
+
 A hint is a change of a file. A waiting process compares the file's status and never reads the file.
 `FileWaker` replaces the file instead of writing into it, so two hints within one tick of the clock
 are two changes: the second hint is another file. A hint about one issue is a file with the issue in
@@ -232,6 +235,29 @@ def from_environment(value: str) -> Reached:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     return reached
+
+
+_SHORTEST_SECRET, _SHORTEST_WORD = 6, 16
+_learned: frozenset[str] = frozenset()
+
+
+def learn_secret(name: str, value: str) -> None:
+    """Mask this value from now on, as if it were in the variable: it came from a file."""
+    from dibs.core.words import secrets_in
+
+    global _learned  # noqa: PLW0603 - of the process, as its environment is
+    _learned = _learned.union(secrets_in({name: value}))
+
+
+def mask(text: str) -> str:
+    """The text without the secrets of this process, and without what has the shape of a secret."""
+    if len(text) < _SHORTEST_SECRET or (
+        len(text) < _SHORTEST_WORD and text.islower() and text.isalpha()
+    ):
+        return text  # a count, or the name of a stage: no pattern needs to be loaded
+    from dibs.core.words import masker_of, secrets_in
+
+    return masker_of(_learned.union(secrets_in(os.environ)))(text)
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
@@ -590,7 +616,7 @@ def describe(event: Event) -> dict[str, object]:
         "holder": event.holder,
         "fence": event.fence,
         "pid": os.getpid(),
-        **event.detail,
+        **{key: mask(value) for key, value in event.detail.items()},
         **{f"{name}_s": round(seconds, 3) for name, seconds in event.spans.items()},
     }
     # A name from the command line may hold bytes that are no UTF-8.

@@ -120,7 +120,7 @@ def release_beside(body: str, ts: str) -> str | None:
         return None
     words = {**_key(pairs), **_outcome_words(pairs), "ts": ts, "run": pairs.get("run", "")}
     codename = plain(unquote(words["codename"]))
-    return f"{RELEASE_PREFIX}{_joined(words)} -->\n**{codename}** released it: {words['outcome']}."
+    return f"{RELEASE_PREFIX}{_joined(words)} -->\n`{codename}` released it: `{words['outcome']}`."
 
 
 def their_release(

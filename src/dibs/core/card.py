@@ -26,7 +26,7 @@ from dibs.core.durations import (
 )
 from dibs.core.ids import HolderId, RunId, ServerTime, StageName, server_time
 from dibs.core.lease import Ending, Outcome, Revocation
-from dibs.core.marker import VERSION, Fields, plain, read_line, shortened, write_line
+from dibs.core.marker import VERSION, Fields, plain, quoted, read_line, shortened, write_line
 
 _LONGEST_WHY = 200
 _LONGEST_CACHED = 2000
@@ -218,7 +218,7 @@ def render_card(card: Card) -> str:
         ("floor", str(card.floor) if card.floor else ""),
         ("fence", str(card.fence) if card.fence else ""),
     ]
-    holder = f"**{plain(card.holder) or 'an unnamed worker'}**"
+    holder = f"`{plain(card.holder) or 'an unnamed worker'}`"
     stage = f"`{plain(card.stage)}`"
     match card.state:
         case CardState.BID:
@@ -246,7 +246,7 @@ def render_revoke(revocation: Revocation) -> str:
         ("reason", shortened(revocation.reason)),
         ("force", "1" if revocation.force else ""),
     ]
-    who = plain(revocation.by) or "An operator"
+    who = f"`{plain(revocation.by)}`" if revocation.by else "An operator"
     what = "ended" if revocation.force else "asked to end"
     return f"{write_line('revoke', fields)}\n{who} {what} the lease of run `{revocation.run}`."
 
@@ -267,4 +267,4 @@ def render_shown(run: RunId, holder: HolderId = HolderId(""), ending: Ending | N
 def render_excuse(run: RunId, by: HolderId, reason: str) -> str:
     fields = [("run", run), ("v", str(VERSION)), ("by", shortened(by))]
     line = write_line("excused", [*fields, ("reason", shortened(reason))])
-    return f"{line}\nThe failure of run `{run}` does not count: {plain(reason)}."
+    return f"{line}\nThe failure of run `{run}` does not count: {quoted(reason)}."

@@ -31,7 +31,7 @@ from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, StageName, later
 from dibs.core.issue import Comment, Issue, Snapshot
 from dibs.core.lease import Outcome, Standing, Try
-from dibs.core.marker import VERSION, plain, read_line, shortened, starts_as, write_line
+from dibs.core.marker import VERSION, plain, quoted, read_line, shortened, starts_as, write_line
 from dibs.core.pipeline import ApprovalGate, People, Pipeline, SignedGate, Stage
 
 
@@ -93,7 +93,7 @@ def render_approval(issue: Issue, stage: str, by: str, after: str = "") -> str:
     fields = [("stage", stage), ("text", text_of(issue)), ("v", str(VERSION)), ("by", by)]
     fields += [("after", after)]
     line = write_line(APPROVAL, [(key, shortened(value, 300)) for key, value in fields])
-    return f"{line}\nApproved by {plain(by) or 'somebody'}, out of {plain(stage)}."
+    return f"{line}\nApproved by `{plain(by) or 'somebody'}`, out of `{plain(stage)}`."
 
 
 def last_move(tries: Sequence[Try], stage: StageName) -> str:
@@ -139,12 +139,12 @@ class IssuePause(Struct, frozen=True):
 
 def render_pause(by: str, reason: str) -> str:
     fields = [("by", shortened(by, 300)), ("reason", shortened(reason)), ("v", str(VERSION))]
-    return f"{write_line(_PAUSED, fields)}\nPaused by {by}: {reason}"
+    return f"{write_line(_PAUSED, fields)}\nPaused by {quoted(by)}: {quoted(reason)}"
 
 
 def render_resume(by: str) -> str:
     line = write_line(_RESUMED, [("by", shortened(by, 300)), ("v", str(VERSION))])
-    return f"{line}\nResumed by {by}."
+    return f"{line}\nResumed by {quoted(by)}."
 
 
 def paused_by(snapshot: Snapshot, pipeline: Pipeline) -> IssuePause | None:

@@ -21,7 +21,16 @@ from msgspec import Struct, field
 from dibs.core.eligibility import Pause, PauseScope, Reason, ReasonCode
 from dibs.core.ids import Fence
 from dibs.core.issue import Comment
-from dibs.core.marker import VERSION, Fields, plain, read_line, shortened, starts_as, write_line
+from dibs.core.marker import (
+    VERSION,
+    Fields,
+    plain,
+    quoted,
+    read_line,
+    shortened,
+    starts_as,
+    write_line,
+)
 
 
 class Owner(Struct, frozen=True):
@@ -241,8 +250,8 @@ def render_pause(word: PauseWord) -> str:
         ("reason", shortened(word.reason)),
         ("v", str(VERSION)),
     ]
-    why = f": {plain(word.reason)}" if word.reason else ""
-    sentence = f"{plain(word.by) or 'Somebody'} paused the {word.scope.value}{why}."
+    why = f": {quoted(word.reason)}" if word.reason else ""
+    sentence = f"`{plain(word.by) or 'somebody'}` paused the {word.scope.value}{why}."
     return f"{write_line('pause', fields)}\n{sentence}"
 
 
@@ -253,5 +262,5 @@ def render_resume(word: ResumeWord) -> str:
         ("over", str(word.over) if word.over else ""),
         ("v", str(VERSION)),
     ]
-    sentence = f"{plain(word.by) or 'Somebody'} resumed the {word.scope.value}."
+    sentence = f"`{plain(word.by) or 'somebody'}` resumed the {word.scope.value}."
     return f"{write_line('resume', fields)}\n{sentence}"

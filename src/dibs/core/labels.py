@@ -23,7 +23,6 @@ leases; where a person's intent is in doubt, the flaw is named and left to a per
 the label exists is the tracker's business.
 """
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -50,7 +49,7 @@ from dibs.core.granter import CONTROL_LABEL
 from dibs.core.ids import IssueRef, StageName, later
 from dibs.core.issue import Snapshot
 from dibs.core.lease import Outcome, Record, Standing, Try, asked
-from dibs.core.marker import VERSION, plain, write_line
+from dibs.core.marker import VERSION, plain, quoted, write_line
 from dibs.core.pipeline import ApprovalGate, Dialect, FollowsPull, Pipeline, Stage
 from dibs.core.presets import EVERY
 
@@ -168,13 +167,14 @@ def _removing(unwanted: tuple[str, ...], labels: frozenset[str]) -> Effects:
 
 
 _MOST_LISTED = 10
-_LINK = r"https?://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]{1,300}"
 
 
 def parking_comment(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> str | None:
     """The comment with the failed attempts of a parked issue.
 
-    None if the ending is no parking, or if a writer has posted the comment already.
+    None if the ending is no parking, or if a writer has posted the comment already. Notes stand as
+    code, so that no link or mention in them has effect, and are masked once more: the card of an
+    older worker may hold a secret.
     """
     ending, run = record.ending, record.lease.run
     if ending is None or ending.outcome is not Outcome.PARKED:
@@ -193,10 +193,9 @@ def parking_comment(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> s
         cards[run] = replace(cards[run], ending=ending)
     label = plain(pipeline.labels.parked)
     if asked(ending):
-        words = ending.note.replace("`", chr(39))
         return (
             f"{line}\nSet aside for a person in `{plain(stage.name) or 'no stage'}`, without a "
-            f"failure: the handler `{words}`\n\n"
+            f"failure: the handler {_words(ending.note)}\n\n"
             f"Answer here, then take the label `{label}` off: a worker starts afresh."
         )
     failed = _counted_failures(marks, record, snapshot, stage)
@@ -244,6 +243,12 @@ def _counted_failures(
     return (*failed, Try(run, stage.name, record.lease.expires_at, Outcome.PARKED))
 
 
+def _words(note: str) -> str:
+    from dibs.core.words import masked
+
+    return quoted(masked(note))
+
+
 def _attempt_line(attempt: Try, card: Card | None) -> str:
     when = format_instant(attempt.ended_at) if attempt.ended_at is not None else "now"
     who = plain(card.holder if card else "") or "an unnamed worker"
@@ -253,9 +258,8 @@ def _attempt_line(attempt: Try, card: Card | None) -> str:
     elif not note:
         why = "it failed and said nothing more"
     else:
-        links = [f"<{link}>" for link in re.findall(_LINK, note)[:2]]
-        why = " ".join([f"`{note.replace('`', chr(39))}`", *links])
-    return f"{when}, **{who}** (run `{plain(attempt.run)}`): {why}"
+        why = _words(note)
+    return f"{when}, `{who}` (run `{plain(attempt.run)}`): {why}"
 
 
 class Painting(Struct, frozen=True):

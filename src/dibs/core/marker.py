@@ -84,6 +84,18 @@ def shortened(text: str, most: int = 3000) -> str:
     return text
 
 
+def quoted(text: str) -> str:
+    """Another's words in a sentence of a comment, as code.
+
+    A link, an image, a mention, a reference or markup in it has no effect.
+    """
+    line = "".join(char if char.isprintable() else " " for char in text.replace("`", "'"))
+    return f"`{' '.join(line.split()) or ' '}`"
+
+
 def plain(text: str, keep: str = " ._-/:") -> str:
-    """A name for use in a sentence: only letters, digits and `keep`, at most 80 characters."""
+    """A name, for use as code: only letters, digits and `keep`, at most 80 characters.
+
+    As code, because what is left may still be an address, or the number of an issue (GH-1).
+    """
     return "".join(char if char.isalnum() or char in keep else "_" for char in text[:80])

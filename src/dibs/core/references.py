@@ -56,14 +56,27 @@ def parse_reference(text: str, *, default_repo: str = "", repos: Collection[str]
 _OPTIONS = r"(?s)[?][A-Za-z_.-]+=.*$"
 _USER = r"(?s)(?<=//).*@"
 _REST = r"(?s)[?#].*$"
+_HALF_A_USER = r"(//[^/@:\[\]]*:)(?![0-9]*(?:[/,]|$))[^/]*"
+_SCHEME = r"(?s)\s*([A-Za-z][A-Za-z0-9+.-]*):(?!//)(.*)@"
+_PAIRS = r"(?is)(?<=[\s;,:&])(?:password|passwd|pwd|secret|token|key)\s*=.*$"
+_OF_PLACES = ("sqlite", "memory", "github")
+"""These address a file or a repository: there an @ is a part of the name."""
 
 
 def without_secrets(place: str) -> str:
     """The address without user, password and options: fit for a name, an error and a log.
 
-    An unquoted password may contain any character, so rather too much is left out than too little.
+    An unquoted password may contain any character, so rather too much is left out than too little:
+    also of an address that no adapter could read, as `redis:/user:password@host` or
+    `postgres:password=...`. The user of `git:user@host:path` stays: it has no password.
     """
-    return re.sub(_REST, "", re.sub(_USER, "", re.sub(_OPTIONS, "", place)))
+    shown = re.sub(_REST, "", re.sub(_USER, "", re.sub(_OPTIONS, "", place)))
+    if (found := re.match(_SCHEME, shown)) and found[1].lower() not in _OF_PLACES:
+        if found[1].lower() != "git" or ":" in found[2]:
+            shown = f"{found[1]}:{shown[found.end() :]}"
+    elif not found and re.fullmatch(r"[^/:]*@[^:]*", shown):
+        shown = shown.rpartition("@")[2]
+    return re.sub(_PAIRS, "", re.sub(_HALF_A_USER, r"\1***", shown))
 
 
 def split_url(url: str, unreadable: str) -> "SplitResult":

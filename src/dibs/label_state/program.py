@@ -5,6 +5,7 @@ and done, 1 for not claimable and for an unreadable reference or a failing track
 and for a missing argument.
 """
 
+import io
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ import click
 from dibs._version import __version__
 from dibs.core.errors import DibsError, HandlerMayNot, Misuse
 from dibs.core.roles import GivenBy, insist_may, surrounding
+from dibs.core.words import visible
 from dibs.label_state import labels
 from dibs.label_state.adopting import examine
 from dibs.label_state.backlogs import backlog_of
@@ -23,6 +25,7 @@ from dibs.label_state.claims import dry_run as rehearsing
 from dibs.label_state.labels import LabelStateConfig
 from dibs.label_state.pauses import list_paused_repos, set_repo_paused
 from dibs.label_state.stale import age_of, free, stale_claims
+from dibs.wiring import clean_record, mask
 
 _REFERENCE = re.compile(r"((?:[\w.-]+/)?[\w.-]+)#([1-9][0-9]{0,17})", re.ASCII)
 _OK, _NO, _REFUSED = 0, 1, 2
@@ -66,22 +69,32 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.
 def cli() -> None:
     """Take issues and repositories by hand, beside a fleet of agents."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(clean_record)
+
+
+def _say(text: str, *, err: bool = False) -> None:
+    """Print lines without secrets and control characters: labels and names are strangers' words."""
+    for line in mask(text).split("\n"):
+        click.echo(visible(line), err=err)
 
 
 def run(arguments: Sequence[str], *, name: str = NAMES[0]) -> int:
     """Run a command line and return the exit code."""
     if os.environ.get("ALFRED_DOCTOR") == "1":
-        click.echo(f"[{name.upper()}-DOCTOR-OK]")
+        _say(f"[{name.upper()}-DOCTOR-OK]")
         return _OK
     try:
         code = cli.main(args=list(arguments), prog_name=name, standalone_mode=False)
     except click.exceptions.Abort:
         return _NO
     except click.ClickException as error:
-        error.show()
+        error.message = visible(error.message)  # type: ignore[misc]
+        error.show(shown := io.StringIO())
+        _say(shown.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except DibsError as error:
-        click.echo(f"{error} ({error.code})", err=True)
+        _say(f"{error} ({error.code})", err=True)
         return _NO
     return code if isinstance(code, int) else _OK
 
@@ -107,7 +120,7 @@ def claim(issue: tuple[str, int], force: bool) -> int:  # noqa: FBT001
             f"{slug}#{number} is being worked: {worker}; it is over when its agent is done"
         )
     _edit(slug, number, add=(labels.DO_NOT_PICKUP,))
-    click.echo(f"{slug}#{number} is yours: agents leave it alone")
+    _say(f"{slug}#{number} is yours: agents leave it alone")
     return _OK
 
 
@@ -117,7 +130,7 @@ def release(issue: tuple[str, int]) -> int:
     """Give back an issue that you took."""
     slug, number = issue
     _edit(slug, number, remove=(labels.DO_NOT_PICKUP,))
-    click.echo(f"{slug}#{number} is not yours any more")
+    _say(f"{slug}#{number} is not yours any more")
     return _OK
 
 
@@ -130,9 +143,9 @@ def dedup_check(issue: tuple[str, int], as_json: bool) -> int:  # noqa: FBT001
     if as_json:
         _write(_with_reasons(facts, reasons))
     elif reasons:
-        click.echo(f"{slug}#{number} is not free: {', '.join(reasons)}")
+        _say(f"{slug}#{number} is not free: {', '.join(reasons)}")
     else:
-        click.echo(f"{slug}#{number} is free")
+        _say(f"{slug}#{number} is free")
     return _NO if reasons else _OK
 
 
@@ -147,7 +160,7 @@ def status_issue(issue: tuple[str, int], as_json: bool) -> int:  # noqa: FBT001
     else:
         for key, value in facts.items():
             shown = json.dumps(value) if isinstance(value, dict | list) else value
-            click.echo(f"{key:<18} {shown}")
+            _say(f"{key:<18} {shown}")
     return _OK
 
 
@@ -165,7 +178,7 @@ def _with_reasons(facts: dict[str, object], reasons: tuple[str, ...]) -> dict[st
 
 def _edit(slug: str, number: int, *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
     if rehearsing():
-        click.echo("a dry run: nothing is written", err=True)
+        _say("a dry run: nothing is written", err=True)
         return
     backlog = backlog_of(slug)
     backlog.services.tracker.edit_labels(backlog.ref(number), add=add, remove=remove)
@@ -190,7 +203,7 @@ def _repository_name(_: click.Context, __: click.Parameter, slug: str) -> str:
 def repo_pause(slug: str) -> int:
     """Take a repository offline: agents claim no issue there."""
     set_repo_paused(slug, True)
-    click.echo(f"{slug} is paused")
+    _say(f"{slug} is paused")
     return _OK
 
 
@@ -199,7 +212,7 @@ def repo_pause(slug: str) -> int:
 def repo_resume(slug: str) -> int:
     """Bring a repository back: agents may claim its issues again."""
     set_repo_paused(slug, False)
-    click.echo(f"{slug} is not paused")
+    _say(f"{slug} is not paused")
     return _OK
 
 
@@ -212,7 +225,7 @@ def repo_list(slug: str | None, as_json: bool) -> int:  # noqa: ARG001, FBT001 -
     if as_json:
         _write({"paused": paused})
     else:
-        click.echo("\n".join(paused) if paused else "nothing is paused")
+        _say("\n".join(paused) if paused else "nothing is paused")
     return _OK
 
 
@@ -258,8 +271,8 @@ def sweep_claims(
         age = "no claim says whose it is" if unclaimed else f"{row['age_hours']} h silent"
         drift = ", its label is gone" if row["label_drift"] else ""
         done = f": released {row['released']}" if row["released"] else ""
-        click.echo(f"{claim}, {age}{drift}{done}")
-    click.echo(f"{len(rows)} stale claims" + (", nothing written" if dry_run else ""))
+        _say(f"{claim}, {age}{drift}{done}")
+    _say(f"{len(rows)} stale claims" + (", nothing written" if dry_run else ""))
     return _NO if len(unread) == len(swept) else _OK
 
 
@@ -274,7 +287,7 @@ def _sweep_repository(
         backlog, max_age = backlog_of(slug), age_of(max_age_hours)
         claims = list(stale_claims(backlog, max_age))
     except DibsError as failure:
-        click.echo(f"{slug}: not swept: {failure} ({failure.code})", err=True)
+        _say(f"{slug}: not swept: {failure} ({failure.code})", err=True)
         return None
     rows = []
     for claim in claims:
@@ -285,7 +298,7 @@ def _sweep_repository(
                 answer = free(backlog, claim, sweep_id=sweep_id, max_age=max_age)
                 released = "yes" if answer else answer.reason
             except DibsError as failure:
-                click.echo(f"{claim.snapshot.issue.ref}: not released: {failure}", err=True)
+                _say(f"{claim.snapshot.issue.ref}: not released: {failure}", err=True)
                 released = failure.code
         row = claim.row(slug, max_age_hours)
         if not claim.identified:

@@ -338,6 +338,12 @@ class Observers:
                 logging.getLogger("dibs.observers").exception(text, event.kind, event.issue)
 
 
+def without_known_shapes(text: str) -> str:
+    from dibs.core.words import masked
+
+    return masked(text)
+
+
 class Backlog(Struct, frozen=True):
     """A tracker with its leases, as configured. Built once and handed to every service."""
 
@@ -358,6 +364,8 @@ class Backlog(Struct, frozen=True):
     reached: Reached = unwatched
     one_step: Callable[[], AbstractContextManager[object]] = nullcontext
     """Makes tracker and leases change together or not at all, where both are in one database."""
+    mask: Callable[[str], str] = without_known_shapes
+    """Takes secrets out of words that others will read: notes, questions and reasons."""
 
 
 def acquire_patiently(store: LeaseStore, bid: Bid) -> AcquireResult:

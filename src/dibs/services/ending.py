@@ -45,7 +45,7 @@ class Advancing:
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._observer, self._clock = backlog.observer, backlog.clock
-        self._reached = backlog.reached
+        self._reached, self._mask = backlog.reached, backlog.mask
 
     def advance(self, keeper: Keeper, to: str | None = None, note: str = "") -> FinishResult:
         """Move the issue on. Raises IllegalMove, before any write, if the pipeline forbids it."""
@@ -66,7 +66,7 @@ class Advancing:
 
     def _finish(self, keeper: Keeper, ending: Ending) -> FinishResult:
         keeper.begin_finishing()
-        ending = replace(ending, note=fit_note(ending.note))
+        ending = replace(ending, note=fit_note(self._mask(ending.note)))
         self._reached(Step.FINISH_STARTED)
         condition = keeper.condition
         if isinstance(condition, Lost):

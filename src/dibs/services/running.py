@@ -223,7 +223,7 @@ class Running:
         self._advancing = advancing
         self._runner = runner
         self._clock = backlog.clock
-        self._observer = backlog.observer
+        self._observer, self._mask = backlog.observer, backlog.mask
         self._threads = backlog.threads
         self._handlers = handlers
         self._workplaces = workplaces
@@ -459,7 +459,7 @@ class Running:
             try:
                 return self._end(keeper, judge(verdict))
             except IllegalMove as refusal:
-                verdict = Fail(str(refusal))
+                verdict = Fail(self._mask(str(refusal)))
             except Outage as failure:
                 if not failure.retryable:
                     raise
@@ -501,6 +501,8 @@ class Running:
             self._observer.observe(event)
 
     def _exited(self, job: _Job, verdict: Verdict) -> Verdict:
+        # The breaker, the journal and the worker's log repeat the note, beside the card.
+        verdict = replace(verdict, note=self._mask(verdict.note))
         kind, note = type(verdict).__name__.lower(), verdict.note
         took = {"took": self._clock.now() - job.began_at}
         for keeper in job.held:
@@ -620,7 +622,7 @@ def verdict_of(answer: object) -> Verdict:
         case {"ask": str(question), **rest} if question.strip() and not rest:
             return Ask(question)
         case _:
-            return Fail(f"the handler's answer is not understood: {answer!r:.80}")
+            return Fail(f"the handler's answer is not understood: {answer!r:.2000}")
 
 
 def _verdict_of_result(result: bytes) -> Verdict:

@@ -65,7 +65,7 @@ class Steering:
         self._leases = backlog.leases
         self._pipeline = backlog.pipeline
         self._pauses = backlog.pauses
-        self._observer = backlog.observer
+        self._observer, self._mask = backlog.observer, backlog.mask
         self._wake, self._signs = wake, signs
 
     @persons_word()
@@ -105,7 +105,7 @@ class Steering:
         The holder reads the label at its next renewal, and gives the issue back. A hint lets a
         holder on this machine renew at once.
         """
-        label = AddLabels((self._pipeline.labels.paused,))
+        reason, label = self._mask(reason), AddLabels((self._pipeline.labels.paused,))
         snapshot = self._label_and_comment(issue, label, render_pause(by, reason))
         self._record_event(EventKind.PAUSED, issue, by, reason)
         live = self._leases.standing(snapshot).live
@@ -145,6 +145,7 @@ class Steering:
     @persons_word()
     def pause_all(self, scope: PauseScope, *, reason: str, by: str) -> None:
         """Stop new claims in the repository or the fleet. Running work is finished."""
+        reason = self._mask(reason)
         self._pauses.pause(scope, repo=self._repo(scope), reason=reason, by=by)
         self._record_event(EventKind.PAUSED, None, by, reason, scope.value)
 
@@ -162,6 +163,7 @@ class Steering:
         self, issue: IssueRef, run: RunId, *, by: str, reason: str, force: bool
     ) -> Revoked | NothingToRevoke:
         """Revoke the lease of `run`. Naming the run spares a later holder of the issue."""
+        reason = self._mask(reason)
         record = self._leases.revoke(issue, Revocation(run, by, reason, force=force))
         if record is None:
             return NothingToRevoke(self._leases.standing(self._tracker.read(issue)).record)

@@ -1,14 +1,42 @@
 """Turns settings into adapters and services.
 
+What leaves the process for people to read goes through `mask` and, in a log, `clean_record`.
+
 Trackers and lease stores are rows of two registries, `trackers` and `stores`. Other distributions
 add rows through entry points, which are read here.
 """
 
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dibs.core.errors import BadConfiguration
 
+if TYPE_CHECKING:
+    from logging import LogRecord
+
 _Kind = TypeVar("_Kind")
+
+
+def mask(text: str) -> str:
+    """The text without the secrets of this process; see `adapters.system.mask`."""
+    from dibs.adapters.system import mask
+
+    return mask(text)
+
+
+def clean_record(record: "LogRecord") -> bool:
+    """Take secrets and control characters out of a log record: a filter for a handler of `logging`.
+
+    A traceback keeps its lines, each indented: no exception's text can pass for a line of the log.
+    """
+    from dibs.core.words import visible
+
+    record.msg, record.args = visible(mask(record.getMessage())), ()
+    if record.exc_info:
+        from logging import Formatter
+
+        trace = mask(Formatter().formatException(record.exc_info)).split("\n")
+        record.exc_text = "\n".join(f"  {visible(line)}" for line in trace)
+    return True
 
 
 def kind_declared_as(scheme: str, group: str, expected: type[_Kind]) -> _Kind | None:

@@ -24,6 +24,7 @@ from dibs.adapters.system import (
     SystemClock,
     SystemThreads,
     WorkerFiles,
+    mask,
 )
 from dibs.adapters.system import environment as own_environment
 from dibs.core.durations import format_duration
@@ -203,6 +204,7 @@ class Services:
             max_ttl=self.settings.max_ttl,
             reached=self.reached,
             one_step=self._one_step or nullcontext,
+            mask=mask,
         )
 
     @cached_property
@@ -815,7 +817,8 @@ def _store(
             return opened.own_leases(), []
         case "memory":
             raise BadConfiguration(
-                f"leases {settings.leases!r} do not go with tracker {settings.tracker!r}"
+                f"leases {without_secrets(settings.leases)!r} do not go with "
+                f"tracker {without_secrets(settings.tracker)!r}"
             )
         case _:
             from dibs.wiring.stores import Surroundings, open_store

@@ -4,7 +4,9 @@ This module decides what is plotted, and gives each plot a title that states the
 axis. `plots` draws; `report` names the figures.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from html import escape
 
 from dibs._version import __version__
@@ -40,11 +42,14 @@ def document(key: str | None, values: Sequence[str], found: Sequence[Sizing]) ->
     """The whole document."""
     title = f"A fleet simulated: {report.headline(found[0].fleet, key)}"
     body = _compared(key, values, found) if key else _one(found[0])
+    digest = b64encode(sha256(_STYLE.encode()).digest()).decode()
     return _DOCUMENT.format(
         title=escape(title),
         heading=escape("Comparing " + key if key else "A fleet, simulated"),
         summary=escape(report.headline(found[0].fleet, key)),
         style=_STYLE,
+        # The page's own style sheet, and nothing else: no script, no image, no address.
+        policy=f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'",
         body=body,
         made_by=escape(f"dibs {__version__} simulate, seed {found[0].fleet.seed}"),
     )
@@ -504,6 +509,7 @@ _DOCUMENT = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>{style}</style>

@@ -36,6 +36,7 @@ from dibs.adapters.system import (
     SystemClock,
     hide_from_other_processes,
     locked,
+    mask,
     open_regular,
     read_regular,
     without_git_variables,
@@ -55,8 +56,6 @@ _MOST_WORDS = 150
 """The last words of a handler: from so many lines, so many characters at most."""
 _TAIL = 4096
 _ESCAPES = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.)"
-_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL")
-_SHORTEST_SECRET = 6
 _PLACE_VARIABLES = {"DIBS_ROOT", "DIBS_RUNS", "DIBS_WORKTREE", "DIBS_WORKTREES", "DIBS_BRANCH"}
 _SHELL_CHARACTERS = set("|&;<>()$`\\\"'*?[]#~=%{}!\n")
 _SHELL_WORDS = {"if", "for", "while", "case", "exec", "cd", "."}
@@ -119,7 +118,7 @@ class ProcessRunner:
                 )
                 if probe.returncode:
                     said = (probe.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-                    raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {said}")
+                    raise HandlerUnusable(f"the handler {target!r} cannot be loaded: {mask(said)}")
 
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> "ProcessRun":
         folder, user = self._runs / assignment.run, None
@@ -399,7 +398,6 @@ class ProcessRun:
         self, assignment: Assignment, launch: _Launch, files: _RunFiles, trusted_until: LocalTime
     ) -> None:
         self._files = files
-        self._environment = launch.environment
         self._lock = threading.Lock()
         self._status_lines = b""
         self._result: bytes | OSError | ValueError = b""
@@ -514,7 +512,7 @@ class ProcessRun:
         output = self._tail.decode(errors="replace")
         if len(self._tail) == _TAIL:
             output = output.partition("\n")[2] or output
-        return last_words_of(output, self._environment)
+        return last_words_of(output, mask)
 
 
 def _result_in(folder: int, user: User | None = None) -> bytes:
@@ -528,20 +526,13 @@ def _result_in(folder: int, user: User | None = None) -> bytes:
     return result
 
 
-def last_words_of(output: str, environment: Mapping[str, str]) -> str:
+def last_words_of(output: str, mask: Callable[[str], str]) -> str:
     """The last lines of a handler's output, as one line that may be shown in public.
 
-    Control characters are left out, and so are the values of variables which are secret by their
-    name, and the credentials in addresses. Long lines are cut at their start: the end says most.
+    Control characters are left out, and so are secrets, before a cut could halve one. Long lines
+    are cut at their start: the end says most.
     """
-    text = re.sub(r"(?<=://)[^/@\s]+@", "***@", re.sub(_ESCAPES, "", output))
-    secrets = {
-        value
-        for name, value in environment.items()
-        if any(word in name.upper() for word in _SECRET_WORDS) and len(value) >= _SHORTEST_SECRET
-    }
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
+    text = mask(re.sub(_ESCAPES, "", output))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     words = ""
     for line in [line for line in lines if line][: -_LAST_LINES - 1 : -1]:

@@ -58,7 +58,7 @@ def _items(
     found: dict[str, str] = {}
     try:
         for value, about in offered(context):
-            if value.startswith(incomplete):
+            if value.startswith(incomplete) and value.isprintable():
                 found.setdefault(value, about)
             if len(found) == _MOST:
                 break

@@ -61,7 +61,9 @@ class Context(Struct):
             )
             # Warnings of a short command go to logging's last resort, if anything logs at all.
             if (last := getattr(sys.modules.get("logging"), "lastResort", None)) is not None:
-                last.addFilter(output.visible_record)
+                from dibs.wiring import clean_record
+
+                last.addFilter(clean_record)
         return self._services
 
     def looked_up(self, ask: Callable[[], Answer]) -> Answer:

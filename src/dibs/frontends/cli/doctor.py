@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from dibs.core.errors import DibsError
 from dibs.core.references import without_secrets
 from dibs.frontends.cli.context import Context, command
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.settings.load import Settings
+from dibs.wiring import mask
 
 if TYPE_CHECKING:
     from dibs.services.diagnosing import Finding
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 @click.option("--handlers", is_flag=True, help="Import Python handlers, which runs their code.")
 def doctor_command(context: Context, offline: bool, handlers: bool) -> Answer:
     """Check settings, tracker, store, keys and handlers; name every problem. Makes no changes."""
-    findings = list(_findings(context, offline=offline, handlers=handlers))
+    # An error of a library may carry an address with a password.
+    findings = [
+        replace(finding, text=mask(finding.text))
+        for finding in _findings(context, offline=offline, handlers=handlers)
+    ]
     levels = [finding.level.value for finding in findings]
     counts = {level: levels.count(level) for level in ("ok", "warn", "fail")}
     data: dict[str, Any] = {

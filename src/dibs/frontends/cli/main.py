@@ -281,13 +281,13 @@ def cli(
     if verbose or ctx.invoked_subcommand in LONG_RUNNING:
         import logging
 
-        from dibs.frontends.cli.output import visible_record
+        from dibs.wiring import clean_record
 
         level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
         shape = "%(asctime)s %(name)s %(levelname)s %(message)s"
         logging.basicConfig(level=level, stream=sys.stderr, format=shape)
         for handler in logging.getLogger().handlers:
-            handler.addFilter(visible_record)
+            handler.addFilter(clean_record)
     if directory is not None:
         folder = Path(directory)
         if not folder.is_dir():
@@ -320,13 +320,14 @@ def run(arguments: list[str]) -> int:
         from dibs.frontends.cli import output
         from dibs.frontends.cli.context import json_asked
         from dibs.frontends.cli.output import Exit
+        from dibs.wiring import mask
 
         as_json = json_asked("--json" in arguments)
         match error:
             case click.ClickException() if as_json:
                 problem = {
                     "code": "USAGE",
-                    "message": error.format_message(),
+                    "message": mask(error.format_message()),
                     "hint": "see dibs --help",
                 }
                 output.write_json({"ok": False, "exit": int(Exit.USAGE), "error": problem})
@@ -334,6 +335,8 @@ def run(arguments: list[str]) -> int:
             case click.ClickException():
                 import io
 
+                # It quotes arguments: a line break in one would begin a line of its own.
+                error.message = output.visible(error.message)  # type: ignore[misc]
                 error.show(shown := io.StringIO())
                 for line in output.text_lines(shown.getvalue()):
                     output.tell(line)

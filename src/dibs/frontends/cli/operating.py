@@ -36,6 +36,7 @@ from dibs.frontends.cli.output import (
     visible,
 )
 from dibs.services.board import FOR_PEOPLE, Overview, Row, RowState, StageSummary, Survey
+from dibs.wiring import mask
 
 APART = {
     "gated": RowState.GATED,
@@ -265,6 +266,7 @@ def last_line(folder: Path, run: RunId) -> str:
         text = run_file(folder, run, "output.log", -_TAIL).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
+    text = mask(text)
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
@@ -335,6 +337,7 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
             text = run_file(folder, wanted, "output.log", _WHOLE).decode("utf-8", "replace")
         except (OSError, ValueError):
             return Answer(None, [f"no output of run {wanted!r} under {folder}"], Exit.NOTHING)
+        text = mask(text)
         return Answer({"run": wanted, "output": text}, text_lines(text.rstrip("\n")))
     if issue is None:
         if not folder.is_dir():

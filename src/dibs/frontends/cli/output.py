@@ -2,7 +2,9 @@
 
 Exit codes keep proven outcomes apart from failures, so that scripts can tell them apart. Text for
 people leaves through `write` and `tell`, which make control characters visible: a title, a note or
-a line of output comes from a stranger, and must not steer the reader's terminal.
+a line of output comes from a stranger, and must not steer the reader's terminal. Errors, warnings,
+progress and log lines leave without secrets: a library's error may carry an address with a
+password, and these lines end in files that others read.
 """
 
 import os
@@ -32,6 +34,7 @@ from dibs.core.errors import (
 )
 from dibs.core.issue import Issue
 from dibs.core.lease import Lease, Record
+from dibs.wiring import mask
 
 
 class Exit(IntEnum):
@@ -99,7 +102,8 @@ def emit(answer: Answer, *, as_json: bool) -> int:
             write_json({"ok": done, "exit": exit_code, "data": answer.data, **warned})
         else:
             for line in answer.lines:
-                _put(sys.stdout if done else sys.stderr, visible(line) + "\n")
+                stream, words = (sys.stdout, line) if done else (sys.stderr, mask(line))
+                _put(stream, visible(words) + "\n")
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # None if the caller closed the descriptor
                 stream.flush()
@@ -120,7 +124,7 @@ def unheard() -> int:
 def emit_error(error: DibsError, *, as_json: bool) -> int:
     exit_code = int(for_error(error))
     if as_json:
-        problem = {"code": error.code, "message": str(error), "hint": error.hint}
+        problem = {"code": error.code, "message": mask(str(error)), "hint": mask(error.hint)}
         if isinstance(error, LeaseLost):
             problem |= {"issue": str(error.issue), "fence": str(error.fence)}
         if isinstance(error, NotGranted):
@@ -135,32 +139,13 @@ def emit_error(error: DibsError, *, as_json: bool) -> int:
     return exit_code
 
 
-_SPELLED = {"\n": "\\n", "\r": "\\r", "\t": "\t"}
-
-
 def visible(text: str) -> str:
-    r"""A line with its control characters spelled out, as `\x1b` or `\n`; a tab stays.
+    """A line with its control characters spelled out; see `core.words`, loaded if there are any."""
+    if text.isprintable():
+        return text
+    from dibs.core.words import visible
 
-    Also those that turn the direction of writing, and half a surrogate pair, which no terminal can
-    show. Applied twice, it changes nothing more.
-    """
-    return text if text.isprintable() else "".join(map(_picture, text))
-
-
-def _picture(char: str) -> str:
-    code = ord(char)
-    if code < 0x20 or 0x7F <= code < 0xA0:
-        return _SPELLED.get(char) or f"\\x{code:02x}"
-    turns = 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069
-    if turns or code in (0x2028, 0x2029) or 0xD800 <= code <= 0xDFFF:
-        return f"\\u{code:04x}"
-    return char
-
-
-def visible_record(record: Any) -> bool:
-    """Make the control characters of a log message visible; a traceback keeps its lines."""
-    record.msg, record.args = visible(record.getMessage()), ()
-    return True
+    return visible(text)
 
 
 def text_lines(text: str) -> list[str]:
@@ -200,7 +185,7 @@ def write_json(document: Any) -> None:
         return
     text = json.dumps(document, ensure_ascii=False, default=plain)
     try:
-        if any(_picture(char) != char for char in ("" if text.isprintable() else text)):
+        if visible(text) != text:
             text = json.dumps(document, default=plain)  # the same document, in ASCII
         sys.stdout.write(text + "\n")
     except UnicodeEncodeError:
@@ -210,7 +195,7 @@ def write_json(document: Any) -> None:
 def tell(line: str) -> None:
     """Print a line to standard error, for people who watch; never part of the answer."""
     if line and sys.stderr is not None:
-        _put(sys.stderr, visible(line) + "\n")
+        _put(sys.stderr, visible(mask(line)) + "\n")
         sys.stderr.flush()
 
 

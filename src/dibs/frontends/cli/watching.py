@@ -26,6 +26,7 @@ from dibs.frontends.cli.board import Sight, View, page, picture
 from dibs.frontends.cli.operating import last_line
 from dibs.ports.system import Clock
 from dibs.services.board import Survey
+from dibs.wiring import mask
 
 _TICK_S = 0.5
 _SHARE = 9
@@ -92,7 +93,7 @@ class Looks:
                 if not outage.retryable:
                     self.failure = outage
                     return
-                self.trouble = str(outage)
+                self.trouble = mask(str(outage))
                 if isinstance(outage, RateLimited):
                     pause_s = max(pause_s, outage.retry_after_s)
             except Exception as failure:  # noqa: BLE001 - the main thread raises it
@@ -180,7 +181,7 @@ class Screen:
             lines = self._details(known[0] if known else number)
             self._opened, self._first = "\n".join(lines).splitlines(), 0
         except DibsError as error:
-            self._view = replace(self._view, message=str(error))
+            self._view = replace(self._view, message=mask(str(error)))
 
 
 def _scrolled(first: int, key: str) -> int:

@@ -16,6 +16,7 @@ from dibs.core.pipeline import Command, Pipeline
 from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.leasing import duration
 from dibs.frontends.cli.output import Answer, Exit, tell
+from dibs.wiring import mask
 
 if TYPE_CHECKING:
     from dibs.services.working import Worker, WorkReport
@@ -158,7 +159,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         "unsuccessful": [str(issue) for issue in sorted(report.unsuccessful)],
         "paused": [pause.reason for pause in report.paused],
         "barred": report.barred,
-        "unusable": report.unusable,
+        "unusable": mask(report.unusable),
         "stopped": report.tripped,
     }
     did = ", ".join(f"{count} {what}" for what, count in sorted(report.outcomes.items()))
@@ -166,7 +167,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
     if signal.SIGINT in received or len(received) > 1:
         return Answer(data, lines, Exit.INTERRUPTED)
     if report.unusable:
-        return Answer(data, [report.unusable], Exit.ERROR)
+        return Answer(data, [data["unusable"]], Exit.ERROR)
     faults = [f"stage {stage} is stopped: {why}" for stage, why in report.tripped.items()]
     if report.unsuccessful and not may_be_idle:
         faults.append(f"without success: {', '.join(data['unsuccessful'])}")
