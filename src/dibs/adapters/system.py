@@ -196,6 +196,8 @@ def environment() -> Mapping[str, str]:
             found[name] = _secret_in(named, f"{name}_FILE")
         elif credentials and os.path.exists(f"{credentials}/{name}"):  # noqa: PTH110
             found[name] = _secret_in(f"{credentials}/{name}", "CREDENTIALS_DIRECTORY")
+    for name, secret in found.items():
+        learn_secret(name, secret)
     return {**os.environ, **found} if found else os.environ
 
 
