@@ -15,6 +15,7 @@ tracker = "github:acme/shop"
 leases = "redis://:hunter2@db:6379/1"
 preset = "agent"
 ttl = "7m"
+comments = "writers"
 max_ttl = "2d"
 grace = "4s"
 settle = "3s"
@@ -27,6 +28,7 @@ jobs = 3
 poll = "2s"
 [people]
 pulls = false
+text = "any"
 fleet = ["bot"]
 [github]
 trusted = ["ada", "bob"]

@@ -93,8 +93,14 @@ def _unfit(value: object, shape: dict, defs: dict) -> Iterator[str]:
             for inner in value:
                 yield from _unfit(inner, shape.get("items", {}), defs)
         case str():
-            if shape["type"] != "string" or not re.search(shape.get("pattern", ""), value):
-                yield f"{value!r} is no {shape['type']} {shape.get('pattern', '')}"
+            yield from _unfit_text(value, shape)
+
+
+def _unfit_text(value: str, shape: dict) -> Iterator[str]:
+    if "enum" in shape:
+        yield from () if value in shape["enum"] else [f"{value!r} is none of {shape['enum']}"]
+    elif shape["type"] != "string" or not re.search(shape.get("pattern", ""), value):
+        yield f"{value!r} is no {shape['type']} {shape.get('pattern', '')}"
 
 
 def _unfit_table(value: dict, shape: dict, defs: dict) -> Iterator[str]:

@@ -83,7 +83,12 @@ def pulls() -> list[Any]:
     return _each(described("pull-request"), described("pull-request-simple-items"))
 
 
+def events() -> list[Any]:
+    return _each(described("issue-event-for-issue-items"), described("issue-event"))
+
+
 RECORDED = {
+    "RestEvent": events,
     "RestPull": pulls,
     "RestCollaborator": collaborators,
     "RestPermission": permission_of_somebody,

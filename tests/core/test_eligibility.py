@@ -18,6 +18,7 @@ from dibs.core.eligibility import (
     judge_claimable,
     judge_picture,
     paused_by,
+    render_approval,
     render_pause,
     render_resume,
     vetoed,
@@ -25,15 +26,16 @@ from dibs.core.eligibility import (
 )
 from dibs.core.granter import Appointed, objection
 from dibs.core.ids import IssueRef, ServerTime
-from dibs.core.issue import Comment, Person, Pull, Snapshot
+from dibs.core.issue import Comment, Labelling, Person, Pull, Snapshot, TextChange
 from dibs.core.lease import Standing
-from dibs.core.pipeline import People, Pipeline
+from dibs.core.pipeline import People, Pipeline, WhichText, WhosePulls
 from dibs.core.presets import AGENT, STAGES
 
 from .builders import (
     WILD,
     at,
     bid,
+    edited,
     make_comment,
     make_issue,
     make_record,
@@ -68,6 +70,8 @@ class Case(Struct):
     assignees: tuple[Person, ...] = ()
     pulls: tuple[Pull, ...] = ()
     comments: tuple[Comment, ...] = ()
+    changed: TextChange | None = None
+    labelled: tuple[Labelling, ...] = ()
 
     def snapshot(self) -> Snapshot:
         snapshot = make_snapshot(
@@ -78,6 +82,8 @@ class Case(Struct):
             comment_count=len(self.comments) + self.missing,
             assignees=self.assignees,
             pulls=self.pulls,
+            changed=self.changed,
+            labelled=self.labelled,
         )
         return replace(snapshot, issue=issue)
 
@@ -92,6 +98,12 @@ CASES = [
     Case(CODES.SEVERAL_STAGES, labels=["stage:ready", "stage:review"], words=("2", "stage:review")),
     Case(CODES.FINAL_STAGE, labels=["stage:done"], words=("done", "end")),
     Case(CODES.PAUSED, labels=["stage:ready", "paused"], words=("paused",)),
+    Case(
+        CODES.TEXT_CHANGED,
+        changed=TextChange("mallory", at(50)),
+        labelled=(Labelling("stage:ready", "ann", at(40)),),
+        words=("mallory", "may not write", "12:00:50Z"),
+    ),
     Case(
         CODES.FLEET_PAUSED, around=Surroundings((FLEET,)), words=("ann", "release day", "12:00:03Z")
     ),
@@ -219,8 +231,9 @@ PEOPLE = [CODES.ASSIGNED, CODES.PULL_OPEN, CODES.FOREIGN_CLAIM]
 @pytest.mark.parametrize("case", [one for one in CASES if one.code in PEOPLE], ids=lambda c: c.code)
 def test_each_way_of_being_somebodys_can_be_turned_off_by_itself(case):
     switch = dict(zip(PEOPLE, ("assignees", "pulls", "markers"), strict=True))[case.code]
-    for name in ("assignees", "pulls", "markers"):
-        pipeline = replace(LIMITED, people=People(**{name: False}))
+    off = {"assignees": False, "pulls": WhosePulls.NONE, "markers": False}
+    for name, value in off.items():
+        pipeline = replace(LIMITED, people=People(**{name: value}))
         verdict = judge(case.snapshot(), FREE, pipeline, NO_PAUSE)
         assert verdict.eligible is (name == switch)
 
@@ -237,6 +250,67 @@ def test_what_the_fleets_own_accounts_do_keeps_nobody_off():
     (reason,) = judge(case.snapshot(), FREE, some, NO_PAUSE).reasons
     assert (reason.code, "ann" in reason.text) == (CODES.ASSIGNED, True)
     assert "Fleet-Bot" not in reason.text
+
+
+def test_a_strangers_pull_request_keeps_nobody_off_unless_all_count():
+    mine = Pull(IssueRef("acme/shop", "4"), Person("ann"))
+    strange = Pull(IssueRef("acme/shop", "5"), Person("mallory"), by_writer=False)
+    case = Case(CODES.PULL_OPEN, pulls=(strange, mine))
+    (reason,) = verdict_of(case).reasons
+    assert "ann" in reason.text
+    alone = Case(CODES.PULL_OPEN, pulls=(strange,))
+    assert verdict_of(alone).eligible
+    assert People().strangers_pulls(alone.snapshot().issue) == (strange,)
+    everybody = replace(LIMITED, people=People(pulls=WhosePulls.ALL))
+    reasons = judge(case.snapshot(), FREE, everybody, NO_PAUSE).reasons
+    assert [one.code for one in reasons] == [CODES.PULL_OPEN] * 2
+    assert everybody.people.strangers_pulls(case.snapshot().issue) == ()
+
+
+MALLORYS = TextChange("mallory", at(1000))
+
+
+def text_case(*labelled: Labelling, comments: tuple[Comment, ...] = ()) -> Case:
+    return Case(CODES.TEXT_CHANGED, changed=MALLORYS, labelled=labelled, comments=comments)
+
+
+def test_a_text_waits_until_a_person_releases_it_again():
+    before, after = (
+        Labelling("stage:ready", "ann", at(500)),
+        Labelling("stage:ready", "ann", at(1001)),
+    )
+    assert [one.code for one in verdict_of(text_case(before)).reasons] == [CODES.TEXT_CHANGED]
+    assert verdict_of(text_case(before, after)).eligible
+    assert verdict_of(text_case(Labelling("stage:review", "ann", at(1001)))).eligible
+    assert not verdict_of(text_case(replace(before, at=at(1000)))).eligible, "the same second"
+    assert not verdict_of(text_case(replace(after, label="urgent"))).eligible
+    assert not verdict_of(text_case()).eligible, "the release is too long ago to be seen"
+    anything = replace(LIMITED, people=People(text=WhichText.ANY))
+    assert judge(text_case(before).snapshot(), FREE, anything, NO_PAUSE).eligible
+
+
+def test_an_approval_by_a_writer_names_the_text_that_was_read():
+    issue = text_case().snapshot().issue
+    mark = render_approval(issue, "ready", "ann")
+    assert verdict_of(text_case(comments=(make_comment(mark, 1, 1100),))).eligible
+    forged = make_comment(mark, 1, 1100, by_writer=False)
+    assert not verdict_of(text_case(comments=(forged,))).eligible
+    other = make_comment(render_approval(replace(issue, body="x"), "ready", "ann"), 1, 1100)
+    assert not verdict_of(text_case(comments=(other,))).eligible
+
+
+def test_where_a_form_put_the_label_on_nobody_released_anything():
+    assert verdict_of(text_case(Labelling("stage:ready", "mallory", at(0)))).eligible
+
+
+def test_the_labels_of_runs_release_nothing_and_a_stranger_makes_no_run():
+    """Whatever account puts them on: a fleet may share one with a person."""
+    moved = Labelling("stage:ready", "ann", at(1010))
+    card = edited("a", "held", 1, 990, prev=990, updated=1009)
+    assert not verdict_of(text_case(moved, comments=(card,))).eligible
+    assert verdict_of(text_case(moved, comments=(replace(card, by_writer=False),))).eligible
+    later_on = replace(moved, at=at(1009 + 2 * 20 + 61))
+    assert verdict_of(text_case(later_on, comments=(card,))).eligible
 
 
 def test_a_programs_pull_request_is_somebodys_and_its_assignment_is_not():

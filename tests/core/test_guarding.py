@@ -10,7 +10,7 @@ from dibs.core.fold import standing_on_comments
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId
 from dibs.core.issue import Person, Snapshot
-from dibs.core.pipeline import People
+from dibs.core.pipeline import People, WhosePulls
 from dibs.core.presets import STAGES
 from dibs.hook.rules import Pusher, judge_push
 
@@ -173,7 +173,7 @@ def test_a_holder_is_only_told_of_a_pull_request():
 
 
 def test_what_is_turned_off_for_workers_is_turned_off_for_pushes():
-    pipeline = replace(STAGES, people=People(pulls=False, markers=False))
+    pipeline = replace(STAGES, people=People(pulls=WhosePulls.NONE, markers=False))
     comments = [make_comment(CLAIM.format("f"), 5, 0)]
     assert codes(judged(comments, pulls=[pull()], pipeline=pipeline)) == []
 

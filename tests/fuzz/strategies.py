@@ -262,7 +262,7 @@ WORDS = (
     *("repos", "worktree", "worktree_base", "bundle"),
     *("hook", "strict", "follows", "back", "authored", "pull-request"),
     *("hold", "loop", "slots", "wait", "every", "irreversible"),
-    *("people", "assignees", "pulls", "markers", "fleet", "marker_ttl"),
+    *("people", "assignees", "pulls", "markers", "fleet", "marker_ttl", "text", "comments"),
     *("github", "trusted", "api", "graphql", "machines", "pace"),
     *(
         "journal",

@@ -11,7 +11,7 @@ from dibs.core.card import Card, CardState, render_card, render_revoke
 from dibs.core.eligibility import PauseScope, render_approval
 from dibs.core.errors import NotPermitted
 from dibs.core.fold import FoldRules
-from dibs.core.ids import Fence, HolderId, RunId, StageName
+from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName
 from dibs.core.issue import Draft
 from dibs.core.labels import EditComment
 from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome, Renewed, Revocation
@@ -158,7 +158,9 @@ def test_what_is_no_mark_needs_no_lookup_and_neither_does_a_list_or_the_owner(hu
     assert counted == {COMMENT: 1, READ: 1}
 
 
-def test_an_issue_costs_five_requests_and_one_for_the_account(hub, ref):
+def test_an_issue_costs_five_requests_and_one_for_the_account(hub):
+    made = hub.acting().create_issue(hub.state.named(REPOSITORY), "a colleague's")
+    ref = IssueRef(REPOSITORY, str(made.number))
     worker = hub.client()
     worker.read(ref)
     for lookups in (1, 0):
@@ -170,6 +172,15 @@ def test_an_issue_costs_five_requests_and_one_for_the_account(hub, ref):
             worker.apply(ref, (EditComment(posted.id, card("aaaaaaaaaaaa", CardState.RELEASED)),))
         assert counted.pop(LOOKUP, 0) == lookups
         assert counted == {COMMENT: 1, READ: 2, TRIP: 2}
+
+
+def test_an_issue_of_our_own_costs_not_even_that(hub, ref):
+    worker = hub.client()
+    worker.read(ref)
+    with hub.counted() as counted:
+        worker.comment(ref, card("aaaaaaaaaaaa"))
+        assert worker.read(ref).comments[0].by_writer
+    assert counted == {COMMENT: 1, READ: 1}
 
 
 def test_of_the_account_that_reads_a_reading_tells_by_itself(hub, ref):

@@ -183,7 +183,7 @@ def test_only_what_we_bid_for_or_hold_is_read_as_a_heartbeat(hub, ref):
 
 def test_nothing_is_bid_for_while_pull_requests_cannot_be_seen(hub, ref):
     for minds in (True, False):
-        tracker = hub.client(minds_pulls=minds)
+        tracker = hub.client(minds_people=minds)
         held = tracker.comment(ref, card("aaaaaaaaaaaa"))
         now = tracker._transport.clock.now()
         spending = tracker._transport._sender._ledger._spending
@@ -197,5 +197,5 @@ def test_nothing_is_bid_for_while_pull_requests_cannot_be_seen(hub, ref):
         assert tracker.apply(
             ref, (EditComment(held.id, card("aaaaaaaaaaaa", CardState.HELD)),)
         ).complete, "what is held goes on"
-    over_rest = hub.client(graphql=False, minds_pulls=True)
+    over_rest = hub.client(graphql=False, minds_people=True)
     over_rest.comment(ref, card("cccccccccccc"))

@@ -277,6 +277,21 @@ def test_a_veto_that_came_between_the_look_and_the_grant_is_heeded(world, label)
     assert isinstance(world.process("other").claim(issue), Claimed)
 
 
+@pytest.mark.parametrize("step", [Step.CLAIM_STARTED, Step.CLAIM_GRANTED, Step.CLAIM_JUDGED])
+def test_a_text_that_a_stranger_changes_while_it_is_claimed_is_not_worked(world, step):
+    """The text that was judged is the text that is handed over, whenever the edit came."""
+    issue = world.add()
+    edit = at(step, lambda: world.tracker.rewrite(issue, "worse", by="mallory"))
+    refused = world.process(reached=edit).claim(issue, "ready")
+    assert isinstance(refused, Refused)
+    assert codes(refused) == [ReasonCode.TEXT_CHANGED]
+    assert refused.after_grant
+    assert world.labels(issue) == READY
+    assert not isinstance(world.process("w2").claim(issue, "ready"), Claimed)
+    world.tracker.rewrite(issue, "better")
+    assert isinstance(world.process("w3").claim(issue, "ready"), Claimed)
+
+
 @pytest.mark.parametrize("step", [Step.CLAIM_GRANTED, Step.CLAIM_JUDGED])
 @pytest.mark.parametrize("label", ["paused", "do-not-pickup"])
 def test_a_veto_that_came_before_the_grant_was_shown_is_heeded(world, step, label):

@@ -14,6 +14,10 @@ an approval. This module decides the spelling of the approval mark and whether t
 holds. Where there is no such mark, a label which a person put on by hand opens the gate alone,
 unless the gate demands a signed approval: then only the mark opens it, and only for one move.
 
+The same author may change the text after a person put a stage's label on, which is how people
+release issues (`text_reasons`). The labels of runs release nothing: they are put on while a card
+says that a run holds the issue, or shortly after.
+
 The mark of a pause is spelt here, too: who paused an issue, and why. The label decides, and the
 mark is for people.
 """
@@ -26,13 +30,14 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, StageName, later
-from dibs.core.issue import Comment, Issue, Snapshot
+from dibs.core.issue import Comment, Issue, Labelling, Snapshot
 from dibs.core.lease import Outcome, Standing, Try
 from dibs.core.marker import VERSION, plain, quoted, read_line, shortened, starts_as, write_line
-from dibs.core.pipeline import ApprovalGate, People, Pipeline, SignedGate, Stage
+from dibs.core.pipeline import ApprovalGate, People, Pipeline, SignedGate, Stage, WhichText
 
 
 class Attempts(Struct, frozen=True):
@@ -173,6 +178,7 @@ class ReasonCode(StrEnum):
     PARKED = "PARKED"
     BLOCKED = "BLOCKED"
     GATE_SHUT = "GATE_SHUT"
+    TEXT_CHANGED = "TEXT_CHANGED"
     ASSIGNED = "ASSIGNED"
     PULL_OPEN = "PULL_OPEN"
     FOREIGN_CLAIM = "FOREIGN_CLAIM"
@@ -260,6 +266,7 @@ MEANINGS: Mapping[ReasonCode, Meaning] = {
     ReasonCode.PAUSED: replace(_KEPT_OFF, state="paused"),
     ReasonCode.BLOCKED: replace(_KEPT_OFF, bookkeeping=True, state="blocked"),
     ReasonCode.GATE_SHUT: replace(_KEPT_OFF, state="gated"),
+    ReasonCode.TEXT_CHANGED: replace(_KEPT_OFF, bookkeeping=True, state="gated"),
     ReasonCode.REPOSITORY_PAUSED: _PAUSE,
     ReasonCode.FLEET_PAUSED: _PAUSE,
     ReasonCode.ASSIGNED: _PERSON_ON_IT,
@@ -449,6 +456,7 @@ def judge_claimable(
         remedy = "keep leases in an atomic store (see: dibs stores), or say irreversible = false"
         reasons.append(Reason(ReasonCode.UNPROTECTED, text, remedy))
     reasons += approval_reasons(snapshot, tries, stage)
+    reasons += text_reasons(snapshot, stage, pipeline)
     attempts = count_attempts(tries, stage)
     failed, until = attempts.failed, attempts.rests_until
     if attempts.spent:
@@ -547,6 +555,18 @@ def _people_reasons(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
         )
 
 
+def strangers_pulls(issue: Issue, people: People) -> tuple[str, ...]:
+    """Notes on open pull requests which keep no worker off, since their authors may not write."""
+    found = people.strangers_pulls(issue)
+    notes = [
+        f"{pull.author.login}, who may not write, has an open pull request for it: {pull.ref}; "
+        "it keeps nobody off"
+        for pull in found[:_MOST_NAMED]
+    ]
+    more = len(found) - _MOST_NAMED
+    return (*notes, f"and {more} more such pull requests") if more > 0 else tuple(notes)
+
+
 def pause_reason(pause: Pause) -> Reason:
     """Why nothing in the scope of the pause may be claimed."""
     fleet, scope = pause.scope is PauseScope.FLEET, pause.scope.value
@@ -558,11 +578,13 @@ def pause_reason(pause: Pause) -> Reason:
     )
 
 
-def approval_reasons(snapshot: Snapshot, tries: Sequence[Try], stage: Stage) -> Iterator[Reason]:
+def approval_reasons(
+    snapshot: Snapshot, tries: Sequence[Try] | None, stage: Stage
+) -> Iterator[Reason]:
     """Why the gate is shut although its label is on; nothing if the gate is open.
 
     The newest approval out of this stage decides, of those by writers which name a text; at a
-    signed gate, of the signed ones.
+    signed gate, of the signed ones. Without `tries`, whether the approval was used is not judged.
     """
     gate, newest = stage.gate, dict[str, str]()
     if not isinstance(gate, ApprovalGate) or gate.label not in snapshot.issue.labels:
@@ -579,7 +601,11 @@ def approval_reasons(snapshot: Snapshot, tries: Sequence[Try], stage: Stage) -> 
     elif signed and not newest:
         text = f"it carries {gate.label!r}, but no signed approval out of stage {stage.name!r}"
         yield Reason(ReasonCode.GATE_SHUT, text, f"{SIGNS}; without the key none counts")
-    elif signed and newest.get("after", "") != (last := last_move(tries, stage.name)):
+    elif (
+        signed
+        and tries is not None
+        and newest.get("after", "") != (last := last_move(tries, stage.name))
+    ):
         text = f"its signed approval out of stage {stage.name!r} was used by run {last or 'none'}"
         yield Reason(ReasonCode.GATE_SHUT, text, remedy)
 
@@ -597,6 +623,49 @@ def _foreign_reasons(snapshot: Snapshot, people: People) -> Iterable[Reason]:
             "or it stops counting by itself",
             until=claim.until,
         )
+
+
+_PAINTING = timedelta(minutes=1)
+"""So long after the last edit of a card may the labels of its ending still be put on."""
+
+
+def text_reasons(snapshot: Snapshot, stage: Stage, pipeline: Pipeline) -> Iterator[Reason]:
+    """The reasons against work on the issue's present text, whatever the labels are."""
+    issue, change = snapshot.issue, snapshot.issue.changed
+    if change is None or pipeline.people.text is WhichText.ANY or stage.final or not stage.label:
+        return
+    released = _last_release(snapshot, pipeline)
+    if released is not None and (released.at > change.at or released.by == change.by):
+        return  # a label by the same account: a form put it on, and nobody else released the issue
+    text = text_of(issue)
+    if all(fields.get("text") != text for _, _, fields in _marks(snapshot, (APPROVAL,))):
+        who, when = plain(change.by) or "somebody", format_instant(change.at)
+        yield Reason(
+            ReasonCode.TEXT_CHANGED,
+            f"{who}, who may not write, changed its text at {when}, after it was released",
+            f"a person reads it again, and takes the label {stage.label!r} off and puts it on "
+            "again, or edits the text, or approves it: dibs approve",
+        )
+
+
+def _last_release(snapshot: Snapshot, pipeline: Pipeline) -> Labelling | None:
+    """The last time a person put the label of a stage or of a gate on the issue, and not a run."""
+    labels = {label for stage in pipeline.stages for label in stage.entry_labels}
+    runs: list[tuple[ServerTime, ServerTime]] = []
+    for comment in snapshot.comments:
+        mark = parse_mark(comment.body) if comment.by_writer else None
+        if mark is not None:
+            # A sweep puts the label of a vanished holder's stage on again, after the ttl.
+            painting = _PAINTING
+            if isinstance(mark, Card) and mark.state is not CardState.RELEASED:
+                painting += 2 * mark.ttl
+            runs.append((comment.created_at, later(comment.updated_at, painting)))
+    people = [
+        one
+        for one in snapshot.issue.labelled
+        if one.label in labels and not any(start < one.at <= end for start, end in runs)
+    ]
+    return max(people, key=lambda one: one.at, default=None)
 
 
 def regressed(granted: Fence, seen: Fence) -> Reason:

@@ -2,7 +2,9 @@
 
 Decides by the state of the pull requests that will close the issue, and by the issue's cards: a
 pull request belongs to an earlier pass of the issue if it ended before the start of the run that
-led the issue into its stage. Refuses to know how a tracker finds these pull requests.
+led the issue into its stage. A pull request by an account that may not write decides nothing,
+unless it was merged: anybody may open one that names every issue. Refuses to know how a tracker
+finds these pull requests.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +17,7 @@ from dibs.core.fold import ANY_TTL, PostedCard, counted_in_time, landed_at, read
 from dibs.core.ids import IssueRef, ServerTime, StageName, later
 from dibs.core.issue import Comment, Person
 from dibs.core.lease import Outcome
+from dibs.core.pipeline import People
 
 
 class PullFate(StrEnum):
@@ -38,6 +41,22 @@ class LinkedPull(Struct, frozen=True):
     foreign: bool = False
     """The branch is in another repository than the pull request."""
     labels: frozenset[str] = frozenset()
+    by_writer: bool = True
+    """Whether the author may write to the repository."""
+
+
+def heeded(pulls: Iterable[LinkedPull], people: People) -> tuple[LinkedPull, ...]:
+    """The pull requests which may decide where the issue goes.
+
+    The author is of the fleet or may write, or a writer has merged the pull request.
+    """
+    return tuple(
+        pull
+        for pull in pulls
+        if people.heeds(by_writer=pull.by_writer)
+        or pull.fate is PullFate.MERGED
+        or pull.author.login.casefold() in people.fleet
+    )
 
 
 def entered_at(stage: StageName, comments: Iterable[Comment]) -> ServerTime | None:

@@ -18,6 +18,23 @@ class Pull(Struct, frozen=True):
 
     ref: IssueRef
     author: Person
+    by_writer: bool = True
+    """Whether the author may write to the repository."""
+
+
+class TextChange(Struct, frozen=True):
+    """A change of an issue's title or body by an account that may not write."""
+
+    by: str
+    at: ServerTime
+
+
+class Labelling(Struct, frozen=True):
+    """An account put a label on the issue."""
+
+    label: str
+    by: str
+    at: ServerTime
 
 
 class Issue(Struct, frozen=True):
@@ -31,10 +48,16 @@ class Issue(Struct, frozen=True):
     updated_at: ServerTime
     body: str = ""
     author: str = ""
+    by_writer: bool = True
+    """Whether the author may write to the repository; sure only after `Tracker.with_authors`."""
     url: str = ""
     assignees: tuple[Person, ...] = ()
     pulls: tuple[Pull, ...] = ()
     """May be empty in a listing; a read of the issue has them all, if the tracker has any."""
+    changed: TextChange | None = None
+    """The last change of title or body which no writer's change followed; none in a listing."""
+    labelled: tuple[Labelling, ...] = ()
+    """The oldest first, and complete for the last ones only; may be empty in a listing."""
 
 
 class Comment(Struct, frozen=True):
@@ -57,6 +80,8 @@ class Snapshot(Struct, frozen=True):
     comments: tuple[Comment, ...]
     now: ServerTime
     all_pages: bool = field(default=True)
+    public: bool = False
+    """Whether anybody may open issues and comment; known only after `Tracker.with_authors`."""
 
     @property
     def complete(self) -> bool:

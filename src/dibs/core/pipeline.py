@@ -4,8 +4,9 @@ Decides which moves exist; an illegal move cannot be planned. Knows label names 
 labels, but not how labels are written: that is `labels`.
 
 `People` decides whose assignment and whose pull request keep workers off an issue: those of people
-and programs outside the fleet. It refuses to know how a tracker finds out who they are, and which
-comments other tools leave: that is `foreign`.
+and programs outside the fleet, and of the pull requests only those by accounts that may write. It
+refuses to know how a tracker finds out who they are, and which comments other tools leave: that is
+`foreign`.
 
 `Dialect` is the spelling of our cards on the tracker; every reader reads all dialects. `Worktree`
 is where a stage's handler works: in the folder of the configuration, or in working trees made for
@@ -25,19 +26,50 @@ from dibs.core.ids import StageName
 from dibs.core.issue import Issue, Person, Pull
 
 
+class WhosePulls(StrEnum):
+    """The authors whose open pull requests keep workers off the issue to be closed."""
+
+    WRITERS = "writers"
+    """Those of accounts that may write to the repository."""
+    ALL = "all"
+    """Those of everybody: on a public repository any stranger can stop the fleet."""
+    NONE = "none"
+
+
+class WhichText(StrEnum):
+    """Which title and body may be worked on."""
+
+    RELEASED = "released"
+    """No text that an account without write access changed after somebody released the issue."""
+    ANY = "any"
+
+
+class WhoseComments(StrEnum):
+    """The authors whose comments a handler gets to read."""
+
+    AUTO = "auto"
+    """On a public repository those of writers, elsewhere all."""
+    WRITERS = "writers"
+    """Those of accounts that may write to the repository."""
+    ALL = "all"
+    NONE = "none"
+
+
 class People(Struct, frozen=True):
     """Which signs of other people and tools on an issue keep workers off."""
 
     assignees: bool = True
     """An assigned person keeps workers off."""
-    pulls: bool = True
-    """An open pull request that will close the issue keeps workers off."""
+    pulls: WhosePulls = WhosePulls.WRITERS
+    """Whose open pull request that will close the issue keeps workers off."""
     markers: bool = True
     """The claim marker of another tool keeps workers off."""
     fleet: frozenset[str] = frozenset()
     """Accounts of the fleet itself: their assignments and pull requests keep no worker off."""
     marker_ttl: timedelta = timedelta(hours=4)
     """How long the marker of another tool counts, unless the tool takes it back."""
+    text: WhichText = WhichText.RELEASED
+    """Which title and body may be worked on."""
 
     def __post_init__(self) -> None:
         folded = frozenset(login.casefold() for login in self.fleet)  # as trackers compare logins
@@ -55,10 +87,26 @@ class People(Struct, frozen=True):
         )
 
     def pulling(self, issue: Issue) -> tuple[Pull, ...]:
-        """The open pull requests from outside the fleet, of people and of programs."""
-        if not self.pulls:
+        """The open pull requests of accounts outside the fleet which keep workers off."""
+        if self.pulls is WhosePulls.NONE:
             return ()
-        return tuple(pull for pull in issue.pulls if self._outside_fleet(pull.author))
+        return tuple(
+            pull
+            for pull in issue.pulls
+            if self._outside_fleet(pull.author) and self.heeds(by_writer=pull.by_writer)
+        )
+
+    def strangers_pulls(self, issue: Issue) -> tuple[Pull, ...]:
+        """The open pull requests which keep no worker off, since their authors may not write."""
+        return tuple(
+            pull
+            for pull in issue.pulls
+            if self._outside_fleet(pull.author) and not self.heeds(by_writer=pull.by_writer)
+        )
+
+    def heeds(self, *, by_writer: bool) -> bool:
+        """Whether a pull request counts, by whether its author may write."""
+        return by_writer or self.pulls is WhosePulls.ALL
 
     def _outside_fleet(self, person: Person) -> bool:
         return person.login.casefold() not in self.fleet
@@ -214,6 +262,8 @@ class Stage(Struct, frozen=True):
     """The user as whom the handler runs; empty for the worker's own."""
     worktree: Worktree = NoWorktree()
     """Where the handler works."""
+    comments: WhoseComments = WhoseComments.AUTO
+    """Whose comments the handler gets to read."""
 
     @property
     def final(self) -> bool:

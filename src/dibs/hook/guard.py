@@ -99,7 +99,9 @@ class Guarding(Struct, frozen=True):
             # The issue itself names its open pull requests, but not their branches.
             opened_at = snapshot.issue.created_at
             named_by_issue = tuple(
-                LinkedPull(pull.ref, pull.author, PullFate.OPEN, opened_at)
+                LinkedPull(
+                    pull.ref, pull.author, PullFate.OPEN, opened_at, by_writer=pull.by_writer
+                )
                 for pull in snapshot.issue.pulls
             )
             of_issue = (linked or {}).get(ref, named_by_issue)

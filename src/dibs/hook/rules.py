@@ -34,7 +34,7 @@ from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.issue import Snapshot
 from dibs.core.lease import Standing
-from dibs.core.pipeline import Pipeline
+from dibs.core.pipeline import Pipeline, WhosePulls
 
 LONGEST_TEXT = 262_144
 """Four times the longest text of a pull request. Of a longer text, only the two ends are read."""
@@ -301,7 +301,7 @@ def judge_push(
     """Judge a push which would close the snapshot's issue. The snapshot must be complete."""
     ref, held = snapshot.issue.ref, standing.live
     others: list[Objection] = []
-    if pipeline.people.pulls:
+    if pipeline.people.pulls is not WhosePulls.NONE:
         # Open pull requests from branches to which the push does not go, here or in a fork. The
         # account does not matter: a person and the person's agents often share one.
         pushed_to = pusher.repo.casefold()
@@ -309,6 +309,7 @@ def judge_push(
             pull
             for pull in pulls
             if pull.fate is PullFate.OPEN
+            and pipeline.people.heeds(by_writer=pull.by_writer)
             and not (
                 pull.head
                 and pull.head in pusher.branches

@@ -135,6 +135,14 @@ class Tracker(Protocol):
         """Snapshots of the issues; issues which are gone are left out."""
         ...
 
+    def with_authors(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with `public` set, and `by_writer` of the issue and of every comment.
+
+        For the input of a handler: a read judges only the authors of marks. May cost requests, and
+        raises no Outage: an author who cannot be looked up keeps the verdict of the read.
+        """
+        ...
+
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         """The number of open issues with each label; with `closed_too`, of all issues."""
         ...
@@ -244,6 +252,9 @@ class OneAtATime:
         for effect in effects:
             apply_one(self, issue, effect, reached)
         return self.read(issue)
+
+    def with_authors(self, snapshot: Snapshot) -> Snapshot:
+        return snapshot
 
     def pulls_of(
         self,

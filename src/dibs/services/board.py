@@ -28,6 +28,7 @@ from dibs.core.eligibility import (
     judge_picture,
     paused_by,
     reasons_with,
+    strangers_pulls,
 )
 from dibs.core.fold import FoldRules, read_marks
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
@@ -120,10 +121,11 @@ _FRESH = timedelta(seconds=5)
 """An issue that changed so shortly before it was read may change again within the same second."""
 _ONLY_IN_COMMENTS = {
     ReasonCode.GATE_SHUT: RowState.GATED,
+    ReasonCode.TEXT_CHANGED: RowState.GATED,
     ReasonCode.BACKING_OFF: RowState.RESTING,
     ReasonCode.FOREIGN_CLAIM: RowState.THEIRS,
 }
-"""Reasons that no label shows: an edit after the approval, a failure, another tool's marker."""
+"""Reasons that no label shows: an edit after approval or release, a failure, a tool's marker."""
 
 
 class RunRow(Struct, frozen=True):
@@ -494,6 +496,8 @@ class Explanation(Struct, frozen=True):
     standing: Standing
     reasons: tuple[Reason, ...]
     attempts: Attempts
+    strangers_pulls: tuple[str, ...] = ()
+    """Open pull requests that keep nobody off, in words."""
 
     @property
     def claimable(self) -> bool:
@@ -531,7 +535,8 @@ class Explaining:
                 reasons += self._bundling.explain(snapshot, stage)
             if (reason := self._not_served(stage, issue, verdict)) is not None:
                 reasons.append(reason)
-        return Explanation(snapshot, stage, standing, tuple(reasons), attempts)
+        strange = strangers_pulls(snapshot.issue, self._pipeline.people)
+        return Explanation(snapshot, stage, standing, tuple(reasons), attempts, strange)
 
     def _not_served(self, stage: Stage, issue: IssueRef, verdict: "Verdict") -> Reason | None:
         """The reason if no worker has work in the stage, by the settings and the running workers.

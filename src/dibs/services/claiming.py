@@ -17,6 +17,7 @@ from dibs.core.eligibility import (
     ReasonCode,
     Surroundings,
     Verdict,
+    approval_reasons,
     judge,
     judge_claimable,
     judge_picture,
@@ -24,6 +25,7 @@ from dibs.core.eligibility import (
     pause_reason,
     reasons_with,
     regressed,
+    text_reasons,
     vetoed,
 )
 from dibs.core.errors import BadTtl, Outage
@@ -384,7 +386,8 @@ class Claiming:
     def _look_once_more(
         self, lease: Lease, snapshot: Snapshot, stage: Stage, options: ClaimOptions
     ) -> Refused | None:
-        """Refuse if the reply to the confirmation shows a veto, a full limit, or another stage.
+        """Refuse if the reply to the confirmation shows a veto, a full limit, another stage, or a
+        text that nobody released: the handler gets the text of this reply.
 
         A snapshot is not taken in one moment: the labels may be older than a card which reports a
         change of the labels. The card was written after the change, and the labels of the reply
@@ -392,6 +395,8 @@ class Claiming:
         """
         verdict = judge_picture(snapshot.issue, self._pipeline)
         reasons = verdict.reasons if vetoed(snapshot.issue, self._pipeline) else ()
+        reasons = (*reasons, *approval_reasons(snapshot, None, stage))
+        reasons = (*reasons, *text_reasons(snapshot, stage, self._pipeline))
         if self._pipeline.has_left(stage, snapshot.issue.labels):
             reasons = (*reasons, _moved(stage))
         ahead = self._ahead_of(lease, stage)

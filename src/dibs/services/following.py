@@ -20,6 +20,7 @@ from dibs.core.following import (
     PullFate,
     decided_by,
     entered_at,
+    heeded,
     opened_by_a_run,
     undecided,
 )
@@ -155,6 +156,7 @@ class Following:
     ) -> Iterator[Followed]:
         """Label the fleet's open pull requests, then move the issue if a pull request decides."""
         authored, stage = watch.follows.authored, watch.stage
+        pulls = heeded(pulls, self._pipeline.people)
         unlabelled = [
             pull
             for pull in pulls

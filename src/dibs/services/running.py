@@ -32,10 +32,18 @@ from dibs.core.errors import (
     WorktreeUnavailable,
 )
 from dibs.core.events import EventKind, about
+from dibs.core.foreign import is_foreign
 from dibs.core.ids import LocalTime, later, local_after
 from dibs.core.issue import Snapshot
 from dibs.core.lease import asking
-from dibs.core.pipeline import Command, InProcess, NoHandler, NoWorktree, PythonCallable
+from dibs.core.pipeline import (
+    Command,
+    InProcess,
+    NoHandler,
+    NoWorktree,
+    PythonCallable,
+    WhoseComments,
+)
 from dibs.ports.leases import Guarantee
 from dibs.ports.system import (
     Assignment,
@@ -361,7 +369,7 @@ class Running:
         try:
             function, lease = self._handlers[stage.name], held.lead.lease
             work = Work(
-                _document(job),
+                self._document(job),
                 lease.stage,
                 lease.run,
                 lease.fence,
@@ -402,7 +410,7 @@ class Running:
             held.check()  # confirming the win may have taken longer than the lease
         except LeaseLost as lost:
             return Return(lost.why)
-        assignment = _assignment(job, handler, limit)
+        assignment = _assignment(job, handler, limit, self._document(job))
         if Guarantee.ATOMIC not in self._backlog.leases.guarantees:
             assignment = replace(assignment, lease=None)  # nobody could end it for a dead worker
         running = self._runner.start(assignment, held.trusted_until)
@@ -434,6 +442,28 @@ class Running:
             case never:
                 assert_never(never)
         return self._exited(job, verdict)
+
+    def _document(self, job: _Job) -> dict[str, Any]:
+        """The issue for the handler to read; for a bundle, with all issues under `bundle`.
+
+        The claim judged the same snapshot last, so no later text reaches the handler.
+        """
+        documents = [
+            issue_document(
+                self._backlog.tracker.with_authors(claimed.snapshot),
+                claimed.lease.stage,
+                claimed.failed_attempts + 1,
+                claimed.stage.comments,
+            )
+            for claimed in job.claims
+        ]
+        if len(documents) == 1:
+            return documents[0]
+        named = [
+            {**document, "run": claimed.lease.run, "fence": claimed.lease.fence}
+            for document, claimed in zip(documents, job.claims, strict=True)
+        ]
+        return {**documents[0], "bundle": named}
 
     @staticmethod
     def _stopped(held: LeaseGroup, why: str) -> Verdict:
@@ -528,7 +558,9 @@ def _lead(job: _Job, keeper: Keeper) -> str:
     return "" if keeper is job.held.lead else job.held.lead.run
 
 
-def _assignment(job: _Job, handler: Command | PythonCallable, limit: timedelta) -> Assignment:
+def _assignment(
+    job: _Job, handler: Command | PythonCallable, limit: timedelta, document: Mapping[str, Any]
+) -> Assignment:
     """The contract with a handler in a process: environment, standard input, folder and limits."""
     claimed, place = job.lead, job.place
     lease, deadline = claimed.lease, later(claimed.snapshot.now, limit)
@@ -552,7 +584,7 @@ def _assignment(job: _Job, handler: Command | PythonCallable, limit: timedelta) 
     return Assignment(
         run=lease.run,
         handler=handler,
-        stdin=json.dumps(_document(job), ensure_ascii=False).encode(errors="replace"),
+        stdin=json.dumps(document, ensure_ascii=False).encode(errors="replace"),
         environment=environment,
         env=claimed.stage.env,
         pass_env=claimed.stage.pass_env,
@@ -565,29 +597,34 @@ def _assignment(job: _Job, handler: Command | PythonCallable, limit: timedelta) 
     )
 
 
-def _document(job: _Job) -> dict[str, Any]:
-    """The issue for the handler to read; for a bundle, with all issues under `bundle`."""
-    documents = [
-        issue_document(claimed.snapshot, claimed.lease.stage, claimed.failed_attempts + 1)
-        for claimed in job.claims
-    ]
-    if len(documents) == 1:
-        return documents[0]
-    named = [
-        {**document, "run": claimed.lease.run, "fence": claimed.lease.fence}
-        for document, claimed in zip(documents, job.claims, strict=True)
-    ]
-    return {**documents[0], "bundle": named}
+def issue_document(
+    snapshot: Snapshot, stage: str, attempt: int, comments: WhoseComments = WhoseComments.AUTO
+) -> dict[str, Any]:
+    """The issue as a handler reads it. Marks are left out: dibs wrote them, not people.
 
-
-def issue_document(snapshot: Snapshot, stage: str, attempt: int) -> dict[str, Any]:
-    """The issue as a handler reads it. Marks are left out: dibs wrote them, not people."""
+    `trusted` of the issue and of each comment: whether the author may write to the repository.
+    `comments`: whose comments go in; the number of the others is in `comments_left_out`.
+    """
     issue = snapshot.issue
+    said = [one for one in snapshot.comments if parse_mark(one.body) is None]
+    if comments is WhoseComments.AUTO:
+        comments = WhoseComments.WRITERS if snapshot.public else WhoseComments.ALL
+    shown = [
+        one
+        for one in said
+        if (one.by_writer and comments is not WhoseComments.NONE)
+        # A stranger's line for machines imitates a mark, or hides its words from people.
+        or (
+            comments is WhoseComments.ALL
+            and not (is_foreign(one.body) or one.body.lstrip().startswith("<!--"))
+        )
+    ]
     return {
         "issue": str(issue.ref),
         "title": issue.title,
         "body": issue.body,
         "author": issue.author,
+        "trusted": issue.by_writer,
         "url": issue.url,
         "labels": sorted(issue.labels),
         "stage": stage,
@@ -596,12 +633,13 @@ def issue_document(snapshot: Snapshot, stage: str, attempt: int) -> dict[str, An
         "comments": [
             {
                 "author": comment.author,
+                "trusted": comment.by_writer,
                 "body": words_of(comment.body),
                 "created_at": format_instant(comment.created_at),
             }
-            for comment in snapshot.comments
-            if parse_mark(comment.body) is None
+            for comment in shown
         ],
+        "comments_left_out": len(said) - len(shown),
     }
 
 

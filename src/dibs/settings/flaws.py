@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from msgspec import Meta
 from msgspec.structs import fields
@@ -18,6 +18,7 @@ from dibs.core.presets import PRESETS
 from dibs.settings.load import ConfigFile, Duration, _structs
 
 _WRONG_TYPE = re.compile(r"Expected `([^`]+)`(?:, got `(\w+)`| matching regex .*) - at `\$\.(.+)`")
+_WRONG_WORD = re.compile(r"Invalid enum value .* - at `\$\.(.+)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(\w+)` - at `\$\.(.+)`")
 _KINDS = {
     "str": "text in quotes",
@@ -42,6 +43,11 @@ def in_plain_words(flaw: str, document: object) -> str:
         value, kind = _at(place, document, ConfigFile)
         if value is not None:
             return f"{place}: {_advice(place, value, kind, expected.split(' | '), got)}"
+    if (wrong := _WRONG_WORD.fullmatch(flaw)) is not None:
+        place = wrong[1]
+        value, kind = _at(place, document, ConfigFile)
+        if value is not None:
+            return f"{place}: {_short(value)} is not one of {', '.join(_words(kind))}"
     preset = document.get("preset", "stages") if isinstance(document, Mapping) else None
     base = PRESETS.get(preset) if isinstance(preset, str) else None
     return flaw + _meant_stage(flaw, base.stages if base else ())
@@ -109,6 +115,13 @@ def _short(value: Any) -> str:
     except (ValueError, RecursionError):
         return "the value"
     return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _words(kind: Any) -> list[str]:
+    """The words that a key of this type accepts."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [word for part in get_args(kind) for word in _words(part)]
 
 
 def _is_duration(kind: Any) -> bool:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -49,6 +49,9 @@ from dibs.core.pipeline import (
     PythonCallable,
     SignedGate,
     Stage,
+    WhichText,
+    WhoseComments,
+    WhosePulls,
     Worktree,
 )
 from dibs.core.presets import PRESETS
@@ -75,6 +78,9 @@ Login = Annotated[str, Meta(min_length=1, max_length=100)]
 
 def doc(description: str) -> Meta:
     return Meta(description=description)
+
+
+Comments = Literal["auto", "writers", "all", "none"]
 
 
 class StageFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -152,6 +158,7 @@ class StageFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     worktree_base: Annotated[
         str | None, doc("With worktree: what the run's branch starts from.")
     ] = None
+    comments: Annotated[Comments | None, doc("Whose comments this stage's handler gets.")] = None
 
 
 class LabelsFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -179,13 +186,26 @@ class PeopleFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[people]`: who is on an issue already, so that workers leave it alone."""
 
     assignees: Annotated[bool, doc("A person is assigned to it.")] = True
-    pulls: Annotated[bool, doc("Somebody has an open pull request that will close it.")] = True
+    pulls: Annotated[
+        bool | Literal["writers", "all", "none"],
+        doc(
+            "Whose open pull request that will close it counts: 'writers' (also true), those who"
+            " may write; 'all', anybody's; 'none' (also false)."
+        ),
+    ] = "writers"
     markers: Annotated[bool, doc("Another tool's comment says that it is at work.")] = True
     fleet: Annotated[
         list[Login],
         doc("Accounts of the fleet: their assignments and pull requests keep no worker off."),
     ] = []
     marker_ttl: Annotated[Duration, doc("How long another tool's marker counts.")] = "4h"
+    text: Annotated[
+        Literal["released", "any"],
+        doc(
+            "'released': a text that somebody who may not write changed after its release waits"
+            " for a person; 'any': it does not."
+        ),
+    ] = "released"
 
 
 class GithubFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -255,6 +275,13 @@ class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
         CountOrNone,
         doc("Issues that fail in a row before a worker stops their stage; 0: it never does."),
     ] = BREAKER
+    comments: Annotated[
+        Comments,
+        doc(
+            "Whose comments handlers get: 'writers', those who may write; 'all'; 'none';"
+            " 'auto', writers' on a public repository and all elsewhere."
+        ),
+    ] = "auto"
     max_ttl: Annotated[Duration, doc("Workers ignore a card with a longer ttl.")] = "1d"
     grace: Annotated[Duration, doc("How long an expired lease is left alone.")] = "0s"
     settle: Annotated[
@@ -367,6 +394,8 @@ class Settings(Struct, frozen=True):
     """The lease's length of stages that set none of their own."""
     breaker: int = BREAKER
     """The breaker of stages that set none of their own."""
+    comments: WhoseComments = WhoseComments.AUTO
+    """The comments for handlers of stages that set none of their own."""
     file: Path | None = None
     """The file that was read; None for the built-in default."""
     here: Path | None = None
@@ -755,6 +784,7 @@ def _settings(file: ConfigFile, source: str, root: Path) -> Settings:
         ttl=_duration("ttl", file.ttl),
         shared_names=file.backlog or "",
         breaker=file.breaker,
+        comments=WhoseComments(file.comments),
     )
 
 
@@ -830,17 +860,28 @@ def _positive(key: str, text: str) -> timedelta:
 def _pipeline(file: ConfigFile) -> Pipeline:
     base = _preset(file.preset)
     stages = {stage.name: stage for stage in base.stages} if base else {}
-    ttl = _duration("ttl", file.ttl)
+    ttl, comments = _duration("ttl", file.ttl), WhoseComments(file.comments)
     for stage in stages.values():
-        stages[stage.name] = replace(stage, terms=terms_for(ttl), breaker=file.breaker)
+        stages[stage.name] = replace(
+            stage, terms=terms_for(ttl), breaker=file.breaker, comments=comments
+        )
     for entry in file.stage:
         name = StageName(entry.name)
         known = stages.get(name) or Stage(
-            name, label=f"stage:{name}", terms=terms_for(ttl), breaker=file.breaker
+            name,
+            label=f"stage:{name}",
+            terms=terms_for(ttl),
+            breaker=file.breaker,
+            comments=comments,
         )
         stages[name] = _stage(entry, known)
     marks = base.labels if base else LabelNames()
     labels, people = file.labels, file.people
+    match people.pulls:
+        case bool(counted):
+            pulls = WhosePulls.WRITERS if counted else WhosePulls.NONE
+        case word:
+            pulls = WhosePulls(word)
     return Pipeline(
         stages=tuple(stages.values()),
         labels=LabelNames(
@@ -854,10 +895,11 @@ def _pipeline(file: ConfigFile) -> Pipeline:
         priorities=tuple(labels.priorities or ()),
         people=People(
             assignees=people.assignees,
-            pulls=people.pulls,
+            pulls=pulls,
             markers=people.markers,
             fleet=frozenset(people.fleet),
             marker_ttl=_positive("people.marker_ttl", people.marker_ttl),
+            text=WhichText(people.text),
         ),
         dialect=base.dialect if base else Dialect.NATIVE,
     )
@@ -897,6 +939,7 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
             pass_env=known.pass_env if entry.pass_env is None else _passed(entry.pass_env),
             run_as=known.run_as if entry.run_as is None else entry.run_as.strip(),
             worktree=_worktree(entry, known.worktree),
+            comments=WhoseComments(entry.comments) if entry.comments else known.comments,
             backoff=Backoff(
                 _span(entry.backoff, known.backoff.first),
                 _span(entry.backoff_max, known.backoff.most),

@@ -162,8 +162,10 @@ def _open_github(request: TrackerRequest) -> OpenTracker:
     from dibs.adapters.github.tracker import GithubTracker
     from dibs.adapters.github.trust import repositories
     from dibs.core.labels import label_looks
+    from dibs.core.pipeline import WhichText, WhosePulls
 
     settings, clock = request.settings, SystemClock()
+    people = settings.pipeline.people
     github = settings.github
     transports = github_transports(github, request.environment)
     looks = label_looks(settings.pipeline)
@@ -179,7 +181,8 @@ def _open_github(request: TrackerRequest) -> OpenTracker:
                 reply_s=github.timeout.total_seconds(),
                 home=trackers[0].control_readings if trackers else None,
                 keyring=request.keyring,
-                minds_pulls=settings.pipeline.people.pulls,
+                minds_people=people.pulls is not WhosePulls.NONE
+                or people.text is WhichText.RELEASED,
             )
         )
     control = GithubControl(trackers, clock)

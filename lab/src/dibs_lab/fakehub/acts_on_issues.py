@@ -252,6 +252,9 @@ class IssueActs(LabelActs):
             changed = write.issue(
                 replace(current, title=new_title, body=new_body, updated_at=write.stamp)
             )
+            if "body" in changes:
+                editor = self.viewer.login
+                changed = write.issue(replace(changed, edited_at=write.stamp, editor=editor))
             if "title" in changes:
                 self._trace(write, changed, "renamed", rename=(current.title, new_title))
         self._tell_issue(changed, "edited", changes=changes)

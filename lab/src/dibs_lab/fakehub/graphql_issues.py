@@ -169,6 +169,14 @@ def closed(issue: Issue, _asked: Asked) -> bool:
     return issue.state == "closed"
 
 
+plain({"lastEditedAt": "edited_at"}, "Issue")
+
+
+@answers("Issue")
+def editor(issue: Issue, asked: Asked) -> User | None:
+    return asked.view.user(issue.editor) if issue.editor else None
+
+
 @answers("Issue", name="stateReason")
 def state_reason(issue: Issue, _asked: Asked, *, enable_duplicate: bool = False) -> str | None:
     if issue.state_reason == "duplicate" and not enable_duplicate:

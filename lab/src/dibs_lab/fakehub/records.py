@@ -150,6 +150,9 @@ class Issue:
     lock_reason: str | None = None
     closed_at: datetime | None = None
     closed_by: str | None = None
+    edited_at: datetime | None = None
+    """When the body was last changed; a change of the title is an event and no edit."""
+    editor: str | None = None
     deleted: bool = False
     moved_to: tuple[int, int] | None = None
     """Repository id and number, after a transfer."""

@@ -12,8 +12,8 @@ from dibs.core.granter import CONTROL_LABEL
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 
 MOST_AT_ONCE = 100
-"""The most issues in one reading. With 100 comments and 100 labels each they have about 22,000
-nodes; GitHub allows 500,000."""
+"""The most issues in one reading. With 100 comments, labels, pull requests and events each they
+have about 41,000 nodes; GitHub allows 500,000."""
 
 _SAID = """
 fragment Said on IssueComment {
@@ -27,11 +27,21 @@ _WHOLE = (
 fragment Whole on Issue {
   id number title state body url createdAt updatedAt
   repository { nameWithOwner }
-  author { __typename login }
+  authorAssociation viewerDidAuthor author { __typename login }
+  lastEditedAt editor { __typename login }
+  timelineItems(last: 100, itemTypes: [LABELED_EVENT, RENAMED_TITLE_EVENT]) {
+    nodes {
+      __typename
+      ... on LabeledEvent { createdAt actor { __typename login } label { name } }
+      ... on RenamedTitleEvent { createdAt actor { __typename login } }
+    }
+  }
   labels(first: 100) { nodes { id name } }
   assignees(first: 10) { nodes { __typename login } }
   closedByPullRequestsReferences(first: 100, includeClosedPrs: false) {
-    nodes { number state repository { nameWithOwner } author { __typename login } }
+    nodes {
+      number state authorAssociation repository { nameWithOwner } author { __typename login }
+    }
   }
   comments(first: 100) { totalCount pageInfo { hasNextPage endCursor } nodes { ...Said } }
 }
@@ -79,7 +89,7 @@ _LABELS = "labels(first: 100) @include(if: $labels) { nodes { id name } }"
 def _reading(operation: str, variables: str, fields: str) -> str:
     return f"""query {operation}({_WHERE}{variables}) {{
   repository(owner: $owner, name: $name) {{
-    viewerPermission
+    viewerPermission isPrivate
 {fields}
 {_LABELS}
 {_CONTROL}
@@ -117,9 +127,10 @@ def snapshots(count: int) -> str:
 
 _CLOSING_PULLS = """
 fragment Closing on Issue {
-  closedByPullRequestsReferences(first: 20, includeClosedPrs: true, orderByState: true) {
+  closedByPullRequestsReferences(first: $first, includeClosedPrs: true, orderByState: true) {
+    pageInfo { hasNextPage }
     nodes {
-      number state createdAt closedAt mergedAt headRefName isCrossRepository
+      number state authorAssociation createdAt closedAt mergedAt headRefName isCrossRepository
       repository { nameWithOwner }
       author { __typename login }
       labels(first: 20) { nodes { id name } }
@@ -130,9 +141,13 @@ fragment Closing on Issue {
 
 
 def pulls(count: int) -> str:
-    """Read the pull requests that close `count` issues: `$n0`, `$n1`; `i0`, `i1` in the answer."""
+    """Read the pull requests that close `count` issues: `$n0`, `$n1`; `i0`, `i1` in the answer.
+
+    Of each issue the first `$first`, the open ones before the others.
+    """
     fields = _each(count, "    i#: issue(number: $n#) { ...Closing }")
-    return _query("Pulls", _each(count, ", $n#: Int!", ""), fields, f"\n{_CLOSING_PULLS}")
+    variables = ", $first: Int!" + _each(count, ", $n#: Int!", "")
+    return _query("Pulls", variables, fields, f"\n{_CLOSING_PULLS}")
 
 
 def finding(count: int) -> str:

@@ -30,6 +30,7 @@ from datetime import timedelta
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs.adapters.github import documents
 from dibs.adapters.github.client import Purpose
@@ -60,7 +61,7 @@ from dibs.core.errors import IssueMoved, NotPermitted, Outage, Unavailable
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.granter import Control, fold_control
 from dibs.core.ids import IssueRef, LocalTime, ServerTime, later
-from dibs.core.issue import Comment, Snapshot
+from dibs.core.issue import Comment, Issue, Snapshot
 from dibs.core.signing import believed
 from dibs.ports.tracker import FoundSnapshots, IssueQuery
 
@@ -177,7 +178,13 @@ class OverGraphql:
         # A long issue: the comments over REST first, the issue with its newest count last.
         comments, now, all_pages = self.rest.comments(issue, judging)
         shape, _ = self._read_issue(issue, number, judging.purpose)
-        return Snapshot(self._translator.issue(shape), comments, now, all_pages=all_pages)
+        return Snapshot(self._issue(shape, judging), comments, now, all_pages=all_pages)
+
+    def _issue(self, shape: WholeIssue, judging: Judging) -> Issue:
+        """The issue, with the verdicts about who changed its text and opened its pull requests."""
+        issue = self._translator.issue(shape)
+        changed = judging.change(self._translator.edits(shape), issue)
+        return replace(issue, pulls=judging.pulls(issue.pulls), changed=changed)
 
     def _read_issue(
         self, issue: IssueRef, number: int, purpose: Purpose
@@ -211,9 +218,10 @@ class OverGraphql:
         """
         nodes = map(self._translator.comment, present(shape.comments))
         found = in_order({comment.id: comment for comment in nodes})
-        comments, judged = judging.comments(found, self._translator.ref(shape.number))
+        issue = self._issue(shape, judging)
+        comments, judged = judging.comments(found, issue.ref)
         whole = judged and not shape.comments.page_info.more
-        return Snapshot(self._translator.issue(shape), comments, now, all_pages=whole)
+        return Snapshot(issue, comments, now, all_pages=whole)
 
     # Reading many
 
@@ -493,6 +501,9 @@ class FindingSnapshots:
 _log = logging.getLogger("dibs.github")
 _LATEST = {"state": "all", "sort": "updated", "direction": "desc", "per_page": "10"}
 _KEPT_FOR = timedelta(minutes=10)
+_FIRST_PULLS, _ALL_PULLS, _CROWDED_AT_ONCE = 20, 100, 10
+"""So many pull requests of an issue are asked for; if there are more, so many, in requests for so
+few issues: strangers may open any number of them, and the fleet's own must be among those read."""
 _FATES = {"OPEN": PullFate.OPEN, "MERGED": PullFate.MERGED, "CLOSED": PullFate.UNMERGED}
 
 PullsByIssue = Mapping[IssueRef, tuple[LinkedPull, ...]]
@@ -502,7 +513,7 @@ class Pulls:
     """The pull requests which close a repository's issues. Safe for many threads."""
 
     def __init__(self, graphql: OverGraphql) -> None:
-        self._graphql, self._door = graphql, graphql.door
+        self._graphql, self._door, self._trust = graphql, graphql.door, graphql.rest.trust
         self._lock = threading.Lock()
         self._etag = ""
         """The ETag of the list of the latest pull requests for which `_cached` is valid."""
@@ -552,21 +563,33 @@ class Pulls:
 
         Without issues which do not exist, or whose pull requests the token may not see.
         """
-        numbers = {f"n{place}": int(issue.key) for place, issue in enumerate(issues)}
-        reply = self._graphql.ask(documents.pulls(len(issues)), numbers, Purpose.DISCOVER)
+        translator, judging = self._door.translator, Judging(self._trust, Purpose.DISCOVER)
         found: dict[IssueRef, tuple[LinkedPull, ...]] = {}
-        for place, issue in enumerate(issues):
-            answer = reply.data["repository"].get(f"i{place}")
-            if not answer:
-                continue
-            pulls = convert(answer, IssueWithPulls).closed_by_pull_requests_references
-            if pulls is not None:
-                translator = self._door.translator
-                found[issue] = tuple(_linked_pull(node, translator) for node in present(pulls))
+        pages = self._pages(issues, _FIRST_PULLS)
+        crowded = [issue for issue, page in pages.items() if page.page_info.more]
+        for place in range(0, len(crowded), _CROWDED_AT_ONCE):
+            pages |= self._pages(crowded[place : place + _CROWDED_AT_ONCE], _ALL_PULLS)
+        for issue, page in pages.items():
+            linked = [_linked_pull(node, translator) for node in present(page)]
+            found[issue] = judging.pulls(linked)
         with self._lock:
             if etag and self._etag == etag:
                 self._cached |= found
         return found
+
+    def _pages(self, issues: Sequence[IssueRef], first: int) -> dict[IssueRef, Page[ClosingPull]]:
+        """The first pull requests of each issue."""
+        numbers = {f"n{place}": int(issue.key) for place, issue in enumerate(issues)}
+        variables: dict[str, object] = {**numbers, "first": first}
+        reply = self._graphql.ask(documents.pulls(len(issues)), variables, Purpose.DISCOVER)
+        pages: dict[IssueRef, Page[ClosingPull]] = {}
+        for place, issue in enumerate(issues):
+            answer = reply.data["repository"].get(f"i{place}")
+            if answer:
+                page = convert(answer, IssueWithPulls).closed_by_pull_requests_references
+                if page is not None:
+                    pages[issue] = page
+        return pages
 
     def texts(self, repo: str, branch: str) -> tuple[str, ...]:
         """Titles and bodies of the open pull requests from `branch` of `repo`'s owner."""
@@ -588,4 +611,5 @@ def _linked_pull(node: ClosingPull, translator: Translator) -> LinkedPull:
         head=node.head_ref_name,
         foreign=node.is_cross_repository,
         labels=translator.labels(label.name for label in present(node.labels)),
+        by_writer=translator.associated(node),
     )

@@ -131,6 +131,9 @@ class SeveralRepositories:
     def read(self, issue: IssueRef) -> Snapshot:
         return self._tracker_of(issue).read(issue)
 
+    def with_authors(self, snapshot: Snapshot) -> Snapshot:
+        return self._tracker_of(snapshot.issue.ref).with_authors(snapshot)
+
     def create(self, draft: Draft) -> Issue:
         return self._trackers[0].create(draft)
 

@@ -32,11 +32,13 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.replies import Reply
 from dibs.adapters.github.shapes import (
     RestComment,
+    RestEvent,
     RestIssue,
     RestLabel,
     Shape,
@@ -328,7 +330,16 @@ class OverRest:
         """Read the comments page by page, and then the issue."""
         comments, now, all_pages = self.comments(issue, judging)
         shape, _ = self.issue(issue, judging.purpose)
-        return Snapshot(self._translator.rest_issue(shape), comments, now, all_pages=all_pages)
+        found = self._translator.rest_issue(shape)
+        if not found.by_writer:  # its author may change the text, and may not write
+            path = f"/issues/{shape.number}/events"
+            events = self._every(path, _PAGE, judging.purpose, list[RestEvent])
+            found = replace(
+                found,
+                changed=judging.change(self._translator.rest_edits(events), found),
+                labelled=self._translator.rest_labelled(events),
+            )
+        return Snapshot(found, comments, now, all_pages=all_pages)
 
     def comments(
         self, issue: IssueRef, judging: Judging

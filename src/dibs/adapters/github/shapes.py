@@ -8,7 +8,7 @@ setting, if the author's association with the repository is OWNER, MEMBER or COL
 `trust` has looked the author up. A label is spelt as in the settings, since GitHub ignores case.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,7 @@ import msgspec
 
 from dibs.core.errors import Unavailable
 from dibs.core.ids import IssueRef, ServerTime, server_time
-from dibs.core.issue import Comment, Issue, Person, Pull
+from dibs.core.issue import Comment, Issue, Labelling, Person, Pull
 
 Shape = TypeVar("Shape")
 
@@ -98,6 +98,7 @@ class RestCollaborator(msgspec.Struct, frozen=True):
 
 class RestRepository(msgspec.Struct, frozen=True):
     full_name: str
+    private: bool = False
     archived: bool = False
     has_issues: bool = True
     permissions: RestPermissions | None = None
@@ -158,11 +159,12 @@ class NamedRepository(msgspec.Struct, frozen=True, rename="camel"):
     name_with_owner: str
 
 
-class LinkedPullNode(msgspec.Struct, frozen=True):
+class LinkedPullNode(msgspec.Struct, frozen=True, rename="camel"):
     number: int
     state: str
     repository: NamedRepository
     author: Actor | None = None
+    author_association: str = "NONE"
 
     @property
     def ref(self) -> IssueRef:
@@ -181,7 +183,33 @@ class ClosingPull(LinkedPullNode, frozen=True, rename="camel", kw_only=True):
 
 
 class IssueWithPulls(msgspec.Struct, frozen=True, rename="camel"):
-    closed_by_pull_requests_references: Connection[ClosingPull] | None = None
+    closed_by_pull_requests_references: Page[ClosingPull] | None = None
+
+
+class EventLabel(msgspec.Struct, frozen=True):
+    name: str = ""
+
+
+class EventNode(msgspec.Struct, frozen=True, rename="camel"):
+    """A label was put on, or the title was changed."""
+
+    created_at: datetime
+    actor: Actor | None = None
+    label: EventLabel | None = None
+
+
+class RestEvent(msgspec.Struct, frozen=True):
+    event: str
+    created_at: datetime
+    actor: RestUser | None = None
+    label: EventLabel | None = None
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """A change of title or body, by an account that may or may not write."""
+
+    by: str
+    at: ServerTime
 
 
 class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
@@ -198,6 +226,10 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     labels: Connection[Label] | None = None
     assignees: Connection[Actor] | None = None
     closed_by_pull_requests_references: Connection[LinkedPullNode] | None = None
+    author_association: str = "NONE"
+    last_edited_at: datetime | None = None
+    editor: Actor | None = None
+    timeline_items: Connection[EventNode] | None = None
     repository: NamedRepository | None = None
 
     @property
@@ -240,6 +272,13 @@ class Translator:
             return folded(login) in self._trusted
         return association in _WRITERS
 
+    def may_write(self, login: str, association: str) -> bool:
+        """Whether the account may write, by the association or by `trusted`.
+
+        For acts of people: `trusted` lists accounts for marks, and not all people.
+        """
+        return association in _WRITERS or folded(login) in self._trusted
+
     @property
     def trusts_by_name(self) -> bool:
         return bool(self._trusted)
@@ -259,6 +298,7 @@ class Translator:
             updated_at=whole_second(shape.updated_at),
             body=shape.body or "",
             author=rest_login(shape.user),
+            by_writer=self.may_write(rest_login(shape.user), shape.author_association),
             url=shape.html_url,
             assignees=tuple(
                 Person(user.login, human=user.type == "User") for user in shape.assignees or ()
@@ -276,14 +316,61 @@ class Translator:
             updated_at=whole_second(shape.updated_at),
             body=shape.body,
             author=login_of(shape.author),
+            by_writer=self.may_write(login_of(shape.author), shape.author_association),
             url=shape.url,
             assignees=tuple(map(person_of, present(shape.assignees))),
             pulls=tuple(
-                Pull(pull.ref, person_of(pull.author))
+                Pull(pull.ref, person_of(pull.author), by_writer=self.associated(pull))
                 for pull in present(shape.closed_by_pull_requests_references)
                 if pull.state == "OPEN"
             ),
+            labelled=tuple(
+                Labelling(label, login_of(event.actor), whole_second(event.created_at))
+                for event in present(shape.timeline_items)
+                if event.label is not None
+                for label in self.labels([event.label.name])
+            ),
         )
+
+    def edits(self, shape: WholeIssue) -> list[Edit]:
+        """The last change of the body and the last change of the title, except by an App's bot.
+
+        A bot edits issues only in repositories where the App has the permission.
+        """
+        renames = [event for event in present(shape.timeline_items) if event.label is None]
+        last = [(event.actor, event.created_at) for event in renames[-1:]]
+        if shape.last_edited_at is not None:
+            last.append((shape.editor, shape.last_edited_at))
+        return [
+            Edit(login_of(actor), whole_second(at))
+            for actor, at in last
+            if actor is None or actor.kind != "Bot"
+        ]
+
+    def rest_edits(self, events: Sequence[RestEvent]) -> list[Edit]:
+        """The last change of the title: REST does not report changes of the body."""
+        renames = [event for event in events if event.event == "renamed"]
+        return [
+            Edit(rest_login(event.actor), whole_second(event.created_at))
+            for event in renames[-1:]
+            if event.actor is None or event.actor.type != "Bot"
+        ]
+
+    def rest_labelled(self, events: Sequence[RestEvent]) -> tuple[Labelling, ...]:
+        return tuple(
+            Labelling(label, rest_login(event.actor), whole_second(event.created_at))
+            for event in events
+            if event.event == "labeled" and event.label is not None
+            for label in self.labels([event.label.name])
+        )
+
+    def associated(self, pull: LinkedPullNode) -> bool:
+        """Whether the author of the pull request may write, by `trusted` or the association.
+
+        An App's bot opens pull requests only in repositories where the App has the permission.
+        """
+        bot = pull.author is not None and pull.author.kind == "Bot"
+        return bot or self.may_write(login_of(pull.author), pull.author_association)
 
     def comment(self, shape: RestComment | Node) -> Comment:
         if isinstance(shape, RestComment):

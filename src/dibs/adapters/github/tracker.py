@@ -22,7 +22,7 @@ from dibs.adapters.github.rest import OverRest
 from dibs.adapters.github.shapes import RestIssue, Translator, folded, rest_login
 from dibs.adapters.github.trust import Judging, RepositoryDoor, Viewer, WriterTrust, is_mark
 from dibs.core.card import Card, CardState, parse_mark
-from dibs.core.errors import NoSuchIssue, NotPermitted, RateLimited
+from dibs.core.errors import NoSuchIssue, NotPermitted, Outage, RateLimited
 from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
@@ -64,14 +64,14 @@ class GithubTracker(OverRest):
         reply_s: float = REPLY_S,
         home: ControlReadings | None = None,
         keyring: Keyring | None = None,
-        minds_pulls: bool = False,
+        minds_people: bool = False,
     ) -> None:
         """`looks`: the labels of the pipeline, spelt as in the settings.
 
         `home`: the control issue of the first of several repositories. `keyring`: to sign and
         verify the control issue's log, and to see which marks have no valid signature; marks on
-        issues are signed and verified outside. `minds_pulls`: an issue with a pull request of
-        another account is not claimed.
+        issues are signed and verified outside. `minds_people`: pull requests or edits of other
+        accounts keep workers off, so no issue is claimed while neither can be read.
         """
         translator = Translator(repository, labels=looks or (), trusted=trusted)
         super().__init__(WriterTrust(RepositoryDoor(transport, translator), keyring), looks or {})
@@ -87,7 +87,7 @@ class GithubTracker(OverRest):
             checks_itself=True,
             pulls=True,
         )
-        self._wants_graphql, self._minds_pulls = graphql, minds_pulls
+        self._wants_graphql, self._minds_people = graphql, minds_people
         self.control_readings = own = ControlReadings(self.trust)
         self._graphql = OverGraphql(self, own=own, home=home or own)
         self._finding = FindingSnapshots(self._graphql)
@@ -126,6 +126,13 @@ class GithubTracker(OverRest):
         return self._either(
             lambda: self._graphql.snapshots(issues), lambda: self._each_snapshot(issues)
         )
+
+    def with_authors(self, snapshot: Snapshot) -> Snapshot:
+        judged = Judging(self.trust, Purpose.HOLD, holding=True).everybody(snapshot)
+        if self.door.private is None:  # only a GraphQL reading tells
+            with suppress(Outage):
+                self.door.told()
+        return replace(judged, public=not self.door.private)
 
     def _has_graphql(self) -> bool:
         return self._speaks_graphql and self._transport.graphql_left()
@@ -187,13 +194,14 @@ class GithubTracker(OverRest):
         # Bids have a lower priority than comments by people and by holders.
         bids = isinstance(parse_mark(body), Card)
         purpose = Purpose.CLAIM if bids else Purpose.FINISH
-        if bids and self._minds_pulls and self._speaks_graphql:
-            # REST does not return pull requests, so no bid is made while the GraphQL budget is
-            # spent: a worker that waits is cheaper than two at work. Leases already held go on.
+        if bids and self._minds_people and self._speaks_graphql:
+            # REST returns neither pull requests nor edits, so no bid is made while the GraphQL
+            # budget is spent: a worker that waits is cheaper than two at work. Leases already held
+            # go on.
             wait_s = self._transport.graphql_back_in()
             if wait_s is not None:
                 raise RateLimited(
-                    f"{self._traits.repo}: open pull requests cannot be read, since "
+                    f"{self._traits.repo}: open pull requests and edits cannot be read, since "
                     "nothing is left of the token's GraphQL budget",
                     retry_after_s=max(wait_s, 1.0),
                 )

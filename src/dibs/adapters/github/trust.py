@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from msgspec.structs import replace
@@ -45,6 +45,7 @@ from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.replies import Reply, lacks_scope, locked, refusal_of
 from dibs.adapters.github.shapes import (
     GHOST,
+    Edit,
     RestCollaborator,
     RestIssue,
     RestPermission,
@@ -65,13 +66,16 @@ from dibs.core.errors import (
     Outage,
     Unavailable,
 )
+from dibs.core.following import LinkedPull
 from dibs.core.foreign import is_foreign
 from dibs.core.granter import parse_entry
 from dibs.core.ids import IssueRef, LocalTime
-from dibs.core.issue import Comment
+from dibs.core.issue import Comment, Issue, Pull, Snapshot, TextChange
 from dibs.core.marker import starts_as
 from dibs.core.signing import Keyring, verify
 from dibs.ports.tracker import Standpoint
+
+_AnyPull = TypeVar("_AnyPull", Pull, LinkedPull)
 
 _DONE = (200, 201, 204)
 _ABSENT = (404, 410)
@@ -91,6 +95,8 @@ class RepositoryDoor:
         self.path = f"/repos/{self.name}"
         self._names = {folded(self.name)}
         """Its name in the settings and its names in replies, folded: it may have been renamed."""
+        self.private: bool | None = None
+        """Whether only members may read it, by the last reply that tells; None before."""
         self._reached = False
         """Whether GitHub has answered any request about the repository with success."""
 
@@ -191,6 +197,7 @@ class RepositoryDoor:
         reply = self.look("", purpose=Purpose.LOOK)
         described = decode(reply.body, RestRepository)
         self._names.add(folded(described.full_name))
+        self.private = described.private
         return described
 
     def insist_on(self, issue: IssueRef, shape: RestIssue) -> RestIssue:
@@ -257,14 +264,15 @@ class WriterTrust:
         """By login in lower case: the last answer, and when we had it."""
         self._refused_at: LocalTime | None = None
 
-    def cached_verdict(self, login: str, *, associated: bool) -> bool | None:
-        """Whether the account's marks count; None if only a request can answer.
+    def cached_verdict(self, login: str, *, associated: bool, marks: bool = True) -> bool | None:
+        """Whether the account may write; None if only a request can answer.
 
-        `associated`: whether the account may write by the association.
+        `associated`: whether the account may write by the association. `marks`: judge the account's
+        marks, by `[github] trusted` alone if set.
         """
-        name = folded(login)
-        if self.door.translator.trusts_by_name:
-            return self.door.translator.believed(login, "")
+        name, by_name = folded(login), self.door.translator.believed(login, "")
+        if by_name or (marks and self.door.translator.trusts_by_name):
+            return by_name
         if name == self._owner:
             return True
         if name == GHOST or name.endswith("[bot]"):
@@ -326,11 +334,14 @@ class WriterTrust:
             self._access[folded(login)] = access, now
 
     def note_reader(self, repository: Mapping[str, Any]) -> None:
-        """Note from a GraphQL reading whether the reading account may write.
+        """Note from a GraphQL reading whether the reading account may write, and the visibility.
 
         The reader's login is taken from an issue or comment which the reader wrote. Only a yes is
         kept: without a yes the account is looked up like all accounts.
         """
+        private = repository.get("isPrivate")
+        if isinstance(private, bool):
+            self.door.private = private
         if str(repository.get("viewerPermission")).lower() in _MAY_WRITE:
             login = next(_reader_logins(repository), None)
             if login is not None:
@@ -372,15 +383,18 @@ class Judging:
         self._holding = holding
         self._lookups_left = LOOKUPS
 
-    def author(self, login: str, *, associated: bool) -> bool | None:
-        """Whether the account's marks count; None if no lookup is left, or a holder's failed."""
-        verdict = self._trust.cached_verdict(login, associated=associated)
+    def author(self, login: str, *, associated: bool, marks: bool = True) -> bool | None:
+        """Whether the account may write; None if no lookup is left, or a holder's failed.
+
+        `marks`: judge the account's marks.
+        """
+        verdict = self._trust.cached_verdict(login, associated=associated, marks=marks)
         if verdict is not None or self._lookups_left == 0:
             return verdict
         self._lookups_left -= 1
         if not self._try_request(lambda: self._trust.look_up(login, self.purpose)):
             return None
-        return self._trust.cached_verdict(login, associated=associated)
+        return self._trust.cached_verdict(login, associated=associated, marks=marks)
 
     def _try_request(self, request: Callable[[], None]) -> bool:
         """False if the request failed and a holder reads: then no further lookup is made."""
@@ -405,18 +419,7 @@ class Judging:
         signatures.
         """
         marks = [comment for comment in comments if self._trust.needs_verdict(comment, issue)]
-        strangers = {mark.author for mark in marks if not mark.by_writer}
-        unknown = [
-            author
-            for author in strangers
-            if self._trust.cached_verdict(author, associated=False) is None
-        ]
-        if len(unknown) > self._lookups_left > 0:
-            self._try_request(lambda: self._trust.fetch_writers(self.purpose))
-        verdicts: dict[str, bool | None] = {}
-        for mark in sorted(marks, key=lambda mark: not mark.by_writer):
-            if mark.author not in verdicts:
-                verdicts[mark.author] = self.author(mark.author, associated=mark.by_writer)
+        verdicts = self.authors((mark.author, mark.by_writer) for mark in marks)
         judged = {
             mark.id: replace(mark, by_writer=verdict)
             for mark in marks
@@ -424,6 +427,81 @@ class Judging:
         }
         whole = self._holding or None not in verdicts.values()
         return tuple(judged.get(comment.id, comment) for comment in comments), whole
+
+    def everybody(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with a verdict about each author: of the issue and of all comments.
+
+        Marks keep the verdict of the reading. If several accounts are unknown, the list of writers
+        is fetched first: a single request for any number of accounts.
+        """
+        issue, trust = snapshot.issue, self._trust
+        said = [one for one in snapshot.comments if not trust.needs_verdict(one, issue.ref)]
+        authors = [(issue.author, issue.by_writer), *((one.author, one.by_writer) for one in said)]
+        unknown = {
+            login
+            for login, associated in authors
+            if trust.cached_verdict(login, associated=associated, marks=False) is None
+        }
+        if len(unknown) > 1:
+            self._try_request(lambda: trust.fetch_writers(self.purpose))
+        verdicts = self.authors(authors, marks=False)
+        judged = {one.id: verdicts[one.author] for one in said}
+        comments = tuple(
+            replace(one, by_writer=verdict) if (verdict := judged.get(one.id)) is not None else one
+            for one in snapshot.comments
+        )
+        by_writer = verdicts[issue.author]
+        issue = issue if by_writer is None else replace(issue, by_writer=by_writer)
+        return replace(snapshot, issue=issue, comments=comments)
+
+    def pulls(self, pulls: Sequence[_AnyPull]) -> tuple[_AnyPull, ...]:
+        """The pull requests with `by_writer` set by each author's verdict.
+
+        On entry `by_writer` is set by the association, which decides if no lookup is left.
+        """
+        authors = ((pull.author.login, pull.by_writer) for pull in pulls)
+        verdicts = self.authors(authors, marks=False)
+        return tuple(
+            replace(pull, by_writer=verdict)
+            if (verdict := verdicts[pull.author.login]) is not None
+            else pull
+            for pull in pulls
+        )
+
+    def change(self, edits: Sequence[Edit], issue: Issue) -> TextChange | None:
+        """The last of the edits by an account without write access.
+
+        Only the issue's author may edit the issue without write access, so the association of the
+        author judges an edit. An edit without a verdict counts as a stranger's, except in a reading
+        of many issues: a claim reads the issue again.
+        """
+        found: list[TextChange] = []
+        for edit in edits:
+            associated = issue.by_writer and folded(edit.by) == folded(issue.author)
+            verdict = self.author(edit.by, associated=associated, marks=False)
+            if verdict is False or (verdict is None and self.purpose is not Purpose.DISCOVER):
+                found.append(TextChange(edit.by, edit.at))
+        return max(found, key=lambda change: change.at, default=None)
+
+    def authors(
+        self, authors: Iterable[tuple[str, bool]], *, marks: bool = True
+    ) -> dict[str, bool | None]:
+        """The verdict about each account, from its login and whether it is associated."""
+        associated: dict[str, bool] = {}
+        for login, is_associated in authors:
+            associated[login] = associated.get(login, False) or is_associated
+        unknown = [
+            login
+            for login, is_associated in associated.items()
+            if not is_associated
+            and self._trust.cached_verdict(login, associated=False, marks=marks) is None
+        ]
+        if len(unknown) > self._lookups_left > 0:
+            self._try_request(lambda: self._trust.fetch_writers(self.purpose))
+        return {
+            login: self.author(login, associated=associated[login], marks=marks)
+            for login in sorted(associated, key=lambda login: not associated[login])
+        }
 
     def lowest(self, authors: Iterable[tuple[int, str, bool]]) -> int | None:
         """The lowest issue number whose author counts; from (number, login, associated)."""

@@ -17,7 +17,7 @@ from dibs.core.bounded import Bounded
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
-from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Snapshot
+from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Snapshot, TextChange
 from dibs.ports.tracker import Found, IssueQuery, OneAtATime, TrackerTraits
 
 _MOST_LISTINGS = 32
@@ -152,6 +152,14 @@ class MemoryTracker(OneAtATime):
         with self._lock:
             known = self._issue(issue)
             self._change(known, assignees=tuple(assignees), pulls=tuple(pulls))
+
+    def rewrite(
+        self, issue: IssueRef, body: str, *, by: str = "", at: ServerTime | None = None
+    ) -> None:
+        """Beyond the port: change the text; `by` names an account that may not write."""
+        with self._lock:
+            change = TextChange(by, at or self._now()) if by else None
+            self._change(self._issue(issue), body=body, changed=change)
 
     def link(self, issue: IssueRef, *pulls: LinkedPull) -> None:
         """Beyond the port: set the pull requests that claim to close the issue, in any state."""

@@ -58,6 +58,9 @@ class WrappedTracker:
     def read(self, issue: IssueRef) -> Snapshot:
         return self._incoming(self._inner.read(issue))
 
+    def with_authors(self, snapshot: Snapshot) -> Snapshot:
+        return self._inner.with_authors(snapshot)
+
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         return self._inner.tally(labels, closed_too=closed_too)
 
@@ -136,6 +139,9 @@ class PlainTracker(OneAtATime, WrappedTracker):
             checks_itself=False,
             pulls=False,
         )
+
+    def with_authors(self, snapshot: Snapshot) -> Snapshot:
+        return self._inner.with_authors(snapshot)
 
 
 class SignedTracker(WrappedTracker):

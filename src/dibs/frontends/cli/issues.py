@@ -9,7 +9,7 @@ import click
 from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span
-from dibs.core.eligibility import paused_by
+from dibs.core.eligibility import paused_by, strangers_pulls
 from dibs.core.ids import StageName
 from dibs.core.issue import LONGEST_TITLE, Draft
 from dibs.frontends.cli.context import Context, command, dry_run, reference, stage_option
@@ -165,6 +165,8 @@ def details(context: Context, issue: str) -> Answer:
         lines.append(
             f"  run     {entry.run} {entry.stage} by {entry.holder}: {entry.outcome}{note}"
         )
+    strange = strangers_pulls(snapshot.issue, context.services.pipeline.people)
+    lines += [f"  note    {note}" for note in strange]
     if snapshot.issue.body:
         lines += ["", *text_lines(snapshot.issue.body)]
     data = {
@@ -173,5 +175,6 @@ def details(context: Context, issue: str) -> Answer:
         "paused": asdict(pause) if pause is not None else None,
         "lease": record_data(standing.live),
         "runs": [asdict(entry) for entry in history],
+        "strangers_pulls": strange,
     }
     return Answer(data, lines)

@@ -123,7 +123,8 @@ def claim_command(
             from dibs.frontends.cli.keep import execute
 
             return execute(context, result, command, pass_env)
-        answer, title = describe_claim(result), result.snapshot.issue.title
+        snapshot = services.tracker.with_authors(result.snapshot)  # an agent reads the body
+        answer, title = describe_claim(replace(result, snapshot=snapshot)), snapshot.issue.title
         advice = [f"  {sentence}" for sentence in what_to_do(result)]
         return replace(answer, lines=[*answer.lines, f"  title  {title}", *advice])
     return describe_claim(result)
@@ -191,6 +192,7 @@ def claim_data(claimed: Claimed) -> dict[str, Any]:
         **lease_data(claimed.lease),
         "title": issue.title,
         "body": issue.body,
+        "trusted": issue.by_writer,
         "url": issue.url,
         "labels": sorted(issue.labels),
         "attempt": claimed.failed_attempts + 1,

@@ -76,13 +76,16 @@ def why_command(context: Context, issue: str) -> Answer:
         "failed_attempts": found.attempts.failed,
         "attempts_allowed": stage.attempts if stage else None,
         "reasons": [asdict(reason) for reason in found.reasons],
+        "strangers_pulls": (strange := found.strangers_pulls),
         "lease": record_data(found.standing.record),
     }
+    notes = [f"  note: {note}" for note in strange]
     if found.claimable:
-        return Answer(data, [f"{ref} ({where}) can be claimed now; nothing keeps it back"])
+        heading = f"{ref} ({where}) can be claimed now; nothing keeps it back"
+        return Answer(data, [heading, *notes])
     count = len(found.reasons)
     heading = f"{ref} ({where}) is not being picked, for {count} reason{'s' * (count > 1)}:"
-    return Answer(data, [heading, *reason_lines(found.reasons)])
+    return Answer(data, [heading, *reason_lines(found.reasons), *notes])
 
 
 @command("status", onlooker=True)

@@ -425,6 +425,9 @@ def strangers_are_told_from_writers(harness: TrackerHarness) -> None:
     for reader in (harness.tracker, harness.another(), stranger):
         believed = [comment.by_writer for comment in reader.read(issue).comments]
         assert believed == [True, False, True], f"a reader believes {believed}"
+    judged = harness.tracker.with_authors(harness.tracker.read(issue))
+    assert [comment.by_writer for comment in judged.comments] == [True, False, True]
+    assert judged.issue.by_writer, "the issue is a writer's"
 
 
 def a_missing_comment_is_said_to_be_missing(harness: TrackerHarness) -> None:

@@ -1,0 +1,145 @@
+"""What strangers do on a public repository, as the tracker reports it, and what judging costs."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from dibs.adapters.github.trust import LOOKUPS
+from dibs.core.ids import IssueRef
+from dibs.ports.tracker import IssueQuery
+from dibs_lab.fakehub import Permission
+
+from .hubs import REPOSITORY, Hub
+
+LOOKUP = "GET /repos/{owner}/{repo}/collaborators/{login}/permission"
+LISTED = "GET /repos/{owner}/{repo}/collaborators"
+READ, FIND = "graphql query Read", "graphql query Find"
+
+
+@pytest.fixture
+def hub():
+    with ExitStack() as opened:
+        yield Hub(opened)
+
+
+def opened_by(hub, login, title="one", body="text"):
+    made = hub.acting(login).create_issue(hub.state.named(REPOSITORY), title, body=body)
+    hub.acting().add_labels(made, ["stage:ready"])
+    hub.clock.advance(2)
+    return IssueRef(REPOSITORY, str(made.number))
+
+
+def edit(hub, ref, login, **changes):
+    hub.acting(login).edit_issue(hub.issue(int(ref.key)), **changes)
+    hub.clock.advance(2)
+
+
+def test_who_changed_the_text_last_and_may_not_write(hub):
+    ref, reader = opened_by(hub, "mallory"), hub.client()
+    assert reader.read(ref).issue.changed is None
+    assert [(one.label, one.by) for one in reader.read(ref).issue.labelled] == [
+        ("stage:ready", "colleague")
+    ]
+    edit(hub, ref, "mallory", body="worse")
+    first = reader.read(ref).issue.changed
+    assert first is not None
+    assert first.by == "mallory"
+    edit(hub, ref, "mallory", title="worse")
+    edit(hub, ref, "colleague", body="better")
+    second = reader.read(ref).issue.changed
+    assert second is not None
+    assert second.at > first.at, "the body is a writer's again, and the title is not"
+    edit(hub, ref, "colleague", title="better")
+    assert reader.read(ref).issue.changed is None
+
+
+def test_over_rest_new_titles_are_seen_and_new_bodies_are_not(hub):
+    ref, reader = opened_by(hub, "mallory"), hub.client(graphql=False)
+    edit(hub, ref, "mallory", body="worse")
+    assert reader.read(ref).issue.changed is None
+    edit(hub, ref, "mallory", title="worse")
+    issue = reader.read(ref).issue
+    assert issue.changed is not None
+    assert issue.changed.by == "mallory"
+    assert [(one.label, one.by) for one in issue.labelled] == [("stage:ready", "colleague")]
+
+
+def test_a_bots_edit_is_no_strangers(hub):
+    hub.state.add_user("tidy[bot]", kind="Bot")
+    hub.state.add_token("tidy[bot]-token", "tidy[bot]")
+    hub.state.grant(REPOSITORY, "tidy[bot]", Permission.WRITE)
+    ref = opened_by(hub, "mallory")
+    edit(hub, ref, "tidy[bot]", body="tidied", title="Tidied")
+    assert hub.client().read(ref).issue.changed is None
+
+
+def test_a_text_that_nobody_edited_costs_nothing_and_an_edited_one_a_lookup(hub):
+    ref, other = opened_by(hub, "mallory"), opened_by(hub, "colleague")
+    edit(hub, other, "colleague", body="better")
+    reader = hub.client()
+    with hub.counted() as counted:
+        reader.read(ref)
+    assert counted == {READ: 1}
+    with hub.counted() as counted:
+        for _ in range(3):
+            assert reader.read(other).issue.changed is None
+    assert counted == {READ: 3, LOOKUP: 1}
+
+
+def test_a_list_of_issues_that_many_strangers_edited_costs_few_lookups(hub):
+    strangers = [f"stranger-{at}" for at in range(2 * LOOKUPS)]
+    for login in strangers:
+        hub.hub.user(login)
+        edit(hub, opened_by(hub, login), login, body="worse")
+    reader = hub.client()
+    for most in (LOOKUPS, LOOKUPS, 0):
+        with hub.counted() as counted:
+            (found,) = reader.find_snapshots((IssueQuery(("stage:ready",)),))
+        assert counted[FIND] == 1
+        assert counted.get(LOOKUP, 0) <= most
+    changed = [snapshot.issue.changed for snapshot in found.snapshots]
+    assert [one.by for one in changed if one] == strangers
+
+
+@pytest.mark.parametrize("trusted", [(), ("fleet",)], ids=["by access", "by name"])
+def test_pull_requests_are_judged_by_write_access_whatever_cards_are_judged_by(hub, trusted):
+    ref, repository = opened_by(hub, "colleague"), hub.state.named(REPOSITORY)
+    for login, head in (("colleague", "fix"), ("mallory", "mallory:fix")):
+        hub.acting(login).create_pull(repository, "x", head, "main", body=f"closes #{ref.key}")
+    reader = hub.client(trusted=trusted)
+    pulls = {pull.author.login: pull.by_writer for pull in reader.read(ref).issue.pulls}
+    linked = {pull.author.login: pull.by_writer for pull in reader.pulls_of([ref])[ref]}
+    assert pulls == linked == {"colleague": True, "mallory": False}
+
+
+@pytest.mark.parametrize("member", [True, False], ids=["member", "outside"])
+@pytest.mark.parametrize("graphql", [True, False], ids=["graphql", "rest"])
+def test_the_words_of_many_strangers_cost_one_list_of_writers(hub, graphql, member):
+    """GitHub gives the list to members; others look some up, and the rest are strangers."""
+    if member:
+        hub.state.join("acme", "fleet")
+    ref = opened_by(hub, "mallory")
+    for at in range(30):
+        hub.hub.user(f"stranger-{at}")
+        hub.acting(f"stranger-{at}").create_comment(hub.issue(int(ref.key)), "me too")
+    hub.acting().create_comment(hub.issue(int(ref.key)), "only on phones")
+    reader = hub.client(graphql=graphql)
+    snapshot = reader.read(ref)
+    with hub.counted() as counted:
+        judged = reader.with_authors(snapshot)
+    assert (judged.public, judged.issue.by_writer) == (True, False)
+    assert [one.author for one in judged.comments if one.by_writer] == ["colleague"]
+    assert counted[LISTED] == 1
+    assert counted.get(LOOKUP, 0) <= (0 if member else LOOKUPS)
+    with hub.counted() as counted:
+        reader.with_authors(snapshot)
+    assert sum(counted.values()) <= (0 if member else LOOKUPS)
+
+
+def test_a_private_repository_is_not_public(hub):
+    hub.repository("acme/inside", private=True)
+    made = hub.acting().create_issue(hub.state.named("acme/inside"), "one")
+    ref = IssueRef("acme/inside", str(made.number))
+    for graphql in (True, False):
+        reader = hub.client(repository="acme/inside", graphql=graphql)
+        assert reader.with_authors(reader.read(ref)).public is False
