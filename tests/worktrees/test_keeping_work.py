@@ -9,13 +9,15 @@ import pytest
 from tests.servers.git_repository import ALONE, git
 
 from dibs.worktrees import MultiWorktree, recover, recovered
+from dibs.worktrees.apart import Apart
 
 from .places import commit, write
 
 
-@pytest.fixture
-def trees(backend, root):
-    return MultiWorktree([backend.request], "batman", "42", root, now=17)
+@pytest.fixture(params=[None, Apart()], ids=["shared", "apart"])
+def trees(backend, root, request):
+    """Working trees that share the clone's git folder, and such with a repository of their own."""
+    return MultiWorktree([backend.request], "batman", "42", root, now=17, apart=request.param)
 
 
 def only(backend):
@@ -104,7 +106,7 @@ def test_a_change_in_the_same_tick_of_the_same_length_is_seen(backend, trees):
         git(path, "add", "README")
         write(path, "README", "other!\n")
         os.utime(readme, moment)
-        os.utime(git(path, "rev-parse", "--git-path", "index"), moment)
+        os.utime(path / git(path, "rev-parse", "--git-path", "index"), moment)
     found = only(backend)
     assert backend.show(found, "README") == "other!"
     assert backend.show(f"{found}^2", "README") == "staged"
@@ -179,20 +181,39 @@ def test_commits_on_the_branch_and_on_none_are_both_kept(backend, trees):
 
 
 def test_a_branch_that_the_agent_made_besides_stays(backend, trees):
+    """As a branch, or, out of a repository of its own, by its commit: the name may be a trap."""
     with trees as made:
         path = made.specs[0].worktree_path
         git(path, "checkout", "--quiet", "-b", "besides")
         done = commit(path, "done")
-    assert backend("rev-parse", "besides") == done
     assert only(backend) == done
-    assert backend.branches == {"main", "besides"}
+    assert backend.branches == ({"main"} if made.apart else {"main", "besides"})
 
 
-def test_a_stash_stays_where_git_keeps_it(backend, trees):
+def test_branches_and_tags_that_are_not_checked_out_are_kept(backend, root):
+    trees = MultiWorktree([backend.request], "batman", "42", root, now=17, apart=Apart())
     with trees as made:
-        write(made.specs[0].worktree_path, "README", "stashed\n")
-        git(made.specs[0].worktree_path, "stash", "--quiet")
-    assert backend.show("stash@{0}", "README") == "stashed"
+        path = made.specs[0].worktree_path
+        before = git(path, "rev-parse", "HEAD")
+        done = commit(path, "done")
+        git(path, "branch", "--quiet", "besides")
+        git(path, "reset", "--quiet", "--hard", before)
+        tagged = commit(path, "tagged")
+        git(path, "tag", "mine")
+        git(path, "reset", "--quiet", "--hard", before)
+        git(path, "update-ref", "refs/heads/main", done)
+    assert set(backend.recovered.values()) == {done, tagged}
+    assert backend("rev-parse", "main") == before
+    assert backend.branches == {"main"}
+
+
+def test_every_stash_is_kept(backend, trees):
+    with trees as made:
+        for text in ("one", "two"):
+            write(made.specs[0].worktree_path, "README", f"{text}\n")
+            git(made.specs[0].worktree_path, "stash", "--quiet")
+    where = list(backend.recovered) if made.apart else ["stash@{0}", "stash@{1}"]
+    assert {backend.show(one, "README") for one in where} == {"one", "two"}
 
 
 def test_files_before_the_first_commit_are_kept(backend, trees):
@@ -305,7 +326,7 @@ def test_an_index_that_a_killed_git_left_locked(backend, trees):
     with trees as made:
         path = made.specs[0].worktree_path
         write(path, "half")
-        Path(git(path, "rev-parse", "--git-path", "index.lock")).write_text("")
+        (path / git(path, "rev-parse", "--git-path", "index.lock")).write_text("")
     assert backend.show(only(backend), "half") == "work"
 
 
@@ -314,14 +335,14 @@ def test_an_index_of_ours_that_a_killed_git_left_locked(backend, trees):
         path = made.specs[0].worktree_path
         write(path, "half")
         for name in ("dibs-index", "dibs-index.lock"):
-            Path(git(path, "rev-parse", "--git-path", name)).write_text("torn")
+            (path / git(path, "rev-parse", "--git-path", name)).write_text("torn")
     assert backend.show(only(backend), "half") == "work"
 
 
 def test_a_rebase_whose_notes_are_torn_is_left(backend, trees):
     with trees as made:
         path = made.specs[0].worktree_path
-        notes = Path(git(path, "rev-parse", "--git-path", "rebase-merge"))
+        notes = path / git(path, "rev-parse", "--git-path", "rebase-merge")
         notes.mkdir()
         (notes / "orig-head").write_bytes(b"\xff\xfe")
     assert len(made.cleanup.left) == 1
@@ -332,7 +353,7 @@ def test_an_index_that_is_torn(backend, trees):
     with trees as made:
         path = made.specs[0].worktree_path
         write(path, "half")
-        index = Path(git(path, "rev-parse", "--git-path", "index"))
+        index = path / git(path, "rev-parse", "--git-path", "index")
         index.write_bytes(index.read_bytes()[:20])
     found = only(backend)
     assert backend.show(found, "half") == "work"
@@ -343,24 +364,25 @@ def test_an_index_that_is_gone(backend, trees):
     with trees as made:
         path = made.specs[0].worktree_path
         write(path, "half")
-        Path(git(path, "rev-parse", "--git-path", "index")).unlink()
+        (path / git(path, "rev-parse", "--git-path", "index")).unlink()
     assert backend.show(only(backend), "README") == "a shop"
 
 
-def test_a_working_tree_that_lost_its_own_pointer(backend, trees):
+def test_a_working_tree_that_lost_its_own_pointer(backend, trees, place):
     """As a removal that was cut off leaves it; and no repository above it is taken for its own."""
     with trees as made:
         path = made.specs[0].worktree_path
         write(path, "half")
-        (path / ".git").unlink()
+        (path / ".git").rename(place / "away")
         git(path.parent, "init", "--quiet")
-    assert backend.show(only(backend), "half") == "work"
+    assert files(backend, only(backend)) == {"README", "half"}
+    assert backend("rev-parse", f"{only(backend)}^") == backend("rev-parse", "origin/main")
     assert not path.exists()
     assert backend.worktrees == []
 
 
-def test_a_folder_that_somebody_deleted_had_commits_on_no_branch(backend, trees, place):
-    with trees as made:
+def test_a_folder_that_somebody_deleted_had_commits_on_no_branch(backend, root, place):
+    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
         path = made.specs[0].worktree_path
         git(path, "checkout", "--quiet", "--detach")
         done = commit(path, "loose")
@@ -485,8 +507,8 @@ def test_a_submodule_with_commits_that_only_it_has_is_left(backend, frontend, tr
     assert recover(path.parent).removed == (path,)
 
 
-def test_a_file_that_cannot_be_read_is_left(backend, trees):
-    with trees as made:
+def test_a_file_that_cannot_be_read_is_left(backend, root):
+    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
         path = made.specs[0].worktree_path
         write(path, "secret").chmod(0)
         if os.access(path / "secret", os.R_OK):

@@ -22,6 +22,7 @@ its name, which the issue's holder removes. A running worker is a locked file.
 
 import contextlib
 import fcntl
+import fnmatch
 import os
 import re
 import signal
@@ -211,6 +212,32 @@ def without_git_variables(environment: Mapping[str, str] = os.environ) -> dict[s
     """Drop the variables that would change where or how git works."""
     return {
         name: text for name, text in environment.items() if not re.fullmatch(_GIT_VARIABLES, name)
+    }
+
+
+# What git needs to work, and to reach a remote. Everything else may be a secret, whatever its name.
+_GIT_NEEDS = (
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TERM|TZ|TMPDIR|XDG_CONFIG_HOME"
+    r"|SSH_AUTH_SOCK|SSL_CERT_(FILE|DIR)|CURL_CA_BUNDLE|(?i:(https?|all|no)_proxy)"
+    r"|GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)|CEILING_DIRECTORIES|EXEC_PATH|SSL_\w+"
+    r"|(AUTHOR|COMMITTER)_\w+|SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|PROXY_COMMAND)"
+)
+
+
+def git_environment(
+    environment: Mapping[str, str] = os.environ, *, named: bool = False
+) -> dict[str, str]:
+    """The environment for a git command on a repository that an agent may have written to.
+
+    Git runs programs that the settings of the repository name, so no secret is in it. `named`: the
+    variables that the operator lists in `DIBS_GIT_ENV` are in it nevertheless.
+    """
+    listed = environment.get("DIBS_GIT_ENV", "").split(",") if named else []
+    return {
+        name: text
+        for name, text in without_git_variables(environment).items()
+        if re.fullmatch(_GIT_NEEDS, name)
+        or any(fnmatch.fnmatchcase(name, word.strip()) for word in listed)
     }
 
 

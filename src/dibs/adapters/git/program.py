@@ -32,7 +32,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from dibs.adapters.system import without_git_variables
+from dibs.adapters.system import git_environment, without_git_variables
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,
@@ -78,8 +78,7 @@ class Address(Struct, frozen=True):
 
         No other repository has the same name.
         """
-        local = not _URL.match(self.bare) and not _SSH.match(self.bare)
-        whole = str((root / self.bare).absolute()) if local else self.bare
+        whole = str((root / self.bare).absolute()) if is_local_path(self.bare) else self.bare
         return whole.encode("utf-8", "backslashreplace").decode()  # a file name may be any bytes
 
     @property
@@ -110,6 +109,10 @@ class Address(Struct, frozen=True):
         if self.account is None or self.account.password is None:
             return {}
         return {_USER: self.account.user, _PASSWORD: self.account.password}
+
+
+def is_local_path(address: str) -> bool:
+    return not _URL.match(address) and not _SSH.match(address)
 
 
 def parse_address(text: str) -> Address:
@@ -373,10 +376,16 @@ _PROGRAM_ENV = {
 _NOTHING: Mapping[str, str] = {}
 
 
+_REACHES = frozenset({"fetch", "ls-remote"})
+
+
 class GitProgram(Struct, frozen=True):
     """Implements `ports.system.Git` with the git program.
 
-    A command that takes too long is killed, with all processes that the command started.
+    A command that takes too long is killed, with all processes that the command started. No
+    command has a secret in its environment, because an agent may have named programs in the
+    settings of the repository. The exception is `push`: a worker never pushes, only the chains of
+    the operator do.
     """
 
     shared: tuple[int, ...] = ()
@@ -394,13 +403,15 @@ class GitProgram(Struct, frozen=True):
         program = shutil.which("git")
         if program is None:
             raise BadConfiguration("worktrees need git, which is not installed here")
+        verb = _verb(args)
+        bare = git_environment(named=verb in _REACHES)
         ran = bounded(
             [program, *args],
             place=cwd,
-            env={**without_git_variables(), **_PROGRAM_ENV, **env},
+            env={**(without_git_variables() if verb == "push" else bare), **_PROGRAM_ENV, **env},
             given=b"",
             timeout_s=timeout,
-            name=f"git {_verb(args)} in {cwd}",
+            name=f"git {verb} in {cwd}",
             shared=self.shared,
         )
         return GitResult(ran.code, os.fsdecode(ran.out), ran.err)
