@@ -187,6 +187,12 @@ _SETTINGS = (
     "credential.interactive=never",
     "color.ui=false",
 )
+_TAKEN = re.compile(
+    r"url\..+\.(insteadof|pushinsteadof)|credential\.(.+\.)?(username|usehttppath)"
+    r"|http\.(.+\.)?(extraheader|proxy|proxyauthmethod|version|postbuffer|lowspeedlimit"
+    r"|lowspeedtime|useragent)",
+    re.DOTALL,
+)
 # A rule in git's settings may have put an account into an address. The pattern rather matches too
 # much than too little.
 _SECRET = re.compile(r"(?<=//)[^\s'\"]*@")
@@ -255,14 +261,15 @@ class GitCommands:
 
         `given` is the input. Raises Unavailable if the command takes too long.
         """
-        settings = [word for setting in (*self._included, *_SETTINGS) for word in ("-c", setting)]
+        settings = [word for setting in _SETTINGS for word in ("-c", setting)]
         env = {"GIT_OBJECT_DIRECTORY": str(self._objects)}
+        # Those of the address come last: an empty helper in the user's settings makes git forget
+        # the helpers before it, and must not hit ours.
+        own = self._address.settings if self._address is not None else ()
+        for number, (name, text) in enumerate((*self._taken, *own)):
+            settings.append(f"--config-env={name}=LEASES_GIT_{number}")
+            env[f"LEASES_GIT_{number}"] = text
         if self._address is not None:
-            # These come last: an empty helper in the user's settings makes git forget the helpers
-            # before it, and must not hit ours.
-            for number, (name, text) in enumerate(self._address.settings):
-                settings.append(f"--config-env={name}=LEASES_GIT_{number}")
-                env[f"LEASES_GIT_{number}"] = text
             env |= self._address.secrets
         return self._run((*settings, f"--git-dir={place}", *words), given, env)
 
@@ -271,16 +278,16 @@ class GitCommands:
         return self._run(words, b"", {})
 
     @cached_property
-    def _included(self) -> tuple[str, ...]:
-        """The setting that includes the settings of the repository around `root`, if any.
+    def _taken(self) -> tuple[tuple[str, str], ...]:
+        """The settings of the repository around `root` that count for leases, if there is one.
 
-        Credentials and proxies of the repository count.
+        The repository may have been unpacked from somebody's archive. So none of these settings
+        names a program or a file, or makes git trust another server.
         """
-        found = self.ask("rev-parse", "--git-common-dir")
-        folder = found.out.decode("utf-8", "surrogateescape").strip()
-        if found.code or not folder:
-            return ()
-        return (f"include.path={self._root / folder / 'config'}",)
+        found = self.ask("config", "--local", "--list", "-z")
+        listed = found.out.decode("utf-8", "surrogateescape").split("\0") if not found.code else []
+        pairs = (entry.partition("\n") for entry in listed)
+        return tuple((name, value) for name, _, value in pairs if _TAKEN.fullmatch(name))
 
     def _run(self, words: Sequence[str], given: bytes, env: Mapping[str, str]) -> Ran:
         return bounded(
