@@ -394,9 +394,10 @@ def _apart(entry: Entry, repo: Repository, admin: Path) -> Tree:
     """The working tree with a stand-in for its own repository."""
     path = Path(entry.path)
     for top, _, names in os.walk(path):
-        for name in names:
-            if name in _OPENED and not stat.S_ISREG(Path(top, name).lstat().st_mode):
-                raise Unsaveable(f"{Path(top, name)} is no regular file, and git would read it")
+        for name in _OPENED.intersection(names):
+            kind = Path(top, name).lstat().st_mode
+            if not stat.S_ISREG(kind) and not stat.S_ISLNK(kind):
+                raise Unsaveable(f"git would wait for {Path(top, name)}, which is no file")
     folder = git_folder(path, within=(path,)) if os.path.lexists(path / ".git") else path / ".git"
     stand = stand_in(folder, admin / "dibs-copy", repo, within=(path,), known=entry.branch)
     if not folder.exists():  # only the files are left

@@ -35,7 +35,7 @@ _FETCH = (
 _BAD_REQUEST = re.compile(
     r"not a git repository|already (exists|checked out|used by worktree)|invalid reference"
     r"|cannot lock ref '[^']*': '[^']*' exists|not a valid|couldn't find remote ref"
-    r"|ambiguous argument|unknown revision",
+    r"|ambiguous argument|unknown revision|invalid path",
     re.IGNORECASE,
 )
 
