@@ -22,7 +22,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dibs.adapters.git.program import is_local_path
-from dibs.worktrees.repository import CHECKOUT_S, QUIETLY, Repository
+from dibs.worktrees.repository import CHECKOUT_S, QUIETLY, Repository, refused
 from dibs.worktrees.sessions import Entry
 from dibs.worktrees.values import RECOVERED, BadWorktree, Unsaveable, fit_for_a_branch
 
@@ -32,6 +32,7 @@ SET_ASIDE = ("rebase-merge/autostash", "rebase-apply/autostash", "rebase-merge/o
 _DATA = ("index", "shallow", "info/exclude", "info/sparse-checkout", *UNFINISHED, *SET_ASIDE)
 _LARGEST = 1 << 30
 _HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
+_SHA256 = 64
 _STASHES = "logs/refs/stash"
 _KNOWN = "refs/remotes/dibs-known/"
 # Wins over every .gitattributes. A filter is a program; an encoding is a converter chosen by name.
@@ -82,24 +83,28 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
     own = path / ".git"
     own.unlink()
     settings = tuple(_settings(repo, admin, Path(entry.checkout)))
-    _begin(own, objects=[repo.folder / "objects"], settings=(*settings, ("gc.auto", "0")))
+    stores = [repo.folder / "objects"]
+    _begin(own, _refs_of(repo), objects=stores, settings=(*settings, ("gc.auto", "0")))
     (own / "HEAD").write_bytes(os.fsencode(f"ref: refs/heads/{branch}\n"))
-    _write_refs(own, _refs_of(repo))
     for name in ("shallow", "info/exclude", "info/sparse-checkout"):
         for folder in (repo.folder, admin):  # what is of this working tree alone counts
             with suppress(FileNotFoundError):
                 (own / name).write_bytes((folder / name).read_bytes())
+    places = (f"--git-dir={own}", f"--work-tree={path}")
     words = ("-c", "submodule.recurse=false", "read-tree", "-m", "-u", "HEAD")
-    at_own = Repository(repo.name, own, repo.git)
-    doing = f"{start} cannot be checked out at {path}"
-    at_own.output(f"--work-tree={path}", *QUIETLY, *words, doing=doing, timeout=CHECKOUT_S)
+    # If the clone is a partial one, git fetches what is missing: into the clone.
+    env = {"GIT_OBJECT_DIRECTORY": str(repo.folder / "objects")}
+    done = repo.git((*places, *QUIETLY, *words), cwd=path, timeout=CHECKOUT_S, env=env)
+    if done.returncode:
+        raise refused(done, f"{repo.name}: {start} cannot be checked out at {path}")
     (own / "info/attributes").unlink()
     with suppress(FileNotFoundError):
         (own / "info/attributes").write_bytes((repo.folder / "info/attributes").read_bytes())
     if not any(name == "core.hookspath" for name, _ in settings):
         _copy_hooks(repo, own)
     if apart.run_as is not None:
-        _give(at_own, path, repo.folder / "objects", apart.run_as)
+        own_repo = Repository(repo.name, own, repo.git)
+        _give(own_repo, path, repo.folder / "objects", apart.run_as)
     (admin / "locked").unlink()
 
 
@@ -152,14 +157,25 @@ def _copy_hooks(repo: Repository, own: Path) -> None:
             shutil.copy(hook, own / "hooks" / hook.name)
 
 
-def _begin(folder: Path, *, objects: Iterable[Path], settings: Iterable[tuple[str, str]]) -> None:
-    """Make a git folder without refs, which reads the objects of others."""
+def _begin(
+    folder: Path,
+    refs: Mapping[str, str],
+    *,
+    objects: Iterable[Path],
+    settings: Iterable[tuple[str, str]],
+) -> None:
+    """Make a git folder with refs, which reads the objects of others."""
     for name in ("objects/info", "objects/pack", "refs/heads", "info"):
         (folder / name).mkdir(parents=True)
     stores = "".join(f"{_quoted(str(one))}\n" for one in objects)
     (folder / "objects/info/alternates").write_bytes(os.fsencode(stores))
     (folder / "info/attributes").write_bytes(_ATTRIBUTES)
+    text = "".join(f"{value} {name}\n" for name, value in sorted(refs.items()))
+    (folder / "packed-refs").write_bytes(os.fsencode(text))
     lines = ["[core]\n\trepositoryformatversion = 0\n\tbare = false\n"]
+    if any(len(value) == _SHA256 for value in refs.values()):
+        lines = ["[core]\n\trepositoryformatversion = 1\n\tbare = false\n"]
+        lines.append("[extensions]\n\tobjectformat = sha256\n")
     for name, value in settings:
         section, _, key = name.rpartition(".")
         section, _, subsection = section.partition(".")
@@ -173,11 +189,6 @@ def _quoted(text: str) -> str:
     """As git's settings and its list of object folders quote a text."""
     escaped = re.sub(r'(["\\])', r"\\\1", text)
     return f'"{escaped}"'.replace("\n", "\\n").replace("\t", "\\t")
-
-
-def _write_refs(folder: Path, refs: Mapping[str, str]) -> None:
-    text = "".join(f"{value} {name}\n" for name, value in sorted(refs.items()))
-    (folder / "packed-refs").write_bytes(os.fsencode(text))
 
 
 # Standing in
@@ -212,8 +223,8 @@ def stand_in(
     if known is not None:
         branch = f"refs/heads/{known}"
         of_clone = {name: value for name, value in _refs_of(clone).items() if name != branch}
-    _begin(place, objects=stores, settings=_STAND_IN)
-    _write_refs(place, refs | {f"{_KNOWN}{name[5:]}": one for name, one in of_clone.items()})
+    known_refs = {f"{_KNOWN}{name[5:]}": value for name, value in of_clone.items()}
+    _begin(place, refs | known_refs, objects=stores, settings=_STAND_IN)
     head = _head_text(folder)
     (place / "HEAD").write_bytes(os.fsencode(f"{head}\n"))
     for name in (*_DATA, *(one.name for one in folder.glob("sharedindex.*"))):

@@ -346,6 +346,8 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
         reason = registered.locked
         raise Unsaveable(f"it is locked: {reason}" if reason else "it is locked")
     admin = repo.admin_folder(path)
+    if admin is None and path.exists():
+        raise Unsaveable("its repository has no index of it")
     if admin is None or not path.exists():
         # The folder was deleted; commits on no branch would be lost with the registration.
         tree = Tree(repo, path, repo.folder)

@@ -178,7 +178,8 @@ class Repository(Struct, frozen=True):
         for pointer in sorted(self.folder.glob("worktrees/*/gitdir")):
             named = pointer.read_text("utf-8", errors="surrogateescape").rstrip("\n")
             # Newer versions of git can write the path relative to the folder of this file.
-            if (pointer.parent / named).resolve().parent == path:
+            # What the path ends in, `.git`, may be a link that an agent made.
+            if (pointer.parent / named).parent.resolve() == path:
                 return pointer.parent
         return None
 
