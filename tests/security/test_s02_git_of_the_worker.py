@@ -15,8 +15,7 @@ from tests.security.conftest import SECRETS, Victim
 from tests.security.git_victims import begin, git, remote_repository, worked
 
 from dibs.adapters.git import program
-from dibs.worktrees import GitProgram, MultiWorktree, WorktreeRequest
-from dibs.worktrees.apart import Apart
+from dibs.worktrees import Apart, GitProgram, MultiWorktree, WorktreeRequest
 
 LOOT = """#!/bin/sh
 env >> '{loot}/loot'

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from tests.servers.git_repository import git
 
-from dibs.worktrees import GitProgram, MultiWorktree, WorktreeRequest, recover
-from dibs.worktrees.apart import Apart
+from dibs.worktrees import Apart, GitProgram, MultiWorktree, WorktreeRequest, recover
 
 from .places import commit, write
 

@@ -13,8 +13,7 @@ from dibs.core.errors import HandlerUnusable
 from dibs.core.ids import RunId
 from dibs.core.pipeline import OneWorktree
 from dibs.ports.system import PlaceWish
-from dibs.worktrees import MultiWorktree, WorktreeRequest, recover
-from dibs.worktrees.apart import Apart
+from dibs.worktrees import Apart, MultiWorktree, WorktreeRequest, recover
 from dibs.worktrees.trees import WorktreePlaces
 
 from .places import clone, commit, write

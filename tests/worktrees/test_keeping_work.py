@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from tests.servers.git_repository import ALONE, git
 
-from dibs.worktrees import MultiWorktree, recover, recovered
-from dibs.worktrees.apart import Apart
+from dibs.worktrees import Apart, MultiWorktree, recover, recovered
 
 from .places import commit, write
 

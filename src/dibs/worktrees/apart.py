@@ -30,6 +30,7 @@ from dibs.worktrees.values import RECOVERED, BadWorktree, Unsaveable, fit_for_a_
 UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "MERGE_AUTOSTASH")
 SET_ASIDE = ("rebase-merge/autostash", "rebase-apply/autostash", "rebase-merge/orig-head")
 _DATA = ("index", "shallow", "info/exclude", "info/sparse-checkout", *UNFINISHED, *SET_ASIDE)
+_OPENED = frozenset({".gitignore", ".gitattributes", ".gitmodules"})
 _LARGEST = 1 << 30
 _HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SHA256 = 64
@@ -66,6 +67,24 @@ class Apart(Struct, frozen=True):
     run_as: str | None = None
     """The user to whom they belong; None: the user of this process."""
 
+    def give(self, own: Repository, path: Path, objects: Path) -> None:
+        """Give a working tree to its user, with copies of objects which that user cannot read."""
+        if self.run_as is None:
+            return
+        try:
+            account = pwd.getpwnam(self.run_as)
+        except KeyError:
+            raise BadWorktree(f"there is no user {self.run_as!r} to give {path} to") from None
+        above = all(folder.stat().st_mode & stat.S_IXOTH for folder in objects.parents)
+        if not above or objects.stat().st_mode & 0o5 != 0o5:
+            doing = f"its objects cannot be copied for {self.run_as}"
+            own.output(*QUIETLY, "repack", "-a", "-d", "--quiet", doing=doing, timeout=CHECKOUT_S)
+            (own.folder / "objects/info/alternates").unlink()
+        for folder, folders, files in os.walk(path):
+            for name in (*folders, *files):
+                os.lchown(Path(folder, name), account.pw_uid, account.pw_gid)
+        os.lchown(path, account.pw_uid, account.pw_gid)
+
 
 # Making
 
@@ -76,7 +95,7 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
     Until all is made, the working tree is locked in the clone as git locks one that it makes.
     """
     path, branch, start = Path(entry.path), entry.branch, entry.start
-    repo.add(path, branch, start, new=entry.new_branch, checkout=False)
+    repo.register(path, branch, start, new=entry.new_branch)
     admin = repo.admin_folder(path)
     if admin is None:
         raise BadWorktree(f"{repo.name}: {repo.folder} did not register {path}")
@@ -100,29 +119,14 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
     (own / "info/attributes").unlink()
     with suppress(FileNotFoundError):
         (own / "info/attributes").write_bytes((repo.folder / "info/attributes").read_bytes())
-    if not any(name == "core.hookspath" for name, _ in settings):
-        _copy_hooks(repo, own)
-    if apart.run_as is not None:
-        own_repo = Repository(repo.name, own, repo.git)
-        _give(own_repo, path, repo.folder / "objects", apart.run_as)
+    found = repo.output("rev-parse", "--git-path", "hooks", doing="it has no place for hooks")
+    hooks = repo.folder / found.rstrip("\n")
+    for hook in sorted(hooks.iterdir()) if hooks.is_dir() else ():
+        if hook.is_file() and hook.suffix != ".sample":  # such as the pre-push hook of dibs
+            (own / "hooks").mkdir(exist_ok=True)
+            shutil.copy(hook, own / "hooks" / hook.name)
+    apart.give(Repository(repo.name, own, repo.git), path, repo.folder / "objects")
     (admin / "locked").unlink()
-
-
-def _give(own: Repository, path: Path, objects: Path, user: str) -> None:
-    """Give a working tree to another user, with copies of objects which that user cannot read."""
-    above = all(folder.stat().st_mode & stat.S_IXOTH for folder in objects.parents)
-    if not above or objects.stat().st_mode & 0o5 != 0o5:
-        doing = f"its objects cannot be copied for {user}"
-        own.output(*QUIETLY, "repack", "-a", "-d", "--quiet", doing=doing, timeout=CHECKOUT_S)
-        (own.folder / "objects/info/alternates").unlink()
-    try:
-        account = pwd.getpwnam(user)
-    except KeyError:
-        raise BadWorktree(f"there is no user {user!r} to give {path} to") from None
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            os.lchown(Path(folder, name), account.pw_uid, account.pw_gid)
-    os.lchown(path, account.pw_uid, account.pw_gid)
 
 
 def _settings(repo: Repository, admin: Path, checkout: Path) -> Iterator[tuple[str, str]]:
@@ -145,16 +149,6 @@ def _refs_of(repo: Repository) -> dict[str, str]:
     listed = repo.output(*words, "refs/remotes", doing="its refs cannot be listed")
     pairs = (line.split(" ", 1) for line in listed.splitlines())
     return {name: value for value, name in pairs}
-
-
-def _copy_hooks(repo: Repository, own: Path) -> None:
-    """The hooks of the clone, such as the pre-push hook of dibs, are run in its runs as well."""
-    found = repo.output("rev-parse", "--git-path", "hooks", doing="it has no place for hooks")
-    folder = repo.folder / found.rstrip("\n")
-    for hook in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if hook.is_file() and hook.suffix != ".sample":
-            (own / "hooks").mkdir(exist_ok=True)
-            shutil.copy(hook, own / "hooks" / hook.name)
 
 
 def _begin(
@@ -216,8 +210,14 @@ def stand_in(
     shutil.rmtree(place, ignore_errors=True)
     stores = [clone.folder / "objects"]
     if folder.exists():
-        _check_objects(folder / "objects", [*within, *stores])
-        stores.insert(0, folder / "objects")
+        objects = folder / "objects"
+        _check_files(objects)
+        named = (_read(objects / "info/alternates") or b"").decode("utf-8", "surrogateescape")
+        also = [re.sub(r'\\(["\\])', r"\1", line.strip('"')) for line in named.splitlines()]
+        for place_of_objects in ((objects / one).resolve() for one in ("", *also)):
+            if not _is_within(place_of_objects, (*within, *stores)):
+                raise Unsaveable(f"{objects} takes objects from {place_of_objects}")
+        stores.insert(0, objects)
     refs = refs_in(folder)
     of_clone: dict[str, str] = {}
     if known is not None:
@@ -245,13 +245,32 @@ def stand_in(
     )
 
 
+def stand_in_for_tree(entry: Entry, clone: Repository, admin: Path) -> StandIn:
+    """Make a stand-in for the own repository of a working tree.
+
+    If that repository is gone, the files are those of the commit that was checked out.
+    """
+    path = Path(entry.path)
+    _check_files(path, _OPENED)
+    folder = git_folder(path, within=(path,)) if os.path.lexists(path / ".git") else path / ".git"
+    stand = stand_in(folder, admin / "dibs-copy", clone, within=(path,), known=entry.branch)
+    if not folder.exists():
+        doing = f"{path} cannot be compared with {entry.start}"
+        for words in (
+            ("read-tree", entry.start),
+            ("update-ref", "--no-deref", "HEAD", entry.start),
+        ):
+            stand.repo.output(*QUIETLY, *words, doing=doing)
+    return stand
+
+
 def git_folder(place: Path, *, within: Iterable[Path]) -> Path:
     """The git folder of the working tree at `place`. Raises `Unsaveable` if it is elsewhere."""
     folder = place / ".git"
     if folder.is_symlink() or not folder.is_dir():
         text = (_read(folder) or b"").decode("utf-8", "surrogateescape")
         folder = (place / text.removeprefix("gitdir:").strip()).resolve()
-        if not any(folder.is_relative_to(one.resolve()) for one in within):
+        if not _is_within(folder, within):
             raise Unsaveable(f"{place / '.git'} leads to {folder}")
     return folder
 
@@ -299,6 +318,10 @@ def bring(stand: Repository, clone: Repository, branch: str) -> None:
     clone.output(*QUIETLY, *_CHECKED, *words, *place, doing=doing, timeout=CHECKOUT_S)
 
 
+def _is_within(place: Path, folders: Iterable[Path]) -> bool:
+    return any(place.is_relative_to(folder.resolve()) for folder in folders)
+
+
 def _read(path: Path) -> bytes | None:
     """The content of a regular file; None if there is none. Never blocks, and follows no link."""
     try:
@@ -317,18 +340,13 @@ def _read(path: Path) -> bytes | None:
         return file.read()
 
 
-def _check_objects(folder: Path, allowed: Iterable[Path]) -> None:
-    """Raise `Unsaveable` if a store of objects leads elsewhere, or has a file that would block."""
-    if folder.is_symlink():
-        raise Unsaveable(f"{folder} leads elsewhere")
+def _check_files(folder: Path, named: frozenset[str] | None = None) -> None:
+    """Raise `Unsaveable` if git would wait for a file or be led elsewhere.
+
+    With `named`, only files of these names are looked at; git follows no link there.
+    """
     for top, folders, files in os.walk(folder):
-        for name in (*folders, *files):
+        for name in (*folders, *files) if named is None else named.intersection(files):
             kind = Path(top, name).lstat().st_mode
-            if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
-                raise Unsaveable(f"{Path(top, name)} is no file of git's")
-    listed = (_read(folder / "info/alternates") or b"").decode("utf-8", "surrogateescape")
-    places = [one.resolve() for one in allowed]
-    for line in listed.splitlines():
-        named = (folder / re.sub(r'\\(["\\])', r"\1", line.strip('"'))).resolve()
-        if line and not any(named.is_relative_to(one) for one in places):
-            raise Unsaveable(f"{folder} takes objects from {named}")
+            if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind) or (named and stat.S_ISLNK(kind))):
+                raise Unsaveable(f"{Path(top, name)} is no file that git would have made")

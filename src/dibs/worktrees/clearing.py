@@ -13,7 +13,6 @@ import dataclasses
 import logging
 import os
 import shutil
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -34,6 +33,7 @@ from dibs.worktrees.apart import (
     git_folder,
     head_in,
     stand_in,
+    stand_in_for_tree,
 )
 from dibs.worktrees.repository import CHECKOUT_S, HALF_MADE, QUIETLY, Repository, refused
 from dibs.worktrees.sessions import Entry, OpenSession, Sessions
@@ -41,7 +41,6 @@ from dibs.worktrees.values import CleanUp, Kept, Left, Unsaveable, ignored, reco
 
 _ADD_SETTINGS = ("-c", "core.safecrlf=false", "-c", "advice.addEmbeddedRepo=false")
 _GITLINK = "160000 "
-_OPENED = frozenset({".gitignore", ".gitattributes", ".gitmodules"})
 _DEEPEST = 8
 _NAMES_PER_COMMAND = 200
 _SNAPSHOTS = 3
@@ -372,7 +371,8 @@ def _keep(
     def look() -> tuple[Tree, TreeSnapshot]:
         tree = Tree(repo, path, admin)
         if entry.apart:
-            tree = _apart(entry, repo, admin)
+            stand = stand_in_for_tree(entry, repo, admin)
+            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays)
         return tree, tree.snapshot()
 
     tree, before = look()
@@ -390,23 +390,6 @@ def _keep(
             return kept
         before = after
     raise Unsaveable("somebody is still writing in it")
-
-
-def _apart(entry: Entry, repo: Repository, admin: Path) -> Tree:
-    """The working tree with a stand-in for its own repository."""
-    path = Path(entry.path)
-    for top, _, names in os.walk(path):
-        for name in _OPENED.intersection(names):
-            kind = Path(top, name).lstat().st_mode
-            if not stat.S_ISREG(kind) and not stat.S_ISLNK(kind):
-                raise Unsaveable(f"git would wait for {Path(top, name)}, which is no file")
-    folder = git_folder(path, within=(path,)) if os.path.lexists(path / ".git") else path / ".git"
-    stand = stand_in(folder, admin / "dibs-copy", repo, within=(path,), known=entry.branch)
-    if not folder.exists():  # only the files are left
-        words = ("read-tree", entry.start)
-        stand.repo.output(*QUIETLY, *words, doing=f"{path} cannot be compared with {entry.start}")
-        stand.repo.output(*QUIETLY, "update-ref", "--no-deref", "HEAD", entry.start, doing="")
-    return Tree(stand.repo, path, stand.repo.folder, stand.strays)
 
 
 def _remove(repo: Repository, entry: Entry, *, half_made: bool = False) -> None:

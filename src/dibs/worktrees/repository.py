@@ -151,18 +151,19 @@ class Repository(Struct, frozen=True):
                     locked=fields.get("locked"),
                 )
 
-    def add(self, path: Path, branch: str, start: str, *, new: bool, checkout: bool = True) -> None:
-        """Make a working tree: on a new branch from `start`, or on the existing branch.
-
-        Without `checkout`, no hook runs, and the working tree has no files and stays locked.
-        """
-        how = ["-b", branch, "--no-track"] if new else []
-        if not checkout:
-            how += ["--no-checkout", "--lock", "--reason", HALF_MADE]
+    def add(self, path: Path, branch: str, start: str, *, new: bool) -> None:
+        """Make a working tree: on a new branch from `start`, or on the existing branch."""
+        how = ("-b", branch, "--no-track") if new else ()
         words = ("worktree", "add", "--quiet", *how, str(path), start if new else branch)
         doing = f"no working tree could be made at {path}"
-        quiet = _ALONE if checkout else QUIETLY
-        self.output(*quiet, *words, doing=doing, timeout=CHECKOUT_S)
+        self.output(*_ALONE, *words, doing=doing, timeout=CHECKOUT_S)
+
+    def register(self, path: Path, branch: str, start: str, *, new: bool) -> None:
+        """Make a working tree without files, locked as half made; no hook runs."""
+        how = ("-b", branch, "--no-track") if new else ()
+        lock = ("--no-checkout", "--lock", "--reason", HALF_MADE)
+        words = ("worktree", "add", "--quiet", *lock, *how, str(path), start if new else branch)
+        self.output(*QUIETLY, *words, doing=f"no working tree could be made at {path}")
 
     def remove(self, path: Path, *, half_made: bool = False) -> None:
         """Remove a working tree with all files in it. Git refuses if the working tree is locked.
