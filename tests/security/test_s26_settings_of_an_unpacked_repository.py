@@ -4,7 +4,7 @@ Attack: the settings name programs. `dibs show` with leases in git refs reaches 
 runs them with the reader's secrets in the environment.
 
 Wall: of the settings of the repository only those count that name no program and no file, and make
-git trust no other server.
+git trust no other server. Git itself has no secret that the operator did not name for it.
 """
 
 import threading
@@ -106,5 +106,5 @@ def test_control_the_same_settings_of_the_operator_are_obeyed(
     unpacked(victim, server if address == "password" else address)
     for name, value in programs(loot):
         git(victim.folder, "config", "--file", str(victim.home / ".gitconfig"), name, value)
-    victim.dibs("show", "1")
-    assert "GITHUB_TOKEN" in victim.leaked(loot)
+    victim.dibs("show", "1", DIBS_GIT_ENV="GITHUB_TOKEN")
+    assert set(victim.leaked(loot)) == {"GITHUB_TOKEN"}

@@ -159,7 +159,24 @@ def swap(path: Path, place: Path) -> None:
     (path / ".git").symlink_to(place / "moved")
 
 
+def deep(path: Path, _: Path) -> None:
+    top = os.open(path, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=top)
+        below = os.open("d", os.O_RDONLY, dir_fd=top)
+        os.close(top)
+        top = below
+    os.close(top)
+
+
+def away(path: Path, place: Path) -> None:
+    path.rename(place / "moved")
+    path.symlink_to(place / "moved")
+
+
 REFUSED = {
+    "folders without end": deep,
+    "tree elsewhere": away,
     "pipe for the index": lambda path, _: pipe(path / ".git/index"),
     "pipe for a ref": lambda path, _: pipe(path / ".git/refs/heads/x"),
     "pipe among the packs": lambda path, _: pipe(path / ".git/objects/pack/pack-1.idx"),
@@ -185,6 +202,8 @@ def test_what_git_would_not_have_made_is_left_and_nothing_waits(trees, place, ro
     [left] = made.cleanup.left
     assert (left.worktree_path, (path / "half").read_text()) == (path, "work\n")
     assert recover(root).left == (left,)
+    if how == "folders without end":  # neither can pytest remove them
+        subprocess.run(["rm", "-r", str(path / "d")], check=True, timeout=60)
 
 
 def test_refs_that_git_would_not_have_made_are_not_looked_at(backend, trees):

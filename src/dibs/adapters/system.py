@@ -217,8 +217,8 @@ def without_git_variables(environment: Mapping[str, str] = os.environ) -> dict[s
 
 # What git needs to work, and to reach a remote. Everything else may be a secret, whatever its name.
 _GIT_NEEDS = (
-    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TERM|TZ|TMPDIR|XDG_CONFIG_HOME"
-    r"|SSH_AUTH_SOCK|SSL_CERT_(FILE|DIR)|CURL_CA_BUNDLE|(?i:(https?|all|no)_proxy)"
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TERM|TZ|TMPDIR|XDG_\w+|GNUPGHOME"
+    r"|PASSWORD_STORE_DIR|DBUS_SESSION_BUS_ADDRESS|KRB5CCNAME|GH_CONFIG_DIR|SSH_AUTH_SOCK|SSL_CERT_(FILE|DIR)|CURL_CA_BUNDLE|(?i:(https?|all|no)_proxy)"
     r"|GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)|CEILING_DIRECTORIES|EXEC_PATH|SSL_\w+"
     r"|(AUTHOR|COMMITTER)_\w+|SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|PROXY_COMMAND)"
 )

@@ -31,7 +31,7 @@ UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "M
 SET_ASIDE = ("rebase-merge/autostash", "rebase-apply/autostash", "rebase-merge/orig-head")
 _DATA = ("index", "shallow", "info/exclude", "info/sparse-checkout", *UNFINISHED, *SET_ASIDE)
 _OPENED = frozenset({".gitignore", ".gitattributes", ".gitmodules"})
-_LARGEST = 1 << 30
+_LARGEST = 1 << 28
 _HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SHA256 = 64
 _STASHES = "logs/refs/stash"
@@ -207,6 +207,8 @@ def stand_in(
     the clone count as pushed, except for the branch of that name. Raises `Unsaveable` if the
     repository has something that git would not have made there.
     """
+    if place.is_symlink():
+        place.unlink()
     shutil.rmtree(place, ignore_errors=True)
     stores = [clone.folder / "objects"]
     if folder.exists():

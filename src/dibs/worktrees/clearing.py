@@ -323,7 +323,7 @@ def clear(entry: Entry, epoch: int, git: Git, reached: Reached = ignored) -> Cle
         if made_and_present and not repo.has_unpushed(name, but=[entry.start]):
             repo.drop_branch(entry.branch)
         reached(WorktreeStep.BRANCH_DROPPED)
-    except (DibsError, OSError) as flaw:
+    except (DibsError, OSError, RecursionError) as flaw:  # folders in folders without end
         return CleanUp(left=(Left(entry.repo_name, path, str(flaw)),))
     return cleanup
 
@@ -344,6 +344,8 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
     if registered.locked is not None:
         reason = registered.locked
         raise Unsaveable(f"it is locked: {reason}" if reason else "it is locked")
+    if path.is_symlink():
+        raise Unsaveable("it is a link by now")
     admin = repo.admin_folder(path)
     if admin is None and path.exists():
         raise Unsaveable("its repository has no index of it")

@@ -187,6 +187,8 @@ _SETTINGS = (
     "credential.interactive=never",
     "color.ui=false",
 )
+_GIVEN = re.compile(r"GIT_CONFIG_(COUNT|KEY_\d+|VALUE_\d+)")
+"""Settings in the environment, which the operator gave to git."""
 _TAKEN = re.compile(
     r"url\..+\.(insteadof|pushinsteadof)|credential\.(.+\.)?(username|usehttppath)"
     r"|http\.(.+\.)?(extraheader|proxy|proxyauthmethod|version|postbuffer|lowspeedlimit"
@@ -290,10 +292,13 @@ class GitCommands:
         return tuple((name, value) for name, _, value in pairs if _TAKEN.fullmatch(name))
 
     def _run(self, words: Sequence[str], given: bytes, env: Mapping[str, str]) -> Ran:
+        # Every process of this user can read the environment of a git that runs for the worker.
+        needed = git_environment(named=True)
+        needed |= {name: os.environ[name] for name in os.environ if _GIVEN.fullmatch(name)}
         return bounded(
             (self._program, *words),
             place=self._root,
-            env={**without_git_variables(), **_LEASES_ENV, **env},
+            env={**needed, **_LEASES_ENV, **env},
             given=given,
             timeout_s=self._timeout_s,
             name=self.name,
