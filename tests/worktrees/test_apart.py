@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.servers.git_repository import ALONE, git
 
-from dibs.core.errors import HandlerUnusable
+from dibs.core.errors import DibsError, HandlerUnusable
 from dibs.core.ids import RunId
 from dibs.core.pipeline import OneWorktree
 from dibs.ports.system import PlaceWish
@@ -204,6 +204,18 @@ def test_what_git_would_not_have_made_is_left_and_nothing_waits(trees, place, ro
     assert recover(root).left == (left,)
     if how == "folders without end":  # neither can pytest remove them
         subprocess.run(["rm", "-r", str(path / "d")], check=True, timeout=60)
+
+
+def test_a_pipe_in_the_clone_is_not_waited_for(backend, trees, place):
+    (place / "list").write_text("*.log\n")
+    link(backend.path / ".git/info/exclude", str(place / "list"))
+    with trees as made:
+        write(made.specs[0].worktree_path, "x.log")
+    assert backend.recovered == {}
+    pipe(backend.path / ".git/info/exclude")
+    with pytest.raises(DibsError, match="not a regular file"), trees:
+        pass
+    assert backend.worktrees == []
 
 
 def test_refs_that_git_would_not_have_made_are_not_looked_at(backend, trees):

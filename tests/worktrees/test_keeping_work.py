@@ -14,9 +14,14 @@ from .places import commit, write
 
 
 @pytest.fixture(params=[None, Apart()], ids=["shared", "apart"])
-def trees(backend, root, request):
+def apart(request):
     """Working trees that share the clone's git folder, and such with a repository of their own."""
-    return MultiWorktree([backend.request], "batman", "42", root, now=17, apart=request.param)
+    return request.param
+
+
+@pytest.fixture
+def trees(backend, root, apart):
+    return MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart)
 
 
 def only(backend):
@@ -239,16 +244,16 @@ def test_files_that_git_was_told_not_to_look_at_are_looked_at(backend, trees):
     assert backend.show(found, "skipped") == "quietly too"
 
 
-def test_a_sparse_working_tree_is_not_taken_for_one_with_deletions(backend, root):
+def test_a_sparse_working_tree_is_not_taken_for_one_with_deletions(backend, root, apart):
     commit(backend.path, "in/a")
     commit(backend.path, "out/b")
     backend("push", "--quiet")
-    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
         path = made.specs[0].worktree_path
         git(path, "sparse-checkout", "set", "in")
         assert not (path / "out").exists()
     assert backend.recovered == {}
-    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
         path = made.specs[0].worktree_path
         git(path, "sparse-checkout", "set", "in")
         write(path, "in/new")
@@ -256,11 +261,13 @@ def test_a_sparse_working_tree_is_not_taken_for_one_with_deletions(backend, root
     assert {"in/a", "in/new", "out/b", "out/new"} <= files(backend, only(backend))
 
 
-def test_each_is_kept_with_its_own_index_and_commit_where_there_are_several(backend, root, place):
+def test_each_is_kept_with_its_own_index_and_commit_where_there_are_several(
+    backend, root, place, apart
+):
     backend("worktree", "add", "--quiet", "-b", "aaa", str(place / "aaa"))
     commit(place / "aaa", "aaa")
     write(place / "aaa", "zzz")
-    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
         done = commit(made.specs[0].worktree_path, "done")
         write(made.specs[0].worktree_path, "half")
     found = only(backend)
@@ -520,7 +527,7 @@ def test_a_file_that_cannot_be_read_is_left(backend, root):
     assert "cannot be kept" in made.cleanup.left[0].why
 
 
-def test_one_that_is_still_written_to_is_left(backend, root):
+def test_one_that_is_still_written_to_is_left(backend, root, apart):
     """Each look finds another file than the one before."""
     looks = []
 
@@ -528,7 +535,9 @@ def test_one_that_is_still_written_to_is_left(backend, root):
         if step.value == "worktrees.kept":
             looks.append(write(made.specs[0].worktree_path, f"file{len(looks)}"))
 
-    with MultiWorktree([backend.request], "batman", "42", root, now=17, reached=busy) as made:
+    with MultiWorktree(
+        [backend.request], "batman", "42", root, now=17, reached=busy, apart=apart
+    ) as made:
         path = made.specs[0].worktree_path
     assert "still writing" in made.cleanup.left[0].why
     assert all(one.exists() for one in looks)
@@ -536,7 +545,7 @@ def test_one_that_is_still_written_to_is_left(backend, root):
     assert files(backend, list(backend.recovered.values())[-1]) >= {"file0", "README"}
 
 
-def test_a_last_word_is_kept_too(backend, root):
+def test_a_last_word_is_kept_too(backend, root, apart):
     """Something is written between the first keeping and the removal: it is kept as well."""
     said = threading.Event()
 
@@ -545,7 +554,9 @@ def test_a_last_word_is_kept_too(backend, root):
             said.set()
             write(made.specs[0].worktree_path, "last")
 
-    with MultiWorktree([backend.request], "batman", "42", root, now=17, reached=once) as made:
+    with MultiWorktree(
+        [backend.request], "batman", "42", root, now=17, reached=once, apart=apart
+    ) as made:
         write(made.specs[0].worktree_path, "first")
     assert made.cleanup.left == ()
     assert any({"first", "last"} <= files(backend, one) for one in backend.recovered.values())

@@ -16,7 +16,6 @@ import re
 import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -76,7 +75,8 @@ class Apart(Struct, frozen=True):
         except KeyError:
             raise BadWorktree(f"there is no user {self.run_as!r} to give {path} to") from None
         above = all(folder.stat().st_mode & stat.S_IXOTH for folder in objects.parents)
-        if not above or objects.stat().st_mode & 0o5 != 0o5:
+        readable = above and objects.stat().st_mode & 0o5 == 0o5
+        if not readable or (objects / "info/alternates").exists():
             doing = f"its objects cannot be copied for {self.run_as}"
             own.output(*QUIETLY, "repack", "-a", "-d", "--quiet", doing=doing, timeout=CHECKOUT_S)
             (own.folder / "objects/info/alternates").unlink()
@@ -105,10 +105,9 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
     stores = [repo.folder / "objects"]
     _begin(own, _refs_of(repo), objects=stores, settings=(*settings, ("gc.auto", "0")))
     (own / "HEAD").write_bytes(os.fsencode(f"ref: refs/heads/{branch}\n"))
-    for name in ("shallow", "info/exclude", "info/sparse-checkout"):
-        for folder in (repo.folder, admin):  # what is of this working tree alone counts
-            with suppress(FileNotFoundError):
-                (own / name).write_bytes((folder / name).read_bytes())
+    for folder in (repo.folder, admin):  # what is of this working tree alone counts
+        for name in ("shallow", "info/exclude", "info/sparse-checkout"):
+            _copy(folder / name, own / name)
     places = (f"--git-dir={own}", f"--work-tree={path}")
     words = ("-c", "submodule.recurse=false", "read-tree", "-m", "-u", "HEAD")
     # If the clone is a partial one, git fetches what is missing: into the clone.
@@ -117,8 +116,7 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
     if done.returncode:
         raise refused(done, f"{repo.name}: {start} cannot be checked out at {path}")
     (own / "info/attributes").unlink()
-    with suppress(FileNotFoundError):
-        (own / "info/attributes").write_bytes((repo.folder / "info/attributes").read_bytes())
+    _copy(repo.folder / "info/attributes", own / "info/attributes")
     found = repo.output("rev-parse", "--git-path", "hooks", doing="it has no place for hooks")
     hooks = repo.folder / found.rstrip("\n")
     for hook in sorted(hooks.iterdir()) if hooks.is_dir() else ():
@@ -127,6 +125,12 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
             shutil.copy(hook, own / "hooks" / hook.name)
     apart.give(Repository(repo.name, own, repo.git), path, repo.folder / "objects")
     (admin / "locked").unlink()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file of the clone, if there is one; it may be a link of the operator's."""
+    if (content := _read(source.resolve())) is not None:
+        target.write_bytes(content)
 
 
 def _settings(repo: Repository, admin: Path, checkout: Path) -> Iterator[tuple[str, str]]:
