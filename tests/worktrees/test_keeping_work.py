@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 from tests.servers.git_repository import ALONE, git
 
-from dibs.worktrees import MultiWorktree, recover, recovered
+from dibs.worktrees import Apart, MultiWorktree, recover, recovered
 
 from .places import commit, write
 
 
+@pytest.fixture(params=[None, Apart()], ids=["shared", "apart"])
+def apart(request):
+    """Working trees that share the clone's git folder, and such with a repository of their own."""
+    return request.param
+
+
 @pytest.fixture
-def trees(backend, root):
-    return MultiWorktree([backend.request], "batman", "42", root, now=17)
+def trees(backend, root, apart):
+    return MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart)
 
 
 def only(backend):
@@ -104,7 +110,7 @@ def test_a_change_in_the_same_tick_of_the_same_length_is_seen(backend, trees):
         git(path, "add", "README")
         write(path, "README", "other!\n")
         os.utime(readme, moment)
-        os.utime(git(path, "rev-parse", "--git-path", "index"), moment)
+        os.utime(path / git(path, "rev-parse", "--git-path", "index"), moment)
     found = only(backend)
     assert backend.show(found, "README") == "other!"
     assert backend.show(f"{found}^2", "README") == "staged"
@@ -179,20 +185,39 @@ def test_commits_on_the_branch_and_on_none_are_both_kept(backend, trees):
 
 
 def test_a_branch_that_the_agent_made_besides_stays(backend, trees):
+    """As a branch, or, out of a repository of its own, by its commit: the name may be a trap."""
     with trees as made:
         path = made.specs[0].worktree_path
         git(path, "checkout", "--quiet", "-b", "besides")
         done = commit(path, "done")
-    assert backend("rev-parse", "besides") == done
     assert only(backend) == done
-    assert backend.branches == {"main", "besides"}
+    assert backend.branches == ({"main"} if made.apart else {"main", "besides"})
 
 
-def test_a_stash_stays_where_git_keeps_it(backend, trees):
+def test_branches_and_tags_that_are_not_checked_out_are_kept(backend, root):
+    trees = MultiWorktree([backend.request], "batman", "42", root, now=17, apart=Apart())
     with trees as made:
-        write(made.specs[0].worktree_path, "README", "stashed\n")
-        git(made.specs[0].worktree_path, "stash", "--quiet")
-    assert backend.show("stash@{0}", "README") == "stashed"
+        path = made.specs[0].worktree_path
+        before = git(path, "rev-parse", "HEAD")
+        done = commit(path, "done")
+        git(path, "branch", "--quiet", "besides")
+        git(path, "reset", "--quiet", "--hard", before)
+        tagged = commit(path, "tagged")
+        git(path, "tag", "mine")
+        git(path, "reset", "--quiet", "--hard", before)
+        git(path, "update-ref", "refs/heads/main", done)
+    assert set(backend.recovered.values()) == {done, tagged}
+    assert backend("rev-parse", "main") == before
+    assert backend.branches == {"main"}
+
+
+def test_every_stash_is_kept(backend, trees):
+    with trees as made:
+        for text in ("one", "two"):
+            write(made.specs[0].worktree_path, "README", f"{text}\n")
+            git(made.specs[0].worktree_path, "stash", "--quiet")
+    where = list(backend.recovered) if made.apart else ["stash@{0}", "stash@{1}"]
+    assert {backend.show(one, "README") for one in where} == {"one", "two"}
 
 
 def test_files_before_the_first_commit_are_kept(backend, trees):
@@ -219,16 +244,16 @@ def test_files_that_git_was_told_not_to_look_at_are_looked_at(backend, trees):
     assert backend.show(found, "skipped") == "quietly too"
 
 
-def test_a_sparse_working_tree_is_not_taken_for_one_with_deletions(backend, root):
+def test_a_sparse_working_tree_is_not_taken_for_one_with_deletions(backend, root, apart):
     commit(backend.path, "in/a")
     commit(backend.path, "out/b")
     backend("push", "--quiet")
-    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
         path = made.specs[0].worktree_path
         git(path, "sparse-checkout", "set", "in")
         assert not (path / "out").exists()
     assert backend.recovered == {}
-    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
         path = made.specs[0].worktree_path
         git(path, "sparse-checkout", "set", "in")
         write(path, "in/new")
@@ -236,11 +261,13 @@ def test_a_sparse_working_tree_is_not_taken_for_one_with_deletions(backend, root
     assert {"in/a", "in/new", "out/b", "out/new"} <= files(backend, only(backend))
 
 
-def test_each_is_kept_with_its_own_index_and_commit_where_there_are_several(backend, root, place):
+def test_each_is_kept_with_its_own_index_and_commit_where_there_are_several(
+    backend, root, place, apart
+):
     backend("worktree", "add", "--quiet", "-b", "aaa", str(place / "aaa"))
     commit(place / "aaa", "aaa")
     write(place / "aaa", "zzz")
-    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
         done = commit(made.specs[0].worktree_path, "done")
         write(made.specs[0].worktree_path, "half")
     found = only(backend)
@@ -305,7 +332,7 @@ def test_an_index_that_a_killed_git_left_locked(backend, trees):
     with trees as made:
         path = made.specs[0].worktree_path
         write(path, "half")
-        Path(git(path, "rev-parse", "--git-path", "index.lock")).write_text("")
+        (path / git(path, "rev-parse", "--git-path", "index.lock")).write_text("")
     assert backend.show(only(backend), "half") == "work"
 
 
@@ -314,14 +341,14 @@ def test_an_index_of_ours_that_a_killed_git_left_locked(backend, trees):
         path = made.specs[0].worktree_path
         write(path, "half")
         for name in ("dibs-index", "dibs-index.lock"):
-            Path(git(path, "rev-parse", "--git-path", name)).write_text("torn")
+            (path / git(path, "rev-parse", "--git-path", name)).write_text("torn")
     assert backend.show(only(backend), "half") == "work"
 
 
 def test_a_rebase_whose_notes_are_torn_is_left(backend, trees):
     with trees as made:
         path = made.specs[0].worktree_path
-        notes = Path(git(path, "rev-parse", "--git-path", "rebase-merge"))
+        notes = path / git(path, "rev-parse", "--git-path", "rebase-merge")
         notes.mkdir()
         (notes / "orig-head").write_bytes(b"\xff\xfe")
     assert len(made.cleanup.left) == 1
@@ -332,7 +359,7 @@ def test_an_index_that_is_torn(backend, trees):
     with trees as made:
         path = made.specs[0].worktree_path
         write(path, "half")
-        index = Path(git(path, "rev-parse", "--git-path", "index"))
+        index = path / git(path, "rev-parse", "--git-path", "index")
         index.write_bytes(index.read_bytes()[:20])
     found = only(backend)
     assert backend.show(found, "half") == "work"
@@ -343,24 +370,25 @@ def test_an_index_that_is_gone(backend, trees):
     with trees as made:
         path = made.specs[0].worktree_path
         write(path, "half")
-        Path(git(path, "rev-parse", "--git-path", "index")).unlink()
+        (path / git(path, "rev-parse", "--git-path", "index")).unlink()
     assert backend.show(only(backend), "README") == "a shop"
 
 
-def test_a_working_tree_that_lost_its_own_pointer(backend, trees):
+def test_a_working_tree_that_lost_its_own_pointer(backend, trees, place):
     """As a removal that was cut off leaves it; and no repository above it is taken for its own."""
     with trees as made:
         path = made.specs[0].worktree_path
         write(path, "half")
-        (path / ".git").unlink()
+        (path / ".git").rename(place / "away")
         git(path.parent, "init", "--quiet")
-    assert backend.show(only(backend), "half") == "work"
+    assert files(backend, only(backend)) == {"README", "half"}
+    assert backend("rev-parse", f"{only(backend)}^") == backend("rev-parse", "origin/main")
     assert not path.exists()
     assert backend.worktrees == []
 
 
-def test_a_folder_that_somebody_deleted_had_commits_on_no_branch(backend, trees, place):
-    with trees as made:
+def test_a_folder_that_somebody_deleted_had_commits_on_no_branch(backend, root, place):
+    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
         path = made.specs[0].worktree_path
         git(path, "checkout", "--quiet", "--detach")
         done = commit(path, "loose")
@@ -485,8 +513,8 @@ def test_a_submodule_with_commits_that_only_it_has_is_left(backend, frontend, tr
     assert recover(path.parent).removed == (path,)
 
 
-def test_a_file_that_cannot_be_read_is_left(backend, trees):
-    with trees as made:
+def test_a_file_that_cannot_be_read_is_left(backend, root):
+    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
         path = made.specs[0].worktree_path
         write(path, "secret").chmod(0)
         if os.access(path / "secret", os.R_OK):
@@ -499,7 +527,7 @@ def test_a_file_that_cannot_be_read_is_left(backend, trees):
     assert "cannot be kept" in made.cleanup.left[0].why
 
 
-def test_one_that_is_still_written_to_is_left(backend, root):
+def test_one_that_is_still_written_to_is_left(backend, root, apart):
     """Each look finds another file than the one before."""
     looks = []
 
@@ -507,7 +535,9 @@ def test_one_that_is_still_written_to_is_left(backend, root):
         if step.value == "worktrees.kept":
             looks.append(write(made.specs[0].worktree_path, f"file{len(looks)}"))
 
-    with MultiWorktree([backend.request], "batman", "42", root, now=17, reached=busy) as made:
+    with MultiWorktree(
+        [backend.request], "batman", "42", root, now=17, reached=busy, apart=apart
+    ) as made:
         path = made.specs[0].worktree_path
     assert "still writing" in made.cleanup.left[0].why
     assert all(one.exists() for one in looks)
@@ -515,7 +545,7 @@ def test_one_that_is_still_written_to_is_left(backend, root):
     assert files(backend, list(backend.recovered.values())[-1]) >= {"file0", "README"}
 
 
-def test_a_last_word_is_kept_too(backend, root):
+def test_a_last_word_is_kept_too(backend, root, apart):
     """Something is written between the first keeping and the removal: it is kept as well."""
     said = threading.Event()
 
@@ -524,7 +554,9 @@ def test_a_last_word_is_kept_too(backend, root):
             said.set()
             write(made.specs[0].worktree_path, "last")
 
-    with MultiWorktree([backend.request], "batman", "42", root, now=17, reached=once) as made:
+    with MultiWorktree(
+        [backend.request], "batman", "42", root, now=17, reached=once, apart=apart
+    ) as made:
         write(made.specs[0].worktree_path, "first")
     assert made.cleanup.left == ()
     assert any({"first", "last"} <= files(backend, one) for one in backend.recovered.values())

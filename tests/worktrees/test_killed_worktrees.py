@@ -28,6 +28,13 @@ SHARDS = 4
 CASES = [f"step:{step.value}:{nth}" for step in WorktreeStep for nth in range(1, PASSED[step] + 1)]
 
 
+@pytest.fixture(params=["", "yes"], ids=["shared", "apart"])
+def apart(request, monkeypatch):
+    """Whether the working trees of the processes have repositories of their own."""
+    monkeypatch.setenv("APART", request.param)
+    return request.param
+
+
 def died(where, root, *clones):
     process = child("doomed_worktrees", str(root), where, *(str(one.path) for one in clones))
     out, err = process.communicate(timeout=60)
@@ -65,6 +72,7 @@ def test_every_step_is_in_the_table():
     assert set(PASSED) == set(WorktreeStep)
 
 
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize(
     "where", [*(pytest.param(w, marks=pytest.mark.long) for w in CASES), "body"]
 )
@@ -77,14 +85,16 @@ def test_killed_there_the_next_one_clears_and_keeps(where, root, backend, fronte
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("what", ["call", "file"])
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_killed_instead_of_every_command_of_git(shard, root, backend):
+def test_killed_instead_of_every_command_of_git_and_every_change(shard, root, backend, what, apart):
     """One after the other in the same repository, each with a process and work of its own."""
-    for nth in range(shard + 1, 200, SHARDS):
-        process = child("doomed_worktrees", str(root), f"call:{nth}", str(backend.path))
+    for nth in range(shard + 1, 400, SHARDS):
+        process = child("doomed_worktrees", str(root), f"{what}:{nth}", str(backend.path))
         out, err = process.communicate(timeout=60)
         if process.returncode == 0:
-            assert nth > 20  # so many it needs at least
+            least = {"call": 20, "file": 40 if apart else 1}
+            assert nth > least[what]
             return
         assert process.returncode == -signal.SIGKILL, err
         recover(root)
@@ -98,6 +108,7 @@ def test_killed_instead_of_every_command_of_git(shard, root, backend):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("calls", [(1, 2, 3), (8, 4), (12, 12), (15, 10, 5), (20, 18)])
 def test_crash_upon_crash_while_clearing_keeps_the_work_once(root, backend, frontend, calls):
     assert died("body", root, backend, frontend)

@@ -28,6 +28,7 @@ its name, which the issue's holder removes. A running worker is a locked file.
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import io
 import os
 import re
@@ -299,6 +300,32 @@ def without_git_variables(environment: Mapping[str, str] = os.environ) -> dict[s
     """Drop the variables that would change where or how git works."""
     return {
         name: text for name, text in environment.items() if not re.fullmatch(_GIT_VARIABLES, name)
+    }
+
+
+# What git needs to work, and to reach a remote. Everything else may be a secret, whatever its name.
+_GIT_NEEDS = (
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TERM|TZ|TMPDIR|XDG_\w+|GNUPGHOME"
+    r"|PASSWORD_STORE_DIR|DBUS_SESSION_BUS_ADDRESS|KRB5CCNAME|GH_CONFIG_DIR|SSH_AUTH_SOCK|SSL_CERT_(FILE|DIR)|CURL_CA_BUNDLE|(?i:(https?|all|no)_proxy)"
+    r"|GIT_(CONFIG_(GLOBAL|SYSTEM|NOSYSTEM)|CEILING_DIRECTORIES|EXEC_PATH|SSL_\w+"
+    r"|(AUTHOR|COMMITTER)_\w+|SSH|SSH_COMMAND|SSH_VARIANT|ASKPASS|PROXY_COMMAND)"
+)
+
+
+def git_environment(
+    environment: Mapping[str, str] = os.environ, *, named: bool = False
+) -> dict[str, str]:
+    """The environment for a git command on a repository that an agent may have written to.
+
+    Git runs programs that the settings of the repository name, so no secret is in it. `named`: the
+    variables that the operator lists in `DIBS_GIT_ENV` are in it nevertheless.
+    """
+    listed = environment.get("DIBS_GIT_ENV", "").split(",") if named else []
+    return {
+        name: text
+        for name, text in without_git_variables(environment).items()
+        if re.fullmatch(_GIT_NEEDS, name)
+        or any(fnmatch.fnmatchcase(name, word.strip()) for word in listed)
     }
 
 

@@ -259,6 +259,8 @@ class PlaceWish(Struct, frozen=True):
     worktree: OneWorktree | BundleWorktree
     repos: tuple[str, ...] = ()
     """For a bundle: the repositories of its issues, the one to start in first."""
+    run_as: str | None = None
+    """The user to whom the working trees belong; None: the worker's."""
 
 
 class Workplace(Struct):

@@ -334,7 +334,8 @@ class Running:
         if isinstance(worktree, NoWorktree) or isinstance(claimed.stage.handler, NoHandler):
             return None
         repos = tuple(dict.fromkeys(member.lease.issue.repo for member in claims))
-        wish = PlaceWish(claimed.lease.run, str(claimed.lease.issue), worktree, repos)
+        user = claimed.stage.run_as or None
+        wish = PlaceWish(claimed.lease.run, str(claimed.lease.issue), worktree, repos, user)
         context = self._workplaces().open(wish)
         place = context.__enter__()
 

@@ -7,6 +7,7 @@
 from dibs.adapters.git.program import GitProgram
 from dibs.ports.pulls import PullRequest, PullRequests, PullState
 from dibs.ports.system import Git, GitResult
+from dibs.worktrees.apart import Apart
 from dibs.worktrees.chains import (
     BadChain,
     ChainFiles,
@@ -37,6 +38,7 @@ GitRunner = Git
 """The published name."""
 
 __all__ = [
+    "Apart",
     "BadChain",
     "BadWorktree",
     "BranchTaken",

@@ -9,6 +9,7 @@ doing all steps again from the beginning gives the same result. In doubt a worki
 the result has the reason. `recover` clears the working trees of dead processes.
 """
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,13 +26,19 @@ from dibs.adapters.git.program import GitProgram
 from dibs.adapters.system import worktrees_folder
 from dibs.core.errors import DibsError
 from dibs.ports.system import Git, GitResult
-from dibs.worktrees.repository import CHECKOUT_S, QUIETLY, Repository, refused
+from dibs.worktrees.apart import (
+    SET_ASIDE,
+    UNFINISHED,
+    bring,
+    git_folder,
+    head_in,
+    stand_in,
+    stand_in_for_tree,
+)
+from dibs.worktrees.repository import CHECKOUT_S, HALF_MADE, QUIETLY, Repository, refused
 from dibs.worktrees.sessions import Entry, OpenSession, Sessions
-from dibs.worktrees.values import CleanUp, Kept, Left, ignored, recovery_ref
+from dibs.worktrees.values import CleanUp, Kept, Left, Unsaveable, ignored, recovery_ref
 
-# Commits of an unfinished merge, pick or rebase; only this working tree has names for them.
-_UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "MERGE_AUTOSTASH")
-_SET_ASIDE = ("rebase-merge/autostash", "rebase-apply/autostash", "rebase-merge/orig-head")
 _ADD_SETTINGS = ("-c", "core.safecrlf=false", "-c", "advice.addEmbeddedRepo=false")
 _GITLINK = "160000 "
 _DEEPEST = 8
@@ -51,13 +59,8 @@ class TreeSnapshot(Struct, frozen=True):
     """Commits named by an unfinished merge or rebase."""
     links: tuple[str, ...]
     """Paths of repositories inside the working tree: submodules, and clones made by users."""
-
-
-class Unsaveable(DibsError):
-    """The working tree must stay: removing it could lose work."""
-
-    code = "UNSAVEABLE"
-    hint = "look at it there; nothing was removed"
+    strays: tuple[str, ...]
+    """Commits that only refs of the working tree's own repository name."""
 
 
 class Tree(Struct, frozen=True):
@@ -66,6 +69,8 @@ class Tree(Struct, frozen=True):
     repo: Repository
     path: Path
     admin: Path
+    strays: tuple[str, ...] = ()
+    """Commits that only refs of its own repository name, if it has one."""
 
     @property
     def _scratch(self) -> Path:
@@ -118,12 +123,12 @@ class Tree(Struct, frozen=True):
             files = self._all_files(env)
         entries = self._output("ls-files", "--stage", "-z", env=env).split("\0")
         links = tuple(entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK))
-        aside = self._commits(*_UNFINISHED)
-        for name in _SET_ASIDE:
+        aside = self._commits(*UNFINISHED)
+        for name in SET_ASIDE:
             with suppress(OSError):
                 # A torn file names no commit; saving it then fails, and the working tree stays.
                 aside.append((self.admin / name).read_text("ascii", errors="replace").strip())
-        return TreeSnapshot(head, staged, files, tuple(aside), links)
+        return TreeSnapshot(head, staged, files, tuple(aside), links, self.strays)
 
     def _empty_scratch(self) -> None:
         """Delete the scratch index, and its lock if git was killed: only dibs uses them."""
@@ -131,8 +136,22 @@ class Tree(Struct, frozen=True):
         self._scratch.with_name(f"{self._scratch.name}.lock").unlink(missing_ok=True)
 
     def _all_files(self, env: Mapping[str, str]) -> str:
-        """Add all files to the scratch index, and return the resulting tree."""
-        self._output(*_ADD_SETTINGS, "add", "--all", "--sparse", env=env, timeout=CHECKOUT_S)
+        """Add all files to the scratch index, and return the resulting tree.
+
+        Git would run `git status` in each repository that the index names, by the settings of that
+        repository. So such a repository is left out, and its commit is set here.
+        """
+        listed = self._output("ls-files", "--stage", "-z", env=env).split("\0")
+        links = [entry.split("\t", 1)[1] for entry in listed if entry.startswith(_GITLINK)]
+        links = [link for link in links if os.path.lexists(self.path / link / ".git")]
+        but = [f":(exclude,literal){link}" for link in links]
+        words = ("add", "--all", "--sparse", "--", ".", *but)
+        self._output(*_ADD_SETTINGS, *words, env=env, timeout=CHECKOUT_S)
+        for link in links:
+            folder = git_folder(self.path / link, within=(self.path, self.admin))
+            if (head := head_in(folder)) is not None:
+                entry = f"{_GITLINK.strip()},{head},{link}"
+                self._output("update-index", "--cacheinfo", entry, env=env)
         return self._output("write-tree", env=env).strip()
 
     def _unhide(self, env: Mapping[str, str]) -> None:
@@ -186,7 +205,8 @@ class Tree(Struct, frozen=True):
         Commits reachable from `start` or from `but` need no ref.
         """
         found: list[Kept] = []
-        for commit in dict.fromkeys((head, self.repo.commit(f"refs/heads/{branch}"))):
+        named = (head, self.repo.commit(f"refs/heads/{branch}"), *self._commits(*self.strays))
+        for commit in dict.fromkeys(named):
             elsewhere = [start, *but, *(kept.commit for kept in found)]
             if commit is not None and self.repo.has_unpushed(commit, but=elsewhere):
                 found.append(self._save(commit, branch, epoch, uncommitted=False))
@@ -218,21 +238,33 @@ class Tree(Struct, frozen=True):
         """
         if not os.path.lexists(place / ".git"):
             return None
-        git = self.repo.git
-        changed = git([*QUIETLY, "status", "--porcelain"], cwd=place)
-        words = ("rev-list", "--max-count=1", "--branches", "--tags", "--not", "--remotes")
-        commits = git(words, cwd=place)
-        loose = git(("rev-list", "--max-count=1", "HEAD", "--not", "--remotes"), cwd=place)
-        stash = git(("rev-parse", "--verify", "--quiet", "refs/stash"), cwd=place)
-        found = (changed, commits, loose)
-        if not stash.returncode or any(one.returncode or one.stdout.strip() for one in found):
+        within = (self.path, self.admin)
+        with TemporaryDirectory(dir=self.admin) as made:
+            try:
+                folder = git_folder(place, within=within)
+                stand = stand_in(folder, Path(made, "git"), self.repo, within=within, known=None)
+            except Unsaveable:
+                return place
+            ask = stand.repo.ask
+            status = ("status", "--porcelain", "--ignore-submodules=all")
+            commits = ("rev-list", "--max-count=1", "HEAD", "--branches", "--tags", "--not")
+            found = (
+                ask(f"--work-tree={place}", *QUIETLY, *status),
+                ask(*QUIETLY, *commits, "--remotes"),
+            )
+            entries = ask("ls-files", "--stage", "-z").stdout.split("\0")
+        if "refs/stash" in stand.refs or any(one.returncode or one.stdout.strip() for one in found):
             return place
-        entries = git(("ls-files", "--stage", "-z"), cwd=place).stdout.split("\0")
-        links = [entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK)]
-        if links and deeper == 0:
+        links = [entry.split("\t", 1) for entry in entries if entry.startswith(_GITLINK)]
+        populated = [(kind, link) for kind, link in links if os.path.lexists(place / link / ".git")]
+        if populated and deeper == 0:
             return place
-        below = (self._nested_work(place / link, deeper - 1) for link in links)
-        return next((nested for nested in below if nested is not None), None)
+        for kind, link in populated:
+            if (nested := self._nested_work(place / link, deeper - 1)) is not None:
+                return nested
+            if head_in(git_folder(place / link, within=within)) != kind.split(" ")[1]:
+                return place
+        return None
 
 
 class WorktreeStep(StrEnum):
@@ -291,7 +323,7 @@ def clear(entry: Entry, epoch: int, git: Git, reached: Reached = ignored) -> Cle
         if made_and_present and not repo.has_unpushed(name, but=[entry.start]):
             repo.drop_branch(entry.branch)
         reached(WorktreeStep.BRANCH_DROPPED)
-    except (DibsError, OSError) as flaw:
+    except (DibsError, OSError, RecursionError) as flaw:  # folders in folders without end
         return CleanUp(left=(Left(entry.repo_name, path, str(flaw)),))
     return cleanup
 
@@ -306,38 +338,67 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
         if path.exists():
             raise Unsaveable("its repository knows nothing of it any more")
         return CleanUp()
-    if registered.locked == "initializing":  # git makes it, or was killed: no user worked in it
-        _remove(repo, path, half_made=True)
+    if registered.locked == HALF_MADE:  # being made, or removed: no work of a user is in it
+        _remove(repo, entry, half_made=True)
         return CleanUp(removed=(path,))
     if registered.locked is not None:
         reason = registered.locked
         raise Unsaveable(f"it is locked: {reason}" if reason else "it is locked")
+    if path.is_symlink():
+        raise Unsaveable("it is a link by now")
     admin = repo.admin_folder(path)
+    if admin is None and path.exists():
+        raise Unsaveable("its repository has no index of it")
     if admin is None or not path.exists():
         # The folder was deleted; commits on no branch would be lost with the registration.
         tree = Tree(repo, path, repo.folder)
         kept = tree.keep_commits(registered.head or None, entry.branch, entry.start, epoch)
         reached(WorktreeStep.KEPT)
     else:
-        tree = Tree(repo, path, admin)
-        before = tree.snapshot()
-        for _ in range(_SNAPSHOTS):
-            kept = tree.keep(before, entry.branch, entry.start, epoch)
-            reached(WorktreeStep.KEPT)
-            after = tree.snapshot()
-            if after == before:
-                break
-            before = after
-        else:
-            raise Unsaveable("somebody is still writing in it")
-    _remove(repo, path)
+        kept = _keep(entry, repo, admin, epoch, reached)
+    if entry.apart and admin is not None:
+        # Removing takes several steps: from here on, no work is in the working tree.
+        (admin / "locked").write_text(HALF_MADE, "ascii")
+    _remove(repo, entry, half_made=entry.apart)
     reached(WorktreeStep.REMOVED)
     return CleanUp(removed=(path,), kept=kept)
 
 
-def _remove(repo: Repository, path: Path, *, half_made: bool = False) -> None:
-    if path.exists() and not (path / ".git").exists():
-        # An earlier removal was cut off, after all work was saved; git refuses to continue it.
+def _keep(
+    entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reached
+) -> tuple[Kept, ...]:
+    """Save the work of a working tree until two looks at it find the same."""
+    path = Path(entry.path)
+
+    def look() -> tuple[Tree, TreeSnapshot]:
+        tree = Tree(repo, path, admin)
+        if entry.apart:
+            stand = stand_in_for_tree(entry, repo, admin)
+            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays)
+        return tree, tree.snapshot()
+
+    tree, before = look()
+    for _ in range(_SNAPSHOTS):
+        kept = tree.keep(before, entry.branch, entry.start, epoch)
+        if entry.apart and kept:
+            bring(tree.repo, repo, entry.branch)
+            kept = tuple(dataclasses.replace(one, repository=repo.folder) for one in kept)
+            branch = tree.repo.commit(f"refs/heads/{entry.branch}")
+            if branch is not None and tree.repo.has_unpushed(branch, but=[entry.start]):
+                repo.keep(f"refs/heads/{entry.branch}", branch)
+        reached(WorktreeStep.KEPT)
+        tree, after = look()
+        if after == before:
+            return kept
+        before = after
+    raise Unsaveable("somebody is still writing in it")
+
+
+def _remove(repo: Repository, entry: Entry, *, half_made: bool = False) -> None:
+    path = Path(entry.path)
+    if path.exists() and (entry.apart or not (path / ".git").exists()):
+        # A repository of its own is in it, or an earlier removal was cut off, after all work was
+        # saved; git refuses to continue.
         shutil.rmtree(path)
     repo.remove(path, half_made=half_made)
 

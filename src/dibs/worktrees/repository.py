@@ -16,6 +16,8 @@ from dibs.core.errors import DibsError
 from dibs.ports.system import Git, GitResult
 from dibs.worktrees.values import RECOVERED, BadWorktree
 
+HALF_MADE = "initializing"
+"""Git locks a working tree with this reason while making it: no user worked in it yet."""
 FETCH_S = 300.0
 CHECKOUT_S = 600.0
 # No git daemon or background job stays running after a command: it would inherit the open files
@@ -23,11 +25,17 @@ CHECKOUT_S = 600.0
 _ALONE = ("-c", "core.fsmonitor=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
 # For commands that serve dibs only: the user's hooks are not run either.
 QUIETLY = (*_ALONE, "-c", "core.hooksPath=/dev/null")
+# A remote may name programs neither by its address nor by the refs that its store of objects has.
+_FETCH = (
+    *QUIETLY,
+    *("-c", "protocol.ext.allow=never", "-c", "core.alternateRefsCommand=true"),
+    "fetch",
+)
 # The request itself is wrong: a retry would not help, and neither access nor storage failed.
 _BAD_REQUEST = re.compile(
     r"not a git repository|already (exists|checked out|used by worktree)|invalid reference"
     r"|cannot lock ref '[^']*': '[^']*' exists|not a valid|couldn't find remote ref"
-    r"|ambiguous argument|unknown revision",
+    r"|ambiguous argument|unknown revision|invalid path",
     re.IGNORECASE,
 )
 
@@ -91,7 +99,7 @@ class Repository(Struct, frozen=True):
         the fetch is tried again.
         """
         refspec = f"+refs/heads/{branch}:refs/remotes/{remote}/{branch}"
-        words = (*_ALONE, "fetch", "--quiet", "--no-tags", remote, refspec)
+        words = (*_FETCH, "--quiet", "--no-tags", "--no-recurse-submodules", remote, refspec)
         answer = self.git(words, cwd=checkout, timeout=FETCH_S)
         for _ in range(LOST_RACE.most):
             if not answer.returncode or "cannot lock ref" not in answer.stderr:
@@ -150,6 +158,13 @@ class Repository(Struct, frozen=True):
         doing = f"no working tree could be made at {path}"
         self.output(*_ALONE, *words, doing=doing, timeout=CHECKOUT_S)
 
+    def register(self, path: Path, branch: str, start: str, *, new: bool) -> None:
+        """Make a working tree without files, locked as half made; no hook runs."""
+        how = ("-b", branch, "--no-track") if new else ()
+        lock = ("--no-checkout", "--lock", "--reason", HALF_MADE)
+        words = ("worktree", "add", "--quiet", *lock, *how, str(path), start if new else branch)
+        self.output(*QUIETLY, *words, doing=f"no working tree could be made at {path}")
+
     def remove(self, path: Path, *, half_made: bool = False) -> None:
         """Remove a working tree with all files in it. Git refuses if the working tree is locked.
 
@@ -164,7 +179,8 @@ class Repository(Struct, frozen=True):
         for pointer in sorted(self.folder.glob("worktrees/*/gitdir")):
             named = pointer.read_text("utf-8", errors="surrogateescape").rstrip("\n")
             # Newer versions of git can write the path relative to the folder of this file.
-            if (pointer.parent / named).resolve().parent == path:
+            # What the path ends in, `.git`, may be a link that an agent made.
+            if (pointer.parent / named).parent.resolve() == path:
                 return pointer.parent
         return None
 

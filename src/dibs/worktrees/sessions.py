@@ -50,6 +50,8 @@ class Entry(msgspec.Struct, frozen=True):
     """The commit from which the branch starts; commits reachable from here need not be saved."""
     new_branch: bool
     """Whether the branch is made with the working tree, and so may be deleted with it."""
+    apart: bool = False
+    """Whether the working tree has a repository of its own."""
 
     @property
     def spec(self) -> WorktreeSpec:

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Self, assert_never
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.adapters.git.program import GitProgram
 from dibs.adapters.system import wall_clock, worktrees_folder
 from dibs.core.errors import DibsError, HandlerUnusable, Misuse, Outage, WorktreeUnavailable
 from dibs.core.pipeline import BundleWorktree, OneWorktree
 from dibs.ports.system import Git, PlaceWish, Workplace
+from dibs.worktrees.apart import Apart, add_apart
 from dibs.worktrees.clearing import Reached, WorktreeStep, end, recover, sharing
 from dibs.worktrees.repository import Repository
 from dibs.worktrees.sessions import Entry, OpenSession, PoliteExit, SessionRecord, Sessions
@@ -181,6 +183,8 @@ class MultiWorktree:
     branch: str = field(default=BRANCH, kw_only=True)
     fetch: bool = field(default=True, kw_only=True)
     reached: Reached = field(default=ignored, kw_only=True, repr=False)
+    apart: Apart | None = field(default=None, kw_only=True)
+    """Give each working tree a repository of its own; None: the working trees share the clone's."""
     cleanup: CleanUp = field(default=CleanUp(), init=False)
     """Set on leaving: work saved under refs, and working trees that were not removed."""
     _session: OpenSession | None = field(default=None, init=False, repr=False)
@@ -213,13 +217,17 @@ class MultiWorktree:
             epoch = int(self.now if self.now is not None else wall_clock().timestamp())
             with sessions.naming_lock():
                 epoch, entries = choose_names(choice, located, sessions.recorded_paths(), epoch)
+                entries = tuple(replace(one, apart=self.apart is not None) for one in entries)
                 record = SessionRecord(self.agent, self.feature_id, epoch, entries, os.getpid())
                 self._session = sessions.begin(naming.session(epoch), record)
             self.reached(WorktreeStep.RECORDED)
             git = sharing(self.git, self._session)
             for entry in entries:
                 repo = Repository(entry.repo_name, Path(entry.repository), git)
-                repo.add(Path(entry.path), entry.branch, entry.start, new=entry.new_branch)
+                if self.apart is None:
+                    repo.add(Path(entry.path), entry.branch, entry.start, new=entry.new_branch)
+                else:
+                    add_apart(repo, entry, self.apart)
                 self.reached(WorktreeStep.ADDED)
         except BaseException as failure:
             self._leave(failure)
@@ -302,7 +310,8 @@ class WorktreePlaces:
         requests = self._requests(wish.worktree, wish.repos)
         # The run is part of the name: no two runs share a branch, even on different machines.
         named = f"{wish.name.lstrip('#')[:_LONGEST_NAME]}-{wish.run}"
-        trees = MultiWorktree(requests, _AGENT, named, self.worktree_root, self.git)
+        apart = Apart(wish.run_as)
+        trees = MultiWorktree(requests, _AGENT, named, self.worktree_root, self.git, apart=apart)
         kept: list[str] = []
         with ExitStack() as stack:
             stack.callback(lambda: kept.extend(trees.cleanup.told))  # runs after the clean-up

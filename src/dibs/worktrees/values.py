@@ -11,7 +11,7 @@ from pathlib import Path
 from string import Formatter
 from urllib.parse import quote
 
-from dibs.core.errors import Misuse
+from dibs.core.errors import DibsError, Misuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,13 @@ class BranchTaken(BadWorktree):
     def __init__(self, repo_name: str, branch: str, where: Path) -> None:
         self.repo_name, self.branch, self.where = repo_name, branch, where
         super().__init__(f"{repo_name}: the branch {branch!r} is checked out at {where}")
+
+
+class Unsaveable(DibsError):
+    """The working tree must stay: removing it could lose work."""
+
+    code = "UNSAVEABLE"
+    hint = "look at it there; nothing was removed"
 
 
 BRANCH = "{agent}/{feature}-{epoch}"

@@ -32,7 +32,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from dibs.adapters.system import without_git_variables
+from dibs.adapters.system import git_environment, without_git_variables
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,
@@ -76,7 +76,7 @@ class Address(Struct, frozen=True):
     @property
     def is_path(self) -> bool:
         """Whether it is the path of a repository on this machine."""
-        return not _URL.match(self.bare) and not _SSH.match(self.bare)
+        return is_local_path(self.bare)
 
     def identity(self, root: Path) -> str:
         """A name for the repository, the same in every working directory of the machine.
@@ -114,6 +114,10 @@ class Address(Struct, frozen=True):
         if self.account is None or self.account.password is None:
             return {}
         return {_USER: self.account.user, _PASSWORD: self.account.password}
+
+
+def is_local_path(address: str) -> bool:
+    return not _URL.match(address) and not _SSH.match(address)
 
 
 def parse_address(text: str) -> Address:
@@ -188,6 +192,14 @@ _SETTINGS = (
     "credential.interactive=never",
     "color.ui=false",
 )
+_GIVEN = re.compile(r"GIT_CONFIG_(COUNT|KEY_\d+|VALUE_\d+)")
+"""Settings in the environment, which the operator gave to git."""
+_TAKEN = re.compile(
+    r"url\..+\.(insteadof|pushinsteadof)|credential\.(.+\.)?(username|usehttppath)"
+    r"|http\.(.+\.)?(extraheader|proxy|proxyauthmethod|version|postbuffer|lowspeedlimit"
+    r"|lowspeedtime|useragent)",
+    re.DOTALL,
+)
 # A rule in git's settings may have put an account into an address. The pattern rather matches too
 # much than too little.
 _SECRET = re.compile(r"(?<=//)[^\s'\"]*@")
@@ -256,14 +268,15 @@ class GitCommands:
 
         `given` is the input. Raises Unavailable if the command takes too long.
         """
-        settings = [word for setting in (*self._included, *_SETTINGS) for word in ("-c", setting)]
+        settings = [word for setting in _SETTINGS for word in ("-c", setting)]
         env = {"GIT_OBJECT_DIRECTORY": str(self._objects)}
+        # Those of the address come last: an empty helper in the user's settings makes git forget
+        # the helpers before it, and must not hit ours.
+        own = self._address.settings if self._address is not None else ()
+        for number, (name, text) in enumerate((*self._taken, *own)):
+            settings.append(f"--config-env={name}=LEASES_GIT_{number}")
+            env[f"LEASES_GIT_{number}"] = text
         if self._address is not None:
-            # These come last: an empty helper in the user's settings makes git forget the helpers
-            # before it, and must not hit ours.
-            for number, (name, text) in enumerate(self._address.settings):
-                settings.append(f"--config-env={name}=LEASES_GIT_{number}")
-                env[f"LEASES_GIT_{number}"] = text
             env |= self._address.secrets
         return self._run((*settings, f"--git-dir={place}", *words), given, env)
 
@@ -272,22 +285,25 @@ class GitCommands:
         return self._run(words, b"", {})
 
     @cached_property
-    def _included(self) -> tuple[str, ...]:
-        """The setting that includes the settings of the repository around `root`, if any.
+    def _taken(self) -> tuple[tuple[str, str], ...]:
+        """The settings of the repository around `root` that count for leases, if there is one.
 
-        Credentials and proxies of the repository count.
+        The repository may have been unpacked from somebody's archive. So none of these settings
+        names a program or a file, or makes git trust another server.
         """
-        found = self.ask("rev-parse", "--git-common-dir")
-        folder = found.out.decode("utf-8", "surrogateescape").strip()
-        if found.code or not folder:
-            return ()
-        return (f"include.path={self._root / folder / 'config'}",)
+        found = self.ask("config", "--local", "--list", "-z")
+        listed = found.out.decode("utf-8", "surrogateescape").split("\0") if not found.code else []
+        pairs = (entry.partition("\n") for entry in listed)
+        return tuple((name, value) for name, _, value in pairs if _TAKEN.fullmatch(name))
 
     def _run(self, words: Sequence[str], given: bytes, env: Mapping[str, str]) -> Ran:
+        # Every process of this user can read the environment of a git that runs for the worker.
+        needed = git_environment(named=True)
+        needed |= {name: os.environ[name] for name in os.environ if _GIVEN.fullmatch(name)}
         return bounded(
             (self._program, *words),
             place=self._root,
-            env={**without_git_variables(), **_LEASES_ENV, **env},
+            env={**needed, **_LEASES_ENV, **env},
             given=given,
             timeout_s=self._timeout_s,
             name=self.name,
@@ -377,10 +393,16 @@ _PROGRAM_ENV = {
 _NOTHING: Mapping[str, str] = {}
 
 
+_REACHES = frozenset({"fetch", "ls-remote"})
+
+
 class GitProgram(Struct, frozen=True):
     """Implements `ports.system.Git` with the git program.
 
-    A command that takes too long is killed, with all processes that the command started.
+    A command that takes too long is killed, with all processes that the command started. No
+    command has a secret in its environment, because an agent may have named programs in the
+    settings of the repository. The exception is `push`: a worker never pushes, only the chains of
+    the operator do.
     """
 
     shared: tuple[int, ...] = ()
@@ -398,13 +420,15 @@ class GitProgram(Struct, frozen=True):
         program = shutil.which("git")
         if program is None:
             raise BadConfiguration("worktrees need git, which is not installed here")
+        verb = _verb(args)
+        bare = git_environment(named=verb in _REACHES)
         ran = bounded(
             [program, *args],
             place=cwd,
-            env={**without_git_variables(), **_PROGRAM_ENV, **env},
+            env={**(without_git_variables() if verb == "push" else bare), **_PROGRAM_ENV, **env},
             given=b"",
             timeout_s=timeout,
-            name=f"git {_verb(args)} in {cwd}",
+            name=f"git {verb} in {cwd}",
             shared=self.shared,
         )
         return GitResult(ran.code, os.fsdecode(ran.out), ran.err)

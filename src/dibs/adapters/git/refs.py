@@ -118,6 +118,8 @@ class GitRemote:
         self._objects = folder.absolute() / "objects"
         self._git = GitCommands(self._objects, root, timeout_s=timeout_s)
         address = self._resolve(remote)
+        if address.bare.startswith("-"):  # git would read it as an option
+            raise BadConfiguration(f"'git:{remote}' has an address that begins with a dash")
         self._git.reach(address)
         self._address = address.given
         self._is_path = address.is_path
