@@ -16,13 +16,13 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (164, 43_250),
-    "adapters": (47, 15_190),
-    "core": (22, 4_810),
-    "frontends": (25, 5_160),
-    "ports": (5, 1_020),
-    "services": (22, 7_180),
-    "wiring": (4, 1_320),
+    "": (170, 46_540),
+    "adapters": (48, 16_190),
+    "core": (25, 5_520),
+    "frontends": (25, 5_330),
+    "ports": (5, 1_040),
+    "services": (22, 7_370),
+    "wiring": (4, 1_450),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
 EMBEDDED, ON_GITHUB, ON_GITHUB_WITH_REDIS = 36, 48, 52

@@ -3,7 +3,7 @@
 Decides by the environment of a command whether a run surrounds it, and which commands are refused
 there. Refuses to know which commands there are: each program has its own table. This stops
 accidents, and agents that a stranger's words have turned, as long as they use the command line. It
-does not stop code: a process may change its own environment (ADR 0035).
+does not stop code: a process may change its own environment (ADR 0033).
 """
 
 from collections.abc import Iterable, Mapping
