@@ -32,6 +32,10 @@ WRONG = {
     "a ttl of nothing": ("ttl = '0s'", ("ttl",)),
     "no duration": ("ttl = 'soon'", ("ttl",)),
     "a wrong type": ("ttl = 600", ('ttl: 600 has no unit; write ttl = "10m" for 600 seconds',)),
+    "a size without a unit": (
+        'output_max = "50"',
+        ('output_max: "50" is not a size; write it like output_max = "50MB"',),
+    ),
     "a stage's ttl without a unit": (
         "[[stage]]\nname = 'ready'\nttl = 90",
         ("stage[0].ttl", 'write ttl = "1m30s"'),

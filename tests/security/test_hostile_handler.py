@@ -136,6 +136,17 @@ def test_what_run_as_gives_a_handler(reachable: Victim) -> None:
 
 
 @needs_root
+def test_a_python_handler_is_not_imported_by_the_worker(reachable: Victim) -> None:
+    reachable.configure('[[stage]]\nname = "ready"\npython = "theirs:work"\nrun_as = "nobody"\n')
+    text = "import os\nopen(f'imported-{os.getuid()}', 'w')\ndef work(_): pass\n"
+    (reachable.folder / "theirs.py").write_text(text, "utf-8")
+    reachable.dibs("add", "work for a handler")
+    work(reachable)
+    reachable.dibs("doctor", "--offline")
+    assert list(reachable.folder.glob("imported-0")) == []
+
+
+@needs_root
 @pytest.mark.parametrize(
     "planted",
     [

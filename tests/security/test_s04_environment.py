@@ -63,6 +63,18 @@ def test_a_python_handler_sees_none_either(victim: Victim) -> None:
     assert "CANARY" not in (victim.folder / "at_import").read_text()
 
 
+def test_a_python_handler_has_what_is_passed_when_it_is_imported(victim: Victim) -> None:
+    serve(victim, SHOW)
+    victim.configure(
+        '[[stage]]\nname = "ready"\npython = "theirs:work"\npass_env = ["OPENAI_API_KEY"]\n'
+    )
+    text = "import os\nKEY = os.environ['OPENAI_API_KEY']\ndef work(_):\n    print(KEY)\n"
+    (victim.folder / "theirs.py").write_text(text, "utf-8")
+    done = work(victim)
+    assert done.returncode == 0, done.stderr
+    assert printed(victim).decode().strip() == SECRETS["OPENAI_API_KEY"]
+
+
 def test_the_signing_key_is_passed_by_no_setting(victim: Victim) -> None:
     serve(victim, SHOW)
     victim.configure('[[stage]]\nname = "ready"\nrun = "env"\npass_env = ["DIBS_SIGNING_KEY"]\n')

@@ -60,6 +60,24 @@ def test_a_pipe_in_the_place_of_any_other_file_holds_nobody(victim: Victim, name
     assert "the handler exited with 1" in told
 
 
+def test_a_pipe_as_the_journal_or_as_a_worker_holds_nobody(victim: Victim) -> None:
+    serve(
+        victim,
+        """\
+        cd .dibs
+        rm -f events.jsonl
+        mkfifo events.jsonl
+        mkdir -p workers
+        mkfifo workers/1-x.json
+        """,
+    )
+    assert "advanced" in _ended(victim)
+    try:
+        victim.dibs("why", "1", limit_s=SOON_S)
+    except subprocess.TimeoutExpired:
+        pytest.fail("the handler holds a person who asks why")
+
+
 def test_a_link_in_the_place_of_the_record_is_not_followed(victim: Victim) -> None:
     precious = victim.folder / "precious"
     precious.write_text("keep me", "utf-8")

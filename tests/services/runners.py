@@ -72,7 +72,7 @@ class ScriptedRunner:
             yield self.of_the_dead[0]
             self.of_the_dead.pop(0)
 
-    def check(self, handler, *, elsewhere=False, run_as=""):
+    def check(self, handler, **_):
         if self.unusable:
             raise HandlerUnusable(self.unusable)
 

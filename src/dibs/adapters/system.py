@@ -54,7 +54,7 @@ from dibs.ports.system import Present
 
 T = TypeVar("T")
 _SET_DUMPABLE = 4
-_LARGEST_SECRET = 65_536
+_LARGEST_SMALL_FILE = 65_536
 SECRETS_IN_FILES = (
     *("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GH_ENTERPRISE_TOKEN"),
     *("GITHUB_ENTERPRISE_TOKEN", "GITHUB_WEBHOOK_SECRET", "DIBS_LEASES", "DIBS_SIGNING_KEY"),
@@ -207,7 +207,7 @@ def _secret_in(path: str, named_by: str) -> str:
     """Read a file once: the text behind a descriptor, as in /dev/fd/3, can be read only once."""
     try:
         with Path(path).expanduser().open("rb") as file:
-            text = file.read(_LARGEST_SECRET).decode().strip()
+            text = file.read(_LARGEST_SMALL_FILE).decode().strip()
     except (OSError, ValueError) as flaw:
         why = flaw.strerror if isinstance(flaw, OSError) else "it is not text"
         raise BadConfiguration(f"{named_by}: {path} cannot be read: {why}") from None
@@ -697,8 +697,10 @@ class WorkerFiles:
             if (descriptor := locked(path)) is not None:
                 os.close(descriptor)  # its worker was killed
                 continue
-            with contextlib.suppress(OSError, msgspec.MsgspecError):
-                found.append(msgspec.json.decode(path.read_bytes(), type=Present))
+            with contextlib.suppress(OSError, ValueError, msgspec.MsgspecError):
+                found.append(
+                    msgspec.json.decode(read_regular(path, _LARGEST_SMALL_FILE), type=Present)
+                )
         return Present(
             frozenset[str]().union(*(one.served for one in found)),
             frozenset[str]().union(*(one.handled for one in found)),

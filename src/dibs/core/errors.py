@@ -244,7 +244,7 @@ class HandlerUnusable(DibsError):
     """A stage's handler cannot be started at all. The issue is not to blame."""
 
     code = "HANDLER_UNUSABLE"
-    hint = "correct the stage's run, python or worktree setting; no attempt was counted"
+    hint = "correct the stage's run, python, worktree or run_as setting; no attempt was counted"
 
 
 class Outage(DibsError):

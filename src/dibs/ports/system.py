@@ -140,12 +140,18 @@ class FinishedRun(Struct, frozen=True):
 
 class Runner(Protocol):
     def check(
-        self, handler: Command | PythonCallable, *, elsewhere: bool = False, run_as: str = ""
+        self,
+        handler: Command | PythonCallable,
+        *,
+        elsewhere: bool = False,
+        run_as: str = "",
+        env: Env = Env.LISTED,
+        pass_env: tuple[str, ...] = (),
     ) -> None:
         """Raises HandlerUnusable if the handler cannot possibly start.
 
-        `elsewhere`: the handler will start in a folder which does not exist yet. `run_as`: the user
-        as whom the handler will run; empty for our own.
+        `elsewhere`: the handler will start in a folder which does not exist yet. The rest is as in
+        an assignment.
         """
         ...
 

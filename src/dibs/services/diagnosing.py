@@ -362,8 +362,13 @@ def about_handlers(
                 look_for(stage.handler.target)
                 unimported = "; --handlers also imports those in Python"
             else:
-                elsewhere = stage.worktree != NoWorktree()
-                runner.check(stage.handler, elsewhere=elsewhere, run_as=stage.run_as)
+                runner.check(
+                    stage.handler,
+                    elsewhere=stage.worktree != NoWorktree(),
+                    run_as=stage.run_as,
+                    env=stage.env,
+                    pass_env=stage.pass_env,
+                )
             usable += 1
         except DibsError as error:
             yield Finding("handlers", Level.FAIL, f"stage {stage.name!r}: {error}", error.hint)

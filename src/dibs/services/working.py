@@ -242,8 +242,13 @@ class Worker:
         stages = self._options.stages
         for stage in stages:
             if isinstance(stage.handler, Command | PythonCallable):
-                elsewhere = stage.worktree != NoWorktree()
-                self._runner.check(stage.handler, elsewhere=elsewhere, run_as=stage.run_as)
+                self._runner.check(
+                    stage.handler,
+                    elsewhere=stage.worktree != NoWorktree(),
+                    run_as=stage.run_as,
+                    env=stage.env,
+                    pass_env=stage.pass_env,
+                )
         worktrees = [stage.worktree for stage in stages]
         wanted = [worktree for worktree in worktrees if not isinstance(worktree, NoWorktree)]
         for worktree in wanted:

@@ -15,7 +15,7 @@ from msgspec.structs import fields
 from dibs.core.durations import format_duration
 from dibs.core.pipeline import Stage
 from dibs.core.presets import PRESETS
-from dibs.settings.load import ConfigFile, Duration, _structs
+from dibs.settings.load import ConfigFile, Duration, Size, _structs
 
 _WRONG_TYPE = re.compile(r"Expected `([^`]+)`(?:, got `(\w+)`| matching regex .*) - at `\$\.(.+)`")
 _WRONG_WORD = re.compile(r"Invalid enum value .* - at `\$\.(.+)`", re.DOTALL)
@@ -71,13 +71,15 @@ def _at(place: str, document: Any, shape: Any) -> tuple[Any, Any]:
 def _advice(place: str, value: Any, kind: Any, expected: list[str], got: str | None) -> str:
     key = re.sub(r"\[\d+\]$", "", place).rpartition(".")[2]
     assign = "" if place.endswith("]") else f"{key} = "
-    if _is_duration(kind):
+    if _is_of(Duration, kind):
         written = _short(value)
         plain = isinstance(value, int | float) and not isinstance(value, bool)
         if plain and 0 < value < _LONGEST_S:
             spelled = _short(format_duration(timedelta(seconds=value)))
             return f"{written} has no unit; write {assign}{spelled} for {written} seconds"
         return f'{written} is not a duration; write it like {assign}"90s", "10m" or "1h30m"'
+    if _is_of(Size, kind):
+        return f'{_short(value)} is not a size; write it like {assign}"50MB" or "1GB"'
     if got is None:
         allowed = "a letter or digit, then up to 63 letters, digits, dots, dashes and underscores"
         return f"{_short(value)} is not a name; a name is {allowed}"
@@ -124,10 +126,13 @@ def _words(kind: Any) -> list[str]:
     return [word for part in get_args(kind) for word in _words(part)]
 
 
-def _is_duration(kind: Any) -> bool:
-    patterns = [meta.pattern for meta in get_args(Duration) if isinstance(meta, Meta)]
+def _is_of(wanted: Any, kind: Any) -> bool:
+    """Whether the pattern of the type `wanted` is among the annotations of a key's type."""
+    patterns = [meta.pattern for meta in get_args(wanted) if isinstance(meta, Meta)]
     return any(
-        part.pattern in patterns if isinstance(part, Meta) and part.pattern else _is_duration(part)
+        part.pattern in patterns
+        if isinstance(part, Meta) and part.pattern
+        else _is_of(wanted, part)
         for part in get_args(kind)
     )
 

@@ -94,7 +94,13 @@ class ProcessRunner:
         """The locked files in `.open`, by their run."""
 
     def check(
-        self, handler: Command | PythonCallable, *, elsewhere: bool = False, run_as: str = ""
+        self,
+        handler: Command | PythonCallable,
+        *,
+        elsewhere: bool = False,
+        run_as: str = "",
+        env: Env = Env.LISTED,
+        pass_env: tuple[str, ...] = (),
     ) -> None:
         """Raise HandlerUnusable if the handler is missing, or cannot be loaded or run as the user.
 
@@ -105,6 +111,8 @@ class ProcessRunner:
         match handler:
             case Command(line):
                 _check_command(line, None if elsewhere else self._folder)
+            case PythonCallable() if run_as:
+                pass  # an import can have any effect, and this process is the more powerful user
             case PythonCallable(target):
                 # Import it in a separate process, as a run does: an import can have any effect.
                 probe = subprocess.run(
@@ -114,7 +122,7 @@ class ProcessRunner:
                     timeout=None,
                     check=False,
                     cwd=self._folder,
-                    env=passed_on(self._environment, Env.LISTED, ()),
+                    env=passed_on(self._environment, env, pass_env, self._may_pass),
                 )
                 if probe.returncode:
                     said = (probe.stderr.strip().splitlines() or ["it ended without a word"])[-1]
