@@ -420,14 +420,16 @@ def test_a_worker_is_known_until_it_ends(tmp_path):
 
 
 def test_the_file_of_a_killed_worker_does_not_count_and_the_next_removes_it(tmp_path):
-    dead = tmp_path / "1-dead.json"
+    dead = tmp_path / "1-deadbeef.json"
     dead.write_text('{"served":["one"],"handled":["one"]}')
-    rubbish = tmp_path / "2-part.json"
+    rubbish = tmp_path / "2-0badcafe.json"
     rubbish.write_text('{"ser')
     files = WorkerFiles(tmp_path)
     assert files.present() == Present()
+    others = tmp_path / "package.json"
+    others.write_text("{}")
     files.announce(Present(frozenset({"two"})))()
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [others], "no worker could have made it"
 
 
 def test_a_worker_runs_although_it_cannot_announce_itself(tmp_path):

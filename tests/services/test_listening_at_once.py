@@ -20,7 +20,7 @@ class Ear:
 
 @pytest.fixture
 def server():
-    with _Server("127.0.0.1", 0, "/webhook", Ear()) as made:
+    with _Server("127.0.0.1", 0, "/webhook", Ear(), None) as made:
         thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -39,13 +39,14 @@ def health(server):
         link.close()
 
 
-@pytest.mark.parametrize("which", [threading.Thread, threading.Timer])
-def test_a_place_is_given_back_where_no_thread_can_be_had(server, monkeypatch, which):
+@pytest.mark.parametrize("watch", [False, True])
+def test_a_place_is_given_back_where_no_thread_can_be_had(server, monkeypatch, watch):
+    """Neither for the request, nor for the watch that would end it in time."""
     start = threading.Thread.start
     refused = []
 
     def scarce(snapshot):
-        if type(snapshot) is which:
+        if (snapshot.name == "dibs-watch") is watch:
             refused.append(snapshot)
             raise RuntimeError("can't start new thread")
         start(snapshot)
