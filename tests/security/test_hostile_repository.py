@@ -27,7 +27,10 @@ _LOOKS = (
     *(("list",), ("show", "1"), ("status",), ("why", "1"), ("ready",), ("runs",)),
     *(("doctor",), ("config", "show"), ("config", "validate"), ("stores",), ("prime",)),
 )
-_WRITES = (("add", "another issue"), ("take", "1"), ("give-back", "1"), ("runs",))
+_WRITES = (
+    *(("init",), ("add", "another issue"), ("take", "1"), ("give-back", "1"), ("runs",)),
+    *(("runs", "--output", "aaaaaaaaaaaa"), ("status",), ("hook", "install")),
+)
 _HOOKS = (
     *("pre-commit", "post-checkout", "post-commit", "post-index-change", "reference-transaction"),
     *("post-merge", "pre-push", "pre-receive", "post-rewrite", "fsmonitor-watchman", "prepare"),
@@ -245,6 +248,19 @@ def _ten_gigabytes(place: str) -> Callable[[Trap], None]:
     return make
 
 
+def _in_git(make: Callable[[Trap], None]) -> Callable[[Trap], None]:
+    """The same in a repository, in place of what git put there."""
+
+    def made(trap: Trap) -> None:
+        trap.git("init", "--quiet", "--initial-branch=main")
+        shutil.rmtree(trap.folder / ".git" / "hooks")
+        for name in ("info/exclude", "config"):
+            (trap.folder / ".git" / name).unlink()
+        make(trap)
+
+    return made
+
+
 _FILES: dict[str, Callable[[Trap], None]] = {
     "settings-are-passwords": _symlink("dibs.toml", "/etc/passwd"),
     "settings-are-a-secret": _symlink("dibs.toml", "../.netrc"),
@@ -269,6 +285,23 @@ _FILES: dict[str, Callable[[Trap], None]] = {
     "hint-is-elsewhere": _symlink(".dibs/wake", "HOME/.ssh/authorized_keys"),
     "git-is-a-fifo": _fifo(".git"),
     "git-of-ten-gigabytes": _ten_gigabytes(".git"),
+    "ignored-by-a-fifo": _in_git(_fifo(".gitignore")),
+    "ignored-by-ten-gigabytes": _in_git(_ten_gigabytes(".gitignore")),
+    "excluded-by-a-fifo": _in_git(_fifo(".git/info/exclude")),
+    "hook-is-a-fifo": _in_git(_fifo(".git/hooks/pre-push")),
+    "hook's-draft-is-elsewhere": _in_git(
+        _symlink(".git/hooks/.pre-push.part", "HOME/.ssh/authorized_keys")
+    ),
+    "leases-of-the-clone-are-a-fifo": _in_git(_fifo(".git/dibs-runs.json")),
+    "leases-of-the-clone-are-elsewhere": _in_git(
+        _symlink(".git/dibs-runs.json", "HOME/.ssh/authorized_keys")
+    ),
+    "leases-of-the-clone-are-drafted-elsewhere": _in_git(
+        _symlink(".git/.dibs-runs.json.part", "HOME/.ssh/authorized_keys")
+    ),
+    "leases-of-the-clone-are-drafted-in-a-fifo": _in_git(_fifo(".git/.dibs-runs.json.part")),
+    "a-worker-is-a-fifo": _fifo(".dibs/workers/1-a.json"),
+    "a-run's-output-is-a-fifo": _fifo(".dibs/runs/aaaaaaaaaaaa/output.log"),
     "git's-common-folder-is-a-fifo": lambda trap: (
         _fifo(".git/commondir")(trap),
         (trap.folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n"),

@@ -314,6 +314,7 @@ _BOOT = """
 mount --make-rprivate / && mount -t tmpfs tmpfs /run && mount -t proc proc /proc &&
 mount -t tmpfs tmpfs /opt && mkdir /opt/agent && mount --bind AGENT /opt/agent &&
 mkdir -p /run/systemd/system /run/lock && cp UNITS/* /run/systemd/system/ &&
+mount --make-rshared / &&
 exec env -i container=dibs PATH=/usr/sbin:/usr/bin:/sbin:/bin \
     SYSTEMD_UNIT_PATH=/run/systemd/system \
     SYSTEMD --system --unit=only.target --log-target=null --show-status=no

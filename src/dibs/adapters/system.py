@@ -395,7 +395,7 @@ def working_tree(folder: Path) -> WorkingTree | None:
     return None
 
 
-def small_text(path: Path, *, errors: str = "strict") -> str:
+def small_text(path: Path, *, errors: str = "strict", newline: str | None = None) -> str:
     """The text of a regular file of at most four megabytes; an OSError for any other file.
 
     The file may be a stranger's, who unpacked or cloned it here: a pipe, a device or the kernel's
@@ -412,7 +412,7 @@ def small_text(path: Path, *, errors: str = "strict") -> str:
                 raise OSError(f"{path} is larger than {_LARGEST_TEXT} bytes")
     finally:
         os.close(descriptor)
-    return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors).read()
+    return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors, newline).read()
 
 
 @contextlib.contextmanager
@@ -505,7 +505,8 @@ def _set_mode(descriptor: int, mode: int) -> None:
 def replace_whole(path: Path, data: bytes) -> None:
     """Replace the file's content; a crash leaves the old or the new. For one writer at a time."""
     part = path.with_name(f".{path.name}.part")
-    with os.fdopen(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+    part.unlink(missing_ok=True)  # left by a crash; or a link or a pipe that came with an archive
+    with os.fdopen(open_file(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

@@ -26,14 +26,13 @@ from pathlib import Path
 from msgspec import Struct
 
 from dibs.adapters.git.program import GitProgram
-from dibs.adapters.system import SystemClock, written
+from dibs.adapters.system import SystemClock, small_text, written
 from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.hook.rules import RefUpdate
 
 HOOK_NAME = "pre-push"
 HOOK_BEFORE = f"{HOOK_NAME}.before-dibs"
 _MARK = "# dibs pre-push hook, version 1"
-_LARGEST = 65_536
 _SCRIPT = """\
 #!/bin/sh
 # dibs pre-push hook, version 1. Put in by: dibs hook install. Taken out by: dibs hook uninstall.
@@ -145,6 +144,7 @@ class GitHooks(Struct, frozen=True):
             if not dry_run and not current:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 part = self.folder / f".{HOOK_NAME}.part"
+                part.unlink(missing_ok=True)  # perhaps a link that came with an archive
                 part.write_text(script, "utf-8")
                 part.chmod(0o755)
                 if foreign:
@@ -179,9 +179,8 @@ def _state(path: Path) -> HookState:
     if not os.path.lexists(path):
         return HookState.ABSENT
     try:
-        with path.open("rb") as file:
-            text = file.read(_LARGEST).decode("utf-8", "replace")
-    except OSError:  # a link to nowhere, a folder
+        text = small_text(path, errors="replace")
+    except OSError:  # a link to nowhere, a folder, a pipe
         return HookState.FOREIGN
     if _MARK not in text[:200]:
         return HookState.FOREIGN

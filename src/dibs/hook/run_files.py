@@ -12,12 +12,11 @@ from pathlib import Path
 
 import msgspec
 
-from dibs.adapters.system import replace_whole, working_tree
+from dibs.adapters.system import replace_whole, small_text, working_tree
 from dibs.core.ids import IssueRef, RunId
 
 RUN_FILE = "dibs-runs.json"
 _MOST_NOTED = 50
-_LARGEST = 65_536
 
 
 class RunFile(msgspec.Struct, frozen=True):
@@ -28,8 +27,7 @@ class RunFile(msgspec.Struct, frozen=True):
     def runs(self) -> Mapping[RunId, str]:
         """The noted runs with their issues; empty if the file is missing or has other content."""
         try:
-            with self.path.open("rb") as file:
-                content = msgspec.json.decode(file.read(_LARGEST))
+            content = msgspec.json.decode(small_text(self.path))
         except (OSError, ValueError, RecursionError):
             return {}
         noted = content.get("runs") if isinstance(content, dict) else None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from dibs.adapters.system import WorkingTree, working_tree
+from dibs.adapters.system import WorkingTree, small_text, working_tree
 
 LINE = ".dibs/"
 _ANYWHERE = {".dibs", ".dibs/", "**/.dibs", "**/.dibs/"}
@@ -56,7 +56,7 @@ def _ignoring(tree: WorkingTree, root: Path, exclude: Path) -> Path | None:
     for file in (*(folder / ".gitignore" for folder in folders), exclude):
         wanted = _ANYWHERE | _HERE if file.parent == root else _ANYWHERE
         try:
-            lines = file.read_text("utf-8", errors="replace").splitlines()
+            lines = small_text(file, errors="replace").splitlines()
         except OSError:
             continue
         if wanted & {line.rstrip() for line in lines}:
@@ -68,8 +68,8 @@ def _append(file: Path) -> None:
     """Add the line at the end, with the file's own line ends; the rest of the file stays."""
     if file.is_symlink():
         raise OSError("it is a symbolic link, which git does not follow")
-    before = file.read_bytes() if file.exists() else b""
-    end = b"\r\n" if b"\r\n" in before else b"\n"
-    gap = end if before and not before.endswith(b"\n") else b""
-    with file.open("ab") as opened:
-        opened.write(gap + LINE.encode() + end)
+    before = small_text(file, errors="replace", newline="") if file.exists() else ""
+    end = "\r\n" if "\r\n" in before else "\n"
+    gap = end if before and not before.endswith("\n") else ""
+    with file.open("a", encoding="utf-8", newline="") as opened:
+        opened.write(gap + LINE + end)
