@@ -138,7 +138,8 @@ def secrets_in(environment: Mapping[str, str]) -> Iterator[str]:
             parts = []  # the path of a file with the secret
         else:
             # Several keys, each with its name; a private key, of which a log may show some lines
-            parts = [value, *(key.partition(":")[2] for key in value.split(","))]
+            keys = value.split(",")
+            parts = [value, *keys, *(key.partition(":")[2] for key in keys)]
             parts += [line for line in value.splitlines() if len(line) >= _SHORTEST_LINE]
         yield from (part for part in map(str.strip, parts) if is_secret(part))
 
@@ -205,9 +206,5 @@ def _harmless(text: str, place: int) -> bool:
     char, beside = text[place], text[max(0, place - 1) : place + 2]
     if char in _JOINERS:
         around = beside[0] + beside[-1]
-        return (
-            len(beside) == 3
-            and around.isprintable()
-            and not (beside[0].isascii() or beside[2].isascii())
-        )
+        return len(beside) == 3 and around.isprintable() and not any(map(str.isascii, around))
     return char == "\t" or category(char) not in _STEERING
