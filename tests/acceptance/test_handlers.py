@@ -80,10 +80,12 @@ def test_the_issue_comes_as_json_on_standard_input(reported: Project) -> None:
         "title": "Make it -- so",
         "body": (reported.root / "expected").read_text("utf-8"),
         "author": "tester",
+        "trusted": True,
         "url": "",
         "labels": ["claimed", "kind:bug", "stage:one", "stage:one-in-work"],
         "stage": "one",
         "attempt": 1,
+        "comments_left_out": 0,
     }
     # People's words, not our cards.
     assert [comment["body"] for comment in comments] == [

@@ -46,6 +46,8 @@ def test_a_text_that_was_changed_after_the_release_is_not_worked(project, change
     (reason,) = project.dibs("why", str(number))["reasons"]
     assert reason["code"] == "TEXT_CHANGED"
     assert "mallory, who may not write, changed its text at 20" in reason["text"]
+    (row,) = [row for row in project.dibs("list") if row["issue"].endswith(f"#{number}")]
+    assert row["state"] == project.dibs("show", str(number))["state"] == "gated"
     assert project.hub.state.primary().comments(project.issue(number).id) == [], "nobody has bid"
 
 

@@ -29,6 +29,7 @@ from dibs.core.eligibility import (
     paused_by,
     reasons_with,
     strangers_pulls,
+    text_reasons,
 )
 from dibs.core.fold import FoldRules, read_marks
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
@@ -330,7 +331,7 @@ class Board:
         if self._tracker.traits.shortlists and Guarantee.ATOMIC not in self._leases.guarantees:
             # The issues come with their cards, which name the holders: no further request.
             return tuple(
-                self._row(snapshot.issue, self._leases.standing(snapshot).live)
+                self._row_of(snapshot, self._leases.standing(snapshot).live)
                 for snapshot in walk_snapshots(self._tracker, query)
             )
         held = {record.lease.issue: record for record in self._held()}
@@ -451,7 +452,15 @@ class Board:
         """An issue with the comments, the row on the board and the standing."""
         snapshot = self._tracker.read(ref)
         standing = self._leases.standing(snapshot)
-        return snapshot, self._row(snapshot.issue, standing.live), standing
+        return snapshot, self._row_of(snapshot, standing.live), standing
+
+    def _row_of(self, snapshot: Snapshot, record: Record | None) -> Row:
+        """The row of an issue read with comments, which may show an edit after the release."""
+        row = self._row(snapshot.issue, record)
+        if row.stage is None or row.state is not RowState.READY:
+            return row
+        shut = any(text_reasons(snapshot, row.stage, self._pipeline))
+        return replace(row, state=RowState.GATED) if shut else row
 
 
 class _Gathered(Struct, frozen=True):
