@@ -174,6 +174,11 @@ def away(path: Path, place: Path) -> None:
     path.symlink_to(place / "moved")
 
 
+def in_two_steps(path: Path, place: Path) -> None:
+    write(path / ".git/objects/info", "alternates", f"{path}/middle\n{path}/.git/objects\n")
+    write(path / "middle/info", "alternates", f"{place}/backend remote.git/objects\n")
+
+
 REFUSED = {
     "folders without end": deep,
     "tree elsewhere": away,
@@ -188,6 +193,7 @@ REFUSED = {
     "objects of others": lambda path, place: write(
         path / ".git/objects/info", "alternates", f"{place}/backend remote.git/objects\n"
     ),
+    "objects of others, in two steps": in_two_steps,
     "refs in a table": lambda path, _: (path / ".git/reftable").mkdir(),
     "git folder elsewhere": swap,
 }

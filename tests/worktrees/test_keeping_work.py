@@ -478,6 +478,32 @@ def test_a_clone_in_it_without_work_goes_with_it(backend, frontend, trees):
     assert not path.exists()
 
 
+def test_a_worktree_in_it_without_work_goes_with_it(backend, trees):
+    with trees as made:
+        path = made.specs[0].worktree_path
+        git(path, "worktree", "add", "--quiet", "--detach", "inner")
+    assert made.cleanup.left == ()
+    assert not path.exists()
+
+
+def test_a_worktree_in_it_that_has_work_is_left(backend, trees):
+    with trees as made:
+        path = made.specs[0].worktree_path
+        git(path, "worktree", "add", "--quiet", "--detach", "inner")
+        write(path / "inner", "new")
+    assert "inner" in made.cleanup.left[0].why
+    assert (path / "inner" / "new").exists()
+
+
+def test_commits_of_a_worktree_beside_it_are_kept(backend, root, place):
+    trees = MultiWorktree([backend.request], "batman", "42", root, now=17, apart=Apart())
+    with trees as made:
+        path = made.specs[0].worktree_path
+        git(path, "worktree", "add", "--quiet", "--detach", str(place / "beside"))
+        done = commit(place / "beside", "done")
+    assert only(backend) == done
+
+
 def with_submodule(backend, frontend):
     allowed = ("-c", "protocol.file.allow=always")
     backend(*allowed, "submodule", "--quiet", "add", str(frontend.remote), "sub")

@@ -215,16 +215,20 @@ def stand_in(
         place.unlink()
     shutil.rmtree(place, ignore_errors=True)
     stores = [clone.folder / "objects"]
+    common = _common_folder(folder, within)
     if folder.exists():
-        objects = folder / "objects"
-        _check_files(objects)
-        named = (_read(objects / "info/alternates") or b"").decode("utf-8", "surrogateescape")
-        also = [re.sub(r'\\(["\\])', r"\1", line.strip('"')) for line in named.splitlines()]
-        for place_of_objects in ((objects / one).resolve() for one in ("", *also)):
-            if not _is_within(place_of_objects, (*within, *stores)):
-                raise Unsaveable(f"{objects} takes objects from {place_of_objects}")
-        stores.insert(0, objects)
-    refs = refs_in(folder)
+        stores.insert(0, common / "objects")
+        seen = {stores[1].resolve(), *_other_stores(stores[1])}
+        found = [stores[0]]
+        for store in found:  # grows: a store may name others
+            if store.resolve() in seen:
+                continue
+            if not _is_within(store.resolve(), within):
+                raise Unsaveable(f"{stores[0]} takes objects from {store.resolve()}")
+            _check_files(store)
+            seen.add(store.resolve())
+            found += _other_stores(store)
+    refs = refs_in(common)
     of_clone: dict[str, str] = {}
     if known is not None:
         branch = f"refs/heads/{known}"
@@ -238,11 +242,12 @@ def stand_in(
             (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_bytes(content)
             # With its time stamp: git uses it to choose the entries to compare by content.
-            seen = (folder / name).lstat()
-            os.utime(place / name, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+            was = (folder / name).lstat()
+            os.utime(place / name, ns=(was.st_atime_ns, was.st_mtime_ns))
     stashes = (_read(folder / _STASHES) or b"").decode("utf-8", "replace").splitlines()
     strays = [value for name, value in refs.items() if not name.startswith("refs/remotes/")]
     strays += [line.split(" ")[1] for line in stashes if line.count(" ") > 1]
+    strays += [_head_text(linked) for linked in folder.glob("worktrees/*")]
     ours = set(of_clone.values())
     return StandIn(
         Repository(clone.name, place, clone.git),
@@ -281,10 +286,22 @@ def git_folder(place: Path, *, within: Iterable[Path]) -> Path:
     return folder
 
 
-def head_in(folder: Path) -> str | None:
+def head_in(folder: Path, *, within: Iterable[Path]) -> str | None:
     """The commit that is checked out, read without git."""
     head = _head_text(folder)
-    return head if _HASH.fullmatch(head) else refs_in(folder).get(head.removeprefix("ref: "))
+    if _HASH.fullmatch(head):
+        return head
+    return refs_in(_common_folder(folder, within)).get(head.removeprefix("ref: "))
+
+
+def _common_folder(folder: Path, within: Iterable[Path]) -> Path:
+    """The folder with the refs and objects: another one if the working tree is a linked one."""
+    if (named := _read(folder / "commondir")) is None:
+        return folder
+    common = (folder / os.fsdecode(named).strip()).resolve()
+    if not _is_within(common, within):
+        raise Unsaveable(f"{folder} belongs to {common}")
+    return common
 
 
 def _head_text(folder: Path) -> str:
@@ -322,6 +339,13 @@ def bring(stand: Repository, clone: Repository, branch: str) -> None:
     place = ("--upload-pack=git-upload-pack", str(stand.folder), saved)
     doing = f"the work on {branch} cannot be taken over"
     clone.output(*QUIETLY, *_CHECKED, *words, *place, doing=doing, timeout=CHECKOUT_S)
+
+
+def _other_stores(store: Path) -> list[Path]:
+    """The stores of objects that a store names besides its own objects."""
+    named = (_read(store / "info/alternates") or b"").decode("utf-8", "surrogateescape")
+    lines = [re.sub(r'\\(["\\])', r"\1", line.strip('"')) for line in named.splitlines()]
+    return [(store / line).resolve() for line in lines if line]
 
 
 def _is_within(place: Path, folders: Iterable[Path]) -> bool:

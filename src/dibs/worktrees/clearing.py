@@ -148,8 +148,9 @@ class Tree(Struct, frozen=True):
         words = ("add", "--all", "--sparse", "--", ".", *but)
         self._output(*_ADD_SETTINGS, *words, env=env, timeout=CHECKOUT_S)
         for link in links:
-            folder = git_folder(self.path / link, within=(self.path, self.admin))
-            if (head := head_in(folder)) is not None:
+            within = (self.path, self.admin, self.repo.folder)
+            folder = git_folder(self.path / link, within=within)
+            if (head := head_in(folder, within=within)) is not None:
                 entry = f"{_GITLINK.strip()},{head},{link}"
                 self._output("update-index", "--cacheinfo", entry, env=env)
         return self._output("write-tree", env=env).strip()
@@ -238,7 +239,7 @@ class Tree(Struct, frozen=True):
         """
         if not os.path.lexists(place / ".git"):
             return None
-        within = (self.path, self.admin)
+        within = (self.path, self.admin, self.repo.folder)
         with TemporaryDirectory(dir=self.admin) as made:
             try:
                 folder = git_folder(place, within=within)
@@ -262,7 +263,8 @@ class Tree(Struct, frozen=True):
         for kind, link in populated:
             if (nested := self._nested_work(place / link, deeper - 1)) is not None:
                 return nested
-            if head_in(git_folder(place / link, within=within)) != kind.split(" ")[1]:
+            folder = git_folder(place / link, within=within)
+            if head_in(folder, within=within) != kind.split(" ")[1]:
                 return place
         return None
 
