@@ -16,12 +16,12 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (170, 46_540),
-    "adapters": (48, 16_190),
+    "": (170, 46_600),
+    "adapters": (48, 16_200),
     "core": (25, 5_520),
     "frontends": (25, 5_330),
-    "ports": (5, 1_040),
-    "services": (22, 7_370),
+    "ports": (5, 1_050),
+    "services": (22, 7_390),
     "wiring": (4, 1_450),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
