@@ -153,3 +153,31 @@ def test_control_a_regular_file_is_read(victim: Victim) -> None:
     assert "advanced" in _ended(victim)
     assert printed(victim) == b"said\n"
     assert "for the card" in victim.dibs("show", "1").stdout
+
+
+def test_a_link_in_place_of_the_open_runs_deletes_nothing_behind_it(victim: Victim) -> None:
+    """A repository may bring the link; a worker clears away what dead workers left."""
+    assert victim.dibs("init").returncode == 0
+    mine = victim.home / "thesis"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work", "utf-8")
+    victim.configure('[[stage]]\nname = "ready"\nrun = "true"\n')
+    assert victim.dibs("add", "one").returncode == 0
+    (victim.folder / ".dibs" / "runs").mkdir(exist_ok=True)
+    (victim.folder / ".dibs" / "runs" / ".open").symlink_to(mine)
+    victim.dibs("--config", str(victim.folder / "dibs.toml"), "work", "--drain")
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+
+
+def test_control_a_file_of_a_dead_worker_is_cleared_away(victim: Victim) -> None:
+    """Beside the link: the clearing itself works, and touches its own files only."""
+    assert victim.dibs("init").returncode == 0
+    opened = victim.folder / ".dibs" / "runs" / ".open"
+    opened.mkdir(parents=True, exist_ok=True)
+    (opened / "notes.txt").write_text("not a lease", "utf-8")
+    victim.configure('[[stage]]\nname = "ready"\nrun = "kill -9 $(ps -o ppid= -p $PPID)"\n')
+    assert victim.dibs("add", "one").returncode == 0
+    victim.dibs("work", "--drain")
+    victim.configure('[[stage]]\nname = "ready"\nrun = "true"\n')
+    assert victim.dibs("work", "--once").returncode in {0, 1, 3}
+    assert [path.name for path in opened.iterdir()] == ["notes.txt"]

@@ -36,6 +36,7 @@ from dibs.adapters.system import (
     SystemClock,
     hide_from_other_processes,
     locked,
+    make_folder,
     mask,
     open_regular,
     read_regular,
@@ -135,8 +136,7 @@ class ProcessRunner:
             # The result is out of reach of another worker.
             assignment = replace(assignment, lease=None)
         try:
-            self._runs.mkdir(0o700, parents=True, exist_ok=True)
-            folder.mkdir(0o700, exist_ok=True)
+            make_folder(folder)
             files = _RunFiles(folder, user)
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
@@ -185,7 +185,9 @@ class ProcessRunner:
     def _note_open(self, lease: Lease) -> None:
         """Write down the lease, and lock the file for as long as this process lives."""
         path = self._runs / _OPEN / lease.run
-        path.parent.mkdir(0o700, exist_ok=True)
+        make_folder(path.parent)
+        if path.parent.is_symlink():  # came with a repository: what is behind it is not ours
+            return
         if (descriptor := locked(path, create=True)) is not None:
             self._open[lease.run] = descriptor
             os.write(descriptor, msgspec.json.encode(lease))
@@ -198,8 +200,9 @@ class ProcessRunner:
             os.close(descriptor)
 
     def finished_by_the_dead(self) -> Iterator[FinishedRun]:
+        folder = self._runs / _OPEN
         try:
-            paths = sorted((self._runs / _OPEN).iterdir())
+            paths = [] if folder.is_symlink() else sorted(folder.iterdir())
         except OSError:
             return
         for path in paths:
@@ -209,24 +212,26 @@ class ProcessRunner:
             if descriptor is None:  # its worker lives, or another looks at it
                 continue
             try:
-                finished = self._finished(path)
+                lease = msgspec.json.decode(read_regular(path, _LARGEST_RESULT), type=Lease)
+                if lease.run != path.name:
+                    continue
+                finished = self._finished(lease)
                 if finished is not None:
                     yield finished
                 with suppress(OSError):
                     path.unlink()
+            except (OSError, ValueError):  # not a file of ours, or cut off: it stays
+                continue
             finally:
                 os.close(descriptor)
 
-    def _finished(self, path: Path) -> FinishedRun | None:
-        """The run of a file in `.open`, if its handler exited with 0; None if in any doubt."""
-        folder = self._runs / path.name
+    def _finished(self, lease: Lease) -> FinishedRun | None:
+        """The run of the lease, if its handler exited with 0; None if in any doubt."""
         try:
-            lease = msgspec.json.decode(read_regular(path, _LARGEST_RESULT), type=Lease)
-            opened = os.open(folder, _FOLDER)
+            opened = os.open(self._runs / lease.run, _FOLDER)
             try:
-                if lease.run != path.name or read_regular("exit", 2, opened) != b"0":
-                    return None
-                return FinishedRun(lease, _result_in(opened))
+                finished = read_regular("exit", 2, opened) == b"0"
+                return FinishedRun(lease, _result_in(opened)) if finished else None
             finally:
                 os.close(opened)
         except (OSError, ValueError):
