@@ -90,7 +90,7 @@ def test_the_issue_comes_as_json_on_standard_input(reported: Project) -> None:
     # People's words, not our cards.
     assert [comment["body"] for comment in comments] == [
         "Paused by `tester`: `wait for it`",
-        "Resumed by tester.",
+        "Resumed by `tester`.",
     ]
 
 

@@ -321,7 +321,7 @@ def test_a_resume_says_who_resumed(hub, graphql):
     assert control.resume(PauseScope.FLEET, repo="", by="ben")
     said = hub.state.view().comments(hub.issue(1).id)[-1].body
     assert parse_entry(said).by == "ben"
-    assert "ben resumed the fleet." in said
+    assert "`ben` resumed the fleet." in said
 
 
 @BOTH

@@ -139,7 +139,7 @@ def test_a_note_of_a_command_and_the_reason_of_a_person_are_masked(victim: Victi
         run = claimed["data"]["run"]
         if number % 3 == 1:
             victim.dibs(
-                "release", str(number), "--run", run, "--outcome", "parked", "--note", words
+                "release", str(number), "--run", run, "--outcome", "failed", "--note", words
             )
         else:
             victim.dibs("revoke", str(number), "--reason", words)
