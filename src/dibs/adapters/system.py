@@ -315,10 +315,10 @@ _GIT_NEEDS = (
 def git_environment(
     environment: Mapping[str, str] = os.environ, *, named: bool = False
 ) -> dict[str, str]:
-    """The environment for a git command on a repository that an agent may have written to.
+    """The environment for a git command, without secrets.
 
-    Git runs programs that the settings of the repository name, so no secret is in it. `named`: the
-    variables that the operator lists in `DIBS_GIT_ENV` are in it nevertheless.
+    An agent may have named programs in the settings of the repository, and git runs them. `named`:
+    with the variables which the operator lists in `DIBS_GIT_ENV`.
     """
     listed = environment.get("DIBS_GIT_ENV", "").split(",") if named else []
     return {

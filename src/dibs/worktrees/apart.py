@@ -61,13 +61,13 @@ _CHECKED = (
 
 
 class Apart(Struct, frozen=True):
-    """The working trees have repositories of their own."""
+    """Each working tree has a separate repository instead of the git folder of the clone."""
 
     run_as: str | None = None
     """The user to whom they belong; None: the user of this process."""
 
     def give(self, own: Repository, path: Path, objects: Path) -> None:
-        """Give a working tree to its user, with copies of objects which that user cannot read."""
+        """Give a working tree to the user, with copies of objects which the user cannot read."""
         if self.run_as is None:
             return
         try:
@@ -90,9 +90,10 @@ class Apart(Struct, frozen=True):
 
 
 def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
-    """Make a working tree with a repository of its own. No hook and no filter runs.
+    """Make a working tree with a separate repository. No hook and no filter runs.
 
-    Until all is made, the working tree is locked in the clone as git locks one that it makes.
+    Until the working tree is complete, the clone has a lock on the working tree, with the reason
+    which git uses while making a working tree.
     """
     path, branch, start = Path(entry.path), entry.branch, entry.start
     repo.register(path, branch, start, new=entry.new_branch)
@@ -128,7 +129,7 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy a file of the clone, if there is one; it may be a link of the operator's."""
+    """Copy a file of the clone, if the file exists; a link by the operator is followed."""
     if (content := _read(source.resolve())) is not None:
         target.write_bytes(content)
 
@@ -162,7 +163,7 @@ def _begin(
     objects: Iterable[Path],
     settings: Iterable[tuple[str, str]],
 ) -> None:
-    """Make a git folder with refs, which reads the objects of others."""
+    """Make a git folder with refs, which reads the objects of other git folders."""
     for name in ("objects/info", "objects/pack", "refs/heads", "info"):
         (folder / name).mkdir(parents=True)
     stores = "".join(f"{_quoted(str(one))}\n" for one in objects)
@@ -184,7 +185,7 @@ def _begin(
 
 
 def _quoted(text: str) -> str:
-    """As git's settings and its list of object folders quote a text."""
+    """Quote a text for a file of git settings, or for a list of object folders."""
     escaped = re.sub(r'(["\\])', r"\\\1", text)
     return f'"{escaped}"'.replace("\n", "\\n").replace("\t", "\\t")
 
@@ -208,8 +209,8 @@ def stand_in(
     """Make a stand-in at `place` for the repository in `folder`.
 
     The repository may read objects of the clone and of folders `within`. With `known`, the refs of
-    the clone count as pushed, except for the branch of that name. Raises `Unsaveable` if the
-    repository has something that git would not have made there.
+    the clone count as pushed, except for the branch `known`. Raises `Unsaveable` if the
+    repository has a file which git does not make, or objects elsewhere.
     """
     if place.is_symlink():
         place.unlink()
@@ -276,7 +277,7 @@ def stand_in_for_tree(entry: Entry, clone: Repository, admin: Path) -> StandIn:
 
 
 def git_folder(place: Path, *, within: Iterable[Path]) -> Path:
-    """The git folder of the working tree at `place`. Raises `Unsaveable` if it is elsewhere."""
+    """The git folder of the working tree at `place`. Raises `Unsaveable` if not `within`."""
     folder = place / ".git"
     if folder.is_symlink() or not folder.is_dir():
         text = (_read(folder) or b"").decode("utf-8", "surrogateescape")
@@ -295,7 +296,7 @@ def head_in(folder: Path, *, within: Iterable[Path]) -> str | None:
 
 
 def _common_folder(folder: Path, within: Iterable[Path]) -> Path:
-    """The folder with the refs and objects: another one if the working tree is a linked one."""
+    """The folder with the refs and objects; differs from `folder` in a linked working tree."""
     if (named := _read(folder / "commondir")) is None:
         return folder
     common = (folder / os.fsdecode(named).strip()).resolve()
@@ -305,7 +306,7 @@ def _common_folder(folder: Path, within: Iterable[Path]) -> Path:
 
 
 def _head_text(folder: Path) -> str:
-    """The content of HEAD; a branch that does not exist if git would not have written it."""
+    """The content of HEAD; an unborn branch if the content is not valid."""
     head = (_read(folder / "HEAD") or b"").decode("utf-8", "surrogateescape").strip()
     symbolic = head.startswith("ref: refs/") and fit_for_a_branch(head.removeprefix("ref: "))
     return head if symbolic or _HASH.fullmatch(head) else "ref: refs/heads/dibs-none"
@@ -333,7 +334,7 @@ def refs_in(folder: Path) -> dict[str, str]:
 
 
 def bring(stand: Repository, clone: Repository, branch: str) -> None:
-    """Move the work that was saved in the stand-in, with all its objects, to the clone."""
+    """Fetch the work saved in the stand-in into the clone; git checks every object."""
     saved = f"+{RECOVERED}/{branch}/*:{RECOVERED}/{branch}/*"
     words = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
     place = ("--upload-pack=git-upload-pack", str(stand.folder), saved)
@@ -342,7 +343,7 @@ def bring(stand: Repository, clone: Repository, branch: str) -> None:
 
 
 def _other_stores(store: Path) -> list[Path]:
-    """The stores of objects that a store names besides its own objects."""
+    """The stores of objects in the list of alternates of a store."""
     named = (_read(store / "info/alternates") or b"").decode("utf-8", "surrogateescape")
     lines = [re.sub(r'\\(["\\])', r"\1", line.strip('"')) for line in named.splitlines()]
     return [(store / line).resolve() for line in lines if line]
@@ -353,7 +354,7 @@ def _is_within(place: Path, folders: Iterable[Path]) -> bool:
 
 
 def _read(path: Path) -> bytes | None:
-    """The content of a regular file; None if there is none. Never blocks, and follows no link."""
+    """The content of a regular file; None without a file. Never blocks, and follows no link."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags)
