@@ -20,6 +20,7 @@ import select
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -529,11 +530,19 @@ class ProcessRun:
 
 
 def _result_in(folder: int, user: User | None = None) -> bytes:
+    owner = user.uid if user else None
     try:
-        owner = user.uid if user else None
         result = read_regular("result.json", _LARGEST_RESULT + 1, folder, owner)
     except FileNotFoundError:
         return b""
+    except PermissionError:
+        # A handler of another user with a strict umask, and a worker that is not root.
+        found = os.stat("result.json", dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode) or (found.st_uid, found.st_nlink) != (owner, 1):
+            raise
+        ours = os.geteuid()
+        os.chown("result.json", ours, -1, dir_fd=folder, follow_symlinks=False)
+        result = read_regular("result.json", _LARGEST_RESULT + 1, folder, ours)
     if len(result) > _LARGEST_RESULT:
         raise ValueError(f"it is larger than {_LARGEST_RESULT} bytes")
     return result
