@@ -60,7 +60,7 @@ REACHED_IN = {
 RUN_AGAIN = {Step.FINISH_STARTED, Step.FINISH_VERIFIED}
 
 # The doomed worker's handler goes on until its warden ends it, so that a renewal is sure to come.
-LONG_IF_DOOMED = f'test -z "$DOOMED" || exec sleep 60; {LEDGER}'
+LONG_IF_DOOMED = f'test -z "$LC_DOOMED" || exec sleep 60; {LEDGER}'
 
 
 def test_the_table_has_every_step_and_every_step_is_passed_in_some_mode() -> None:
@@ -96,7 +96,7 @@ def test_killed_there_a_healthy_worker_finishes_everything_once(
     project.begin(pipeline(mode.leases, one=LONG_IF_DOOMED, ttl=AMPLE, extra=BRISK), ISSUES)
     fate = {"DIBS_FAILPOINT": step.value}
     if step.value.startswith("renew."):
-        fate["DOOMED"] = "yes"
+        fate["LC_DOOMED"] = "yes"
 
     doomed = project.worker("doomed", "--drain", env={**mode.env, **fate})
     assert doomed.wait().code == -signal.SIGKILL, doomed.err
@@ -133,7 +133,7 @@ def test_finished_work_is_not_done_again_while_the_dead_workers_lease_is_live(
 def test_what_a_killed_worker_had_not_finished_is_not_taken_for_finished(project: Project) -> None:
     text = pipeline("auto", one=LONG_IF_DOOMED, ttl=AMPLE, extra=BRISK)
     project.begin(text, ISSUES)
-    fate = {"DIBS_FAILPOINT": Step.RENEW_STORED.value, "DOOMED": "yes"}
+    fate = {"DIBS_FAILPOINT": Step.RENEW_STORED.value, "LC_DOOMED": "yes"}
     assert project.worker("doomed", "--drain", env=fate).wait().code == -signal.SIGKILL
     project.nobody_left()
     time_passes(project)

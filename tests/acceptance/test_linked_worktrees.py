@@ -14,10 +14,10 @@ from .terms import AMPLE, time_passes
 # What an agent in a worktree does by hand; `$dibs` is the program.
 AGENT = """
 set -e
-dibs="$PYTHON -m dibs"
-$dibs show "$DIBS_ISSUE" --json > "$OUT/shown.$DIBS_RUN"
+dibs="$XDG_PYTHON -m dibs"
+$dibs show "$DIBS_ISSUE" --json > "$XDG_OUT/shown.$DIBS_RUN"
 $dibs add "follow-up of $DIBS_ISSUE" --stage two
-printf '%s\\n' "$DIBS_CONFIG" >> "$OUT/configurations"
+printf '%s\\n' "$DIBS_CONFIG" >> "$XDG_OUT/configurations"
 """
 
 
@@ -27,8 +27,8 @@ def env(project: Project) -> dict[str, str]:
     return {
         **ALONE,
         "DIBS_STATE": str(place / "state"),
-        "OUT": str(place),
-        "PYTHON": sys.executable,
+        "XDG_OUT": str(place),
+        "XDG_PYTHON": sys.executable,
     }
 
 
@@ -103,7 +103,9 @@ def test_a_worker_in_a_worktree_runs_its_handlers_there(
     project: Project, env: dict[str, str]
 ) -> None:
     repository(project.root)
-    project.begin(pipeline(one='pwd > "$OUT/where"; echo "$DIBS_CONFIG" >> "$OUT/where"'), titles=1)
+    project.begin(
+        pipeline(one='pwd > "$XDG_OUT/where"; echo "$DIBS_CONFIG" >> "$XDG_OUT/where"'), titles=1
+    )
     tree = linked(project, "tree")
     done = project.dibs("work", "--once", "--stage", "one", cwd=tree, env=env, alone=True)
     assert done.code == 0, done.err
@@ -154,7 +156,8 @@ def test_a_handler_without_a_file_is_given_the_folder(
     project: Project, env: dict[str, str]
 ) -> None:
     assert project.dibs("add", "one").code == 0
-    run = 'cd /; $PYTHON -m dibs add "from the root"; echo "$DIBS_CONFIG" > "$OUT/configurations"'
+    run = 'cd /; $XDG_PYTHON -m dibs add "from the root"; '
+    run += 'echo "$DIBS_CONFIG" > "$XDG_OUT/configurations"'
     done = project.dibs("work", "--once", "--stage", "ready", "--run", run, env=env, alone=True)
     assert done.code == 0, done.err
     assert "from the root" in titles(project)

@@ -59,7 +59,8 @@ def test_what_counts_as_somebodys_is_a_setting(project: Project) -> None:
     say(project, MARKER)
     assert project.dibs("config", "show", "--json").data["people"] == {
         "assignees": True,
-        "pulls": True,
+        "pulls": "writers",
+        "text": "released",
         "markers": False,
         "fleet": ["bot"],
         "marker_ttl": "4h",

@@ -32,6 +32,7 @@ from dibs.core.errors import (
     Outage,
     RateLimited,
     Unavailable,
+    Untrusted,
     Unwritable,
     WorktreeUnavailable,
 )
@@ -72,6 +73,7 @@ EXAMPLES = [
     (GrantedElsewhere("by redis"), DibsError, "GRANTED_ELSEWHERE", ["by redis"]),
     (BadConfiguration("ttl"), DibsError, "BAD_CONFIGURATION", ["ttl"]),
     (NoBacklog("no backlog at x.db"), BadConfiguration, "NO_BACKLOG", ["x.db"]),
+    (Untrusted("api of dibs.toml"), BadConfiguration, "UNTRUSTED", ["dibs.toml"]),
     (HandlerUnusable("./x.sh"), DibsError, "HANDLER_UNUSABLE", ["./x.sh"]),
     (Outage("down"), DibsError, "OUTAGE", ["down"]),
     (Unavailable("502"), Outage, "UNAVAILABLE", ["502"]),

@@ -67,6 +67,7 @@ def _attacked(victim: Victim, column: str) -> Mapping[str, set[str]]:
     secret = victim.folder / "secret-file"
     secret.write_text(SECRETS["GITHUB_TOKEN"], "utf-8")
     secret.chmod(0o600)
+    victim.env["DIBS_CONFIG"] = str(victim.folder / "dibs.toml")  # the operator names the file
     done = work(victim, before=() if column == "run_as" else POWERLESS)
     assert done.returncode == 0, done.stdout + done.stderr
     assert b"SEEN itself " in printed(victim)

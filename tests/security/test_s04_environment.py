@@ -63,8 +63,14 @@ def test_a_python_handler_sees_none_either(victim: Victim) -> None:
     assert "CANARY" not in (victim.folder / "at_import").read_text()
 
 
+def named(victim: Victim) -> None:
+    """The operator names the file, so that it may pass credentials on."""
+    victim.env["DIBS_CONFIG"] = str(victim.folder / "dibs.toml")
+
+
 def test_a_python_handler_has_what_is_passed_when_it_is_imported(victim: Victim) -> None:
     serve(victim, SHOW)
+    named(victim)
     victim.configure(
         '[[stage]]\nname = "ready"\npython = "theirs:work"\npass_env = ["OPENAI_API_KEY"]\n'
     )
@@ -83,6 +89,7 @@ def test_the_signing_key_is_passed_by_no_setting(victim: Victim) -> None:
     assert "DIBS_SIGNING_KEY is never passed on" in refused.stderr
     assert SECRETS["DIBS_SIGNING_KEY"] not in refused.stdout + refused.stderr
     victim.configure('[[stage]]\nname = "ready"\nrun = "env"\nenv = "inherit"\n')
+    named(victim)
     work(victim, env={"DIBS_SIGNING_KEY_FILE": "/CANARYsigningkeyfile"})
     assert b"CANARYopenai" in printed(victim)
     assert b"CANARYsigningkey" not in printed(victim)
@@ -107,6 +114,7 @@ def test_control_what_the_operator_passes_is_seen(
     victim: Victim, setting: str, seen: set[str]
 ) -> None:
     serve(victim, SHOW, setting)
+    named(victim)
     work(victim)
     shown = printed(victim)
     assert {name for name, secret in SECRETS.items() if secret.encode() in shown} == seen

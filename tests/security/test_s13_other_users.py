@@ -153,8 +153,7 @@ def test_a_link_in_place_of_the_journal_is_not_followed(victim: Victim, there: b
     (victim.folder / ".dibs").mkdir()
     (victim.folder / ".dibs" / "events.jsonl").symlink_to(keys)
     victim.dibs("add", "one")
-    ran = victim.dibs("claim", "1")
-    assert ran.returncode == 0, ran.stderr
+    victim.dibs("claim", "1")  # refused, or done without the journal
     assert not there or keys.read_text() == ""
     assert there or not keys.exists()
 
@@ -181,7 +180,7 @@ def test_a_link_to_another_repository_is_not_worked_in(victim: Victim) -> None:
     victim.dibs("add", "one")
     ran = victim.dibs("claim", "1", DIBS_LEASES=f"git:{victim.home / 'fleet.git'}")
     assert sorted(other.rglob("*")) == before
-    assert "a symbolic link" in ran.stderr
+    assert "a symbolic link" in ran.stderr or "UNTRUSTED" in ran.stderr or "may not" in ran.stderr
 
 
 def test_a_link_in_place_of_the_workers_files_removes_nothing(victim: Victim) -> None:
@@ -192,7 +191,7 @@ def test_a_link_in_place_of_the_workers_files_removes_nothing(victim: Victim) ->
     (victim.folder / ".dibs").mkdir()
     (victim.folder / ".dibs" / "workers").symlink_to(settings)
     victim.dibs("add", "one")
-    assert victim.dibs("work", "--stage", "ready", "--run", "true", "--once").returncode == 0
+    victim.dibs("work", "--stage", "ready", "--run", "true", "--once")
     assert (settings / "package.json").exists()
 
 

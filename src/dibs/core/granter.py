@@ -250,7 +250,7 @@ def render_pause(word: PauseWord) -> str:
         ("reason", shortened(word.reason)),
         ("v", str(VERSION)),
     ]
-    why = f": {quoted(word.reason)}" if word.reason else ""
+    why = f": {quoted(word.reason[:200])}" if word.reason else ""
     sentence = f"`{plain(word.by) or 'somebody'}` paused the {word.scope.value}{why}."
     return f"{write_line('pause', fields)}\n{sentence}"
 

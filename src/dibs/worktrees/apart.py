@@ -216,9 +216,9 @@ def stand_in(
         place.unlink()
     shutil.rmtree(place, ignore_errors=True)
     stores = [clone.folder / "objects"]
-    common = _common_folder(folder, within)
+    shared = _shared_folder(folder, within)
     if folder.exists():
-        stores.insert(0, common / "objects")
+        stores.insert(0, shared / "objects")
         seen = {stores[1].resolve(), *_other_stores(stores[1])}
         found = [stores[0]]
         for store in found:  # grows: a store may name others
@@ -229,7 +229,7 @@ def stand_in(
             _check_files(store)
             seen.add(store.resolve())
             found += _other_stores(store)
-    refs = refs_in(common)
+    refs = refs_in(shared)
     of_clone: dict[str, str] = {}
     if known is not None:
         branch = f"refs/heads/{known}"
@@ -292,17 +292,17 @@ def head_in(folder: Path, *, within: Iterable[Path]) -> str | None:
     head = _head_text(folder)
     if _HASH.fullmatch(head):
         return head
-    return refs_in(_common_folder(folder, within)).get(head.removeprefix("ref: "))
+    return refs_in(_shared_folder(folder, within)).get(head.removeprefix("ref: "))
 
 
-def _common_folder(folder: Path, within: Iterable[Path]) -> Path:
+def _shared_folder(folder: Path, within: Iterable[Path]) -> Path:
     """The folder with the refs and objects; differs from `folder` in a linked working tree."""
     if (named := _read(folder / "commondir")) is None:
         return folder
-    common = (folder / os.fsdecode(named).strip()).resolve()
-    if not _is_within(common, within):
-        raise Unsaveable(f"{folder} belongs to {common}")
-    return common
+    shared = (folder / os.fsdecode(named).strip()).resolve()
+    if not _is_within(shared, within):
+        raise Unsaveable(f"{folder} belongs to {shared}")
+    return shared
 
 
 def _head_text(folder: Path) -> str:
