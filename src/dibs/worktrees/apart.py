@@ -31,6 +31,12 @@ SET_ASIDE = ("rebase-merge/autostash", "rebase-apply/autostash", "rebase-merge/o
 _DATA = ("index", "shallow", "info/exclude", "info/sparse-checkout", *UNFINISHED, *SET_ASIDE)
 _OPENED = frozenset({".gitignore", ".gitattributes", ".gitmodules"})
 _LARGEST = 1 << 28
+"""Bytes of all files that are copied into a stand-in; the index is the large one."""
+_LARGEST_LIST = 1 << 24
+_LARGEST_LINE = 1 << 12
+_MOST_REFS = 200_000
+_MOST_STRAYS = 10_000
+"""A git command asks for each of them."""
 _HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
 _SHA256 = 64
 _STASHES = "logs/refs/stash"
@@ -66,8 +72,12 @@ class Apart(Struct, frozen=True):
     run_as: str | None = None
     """The user to whom they belong; None: the user of this process."""
 
-    def give(self, own: Repository, path: Path, objects: Path) -> None:
-        """Give a working tree to the user, with copies of objects which the user cannot read."""
+    def give(self, own: Repository, path: Path, objects: Path, mode: int) -> None:
+        """Give a working tree to the user, with copies of objects which the user cannot read.
+
+        A folder changes its owner after everything in it, and `path` gets its `mode` and its owner
+        at the very end: the user can put no link in place of what is still to be given away.
+        """
         if self.run_as is None:
             return
         try:
@@ -80,10 +90,40 @@ class Apart(Struct, frozen=True):
             doing = f"its objects cannot be copied for {self.run_as}"
             own.output(*QUIETLY, "repack", "-a", "-d", "--quiet", doing=doing, timeout=CHECKOUT_S)
             (own.folder / "objects/info/alternates").unlink()
-        for folder, folders, files in os.walk(path):
+        user = (account.pw_uid, account.pw_gid)
+        for _, folders, files, folder in os.fwalk(path, topdown=False):
             for name in (*folders, *files):
-                os.lchown(Path(folder, name), account.pw_uid, account.pw_gid)
-        os.lchown(path, account.pw_uid, account.pw_gid)
+                os.chown(name, *user, dir_fd=folder, follow_symlinks=False)
+        path.chmod(mode)  # only its owner may do so
+        os.lchown(path, *user)
+
+
+def take_back(path: Path, run_as: str) -> None:
+    """Make this process the owner of a working tree that was given to a user, and shut the tree.
+
+    Processes of the user may still run in it. Each folder is taken and shut before its content is
+    looked at: from then on the user can move nothing in it. Only what belongs to the user is
+    taken: the name may be another one for a file elsewhere. Raises `Unsaveable` at a folder of
+    somebody else, who could move what is in it.
+    """
+    us = os.geteuid()
+    try:
+        user = pwd.getpwnam(run_as).pw_uid
+    except KeyError:
+        return  # it was given to nobody, or nobody is left to move anything
+    waiting = [path]
+    while waiting:
+        place = waiting.pop()
+        seen = place.lstat()
+        if stat.S_ISDIR(seen.st_mode) and seen.st_uid not in {us, user}:
+            raise Unsaveable(f"{place} belongs to the user with the number {seen.st_uid}")
+        if seen.st_uid == user:
+            os.lchown(place, us, -1)
+        if stat.S_ISDIR(seen.st_mode):
+            place.chmod(0o700)
+            waiting += place.iterdir()
+        elif stat.S_ISREG(seen.st_mode) and seen.st_uid == user:
+            place.chmod(stat.S_IMODE(seen.st_mode) & 0o777 | 0o600)
 
 
 # Making
@@ -97,6 +137,9 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
     """
     path, branch, start = Path(entry.path), entry.branch, entry.start
     repo.register(path, branch, start, new=entry.new_branch)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if apart.run_as is not None:
+        path.chmod(0o700)  # nobody else is in it before it is complete
     admin = repo.admin_folder(path)
     if admin is None:
         raise BadWorktree(f"{repo.name}: {repo.folder} did not register {path}")
@@ -124,13 +167,13 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
         if hook.is_file() and hook.suffix != ".sample":  # such as the pre-push hook of dibs
             (own / "hooks").mkdir(exist_ok=True)
             shutil.copy(hook, own / "hooks" / hook.name)
-    apart.give(Repository(repo.name, own, repo.git), path, repo.folder / "objects")
+    apart.give(Repository(repo.name, own, repo.git), path, repo.folder / "objects", mode)
     (admin / "locked").unlink()
 
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file of the clone, if the file exists; a link by the operator is followed."""
-    if (content := _read(source.resolve())) is not None:
+    if (content := _read(source.resolve(), _LARGEST)) is not None:
         target.write_bytes(content)
 
 
@@ -238,23 +281,26 @@ def stand_in(
     _begin(place, refs | known_refs, objects=stores, settings=_STAND_IN)
     head = _head_text(folder)
     (place / "HEAD").write_bytes(os.fsencode(f"{head}\n"))
+    room = _LARGEST
     for name in (*_DATA, *(one.name for one in folder.glob("sharedindex.*"))):
-        if (content := _read(folder / name)) is not None:
+        if (content := _read(folder / name, room)) is not None:
+            room -= len(content)
             (place / name).parent.mkdir(exist_ok=True)
             (place / name).write_bytes(content)
             # With its time stamp: git uses it to choose the entries to compare by content.
             was = (folder / name).lstat()
             os.utime(place / name, ns=(was.st_atime_ns, was.st_mtime_ns))
-    stashes = (_read(folder / _STASHES) or b"").decode("utf-8", "replace").splitlines()
+    stashes = (
+        (_read(folder / _STASHES, _LARGEST_LIST) or b"").decode("utf-8", "replace").splitlines()
+    )
     strays = [value for name, value in refs.items() if not name.startswith("refs/remotes/")]
     strays += [line.split(" ")[1] for line in stashes if line.count(" ") > 1]
     strays += [_head_text(linked) for linked in folder.glob("worktrees/*")]
     ours = set(of_clone.values())
-    return StandIn(
-        Repository(clone.name, place, clone.git),
-        refs,
-        tuple(one for one in dict.fromkeys(strays) if _HASH.fullmatch(one) and one not in ours),
-    )
+    named = [one for one in dict.fromkeys(strays) if _HASH.fullmatch(one) and one not in ours]
+    if len(named) > _MOST_STRAYS:
+        raise Unsaveable(f"{folder} names more than {_MOST_STRAYS} commits which the clone lacks")
+    return StandIn(Repository(clone.name, place, clone.git), refs, tuple(named))
 
 
 def stand_in_for_tree(entry: Entry, clone: Repository, admin: Path) -> StandIn:
@@ -316,21 +362,35 @@ def refs_in(folder: Path) -> dict[str, str]:
     """The refs of a repository, read without git. Symbolic refs are left out."""
     if (folder / "reftable").exists():
         raise Unsaveable(f"{folder} keeps its refs in a table, which this dibs cannot read")
-    packed = (_read(folder / "packed-refs") or b"").decode("utf-8", "surrogateescape")
-    pairs = [line.split(" ", 1) for line in packed.splitlines() if line[:1] not in {"#", "^", ""}]
-    found = {pair[1]: pair[0] for pair in pairs if len(pair) == 2}
-    for top, _, files in os.walk(folder / "refs"):
+    found: dict[str, str] = {}
+    for count, (name, value) in enumerate(_ref_texts(folder)):
+        if count == _MOST_REFS:
+            raise Unsaveable(f"{folder} has more than {_MOST_REFS} refs")
+        found.pop(name, None)  # a file in `refs` counts more than a line of `packed-refs`
+        if (
+            name.startswith("refs/")
+            and not name.startswith(("refs/replace/", _KNOWN))
+            and fit_for_a_branch(name)
+            and _HASH.fullmatch(value)
+        ):
+            found[name] = value
+    return found
+
+
+def _ref_texts(folder: Path) -> Iterator[tuple[str, str]]:
+    """Name and content of each ref; raises `Unsaveable` instead of following a link."""
+    packed = _read(folder / "packed-refs", _LARGEST_LIST) or b""
+    for line in packed.splitlines():
+        value, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
+        if name and value[0] not in "#^":
+            yield name, value
+    for top, folders, files in os.walk(folder / "refs"):
+        for place in (Path(top), *(Path(top, name) for name in folders)):
+            if place.is_symlink():
+                raise Unsaveable(f"{place} is a link, which git would not have made")
         for file in files:
-            text = (_read(Path(top, file)) or b"").decode("ascii", "replace").strip()
-            found[str(Path(top, file).relative_to(folder))] = text
-    return {
-        name: value
-        for name, value in found.items()
-        if name.startswith("refs/")
-        and not name.startswith(("refs/replace/", _KNOWN))
-        and fit_for_a_branch(name)
-        and _HASH.fullmatch(value)
-    }
+            text = _read(Path(top, file), _LARGEST_LINE) or b""
+            yield str(Path(top, file).relative_to(folder)), text.decode("ascii", "replace").strip()
 
 
 def bring(stand: Repository, clone: Repository, branch: str) -> None:
@@ -344,7 +404,9 @@ def bring(stand: Repository, clone: Repository, branch: str) -> None:
 
 def _other_stores(store: Path) -> list[Path]:
     """The stores of objects in the list of alternates of a store."""
-    named = (_read(store / "info/alternates") or b"").decode("utf-8", "surrogateescape")
+    named = (_read(store / "info/alternates", _LARGEST_LIST) or b"").decode(
+        "utf-8", "surrogateescape"
+    )
     lines = [re.sub(r'\\(["\\])', r"\1", line.strip('"')) for line in named.splitlines()]
     return [(store / line).resolve() for line in lines if line]
 
@@ -353,8 +415,11 @@ def _is_within(place: Path, folders: Iterable[Path]) -> bool:
     return any(place.is_relative_to(folder.resolve()) for folder in folders)
 
 
-def _read(path: Path) -> bytes | None:
-    """The content of a regular file; None without a file. Never blocks, and follows no link."""
+def _read(path: Path, most: int = _LARGEST_LINE) -> bytes | None:
+    """The content of a regular file; None without a file. Never blocks, and follows no link.
+
+    Raises `Unsaveable` if the file has more than `most` bytes.
+    """
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags)
@@ -366,9 +431,9 @@ def _read(path: Path) -> bytes | None:
         seen = os.fstat(descriptor)
         if stat.S_ISDIR(seen.st_mode):
             return None
-        if not stat.S_ISREG(seen.st_mode) or seen.st_size > _LARGEST:
-            raise Unsaveable(f"{path} is not a regular file, or is too large")
-        return file.read()
+        if not stat.S_ISREG(seen.st_mode) or seen.st_size > most:
+            raise Unsaveable(f"{path} is not a regular file, or is larger than {most} bytes")
+        return file.read(seen.st_size)
 
 
 def _check_files(folder: Path, named: frozenset[str] | None = None) -> None:

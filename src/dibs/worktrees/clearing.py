@@ -34,6 +34,7 @@ from dibs.worktrees.apart import (
     head_in,
     stand_in,
     stand_in_for_tree,
+    take_back,
 )
 from dibs.worktrees.repository import CHECKOUT_S, HALF_MADE, QUIETLY, Repository, refused
 from dibs.worktrees.sessions import Entry, OpenSession, Sessions
@@ -340,14 +341,16 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
         if path.exists():
             raise Unsaveable("its repository knows nothing of it any more")
         return CleanUp()
-    if registered.locked == HALF_MADE:  # being made, or removed: no work of a user is in it
-        _remove(repo, entry, half_made=True)
-        return CleanUp(removed=(path,))
-    if registered.locked is not None:
+    if registered.locked not in {None, HALF_MADE}:
         reason = registered.locked
         raise Unsaveable(f"it is locked: {reason}" if reason else "it is locked")
     if path.is_symlink():
         raise Unsaveable("it is a link by now")
+    if entry.run_as is not None and path.exists():
+        take_back(path, entry.run_as)
+    if registered.locked == HALF_MADE:  # being made, or removed: no work of a user is in it
+        _remove(repo, entry, half_made=True)
+        return CleanUp(removed=(path,))
     admin = repo.admin_folder(path)
     if admin is None and path.exists():
         raise Unsaveable("its repository has no index of it")

@@ -52,6 +52,8 @@ class Entry(msgspec.Struct, frozen=True):
     """Whether the branch is made with the working tree, and so may be deleted with it."""
     apart: bool = False
     """Whether the working tree has a repository of its own."""
+    run_as: str | None = None
+    """The user to whom the working tree is given; None: the user of the process."""
 
     @property
     def spec(self) -> WorktreeSpec:

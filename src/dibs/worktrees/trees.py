@@ -217,7 +217,10 @@ class MultiWorktree:
             epoch = int(self.now if self.now is not None else wall_clock().timestamp())
             with sessions.naming_lock():
                 epoch, entries = choose_names(choice, located, sessions.recorded_paths(), epoch)
-                entries = tuple(replace(one, apart=self.apart is not None) for one in entries)
+                if (apart := self.apart) is not None:
+                    entries = tuple(
+                        replace(one, apart=True, run_as=apart.run_as) for one in entries
+                    )
                 record = SessionRecord(self.agent, self.feature_id, epoch, entries, os.getpid())
                 self._session = sessions.begin(naming.session(epoch), record)
             self.reached(WorktreeStep.RECORDED)

@@ -536,11 +536,15 @@ def _result_in(folder: int, user: User | None = None) -> bytes:
     except FileNotFoundError:
         return b""
     except PermissionError:
-        # A handler of another user with a strict umask, and a worker that is not root.
+        # A handler of another user with a strict umask, and a worker that is not root. In a folder
+        # that is ours, the user can put nothing else in place of the file that was looked at.
+        ours = os.geteuid()
+        if user is not None:
+            os.fchown(folder, ours, -1)
+            os.fchmod(folder, 0o700)
         found = os.stat("result.json", dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode) or (found.st_uid, found.st_nlink) != (owner, 1):
             raise
-        ours = os.geteuid()
         os.chown("result.json", ours, -1, dir_fd=folder, follow_symlinks=False)
         result = read_regular("result.json", _LARGEST_RESULT + 1, folder, ours)
     if len(result) > _LARGEST_RESULT:
