@@ -18,6 +18,7 @@ from tests.acceptance.harness import until
 from tests.architecture.pages import DOCS, blocks
 
 from .conftest import PROGRAM, SECRETS, Ear, Victim
+from .git_victims import git, remote_repository
 
 pytestmark = pytest.mark.long
 
@@ -185,6 +186,23 @@ def test_bubblewrap_holds(cell: Cell, bubblewrap: str):
 
 def test_bubblewrap_ends_with_the_run(cell: Cell, bubblewrap: str):
     _is_stopped(cell, bubblewrap)
+
+
+_GIT_INSIDE = """#!/bin/sh
+cd /work && git status --short && git log --oneline && echo '{"next": "review"}' > "$DIBS_RESULT"
+"""
+
+
+@pytest.mark.parametrize("bound", [True, False], ids=["with objects", "control: without"])
+def test_git_works_in_a_worktree_in_bubblewrap(cell: Cell, bubblewrap: str, bound: bool):
+    remote = remote_repository(cell.folder.parent / "shop.git", {"implement.sh": _GIT_INSIDE})
+    clone = cell.folder / "shop"
+    git(cell.folder, "clone", "--quiet", str(remote), str(clone))
+    objects = _block("worktree-in-bubblewrap").strip().replace("/srv/shop", str(clone))
+    stage = bubblewrap.replace("  ./implement.sh", f"  {objects if bound else ''} sh implement.sh")
+    told = cell.worked(stage.replace("run  =", 'worktree = "shop"\nrun  ='))
+    assert ("#1 advanced to review" in told) is bound, told
+    assert ("unable to normalize alternate object path" in told) is not bound, told
 
 
 # A container

@@ -318,15 +318,29 @@ def git_environment(
     """The environment for a git command, without secrets.
 
     An agent may have named programs in the settings of the repository, and git runs them. `named`:
-    with the variables which the operator lists in `DIBS_GIT_ENV`.
+    with the variables which the operator lists in `DIBS_GIT_ENV`. Of the settings in variables
+    (`GIT_CONFIG_COUNT`), `safe.directory` and `user.*` stay: they name no program and no secret.
     """
     listed = environment.get("DIBS_GIT_ENV", "").split(",") if named else []
-    return {
+    needed = {
         name: text
         for name, text in without_git_variables(environment).items()
         if re.fullmatch(_GIT_NEEDS, name)
         or any(fnmatch.fnmatchcase(name, word.strip()) for word in listed)
     }
+    count = environment.get("GIT_CONFIG_COUNT", "")
+    if "GIT_CONFIG_COUNT" in needed or not re.fullmatch(r"[0-9]{1,4}", count):
+        return needed
+    given = [
+        (key, environment.get(f"GIT_CONFIG_VALUE_{number}", ""))
+        for number in range(int(count))
+        if re.fullmatch(
+            r"(?i:safe\.directory|user\..+)", key := environment.get(f"GIT_CONFIG_KEY_{number}", "")
+        )
+    ]
+    for number, (key, value) in enumerate(given):
+        needed |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return needed | ({"GIT_CONFIG_COUNT": str(len(given))} if given else {})
 
 
 class WorkingTree(msgspec.Struct, frozen=True):
