@@ -220,6 +220,53 @@ def test_a_found_file_sets_no_option_that_hands_on_credentials(victim: Victim, o
     assert option.partition("=")[0] in told(victim, "list", PGPASSWORD="")
 
 
+WEAKER = [
+    *("sslmode=disable", "sslmode=verify-full&sslmode=prefer", "sslrootcert=theirs.crt"),
+    *("channel_binding=disable", "require_auth=password", "ssl_max_protocol_version=TLSv1"),
+    *("ssl_min_protocol_version=TLSv1", "gssencmode=disable"),
+]
+
+
+@pytest.mark.parametrize("option", WEAKER)
+def test_a_found_file_takes_no_tls_from_a_password(victim: Victim, option: str) -> None:
+    """The server is the operator's own; the file lets somebody on the way read the password."""
+    strict = {"PGHOST": "db.corp", "PGSSLMODE": "verify-full"}
+    for address in ("postgresql://db.corp/x", "postgresql:///x"):
+        victim.configure(f'leases = "{address}?{option}"\n')
+        assert option.rpartition("&")[2].partition("=")[0] in told(victim, "list", **strict)
+
+
+@pytest.mark.parametrize("place", ["PGPASSFILE", "PGSERVICE", "PGSERVICEFILE", "~/.pgpass"])
+def test_nor_from_a_password_in_a_file(victim: Victim, place: str) -> None:
+    if place == "~/.pgpass":
+        _pgpass(victim, 5432)
+    victim.configure('leases = "postgresql://db.corp/x?sslmode=disable"\n')
+    assert "sslmode" in told(victim, "list", PGHOST="db.corp", PGPASSWORD="", **{place: "x"})
+
+
+@pytest.mark.parametrize(
+    ("address", "env"),
+    [
+        ("postgresql://db.corp/x?sslmode=verify-full", {}),
+        ("postgresql://db.corp/x?sslmode=require", {"PGSSLMODE": "require"}),
+        ("postgresql://u:own@db.corp/x?sslmode=disable", {}),
+    ],
+)
+def test_a_found_file_may_ask_for_what_takes_nothing_away(
+    victim: Victim, address: str, env: dict[str, str]
+) -> None:
+    victim.configure(f'leases = "{address}"\n')
+    assert victim.dibs("config", "show", PGHOST="db.corp", **env).returncode == 0
+
+
+def test_control_the_operator_takes_tls_away(victim: Victim) -> None:
+    pytest.importorskip("psycopg")
+    with Postgres() as server:
+        address = f"postgresql://u@127.0.0.1:{server.port}/d?sslmode=disable"
+        _ask_postgres(victim, address, "--config", "dibs.toml")
+    assert SECRETS["PGPASSWORD"].encode() in server.heard
+
+
 @pytest.mark.parametrize(
     ("address", "hosts"),
     [
@@ -244,7 +291,7 @@ def test_control_the_operator_names_the_postgres_server(victim: Victim, how: str
     pytest.importorskip("psycopg")
     with Postgres() as server:
         place = f"127.0.0.1:{server.port}"
-        address = f"postgresql://u@{place}/d?sslmode=disable"
+        address = f"postgresql://u@{place}/d"
         env = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port)} if how == "PGHOST" else {}
         env |= {"DIBS_LEASES": address} if how == "DIBS_LEASES" else {}
         if how == "hosts":
@@ -259,8 +306,9 @@ def test_control_another_address_for_a_host_with_a_password(victim: Victim) -> N
     with Postgres() as server:
         _pgpass(victim, server.port)
         users_file(victim, f"hosts = ['127.0.0.1', 'db.acme.example:{server.port}']")
+        env = {"PGPASSWORD": "", "PGSSLMODE": "disable"}
         address = f"postgresql://u@db.acme.example:{server.port}/d"
-        _ask_postgres(victim, f"{address}?sslmode=disable&hostaddr=127.0.0.1", PGPASSWORD="")
+        _ask_postgres(victim, f"{address}?sslmode=disable&hostaddr=127.0.0.1", **env)
     assert b"HUNTER2" in server.heard
 
 

@@ -73,6 +73,24 @@ def test_a_handler_learns_neither_the_secret_nor_the_file(bare: Victim, tmp_path
     assert b"CREDENTIALS_DIRECTORY" not in printed(bare)
 
 
+@pytest.mark.parametrize("walled", [True, False])
+def test_gh_learns_none_of_them(bare: Victim, tmp_path: Path, ear: Ear, *, walled: bool) -> None:
+    """Without a token dibs asks `gh`, which may be any program of that name on the path."""
+    seen, file = tmp_path / "seen", tmp_path / "key-file"
+    file.write_text(KEY, "utf-8")
+    gh = tmp_path / "bin" / "gh"
+    gh.parent.mkdir()
+    gh.write_text(f"#!/bin/sh\nenv > {seen}\necho gho_stored\n", "utf-8")
+    gh.chmod(0o755)
+    bare.env["PATH"] = f"{gh.parent}:{bare.env['PATH']}"
+    bare.configure('tracker = "github:acme/shop"\n')
+    wall_out = "import dibs.adapters.github.auth as a; a.git_environment = dict"
+    names = {"DIBS_SIGNING_KEY_FILE": str(file), "GITHUB_API_URL": ear.url, "GH_CONFIG_DIR": "/c"}
+    work(bare, "list", env=names, without="" if walled else wall_out)
+    assert ("CANARY" in seen.read_text()) is not walled
+    assert "GH_CONFIG_DIR=/c" in seen.read_text(), "what gh needs to find its token"
+
+
 @pytest.mark.parametrize(
     ("text", "why"), [(None, "No such file"), (b"", "empty"), (b"\xff", "text")]
 )

@@ -35,6 +35,11 @@ _POSTGRES_OPTIONS = {
     *("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count"),
     "tcp_user_timeout",
 }
+# Options that decide who can read a password on its way, or take it as the server.
+_POSTGRES_PROTECTION = {
+    *("sslmode", "sslrootcert", "channel_binding", "require_auth"),
+    *("ssl_min_protocol_version", "ssl_max_protocol_version"),
+}
 
 
 # The user's own file
@@ -139,13 +144,40 @@ def reached_servers(settings: Settings, environment: Mapping[str, str]) -> Itera
                 does = f"sends what identifies you at AWS to {host!r}"
                 yield Reach("leases", does, "hosts", host)
     if scheme in ("postgresql", "postgres"):
-        for name in sorted({name for name, _ in options} - _POSTGRES_OPTIONS):
-            yield Reach("leases", f"sets the option {name!r}, which may hand on a credential")
-        usual, port = environment.get("PGHOST", "").lower(), environment.get("PGPORT", "5432")
-        for host in postgres_hosts(settings.leases, options, environment):
-            if host not in (*trusted, usual, f"{usual}:{port}"):
-                does = f"sends your password for PostgreSQL to {host!r}"
-                yield Reach("leases", does, "hosts", host)
+        yield from reached_postgres(settings.leases, options, trusted, environment)
+
+
+def reached_postgres(
+    address: str, options: list[tuple[str, str]], trusted: set[str], environment: Mapping[str, str]
+) -> Iterator[Reach]:
+    """What the address of a PostgreSQL server does to credentials of the machine."""
+    for name in sorted({name for name, _ in options} - _POSTGRES_OPTIONS):
+        yield Reach("leases", f"sets the option {name!r}, which may hand on a credential")
+    usual, port = environment.get("PGHOST", "").lower(), environment.get("PGPORT", "5432")
+    for host in postgres_hosts(address, options, environment):
+        if host not in (*trusted, usual, f"{usual}:{port}"):
+            does = f"sends your password for PostgreSQL to {host!r}"
+            yield Reach("leases", does, "hosts", host)
+    if sends_password(address, options, environment):
+        for name, text in options:
+            agreed = environment.get(f"PG{name.replace('_', '').upper()}")  # libpq's own name
+            strict = (name, text) == ("sslmode", "verify-full")
+            if name in _POSTGRES_PROTECTION and text != agreed and not strict:
+                does = f"sets the option {name!r}, which protects your password for PostgreSQL"
+                yield Reach("leases", does)
+
+
+def sends_password(
+    address: str, options: list[tuple[str, str]], environment: Mapping[str, str]
+) -> bool:
+    """Whether libpq would send a password from outside of the address, from any of its places."""
+    authority = re.split(r"[/?#]", address.partition("://")[2], maxsplit=1)[0]
+    own = authority.rpartition("@")[0].partition(":")[2]
+    if own and not any(name == "password" for name, _ in options):
+        return False
+    named = ("PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE")
+    kept = os.path.isfile(os.path.expanduser("~/.pgpass"))  # noqa: PTH111, PTH113
+    return kept or any(environment.get(name) for name in named)
 
 
 def postgres_hosts(
@@ -156,13 +188,10 @@ def postgres_hosts(
     `PGPASSWORD` goes to every host. A password of `~/.pgpass` is for a host by its name, and goes
     to the option `hostaddr`.
     """
-    authority = re.split(r"[/?#]", address.partition("://")[2], maxsplit=1)[0]
-    account, _, hosts = authority.rpartition("@")
-    own = account.partition(":")[2] and not any(name == "password" for name, _ in options)
-    kept = os.path.isfile(os.path.expanduser("~/.pgpass"))  # noqa: PTH111, PTH113
-    if not own and (kept or environment.get("PGPASSWORD") or environment.get("PGPASSFILE")):
+    if sends_password(address, options, environment):
+        authority = re.split(r"[/?#]", address.partition("://")[2], maxsplit=1)[0]
         options = [("hostaddr" if name == "host" else name, text) for name, text in options]
-        options.append(("hostaddr", hosts))
+        options.append(("hostaddr", authority.rpartition("@")[2]))
     for text in (text for name, text in options if name == "hostaddr"):
         yield from filter(None, text.lower().split(","))
 

@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Struct
 
 from dibs.adapters.github.replies import message_of, served_at
-from dibs.adapters.system import wall_clock
+from dibs.adapters.system import git_environment, wall_clock
 from dibs.core.errors import BadConfiguration, NotPermitted, RateLimited, Unavailable
 from dibs.core.ids import ZERO, LocalTime, local_after, server_time
 from dibs.ports.system import Clock
@@ -345,14 +345,17 @@ def _app_of(
 
 
 def _stored_by_gh(environment: Mapping[str, str], api: Api) -> Token | None:
-    """The token that gh has stored for the API's host, if any."""
+    """The token that gh has stored for the API's host, if any.
+
+    gh gets the environment of git: `environment` may hold secrets from files.
+    """
     program = shutil.which("gh", path=environment.get("PATH"))
     if program is None:
         return None
     try:
         asked = subprocess.run(
             [program, "auth", "token", "--hostname", api.host],
-            env=dict(environment),
+            env=git_environment(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
