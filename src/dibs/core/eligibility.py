@@ -651,7 +651,10 @@ def text_reasons(snapshot: Snapshot, stage: Stage, pipeline: Pipeline) -> Iterat
 def _last_release(snapshot: Snapshot, pipeline: Pipeline) -> Labelling | None:
     """The last time a person put the label of a stage or of a gate on the issue, and not a run."""
     labels = {label for stage in pipeline.stages for label in stage.entry_labels}
+    stages = {stage.name: stage for stage in pipeline.stages}
+    labelled = sorted(snapshot.issue.labelled, key=lambda one: one.at)
     runs: list[tuple[ServerTime, ServerTime]] = []
+    painted: list[Labelling] = []
     for comment in snapshot.comments:
         mark = parse_mark(comment.body) if comment.by_writer else None
         if mark is not None:
@@ -660,10 +663,21 @@ def _last_release(snapshot: Snapshot, pipeline: Pipeline) -> Labelling | None:
             if isinstance(mark, Card) and mark.state is not CardState.RELEASED:
                 painting += 2 * mark.ttl
             runs.append((comment.created_at, later(comment.updated_at, painting)))
+        if isinstance(mark, Card):
+            # A sweep paints the ending of a dead run however late: the first such label is the
+            # run's.
+            own, ending = stages.get(mark.stage), mark.ending
+            into = stages.get(ending.next) if ending is not None and ending.next else None
+            for stage in (own if own and own.gives_way else None, into):
+                after = (one for one in labelled if one.at > comment.created_at)
+                theirs = (one for one in after if stage and one.label in stage.entry_labels)
+                painted += [one for one in (next(theirs, None),) if one is not None]
     people = [
         one
-        for one in snapshot.issue.labelled
-        if one.label in labels and not any(start < one.at <= end for start, end in runs)
+        for one in labelled
+        if one.label in labels
+        and one not in painted
+        and not any(start < one.at <= end for start, end in runs)
     ]
     return max(people, key=lambda one: one.at, default=None)
 

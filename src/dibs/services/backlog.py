@@ -125,8 +125,6 @@ class OwnedStore(Struct):
     """The name under which several backlogs share holds and loops; empty: they share none."""
     new_run: Callable[[], RunId]
     _greeted: set[IssueRef] = set()
-    _unowned: set[IssueRef] = set()
-    """What nobody owned, and no lease was found of, when it was looked at."""
 
     @property
     def name(self) -> str:
@@ -202,14 +200,13 @@ class OwnedStore(Struct):
         self, kind: IssueRef, issue: IssueRef | None = None, *, granting: bool = False
     ) -> None:
         """Compare the owner with this backlog, once. The first that grants becomes the owner."""
-        if kind in self._greeted or (kind in self._unowned and not granting):
+        if kind in self._greeted:
             return
         owner = self.owner(kind)
         if owner is not None and owner.id != self._ours(kind).id:
             raise self._belongs_to(owner, kind)
         if owner is None:
             self._refuse_unknown(kind, issue)
-            self._unowned.add(kind)
             if not granting:
                 return
             self._own(kind)
@@ -239,7 +236,8 @@ class OwnedStore(Struct):
                 return
         if self.owner(NAMES if kind == ISSUES else ISSUES) is not None:
             return
-        if (issue and self.store.read(issue) is not None) or self.store.live(limit=1):
+        live = (record for record in self.store.live(limit=3) if record.lease.stage != _STAGE)
+        if (issue and self.store.read(issue) is not None) or any(live):
             raise BadConfiguration(
                 f"{self.name} has leases in this namespace, and does not know of which backlog",
                 hint="if they are this backlog's, see dibs leases adopt --help; else use another",

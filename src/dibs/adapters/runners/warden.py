@@ -294,11 +294,11 @@ def _become_handler(argv: list[str], prints: int, user: list[int], warden: int) 
         os.dup2(prints, 2)
     for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(default, signal.SIG_DFL)
+    _prctl(_AMBIENT, _CLEAR_ALL)  # the worker may have some to become another user: no handler does
     if user:  # for good: no capability stays, and no program gives one back
         uid, gid, *groups = user
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
-        _prctl(_AMBIENT, _CLEAR_ALL)
         os.setresuid(uid, uid, uid)
         if not _prctl(_SET_NO_NEW_PRIVILEGES, 1):
             raise OSError("the system cannot keep a program from more privileges")
