@@ -313,6 +313,17 @@ def test_the_labels_of_runs_release_nothing_and_a_stranger_makes_no_run():
     assert verdict_of(text_case(later_on, comments=(card,))).eligible
 
 
+def test_a_label_of_a_dead_runs_ending_releases_nothing_however_late_a_sweep_paints_it():
+    """The run died after its decision, mallory edited, and hours later a sweep paints."""
+    card = edited(
+        "a", "released", 1, 900, prev=900, updated=905, outcome="advanced", target="ready"
+    )
+    painted = Labelling("stage:ready", "fleet", at(9000))
+    assert not verdict_of(text_case(painted, comments=(card,))).eligible
+    again = Labelling("stage:ready", "ann", at(9100))
+    assert verdict_of(text_case(painted, again, comments=(card,))).eligible
+
+
 def test_a_programs_pull_request_is_somebodys_and_its_assignment_is_not():
     bot = Person("copilot", human=False)
     case = Case(CODES.PULL_OPEN, assignees=(bot,), pulls=(Pull(IssueRef("acme/shop", "4"), bot),))
