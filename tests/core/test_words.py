@@ -209,3 +209,8 @@ def test_characters_are_spelled_out(text, shown):
 
 def test_a_mark_of_direction_beside_a_joiner_is_spelled_out():
     assert re.search("[\u202e\u200d]", visible("é\u200d\u202eé")) is None
+
+
+def test_a_password_that_is_percent_encoded_in_an_address_is_known_in_both_forms():
+    found = set(secrets_in({"DIBS_LEASES": "redis://:p%40ssW0rd99xx@h/0"}))
+    assert {"p%40ssW0rd99xx", "p@ssW0rd99xx"} <= found

@@ -132,8 +132,10 @@ def secrets_in(environment: Mapping[str, str]) -> Iterator[str]:
         if not re.search(_VARIABLES, name) or re.search(_NAMES_A_PLACE, name):
             continue
         if re.search(_ADDRESSES, name):
+            from urllib.parse import unquote
+
             found = re.search(r"://[^:@/\s]*:(.+)@", value)
-            parts = [found[1]] if found else []
+            parts = [found[1], unquote(found[1])] if found else []
         elif value.startswith(("/", "./", "~/")) and "SECRET" not in name.upper():
             parts = []  # the path of a file with the secret
         else:

@@ -52,6 +52,7 @@ class RepositoryControl:
     def __init__(self, tracker: GithubTracker, clock: Clock) -> None:
         self._tracker, self._readings = tracker, tracker.control_readings
         self.repository = self._readings.repository
+        self.host = tracker.door.transport.api.host
         self._ref = tracker.door.translator.ref
         self._clock = clock
         self._settle_s = tracker.traits.settle.total_seconds()
@@ -189,8 +190,8 @@ class GithubControl:
         self._clock = clock
 
     def owner(self) -> Owner:
-        """The first repository: GitHub's names are different for every backlog."""
-        name = f"github:{self._home.repository}"
+        """The first repository and its server: a mirror elsewhere has the same name."""
+        name = f"github:{self._home.host}/{self._home.repository}"
         return Owner(name.lower(), name)
 
     # Who grants

@@ -260,7 +260,10 @@ def _check_command(line: str, folder: Path | None) -> None:
         raise HandlerUnusable(f"the handler {program!r} is not readable and executable")
     if "/" not in program:
         probe = subprocess.run(
-            ["/bin/sh", "-c", 'type "$1" >/dev/null 2>&1', "sh", program], timeout=60, check=False
+            ["/bin/sh", "-c", 'type "$1" >/dev/null 2>&1', "sh", program],
+            env={"PATH": os.environ.get("PATH", os.defpath)},  # others can read it in /proc
+            timeout=60,
+            check=False,
         )
         if probe.returncode == 0:  # a builtin of the shell
             return
@@ -276,7 +279,12 @@ def _program(line: str) -> str:
     if not words:
         raise HandlerUnusable("the command is empty")
     syntax = subprocess.run(
-        ["/bin/sh", "-n", "-c", line], capture_output=True, text=True, timeout=60, check=False
+        ["/bin/sh", "-n", "-c", line],
+        env={"PATH": os.environ.get("PATH", os.defpath)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     if syntax.returncode:
         said = (syntax.stderr.strip().splitlines() or ["the shell refuses it"])[-1]
