@@ -16,8 +16,8 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (170, 46_750),
-    "adapters": (48, 16_230),
+    "": (170, 46_760),
+    "adapters": (48, 16_240),
     "core": (25, 5_540),
     "frontends": (25, 5_330),
     "ports": (5, 1_050),
