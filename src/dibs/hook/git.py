@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -84,7 +85,8 @@ class GitHooks(Struct, frozen=True):
         Raises `BadConfiguration` if there is no repository, or if hooks cannot be installed in its
         hooks folder.
         """
-        git = GitProgram()
+        # A repository may have a pipe where git reads: then git would wait for ever.
+        git = partial(GitProgram(), timeout=_LOOK_S)
         top = git(["rev-parse", "--show-toplevel"], cwd=directory)
         if top.returncode:  # bare, or not a repository at all
             top = git(["rev-parse", "--absolute-git-dir"], cwd=directory)
@@ -194,6 +196,7 @@ def _state(path: Path) -> HookState:
 _MOST_COMMITS = 5_000
 _MOST_BYTES = 16 * 1024 * 1024
 _CHUNK = 65_536
+_LOOK_S = 15.0
 _MOST_S = 20.0
 _GIT_ENV = {
     "LC_ALL": "C",  # bytes in no known encoding are searched as well
