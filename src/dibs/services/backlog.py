@@ -1,8 +1,8 @@
 """What services share: the `Backlog`, and how they ask, write and report through it.
 
 `Granting` tells whether the store of this process may grant, and `OwnedStore` whether the store's
-namespace is this backlog's. `OneStep` makes store and tracker
-change together where both are in one database. `Observers` hands events to every observer.
+namespace is this backlog's. `OneStep` makes store and tracker change together where both are in one
+database. `Observers` hands events to every observer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dibs.core.errors import BadConfiguration, GrantedElsewhere, Unavailable
 from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.granter import Appointed, Granter, Moving, Owner, keeps_house, objection
 from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime, RunId, StageName
-from dibs.core.lease import Bid, Ending, Granted, Outcome
+from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome, Record, Unproven
 from dibs.core.pipeline import Pipeline
 from dibs.ports.leases import Lingering, Waking
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from dibs.core.lease import (
         AcquireResult,
         Lease,
-        Record,
         ReleaseResult,
         RenewResult,
         Revocation,
@@ -113,8 +112,8 @@ class OwnedStore(Struct):
     of the namespace, and every process compares the owner before the first use. Issues and names
     (holds and loops) have separate owners: backlogs may share names knowingly, never issues.
 
-    The owner is kept as the ending of a lease which was given back at once: every store keeps the
-    last record of a lease for ever, and grants the lease to a single process.
+    The owner is kept as the ending of a lease. No worker ever paints this ending, and no store
+    grants a lease whose ending is not painted: so the first owner stays.
     """
 
     store: LeaseStore
@@ -124,6 +123,7 @@ class OwnedStore(Struct):
     shared_names: str
     """The name under which several backlogs share holds and loops; empty: they share none."""
     new_run: Callable[[], RunId]
+    clock: Clock
     _greeted: set[IssueRef] = set()
 
     @property
@@ -176,20 +176,35 @@ class OwnedStore(Struct):
         return Owner(record.ending.note, record.lease.holder)
 
     def adopt(self, instead_of: str = "") -> tuple[IssueRef, ...]:
-        """Make the backlog the owner of the namespace. Returns `ISSUES` and `NAMES` if newly owned.
+        """Make the backlog the owner of what nobody owns, or of what `instead_of` owns.
 
-        Takes over only from the owner with the id `instead_of`. Raises BadConfiguration if the
-        namespace has another owner.
+        Returns those of `ISSUES` and `NAMES` that are newly owned. Raises BadConfiguration if the
+        backlog gets nothing and another backlog owns the issues or names, or if `instead_of` still
+        has live leases: then another backlog is at work here.
         """
-        adopted = []
-        for kind in (ISSUES, NAMES):
-            owner = self.owner(kind)
-            if owner is None or owner.id == instead_of:
-                self._own(kind)
-                adopted.append(kind)
-            elif owner.id != self._ours(kind).id:
+        owners = {kind: self.owner(kind) for kind in (ISSUES, NAMES)}
+        adopted = tuple(
+            kind
+            for kind, owner in owners.items()
+            if (owner.id == instead_of if owner is not None else not instead_of)
+        )
+        for kind, owner in owners.items():
+            foreign = owner is not None and owner.id not in {instead_of, self._ours(kind).id}
+            if owner is not None and foreign and (kind == ISSUES or not adopted):
                 raise self._belongs_to(owner, kind)
-        return tuple(adopted)
+        live = [
+            str(record.lease.issue)
+            for record in (self.store.live() if instead_of else ())
+            if record.lease.stage != _STAGE and _kind(record.lease.issue) in adopted
+        ]
+        if live:
+            raise BadConfiguration(
+                f"{self.name}: leases of {instead_of} are live: {', '.join(live[:5])}",
+                hint="if no worker of that backlog runs, they end by themselves; see dibs list",
+            )
+        for kind in adopted:
+            self._own(kind, instead_of)
+        return adopted
 
     def _ours(self, kind: IssueRef) -> Owner:
         if kind == NAMES and self.shared_names:
@@ -203,27 +218,57 @@ class OwnedStore(Struct):
         if kind in self._greeted:
             return
         owner = self.owner(kind)
-        if owner is not None and owner.id != self._ours(kind).id:
-            raise self._belongs_to(owner, kind)
+        if owner is None and self._has_unknown(kind, issue):
+            owner = self.owner(kind)  # of a process that started with ours, and granted since
+            if owner is None:
+                raise BadConfiguration(
+                    f"{self.name} has leases in this namespace, and does not know of which backlog",
+                    hint="if they are this backlog's, see dibs leases adopt --help; else use "
+                    "another namespace",
+                )
         if owner is None:
-            self._refuse_unknown(kind, issue)
             if not granting:
                 return
-            self._own(kind)
+            owner = self._own(kind)
+        elif kind == NAMES and self.shared_names and owner.id == self.granters.owner().id:
+            # The names were this backlog's alone until it got the setting `backlog`.
+            owner = self._own(kind, owner.id)
+        if owner.id != self._ours(kind).id:
+            raise self._belongs_to(owner, kind)
         self._greeted.add(kind)
 
-    def _own(self, kind: IssueRef) -> None:
-        ours = self._ours(kind)
-        bid = Bid(kind, self.new_run(), HolderId(ours.name), _STAGE, _TTL)
-        granted = self.store.acquire(bid)
-        if not isinstance(granted, Granted):
-            if (owner := self.owner(kind)) is not None and owner.id == ours.id:
-                return
-            raise Unavailable(f"{self.name}: another process is about to own it; try again")
-        self.store.release(granted.lease, Ending(Outcome.CONCEDED, note=ours.id))
+    def _own(self, kind: IssueRef, instead_of: str = "") -> Owner:
+        """Make the backlog the owner, if there is none but `instead_of`. Returns the owner."""
+        from random import Random
 
-    def _refuse_unknown(self, kind: IssueRef, issue: IssueRef | None) -> None:
-        """Raise BadConfiguration if the namespace has leases, and nobody knows of which backlog.
+        from dibs.services.resuming import LeaseWaiter
+
+        ours, waiter = self._ours(kind), LeaseWaiter(self.store, self.clock, Random())
+        patience_s = self.clock.now() + 3 * _TTL.total_seconds()
+        while True:
+            bid = Bid(kind, self.new_run(), HolderId(ours.name), _STAGE, _TTL)
+            match acquire_patiently(self.store, bid):
+                case Granted(lease):
+                    self.store.release(lease, Ending(Outcome.PARKED, note=ours.id))
+                    remaining = ZERO
+                case Busy(Record(ending=None) as record):  # a process that started with ours
+                    remaining = record.remaining
+                case Busy(record) if record.ending and record.ending.note == instead_of != ours.id:
+                    self.store.acknowledge(record)
+                    continue
+                case Unproven(why):
+                    raise Unavailable(f"{self.name}: {why}")
+                case _:
+                    remaining = ZERO
+            if (owner := self.owner(kind)) is not None:
+                return owner
+            left_s = patience_s - self.clock.now()
+            if left_s <= 0:
+                raise Unavailable(f"{self.name}: another process is about to own it; try again")
+            waiter.pause(kind, remaining, left_s)
+
+    def _has_unknown(self, kind: IssueRef, issue: IssueRef | None) -> bool:
+        """Whether the namespace has leases, and nobody knows of which backlog.
 
         A backlog whose leases this store granted before goes on: an earlier dibs kept no owners.
         Only live leases and the record of the issue itself are looked at: the fence of the whole
@@ -231,17 +276,13 @@ class OwnedStore(Struct):
         """
         match self.granters.granter():
             case Appointed(store) | Moving(store) if store == self.granter_name:
-                return
+                return False
             case Moving(_, target) if target == self.granter_name:
-                return
+                return False
         if self.owner(NAMES if kind == ISSUES else ISSUES) is not None:
-            return
+            return False
         live = (record for record in self.store.live(limit=3) if record.lease.stage != _STAGE)
-        if (issue and self.store.read(issue) is not None) or any(live):
-            raise BadConfiguration(
-                f"{self.name} has leases in this namespace, and does not know of which backlog",
-                hint="if they are this backlog's, see dibs leases adopt --help; else use another",
-            )
+        return (issue is not None and self.store.read(issue) is not None) or any(live)
 
     def _belongs_to(self, owner: Owner, kind: IssueRef) -> BadConfiguration:
         ours = self._ours(kind)

@@ -776,7 +776,14 @@ def _adapters(
         from dibs.services.backlog import OwnedStore, WakingOwnedStore
 
         owned = WakingOwnedStore if isinstance(store, Waking) else OwnedStore
-        store = owned(store, granters, granter_name(settings), settings.shared_names, fresh_run)
+        store = owned(
+            store,
+            granters,
+            granter_name(settings),
+            settings.shared_names,
+            fresh_run,
+            opened.clock,
+        )
     journal, share = None if in_memory else settings.journal, settings.share
     return Adapters(
         tracker=opened.tracker,
