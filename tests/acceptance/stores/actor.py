@@ -124,7 +124,7 @@ class Actor:
 
     def acquire(self, issue: str, run: str, ttl_s: float) -> Any:
         span = timedelta(seconds=ttl_s)
-        bid = Bid(IssueRef("faults", issue), RunId(run), self._name, StageName("work"), span)
+        bid = Bid(IssueRef("~faults", issue), RunId(run), self._name, StageName("work"), span)
         told = self._store.acquire(bid)
         if isinstance(told, Granted):
             self._leases[run] = told.lease

@@ -26,6 +26,7 @@ class Process:
         env: Mapping[str, str],
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "dibs.toml").write_text('backlog = "company"\n', "utf-8")
         self._err = folder / "err"
         with self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -94,7 +95,8 @@ class Process:
 
 
 class Company:
-    """All processes of one test, each in a folder of its own: they share the store, and no backlog.
+    """All processes of one test, each in a folder of its own: they share the store with its
+    holds, and no backlog.
 
     (On one backlog the same store under two names, direct and through a proxy, would be two stores,
     and only one of them grants.)

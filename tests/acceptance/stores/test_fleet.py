@@ -15,7 +15,9 @@ pytestmark = pytest.mark.long
 
 ISSUES = 20
 # Those who are to come to grief say that they are at work, and wait to be let go on.
-STEP = f'test -z "$WHO" || {{ touch "$WHO"; until test -e go; do sleep 0.02; done; }}; {LEDGER}'
+STEP = (
+    f'test -z "$LC_WHO" || {{ touch "$LC_WHO"; until test -e go; do sleep 0.02; done; }}; {LEDGER}'
+)
 PIPELINE = f"""
 preset = 'none'
 [worker]
@@ -39,8 +41,8 @@ def test_a_fleet_that_loses_two_of_four_does_everything_once(
 ) -> None:
     env = {"DIBS_LEASES": place.url()}
     project.begin(PIPELINE, ISSUES)
-    doomed = project.worker("doomed", "--drain", env={**env, "WHO": "doomed"})
-    sleeper = project.worker("sleeper", "--drain", env={**env, "WHO": "sleeper"})
+    doomed = project.worker("doomed", "--drain", env={**env, "LC_WHO": "doomed"})
+    sleeper = project.worker("sleeper", "--drain", env={**env, "LC_WHO": "sleeper"})
     project.appears("doomed")
     project.appears("sleeper")
     [killed] = project.seen("claimed", holder="doomed")

@@ -8,7 +8,8 @@ import pytest
 
 from acceptance.harness import LEDGER, Project, pipeline
 from dibs.core.ids import IssueRef
-from dibs.testing.conformance.lease_harness import bid
+from dibs.core.lease import Granted
+from dibs.testing.conformance.lease_harness import CONCEDED, bid
 
 from .places import KINDS, Place
 
@@ -85,9 +86,8 @@ def test_a_namespace_from_before_there_were_owners_is_adopted_knowingly(place: P
     a, b = pair
     env = {"DIBS_LEASES": place.url()}
     store = place.open()
-    assert store.acquire(bid(IssueRef("", "1"), "old", timedelta(minutes=5))), (
-        "as an earlier dibs granted it"
-    )
+    old = store.acquire(bid(IssueRef("", "1"), "old", timedelta(minutes=5)))
+    assert isinstance(old, Granted), "as an earlier dibs granted it"
     unsure = a.dibs("claim", "1", env=env)
     assert unsure.code == 1
     assert "does not know of which backlog" in unsure.err
@@ -97,6 +97,9 @@ def test_a_namespace_from_before_there_were_owners_is_adopted_knowingly(place: P
     refused(b, env, pair, "leases", "adopt")
     refused(b, env, pair, "claim", "1")
     owner = a.dibs("leases", "adopt", "--json", env=env).data["owner"]["id"]
+    at_work = b.dibs("leases", "adopt", "--instead-of", owner, env=env)
+    assert (at_work.code, "are live: #1" in at_work.err) == (1, True)
+    store.release(old.lease, CONCEDED)
     assert b.dibs("leases", "adopt", "--instead-of", owner, env=env).code == 0
     refused(a, env, pair, "claim", "1")
 
