@@ -16,12 +16,12 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (170, 46_760),
+    "": (170, 46_820),
     "adapters": (48, 16_240),
     "core": (25, 5_540),
-    "frontends": (25, 5_330),
+    "frontends": (25, 5_340),
     "ports": (5, 1_050),
-    "services": (22, 7_390),
+    "services": (22, 7_430),
     "wiring": (4, 1_450),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.

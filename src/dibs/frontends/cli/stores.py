@@ -101,8 +101,8 @@ def adopt_command(context: Context, instead_of: str) -> Answer:
     """Make this backlog the owner of the store's namespace, whose leases are its own.
 
     Needed once if an earlier dibs, which kept no owners, used the namespace from another folder;
-    and with --instead-of, if the file of this backlog was lost and made anew. No other backlog may
-    use the namespace afterwards.
+    and with --instead-of, if the file of this backlog was lost and made anew; not while a lease of
+    that owner is live. No other backlog may use the namespace afterwards.
     """
     from dibs.services.backlog import ISSUES, OwnedStore
 
@@ -111,7 +111,12 @@ def adopt_command(context: Context, instead_of: str) -> Answer:
         raise Misuse("the leases of this backlog are kept beside it: no other backlog has them")
     adopted = store.adopt(instead_of)
     owner = store.owner(ISSUES)
-    data = {"store": store.name, "owner": asdict(owner) if owner else None, "new": bool(adopted)}
+    data = {
+        "store": store.name,
+        "owner": asdict(owner) if owner else None,
+        "new": bool(adopted),
+        "adopted": ["issues" if kind == ISSUES else "names" for kind in adopted],
+    }
     words = "owns its namespace now" if adopted else "owned its namespace already"
     return Answer(data, [f"{owner.name if owner else 'this backlog'} {words}: {store.name}"])
 
