@@ -279,10 +279,11 @@ class OwnedStore(Struct):
                 return False
             case Moving(_, target) if target == self.granter_name:
                 return False
-        if self.owner(NAMES if kind == ISSUES else ISSUES) is not None:
-            return False
         live = (record for record in self.store.live(limit=3) if record.lease.stage != _STAGE)
-        return (issue is not None and self.store.read(issue) is not None) or any(live)
+        if not any(live) and (issue is None or self.store.read(issue) is None):
+            return False
+        # Read after the leases: an owner is written before its first lease.
+        return self.owner(NAMES if kind == ISSUES else ISSUES) is None
 
     def _belongs_to(self, owner: Owner, kind: IssueRef) -> BadConfiguration:
         ours = self._ours(kind)
