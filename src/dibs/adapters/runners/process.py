@@ -33,9 +33,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.adapters.runners.warden import pass_on_capabilities, shut_process
 from dibs.adapters.system import (
     SystemClock,
-    hide_from_other_processes,
     locked,
     make_folder,
     mask,
@@ -79,7 +79,7 @@ class ProcessRunner:
         output_max: int,
         may_pass: Callable[[str], bool],
     ) -> None:
-        hide_from_other_processes()
+        shut_process()
         self._output_max = output_max
         self._may_pass = may_pass
         """Whether the operator lets a credential go to handlers."""
@@ -314,11 +314,13 @@ def user_named(name: str) -> User:
     if entry.pw_uid in (0, own):
         which = "root" if entry.pw_uid == 0 else "the worker's own user"
         raise HandlerUnusable(f"run_as: {name!r} is {which}, which keeps nothing from a handler")
-    # Wardens of a worker that is not root get ambient capabilities only.
-    field, held = "CapEff:" if own == 0 else "CapAmb:", 0 if own else _CHOWN_KILL_SETGID_SETUID
+    held = 0 if own else _CHOWN_KILL_SETGID_SETUID
     with suppress(OSError):  # not Linux
         status = Path("/proc/thread-self/status").read_text("ascii", errors="replace")
-        held = int(status.partition(field)[2].split()[0], 16)
+        # A warden of a worker that is not root gets only what is inheritable as well.
+        held = int(status.partition("CapEff:")[2].split()[0], 16)
+        if own != 0:
+            held &= int(status.partition("CapInh:")[2].split()[0], 16)
     if held & _CHOWN_KILL_SETGID_SETUID != _CHOWN_KILL_SETGID_SETUID:
         raise HandlerUnusable(
             f"run_as: this worker may not run a handler as {name!r}: it is neither root nor has the"
@@ -450,6 +452,9 @@ class ProcessRun:
             begin = f"import sys; sys.path.insert(0, {place!r}); import warden; warden.main()"
             warden = [sys.executable, "-I", "-S", "-c", begin]
             passed = (control_read, status_write, folder, log, *assignment.shared)
+            if user is not None:
+                pass_on_capabilities(_CHOWN_KILL_SETGID_SETUID)
+                ours.callback(pass_on_capabilities, 0)
             self._process = subprocess.Popen(
                 [*warden, *arguments, *launch.argv],
                 stdin=None if assignment.in_sight else stdin,
