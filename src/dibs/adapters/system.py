@@ -442,7 +442,7 @@ class Sharing(StrEnum):
         return 0o660 if self is Sharing.GROUP else 0o600
 
 
-def _share_around(path: Path) -> Sharing:
+def share_around(path: Path) -> Sharing:
     """How the folder around the path is shared."""
     try:
         mode = path.parent.stat().st_mode
@@ -459,7 +459,7 @@ def make_folder(path: Path, share: Sharing | None = None) -> None:
     if path.is_dir():
         return
     make_folder(path.parent, share)
-    wanted = (share or _share_around(path)).folder_mode
+    wanted = (share or share_around(path)).folder_mode
     try:
         path.mkdir(0o700)
     except FileExistsError:
@@ -491,7 +491,7 @@ def open_file(path: Path, flags: int, share: Sharing | None = None) -> int:
         if flags & os.O_EXCL:
             raise
         return os.open(path, flags & ~os.O_CREAT)  # another process was faster
-    _set_mode(descriptor, (share or _share_around(path)).file_mode)
+    _set_mode(descriptor, (share or share_around(path)).file_mode)
     return descriptor
 
 

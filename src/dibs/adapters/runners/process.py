@@ -35,6 +35,7 @@ from msgspec.structs import replace
 
 from dibs.adapters.runners.warden import pass_on_capabilities, shut_process
 from dibs.adapters.system import (
+    Sharing,
     SystemClock,
     locked,
     make_folder,
@@ -78,12 +79,13 @@ class ProcessRunner:
         configuration: Mapping[str, str],
         output_max: int,
         may_pass: Callable[[str], bool],
+        share: Sharing = Sharing.NONE,
     ) -> None:
         shut_process()
         self._output_max = output_max
         self._may_pass = may_pass
         """Whether the operator lets a credential go to handlers."""
-        self._runs = runs
+        self._runs, self._share = runs, share
         self._environment = environment
         self._folder = folder
         """In which handlers run by default: the folder of the configuration, or its counterpart in
@@ -137,7 +139,8 @@ class ProcessRunner:
             # The result is out of reach of another worker.
             assignment = replace(assignment, lease=None)
         try:
-            make_folder(folder)
+            make_folder(self._runs, self._share)
+            make_folder(folder, Sharing.NONE)  # also if a group shares the others
             files = _RunFiles(folder, user)
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
@@ -186,10 +189,10 @@ class ProcessRunner:
     def _note_open(self, lease: Lease) -> None:
         """Write down the lease, and lock the file for as long as this process lives."""
         path = self._runs / _OPEN / lease.run
-        make_folder(path.parent)
+        make_folder(path.parent, self._share)
         if path.parent.is_symlink():  # came with a repository: what is behind it is not ours
             return
-        if (descriptor := locked(path, create=True)) is not None:
+        if (descriptor := locked(path, create=True, share=self._share)) is not None:
             self._open[lease.run] = descriptor
             os.write(descriptor, msgspec.json.encode(lease))
 
@@ -221,13 +224,16 @@ class ProcessRunner:
                     yield finished
                 with suppress(OSError):
                     path.unlink()
-            except (OSError, ValueError):  # not a file of ours, or cut off: it stays
+            except (OSError, ValueError):  # not a file of ours, another user's, cut off: it stays
                 continue
             finally:
                 os.close(descriptor)
 
     def _finished(self, lease: Lease) -> FinishedRun | None:
-        """The run of the lease, if its handler exited with 0; None if in any doubt."""
+        """The run of the lease, if its handler exited with 0; None if in any doubt.
+
+        Raises PermissionError for the run of another user, who can judge it.
+        """
         try:
             opened = os.open(self._runs / lease.run, _FOLDER)
             try:
@@ -235,6 +241,8 @@ class ProcessRunner:
                 return FinishedRun(lease, _result_in(opened)) if finished else None
             finally:
                 os.close(opened)
+        except PermissionError:
+            raise
         except (OSError, ValueError):
             return None
 
