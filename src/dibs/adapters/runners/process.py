@@ -363,9 +363,7 @@ class _RunFiles:
             try:
                 self._own = Path(tempfile.mkdtemp(prefix="dibs-run-"))
                 self._results = os.open(self._own, _FOLDER)
-                # The worker reads by its group, if it is not root.
-                os.fchmod(self._results, 0o770)
-                os.fchown(self._results, user.uid, os.getegid())
+                os.fchown(self._results, user.uid, -1)
             except OSError:
                 self.close()
                 raise
@@ -551,18 +549,17 @@ class ProcessRun:
 
 
 def _result_in(folder: int, user: User | None = None) -> bytes:
-    owner = user.uid if user else None
+    owner, ours = user.uid if user else None, os.geteuid()
+    if user is not None:
+        # In a folder that is ours, the user can put nothing else in place of what we look at.
+        os.fchown(folder, ours, -1)
+        os.fchmod(folder, 0o700)
     try:
         result = read_regular("result.json", _LARGEST_RESULT + 1, folder, owner)
     except FileNotFoundError:
         return b""
     except PermissionError:
-        # A handler of another user with a strict umask, and a worker that is not root. In a folder
-        # that is ours, the user can put nothing else in place of the file that was looked at.
-        ours = os.geteuid()
-        if user is not None:
-            os.fchown(folder, ours, -1)
-            os.fchmod(folder, 0o700)
+        # A handler of another user with a strict umask, and a worker that is not root.
         found = os.stat("result.json", dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode) or (found.st_uid, found.st_nlink) != (owner, 1):
             raise
