@@ -5,7 +5,7 @@ import sys
 # Commands that run for long, or run programs, which must not read the secrets of this process.
 SHUT = {
     *("work", "listen", "keep", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"),
-    *("--exec", "doctor"),
+    *("--exec", "--watch", "doctor"),
 }
 
 

@@ -79,6 +79,7 @@ COMMANDS = [
     ("keep", "0123456789ab", "--", "true"),
     ("loop", "often", "--once"),
     ("listen", "--port", "none"),
+    ("status", "--watch", "--help"),
 ]
 
 
