@@ -2,6 +2,12 @@
 
 import sys
 
+# Commands that run for long, or run programs, which must not read the secrets of this process.
+SHUT = {
+    *("work", "listen", "keep", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"),
+    *("--exec", "--watch", "doctor"),
+}
+
 
 def main() -> None:
     if sys.argv[1:] == ["--version"]:
@@ -9,6 +15,10 @@ def main() -> None:
 
         print(f"dibs {__version__}")
         return
+    if not SHUT.isdisjoint(sys.argv):  # first: until then every process of this user can read it
+        from dibs.adapters.runners.warden import shut_process
+
+        shut_process()
     import gc
     import os
 

@@ -9,6 +9,7 @@ import click
 import pytest
 
 import dibs
+from dibs.__main__ import SHUT
 from dibs.frontends.cli.main import COMMANDS, LONG_RUNNING, cli
 
 from .pages import ROOT
@@ -119,8 +120,16 @@ def test_what_help_says_of_a_command_is_what_the_command_says():
         assert command.get_short_help_str(200) == about, name
 
 
-def test_commands_that_run_long_are_commands():
+def test_commands_that_run_long_are_commands_and_shut_themselves():
     assert COMMANDS.keys() >= LONG_RUNNING
+    assert SHUT - {"--exec", "--watch", "doctor"} == LONG_RUNNING
+
+
+def test_short_commands_do_not_pay_for_the_shutting(tmp_path):
+    asked = "import sys; sys.argv = ['dibs', 'list', '--help']\nfrom dibs import __main__"
+    code = f"{asked}\n__main__.leave = lambda _: None\n__main__.main()\n{_TELL}"
+    _, modules = _after(code, tmp_path)
+    assert modules & {"ctypes", "dibs.adapters.runners"} == set()
 
 
 def test_the_version_is_printed_without_importing_anything(tmp_path):

@@ -1,14 +1,19 @@
 """Hostile handlers: how the attacks start a worker, also without the powers of root."""
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
+
+import dibs
 
 from .conftest import LIMIT_S, PROGRAM, Victim
 
@@ -62,6 +67,53 @@ def work(
         text=True,
         errors="replace",
         timeout=limit_s,
+        check=False,
+    )
+
+
+@cache
+def everybodys_python() -> str:
+    """An interpreter of our version that every user of the machine can run."""
+    version = "import sys; print(*sys.version_info[:2])"
+    for found in (sys.executable, shutil.which("python3", path="/usr/bin:/usr/local/bin")):
+        if found is not None:
+            asked = subprocess.run(
+                # setpriv itself starts programs that only root can reach; env does not
+                [*as_user("nobody"), "env", found, "-c", version],
+                cwd="/",
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if asked.stdout.split() == [str(part) for part in sys.version_info[:2]]:
+                return found
+    pytest.skip("other users cannot run a Python of this version")
+
+
+def as_user(name: str, *options: str, groups: str = "--clear-groups") -> tuple[str, ...]:
+    """The words before a command that run it as another user."""
+    account = pwd.getpwnam(name)
+    return ("setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", groups, *options)
+
+
+def dibs_as(
+    victim: Victim,
+    who: Sequence[str],
+    *words: str,
+    without: str = "",
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run dibs with the words of `as_user` before, in an interpreter that other users can run."""
+    places = {str(Path(str(module.__file__)).parents[1]) for module in (dibs, msgspec)}
+    return subprocess.run(
+        [*who, everybodys_python(), "-c", f"{without}\n{_START}", *words],
+        cwd=victim.folder,
+        env={**victim.env, "PYTHONPATH": ":".join(places), **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=LIMIT_S,
         check=False,
     )
 

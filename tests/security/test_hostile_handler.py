@@ -7,13 +7,15 @@ Wall: with `run_as` nothing is left. As the same user, the credentials stay out 
 and out of the processes, and the files of the project are as open to it as to the worker.
 """
 
+import os
 import pwd
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from .conftest import SECRETS, Victim
+from .conftest import LIMIT_S, SECRETS, Victim
 from .handlers import POWERLESS, needs_powerless, needs_root, printed, serve, work
 
 LOOK = """\
@@ -107,6 +109,33 @@ def test_as_the_same_user_it_reads_files_but_no_credential_of_dibs(
     if environment:
         open_to_it |= {"environment": environment}
     assert {place: names for place, names in found.items() if names} == open_to_it
+
+
+@needs_root
+def test_the_result_is_out_of_reach_of_the_workers_group(reachable: Victim) -> None:
+    """On some systems all users have one primary group."""
+    place = reachable.home.parent / "everybodys"
+    place.mkdir()
+    place.chmod(0o777)
+    script = f"""\
+        umask 000
+        echo '{{"note": "by nobody"}}' > "$DIBS_RESULT"
+        echo "$DIBS_RESULT" > {place}/part && mv {place}/part {place}/path
+        until test -e {place}/tried; do sleep 0.05; done
+        """
+    serve(reachable, script, 'run_as = "nobody"')
+    attack = f"""\
+        until test -e {place}/path; do sleep 0.05; done
+        result=$(cat {place}/path)
+        cat "$result"; rm -f "$result"; echo '{{}}' > "$result"
+        touch {place}/tried
+        """
+    member = ("setpriv", "--reuid=65533", f"--regid={os.getegid()}", "--clear-groups")
+    with subprocess.Popen([*member, "sh", "-c", attack], stdout=subprocess.PIPE) as attacker:
+        work(reachable)
+        stolen, _ = attacker.communicate(timeout=LIMIT_S)
+    assert stolen == b""
+    assert "by nobody" in reachable.dibs("show", "1").stdout
 
 
 @needs_root

@@ -2,7 +2,8 @@
 
 Attack: it reads /proc/PID/environ and /proc/PID/fd of its worker and of its warden, where the
 tokens and the signing key are, and the pipes by which the warden is ordered.
-Wall: worker and warden are not dumpable, so the kernel shuts these files to their own user.
+Wall: worker and warden are not dumpable, so the kernel shuts these files to their own user; a
+worker before it imports anything that takes time.
 """
 
 import pytest
@@ -26,8 +27,19 @@ done
 exit 0
 """
 DUMPABLE = """\
-import dibs.adapters.system as system
-system.hide_from_other_processes = lambda: None
+import dibs.adapters.runners.warden as warden
+warden.shut_process = lambda: None
+"""
+
+# Looks into the program from another process, at the moment at which its own code begins to load.
+LOOKED_AT = """\
+import os, subprocess, sys
+class Look:
+    def find_spec(self, name, *_):
+        if name == "dibs.frontends":
+            with open("looked", "wb") as out:
+                subprocess.run(["cat", f"/proc/{os.getpid()}/environ"], stdout=out)
+sys.meta_path.insert(0, Look())
 """
 
 
@@ -58,6 +70,31 @@ def test_control_a_worker_that_is_dumpable_is_read(victim: Victim) -> None:
     work(victim, before=POWERLESS, without=DUMPABLE)
     assert _stolen(victim) == set(SECRETS)
     assert b"OPEN-FILES-OF" in printed(victim)
+
+
+COMMANDS = [
+    ("work", "--once"),
+    ("--json", "hold", "door", "--", "true"),
+    ("claim", "1", "--exec", "--", "true"),
+    ("keep", "0123456789ab", "--", "true"),
+    ("loop", "often", "--once"),
+    ("listen", "--port", "none"),
+    ("status", "--watch", "--help"),
+]
+
+
+@needs_powerless
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("without", ["", DUMPABLE], ids=["wall", "control"])
+def test_a_command_shuts_itself_before_it_loads(
+    victim: Victim, words: tuple[str, ...], without: str
+) -> None:
+    """A handler of another worker of the user waits for this one to start."""
+    serve(victim, "exit 0")
+    work(victim, *words, before=POWERLESS, without=f"{without}{LOOKED_AT}")
+    looked = (victim.folder / "looked").read_bytes()
+    stolen = {name for name, secret in SECRETS.items() if secret.encode() in looked}
+    assert stolen == (set(SECRETS) if without else set())
 
 
 @needs_powerless

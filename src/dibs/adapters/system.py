@@ -34,7 +34,6 @@ import os
 import re
 import signal
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +52,6 @@ from dibs.core.ids import IssueRef, LocalTime
 from dibs.ports.system import Present
 
 T = TypeVar("T")
-_SET_DUMPABLE = 4
 _LARGEST_SMALL_FILE = 65_536
 SECRETS_IN_FILES = (
     *("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GH_ENTERPRISE_TOKEN"),
@@ -167,18 +165,6 @@ class IdlePool(list[T]):
     def close(self) -> None:
         self.closed = True
         self.drop()
-
-
-def hide_from_other_processes() -> None:
-    """Shut our memory, environment and open files to all processes of the same user.
-
-    Linux only, and no wall against root. A crash leaves no core file, and a debugger needs root.
-    """
-    if sys.platform == "linux":
-        with contextlib.suppress(ImportError, OSError, AttributeError):
-            import ctypes
-
-            ctypes.CDLL(None).prctl(_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def environment() -> Mapping[str, str]:
@@ -456,7 +442,7 @@ class Sharing(StrEnum):
         return 0o660 if self is Sharing.GROUP else 0o600
 
 
-def _share_around(path: Path) -> Sharing:
+def share_around(path: Path) -> Sharing:
     """How the folder around the path is shared."""
     try:
         mode = path.parent.stat().st_mode
@@ -473,7 +459,7 @@ def make_folder(path: Path, share: Sharing | None = None) -> None:
     if path.is_dir():
         return
     make_folder(path.parent, share)
-    wanted = (share or _share_around(path)).folder_mode
+    wanted = (share or share_around(path)).folder_mode
     try:
         path.mkdir(0o700)
     except FileExistsError:
@@ -505,7 +491,7 @@ def open_file(path: Path, flags: int, share: Sharing | None = None) -> int:
         if flags & os.O_EXCL:
             raise
         return os.open(path, flags & ~os.O_CREAT)  # another process was faster
-    _set_mode(descriptor, (share or _share_around(path)).file_mode)
+    _set_mode(descriptor, (share or share_around(path)).file_mode)
     return descriptor
 
 

@@ -571,6 +571,7 @@ def runner_of(settings: Settings) -> Runner:
         configuration=settings.variables,
         output_max=settings.output_bytes,
         may_pass=settings.may_pass,
+        share=settings.share,
     )
 
 
@@ -584,7 +585,7 @@ def python_lookup(settings: Settings) -> Callable[[str], None]:
 def wrongly_shared(settings: Settings) -> tuple[list[str], list[str]]:
     """Files of dibs that are open to too many users, and files closed to the group of `share`."""
     wake = wake_file(settings)
-    files = [wake.parent, wake, settings.runs, settings.journal or wake]
+    files = [wake.parent, wake, settings.runs, settings.runs / ".open", settings.journal or wake]
     files += [wake.with_name(name) for name in ("control.db", "sightings.db", "workers", "git")]
     for setting in (settings.tracker, settings.leases):
         scheme, _, place = setting.partition(":")

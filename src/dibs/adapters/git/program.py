@@ -32,7 +32,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from dibs.adapters.system import git_environment, without_git_variables
+from dibs.adapters.system import Sharing, git_environment, share_around, without_git_variables
 from dibs.core.errors import (
     BadConfiguration,
     Damaged,
@@ -261,6 +261,9 @@ class GitCommands:
             if shallow:
                 text = "".join(f"{commit}\n" for commit in sorted(set(shallow)))
                 (place / "shallow").write_text(text, encoding="ascii")
+            if share_around(self._objects / "new") is Sharing.GROUP:
+                # Git reads this setting from this file only.
+                (place / "config").write_text("[core]\n\tsharedRepository = group\n", "ascii")
             yield place
 
     def run(self, place: Path, *words: str, given: bytes = b"") -> Ran:

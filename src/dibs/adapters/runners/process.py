@@ -33,9 +33,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.adapters.runners.warden import pass_on_capabilities, shut_process
 from dibs.adapters.system import (
+    Sharing,
     SystemClock,
-    hide_from_other_processes,
     locked,
     make_folder,
     mask,
@@ -78,12 +79,13 @@ class ProcessRunner:
         configuration: Mapping[str, str],
         output_max: int,
         may_pass: Callable[[str], bool],
+        share: Sharing = Sharing.NONE,
     ) -> None:
-        hide_from_other_processes()
+        shut_process()
         self._output_max = output_max
         self._may_pass = may_pass
         """Whether the operator lets a credential go to handlers."""
-        self._runs = runs
+        self._runs, self._share = runs, share
         self._environment = environment
         self._folder = folder
         """In which handlers run by default: the folder of the configuration, or its counterpart in
@@ -137,7 +139,8 @@ class ProcessRunner:
             # The result is out of reach of another worker.
             assignment = replace(assignment, lease=None)
         try:
-            make_folder(folder)
+            make_folder(self._runs, self._share)
+            make_folder(folder, Sharing.NONE)  # also if a group shares the others
             files = _RunFiles(folder, user)
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
@@ -186,10 +189,10 @@ class ProcessRunner:
     def _note_open(self, lease: Lease) -> None:
         """Write down the lease, and lock the file for as long as this process lives."""
         path = self._runs / _OPEN / lease.run
-        make_folder(path.parent)
+        make_folder(path.parent, self._share)
         if path.parent.is_symlink():  # came with a repository: what is behind it is not ours
             return
-        if (descriptor := locked(path, create=True)) is not None:
+        if (descriptor := locked(path, create=True, share=self._share)) is not None:
             self._open[lease.run] = descriptor
             os.write(descriptor, msgspec.json.encode(lease))
 
@@ -221,13 +224,16 @@ class ProcessRunner:
                     yield finished
                 with suppress(OSError):
                     path.unlink()
-            except (OSError, ValueError):  # not a file of ours, or cut off: it stays
+            except (OSError, ValueError):  # not a file of ours, another user's, cut off: it stays
                 continue
             finally:
                 os.close(descriptor)
 
     def _finished(self, lease: Lease) -> FinishedRun | None:
-        """The run of the lease, if its handler exited with 0; None if in any doubt."""
+        """The run of the lease, if its handler exited with 0; None if in any doubt.
+
+        Raises PermissionError for the run of another user, who can judge it.
+        """
         try:
             opened = os.open(self._runs / lease.run, _FOLDER)
             try:
@@ -235,6 +241,8 @@ class ProcessRunner:
                 return FinishedRun(lease, _result_in(opened)) if finished else None
             finally:
                 os.close(opened)
+        except PermissionError:
+            raise
         except (OSError, ValueError):
             return None
 
@@ -314,11 +322,13 @@ def user_named(name: str) -> User:
     if entry.pw_uid in (0, own):
         which = "root" if entry.pw_uid == 0 else "the worker's own user"
         raise HandlerUnusable(f"run_as: {name!r} is {which}, which keeps nothing from a handler")
-    # Wardens of a worker that is not root get ambient capabilities only.
-    field, held = "CapEff:" if own == 0 else "CapAmb:", 0 if own else _CHOWN_KILL_SETGID_SETUID
+    held = 0 if own else _CHOWN_KILL_SETGID_SETUID
     with suppress(OSError):  # not Linux
         status = Path("/proc/thread-self/status").read_text("ascii", errors="replace")
-        held = int(status.partition(field)[2].split()[0], 16)
+        # A warden of a worker that is not root gets only what is inheritable as well.
+        held = int(status.partition("CapEff:")[2].split()[0], 16)
+        if own != 0:
+            held &= int(status.partition("CapInh:")[2].split()[0], 16)
     if held & _CHOWN_KILL_SETGID_SETUID != _CHOWN_KILL_SETGID_SETUID:
         raise HandlerUnusable(
             f"run_as: this worker may not run a handler as {name!r}: it is neither root nor has the"
@@ -353,9 +363,7 @@ class _RunFiles:
             try:
                 self._own = Path(tempfile.mkdtemp(prefix="dibs-run-"))
                 self._results = os.open(self._own, _FOLDER)
-                # The worker reads by its group, if it is not root.
-                os.fchmod(self._results, 0o770)
-                os.fchown(self._results, user.uid, os.getegid())
+                os.fchown(self._results, user.uid, -1)
             except OSError:
                 self.close()
                 raise
@@ -450,6 +458,9 @@ class ProcessRun:
             begin = f"import sys; sys.path.insert(0, {place!r}); import warden; warden.main()"
             warden = [sys.executable, "-I", "-S", "-c", begin]
             passed = (control_read, status_write, folder, log, *assignment.shared)
+            if user is not None:
+                pass_on_capabilities(_CHOWN_KILL_SETGID_SETUID)
+                ours.callback(pass_on_capabilities, 0)
             self._process = subprocess.Popen(
                 [*warden, *arguments, *launch.argv],
                 stdin=None if assignment.in_sight else stdin,
@@ -538,18 +549,17 @@ class ProcessRun:
 
 
 def _result_in(folder: int, user: User | None = None) -> bytes:
-    owner = user.uid if user else None
+    owner, ours = user.uid if user else None, os.geteuid()
+    if user is not None:
+        # In a folder that is ours, the user can put nothing else in place of what we look at.
+        os.fchown(folder, ours, -1)
+        os.fchmod(folder, 0o700)
     try:
         result = read_regular("result.json", _LARGEST_RESULT + 1, folder, owner)
     except FileNotFoundError:
         return b""
     except PermissionError:
-        # A handler of another user with a strict umask, and a worker that is not root. In a folder
-        # that is ours, the user can put nothing else in place of the file that was looked at.
-        ours = os.geteuid()
-        if user is not None:
-            os.fchown(folder, ours, -1)
-            os.fchmod(folder, 0o700)
+        # A handler of another user with a strict umask, and a worker that is not root.
         found = os.stat("result.json", dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode) or (found.st_uid, found.st_nlink) != (owner, 1):
             raise

@@ -21,7 +21,7 @@ whom the handler runs; empty for our own.
 
 On Linux the warden adopts every process that the handler's processes leave behind, also out of the
 handler's session: so it can end them. No other process of the same user can look into the warden or
-its open files.
+its open files, and the handler has none of the warden's capabilities.
 """
 
 import os
@@ -32,7 +32,7 @@ import time
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _SET_DEATH_SIGNAL, _SET_DUMPABLE, _SET_SUBREAPER = 1, 4, 36
-_SET_NO_NEW_PRIVILEGES, _AMBIENT, _CLEAR_ALL = 38, 47, 4
+_SET_NO_NEW_PRIVILEGES, _AMBIENT, _RAISE, _CLEAR_ALL = 38, 47, 2, 4
 _GIVE_UP_S = 5.0
 """How long the warden tries to kill what the handler left; processes of other users may stay."""
 _CHUNK = 65_536
@@ -43,16 +43,36 @@ def _now() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def _prctl(option: int, value: int) -> bool:
+def _prctl(option: int, value: int, more: int = 0) -> bool:
     """Set an attribute of the process. False if the system does not have the attribute."""
     if sys.platform != "linux":
         return False
     try:
         import ctypes
 
-        return bool(ctypes.CDLL(None).prctl(option, value, 0, 0, 0) == 0)
+        return bool(ctypes.CDLL(None).prctl(option, value, more, 0, 0) == 0)
     except (ImportError, OSError, AttributeError):
         return False
+
+
+def shut_process() -> None:
+    """Shut this process to the others of its user, and keep its capabilities from its programs.
+
+    Linux only, and no wall against root. Memory, environment and open files are shut; a crash
+    leaves no core file, and a debugger needs root. The process itself keeps its capabilities:
+    programs get those that are ambient, and a thread has the ambient ones of the thread that
+    started it.
+    """
+    _prctl(_SET_DUMPABLE, 0)
+    _prctl(_AMBIENT, _CLEAR_ALL)
+
+
+def pass_on_capabilities(wanted: int) -> None:
+    """Let the programs that this thread starts have these of its capabilities, and no others."""
+    _prctl(_AMBIENT, _CLEAR_ALL)
+    for number in range(wanted.bit_length()):
+        if wanted >> number & 1:
+            _prctl(_AMBIENT, _RAISE, number)
 
 
 class Log:
@@ -102,7 +122,7 @@ class Warden:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(ignored, signal.SIG_IGN)
-        _prctl(_SET_DUMPABLE, 0)
+        shut_process()
         _prctl(_SET_SUBREAPER, 1)
         self._poller = select.poll()  # select() cannot watch descriptors past 1024
         self._poller.register(self._child_woke, select.POLLIN)
@@ -294,7 +314,6 @@ def _become_handler(argv: list[str], prints: int, user: list[int], warden: int) 
         os.dup2(prints, 2)
     for default in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
         signal.signal(default, signal.SIG_DFL)
-    _prctl(_AMBIENT, _CLEAR_ALL)  # the worker may have some to become another user: no handler does
     if user:  # for good: no capability stays, and no program gives one back
         uid, gid, *groups = user
         os.setgroups(groups)
