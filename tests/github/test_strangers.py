@@ -34,6 +34,12 @@ def edit(hub, ref, login, **changes):
     hub.clock.advance(2)
 
 
+def tidy_bot(hub):
+    hub.state.add_user("tidy[bot]", kind="Bot")
+    hub.state.add_token("tidy[bot]-token", "tidy[bot]")
+    hub.state.grant(REPOSITORY, "tidy[bot]", Permission.WRITE)
+
+
 def test_who_changed_the_text_last_and_may_not_write(hub):
     ref, reader = opened_by(hub, "mallory"), hub.client()
     assert reader.read(ref).issue.changed is None
@@ -45,15 +51,51 @@ def test_who_changed_the_text_last_and_may_not_write(hub):
     assert first is not None
     assert first.by == "mallory"
     edit(hub, ref, "mallory", title="worse")
-    edit(hub, ref, "colleague", body="better")
     second = reader.read(ref).issue.changed
     assert second is not None
-    assert second.at > first.at, "the body is a writer's again, and the title is not"
-    edit(hub, ref, "colleague", title="better")
-    assert reader.read(ref).issue.changed is None
+    assert second.at > first.at
+    edit(hub, ref, "colleague", body="better", title="better")
+    assert reader.read(ref).issue.changed == second, "a writer's edit hides no stranger's"
 
 
-def test_over_rest_new_titles_are_seen_and_new_bodies_are_not(hub):
+@pytest.mark.parametrize("later", ["colleague", "tidy[bot]"])
+@pytest.mark.parametrize("change", [{"body": "worse"}, {"title": "worse"}], ids=["body", "title"])
+def test_no_later_edit_hides_a_strangers(hub, later, change):
+    """Not a writer's who ticks a box, and not a bot's that adds a line."""
+    tidy_bot(hub)
+    ref, reader = opened_by(hub, "mallory"), hub.client()
+    edit(hub, ref, "mallory", **change)
+    worse = reader.read(ref).issue.changed
+    for at in range(3):
+        edit(hub, ref, later, **{part: f"{text}, and a line {at}" for part, text in change.items()})
+    (found,) = reader.find_snapshots((IssueQuery(("stage:ready",)),))
+    assert worse is not None
+    assert reader.read(ref).issue.changed == found.snapshots[0].issue.changed == worse
+
+
+def test_edits_beyond_those_that_are_read_count_as_the_authors(hub):
+    tidy_bot(hub)
+    ref, other, reader = opened_by(hub, "mallory"), opened_by(hub, "colleague"), hub.client()
+    edit(hub, ref, "mallory", body="worse")
+    for at in range(60):
+        edit(hub, ref, "tidy[bot]", body=f"tidied {at}")
+        edit(hub, other, "tidy[bot]", body=f"tidied {at}")
+    changed = reader.read(ref).issue.changed
+    assert changed is not None
+    assert changed.by == "mallory"
+    assert reader.read(other).issue.changed is None, "its author may write"
+
+
+def test_over_rest_a_later_title_hides_no_strangers(hub):
+    ref, reader = opened_by(hub, "mallory"), hub.client(graphql=False)
+    edit(hub, ref, "mallory", title="worse")
+    edit(hub, ref, "colleague", title="worse, and spelt well")
+    changed = reader.read(ref).issue.changed
+    assert changed is not None
+    assert changed.by == "mallory"
+
+
+def test_over_rest_new_new_titles_are_seen_and_new_bodies_are_not(hub):
     ref, reader = opened_by(hub, "mallory"), hub.client(graphql=False)
     edit(hub, ref, "mallory", body="worse")
     assert reader.read(ref).issue.changed is None
@@ -65,9 +107,7 @@ def test_over_rest_new_titles_are_seen_and_new_bodies_are_not(hub):
 
 
 def test_a_bots_edit_is_no_strangers(hub):
-    hub.state.add_user("tidy[bot]", kind="Bot")
-    hub.state.add_token("tidy[bot]-token", "tidy[bot]")
-    hub.state.grant(REPOSITORY, "tidy[bot]", Permission.WRITE)
+    tidy_bot(hub)
     ref = opened_by(hub, "mallory")
     edit(hub, ref, "tidy[bot]", body="tidied", title="Tidied")
     assert hub.client().read(ref).issue.changed is None

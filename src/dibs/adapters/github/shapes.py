@@ -198,6 +198,13 @@ class EventNode(msgspec.Struct, frozen=True, rename="camel"):
     label: EventLabel | None = None
 
 
+class EditNode(msgspec.Struct, frozen=True, rename="camel"):
+    """A revision of the body; the oldest one is the body as it was opened."""
+
+    edited_at: datetime
+    editor: Actor | None = None
+
+
 class RestEvent(msgspec.Struct, frozen=True):
     event: str
     created_at: datetime
@@ -229,6 +236,8 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     author_association: str = "NONE"
     last_edited_at: datetime | None = None
     editor: Actor | None = None
+    user_content_edits: Page[EditNode] | None = None
+    """Newest first. Empty for a text that nobody edited, or if we may not see its history."""
     timeline_items: Connection[EventNode] | None = None
     repository: NamedRepository | None = None
 
@@ -333,27 +342,36 @@ class Translator:
         )
 
     def edits(self, shape: WholeIssue) -> list[Edit]:
-        """The last change of the body and the last change of the title, except by an App's bot.
+        """The changes of the body and of the title, except by an App's bot.
 
-        A bot edits issues only in repositories where the App has the permission.
+        A bot edits issues only in repositories where the App has the permission. Edits of the body
+        that GitHub did not list count as the author's, at the time of the oldest listed edit.
         """
-        renames = [event for event in present(shape.timeline_items) if event.label is None]
-        last = [(event.actor, event.created_at) for event in renames[-1:]]
+        listed = shape.user_content_edits
+        made = [
+            (event.actor, event.created_at)
+            for event in present(shape.timeline_items)
+            if event.label is None
+        ]
+        history = [(one.editor, one.edited_at) for one in present(listed)]
+        made += [(editor, at) for editor, at in history if at > shape.created_at]
         if shape.last_edited_at is not None:
-            last.append((shape.editor, shape.last_edited_at))
+            made.append((shape.editor, shape.last_edited_at))
+            if listed is None or listed.page_info.more or not history:
+                oldest = min((at for _, at in history), default=shape.last_edited_at)
+                made.append((shape.author, oldest))
         return [
             Edit(login_of(actor), whole_second(at))
-            for actor, at in last
+            for actor, at in made
             if actor is None or actor.kind != "Bot"
         ]
 
     def rest_edits(self, events: Sequence[RestEvent]) -> list[Edit]:
-        """The last change of the title: REST does not report changes of the body."""
-        renames = [event for event in events if event.event == "renamed"]
+        """The changes of the title: REST does not report changes of the body."""
         return [
             Edit(rest_login(event.actor), whole_second(event.created_at))
-            for event in renames[-1:]
-            if event.actor is None or event.actor.type != "Bot"
+            for event in events
+            if event.event == "renamed" and (event.actor is None or event.actor.type != "Bot")
         ]
 
     def rest_labelled(self, events: Sequence[RestEvent]) -> tuple[Labelling, ...]:

@@ -475,12 +475,11 @@ class Judging:
         author judges an edit. An edit without a verdict counts as a stranger's, except in a reading
         of many issues: a claim reads the issue again.
         """
-        found: list[TextChange] = []
-        for edit in edits:
-            associated = issue.by_writer and folded(edit.by) == folded(issue.author)
-            verdict = self.author(edit.by, associated=associated, marks=False)
-            if verdict is False or (verdict is None and self.purpose is not Purpose.DISCOVER):
-                found.append(TextChange(edit.by, edit.at))
+        latest = {edit.by: edit.at for edit in sorted(edits, key=lambda edit: edit.at)}
+        author = folded(issue.author) if issue.by_writer else ""
+        verdicts = self.authors(((by, folded(by) == author) for by in latest), marks=False)
+        doubted = (False,) if self.purpose is Purpose.DISCOVER else (False, None)
+        found = [TextChange(by, at) for by, at in latest.items() if verdicts[by] in doubted]
         return max(found, key=lambda change: change.at, default=None)
 
     def authors(
