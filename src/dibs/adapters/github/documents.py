@@ -43,6 +43,7 @@ fragment Whole on Issue {
   labels(first: 100) { nodes { id name } }
   assignees(first: 10) { nodes { __typename login } }
   closedByPullRequestsReferences(first: 100, includeClosedPrs: false) {
+    pageInfo { hasNextPage }
     nodes {
       number state authorAssociation repository { nameWithOwner } author { __typename login }
     }
@@ -130,15 +131,13 @@ def snapshots(count: int) -> str:
 
 
 _CLOSING_PULLS = """
-fragment Closing on Issue {
-  closedByPullRequestsReferences(first: $first, includeClosedPrs: true, orderByState: true) {
-    pageInfo { hasNextPage }
-    nodes {
-      number state authorAssociation createdAt closedAt mergedAt headRefName isCrossRepository
-      repository { nameWithOwner }
-      author { __typename login }
-      labels(first: 20) { nodes { id name } }
-    }
+fragment Closing on PullRequestConnection {
+  pageInfo { hasNextPage endCursor }
+  nodes {
+    number state authorAssociation createdAt closedAt mergedAt headRefName isCrossRepository
+    repository { nameWithOwner }
+    author { __typename login }
+    labels(first: 20) @include(if: $labels) { nodes { id name } }
   }
 }
 """
@@ -147,10 +146,18 @@ fragment Closing on Issue {
 def pulls(count: int) -> str:
     """Read the pull requests that close `count` issues: `$n0`, `$n1`; `i0`, `i1` in the answer.
 
-    Of each issue the first `$first`, the open ones before the others.
+    Of each issue the first `$first` behind the cursor `$a0`, the open ones before the others; only
+    the open ones without `$closed`. Their labels cost a hundredth of a point each: `$labels`.
     """
-    fields = _each(count, "    i#: issue(number: $n#) { ...Closing }")
-    variables = ", $first: Int!" + _each(count, ", $n#: Int!", "")
+    fields = _each(
+        count,
+        "    i#: issue(number: $n#) { repository { nameWithOwner }"
+        " closedByPullRequestsReferences("
+        "first: $first, after: $a#, includeClosedPrs: $closed, orderByState: true"
+        ") { ...Closing } }",
+    )
+    variables = ", $first: Int!, $closed: Boolean!, $labels: Boolean!"
+    variables += _each(count, ", $n#: Int!, $a#: String", "")
     return _query("Pulls", variables, fields, f"\n{_CLOSING_PULLS}")
 
 

@@ -170,6 +170,10 @@ class LinkedPullNode(msgspec.Struct, frozen=True, rename="camel"):
     def ref(self) -> IssueRef:
         return IssueRef(self.repository.name_with_owner, str(self.number))
 
+    def is_elsewhere(self, home: str) -> bool:
+        """Whether the pull request is in another repository than `home`."""
+        return folded(self.repository.name_with_owner) != folded(home)
+
 
 class ClosingPull(LinkedPullNode, frozen=True, rename="camel", kw_only=True):
     """A pull request which closes an issue, with state and times of closing and merging."""
@@ -183,6 +187,7 @@ class ClosingPull(LinkedPullNode, frozen=True, rename="camel", kw_only=True):
 
 
 class IssueWithPulls(msgspec.Struct, frozen=True, rename="camel"):
+    repository: NamedRepository
     closed_by_pull_requests_references: Page[ClosingPull] | None = None
 
 
@@ -232,7 +237,7 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     author: Actor | None = None
     labels: Connection[Label] | None = None
     assignees: Connection[Actor] | None = None
-    closed_by_pull_requests_references: Connection[LinkedPullNode] | None = None
+    closed_by_pull_requests_references: Page[LinkedPullNode] | None = None
     author_association: str = "NONE"
     last_edited_at: datetime | None = None
     editor: Actor | None = None
@@ -328,10 +333,9 @@ class Translator:
             by_writer=self.may_write(login_of(shape.author), shape.author_association),
             url=shape.url,
             assignees=tuple(map(person_of, present(shape.assignees))),
-            pulls=tuple(
-                Pull(pull.ref, person_of(pull.author), by_writer=self.associated(pull))
-                for pull in present(shape.closed_by_pull_requests_references)
-                if pull.state == "OPEN"
+            pulls=self.open_pulls(
+                present(shape.closed_by_pull_requests_references),
+                shape.repository.name_with_owner if shape.repository else self.repository,
             ),
             labelled=tuple(
                 Labelling(label, login_of(event.actor), whole_second(event.created_at))
@@ -382,11 +386,23 @@ class Translator:
             for label in self.labels([event.label.name])
         )
 
-    def associated(self, pull: LinkedPullNode) -> bool:
+    def open_pulls(self, pulls: Iterable[LinkedPullNode], home: str) -> tuple[Pull, ...]:
+        """Those of the pull requests that are open; `home`: the repository of their issue."""
+        return tuple(
+            Pull(pull.ref, person_of(pull.author), by_writer=self.associated(pull, home))
+            for pull in pulls
+            if pull.state == "OPEN"
+        )
+
+    def associated(self, pull: LinkedPullNode, home: str) -> bool:
         """Whether the author of the pull request may write, by `trusted` or the association.
 
-        An App's bot opens pull requests only in repositories where the App has the permission.
+        An App's bot opens pull requests only in repositories where the App has the permission. In
+        another repository than `home` neither counts: anybody owns a repository, where the owner
+        may write and installs bots.
         """
+        if pull.is_elsewhere(home):
+            return self.may_write(login_of(pull.author), "")
         bot = pull.author is not None and pull.author.kind == "Bot"
         return bot or self.may_write(login_of(pull.author), pull.author_association)
 

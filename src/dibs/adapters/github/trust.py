@@ -379,8 +379,8 @@ class Judging:
 
     def __init__(self, trust: WriterTrust, purpose: Purpose, *, holding: bool = False) -> None:
         self.purpose = purpose
+        self.holding = holding
         self._trust = trust
-        self._holding = holding
         self._lookups_left = LOOKUPS
 
     def author(self, login: str, *, associated: bool, marks: bool = True) -> bool | None:
@@ -401,7 +401,7 @@ class Judging:
         try:
             request()
         except Outage:
-            if not self._holding:
+            if not self.holding:
                 raise
             self._lookups_left = 0
             return False
@@ -425,7 +425,7 @@ class Judging:
             for mark in marks
             if (verdict := verdicts[mark.author]) is not None
         }
-        whole = self._holding or None not in verdicts.values()
+        whole = self.holding or None not in verdicts.values()
         return tuple(judged.get(comment.id, comment) for comment in comments), whole
 
     def everybody(self, snapshot: Snapshot) -> Snapshot:
