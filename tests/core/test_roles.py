@@ -4,7 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.core.errors import HandlerMayNot
-from dibs.core.pipeline import NoGate
+from dibs.core.ids import StageName
+from dibs.core.pipeline import ApprovalGate, NoGate, Pipeline, Stage
 from dibs.core.presets import STAGES
 from dibs.core.roles import (
     GivenBy,
@@ -90,3 +91,47 @@ def test_a_run_adds_no_issue_behind_a_gate():
     insist_before_gates(STAGES, STAGES.stage("done"), ["approved"], None)
     stages = tuple(replace(stage, gate=NoGate()) for stage in STAGES.stages)
     insist_before_gates(replace(STAGES, stages=stages), stages[-1], [], around)
+
+
+def piped(**nexts: str) -> Pipeline:
+    """A pipeline of these stages in this order; a gate is where a stage's moves begin with `|`."""
+    return Pipeline(
+        tuple(
+            Stage(
+                StageName(name),
+                f"stage:{name}",
+                next=tuple(map(StageName, moves.strip("|").split())),
+                gate=ApprovalGate(f"{name}-approved") if moves.startswith("|") else NoGate(),
+            )
+            for name, moves in nexts.items()
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "behind"),
+    [
+        # The order in the file decides nothing.
+        (piped(ready="review", deploy="done", review="|deploy", done=""), {"deploy", "done"}),
+        # A chain beside the gate is not behind it.
+        (piped(ready="review", review="|done", chores="tidy", tidy="", done=""), {"done"}),
+        # A way back through the gate leads to no place behind it.
+        (piped(ready="review", review="|done ready", done=""), {"done"}),
+        # Two ways, one without a gate.
+        (piped(ready="review small", review="|done", small="done", done=""), set()),
+        # Two gates, one after the other; the first stage has one of its own.
+        (
+            piped(ready="|build", build="review", review="|done", done=""),
+            {"build", "review", "done"},
+        ),
+    ],
+    ids=["order", "beside", "back", "two ways", "two gates"],
+)
+def test_behind_a_gate_is_what_no_way_leads_to_without_passing_one(pipeline, behind):
+    refused = set()
+    for stage in pipeline.stages:
+        try:
+            insist_before_gates(pipeline, stage, [], surrounding(KEPT))
+        except HandlerMayNot:
+            refused.add(stage.name)
+    assert refused == behind

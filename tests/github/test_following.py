@@ -219,6 +219,22 @@ def test_more_than_a_hundred_are_asked_about_in_hundreds(hub, fleet):
     assert counted[PULLS] == 2
 
 
+def test_the_fleets_own_is_labelled_once_among_many_of_a_stranger(hub, fleet):
+    ref, made = fleet.add(), []
+
+    def flood_and_mend():
+        for at in range(150):
+            pull_for(hub, ref, "mallory", f"mallory:{at}")
+        made.append(pull_for(hub, ref))
+
+    fleet.work(ref, meanwhile=flood_and_mend)
+    assert fleet.follow() == [Follow.LABELLED]
+    assert AUTHORED in {
+        label.name for label in hub.state.view().primary.labels_on(hub.issue(made[0].number))
+    }
+    assert fleet.follow() == [], "although the labels of so many are not asked for"
+
+
 def test_several_repositories_are_each_asked(hub):
     hub.repository("acme/tools")
     trackers = [

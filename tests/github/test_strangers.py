@@ -5,7 +5,9 @@ from contextlib import ExitStack
 import pytest
 
 from dibs.adapters.github.trust import LOOKUPS
+from dibs.core.following import PullFate, heeded
 from dibs.core.ids import IssueRef
+from dibs.core.pipeline import People
 from dibs.ports.tracker import IssueQuery
 from dibs_lab.fakehub import Permission
 
@@ -34,6 +36,12 @@ def edit(hub, ref, login, **changes):
     hub.clock.advance(2)
 
 
+def tidy_bot(hub):
+    hub.state.add_user("tidy[bot]", kind="Bot")
+    hub.state.add_token("tidy[bot]-token", "tidy[bot]")
+    hub.state.grant(REPOSITORY, "tidy[bot]", Permission.WRITE)
+
+
 def test_who_changed_the_text_last_and_may_not_write(hub):
     ref, reader = opened_by(hub, "mallory"), hub.client()
     assert reader.read(ref).issue.changed is None
@@ -45,15 +53,51 @@ def test_who_changed_the_text_last_and_may_not_write(hub):
     assert first is not None
     assert first.by == "mallory"
     edit(hub, ref, "mallory", title="worse")
-    edit(hub, ref, "colleague", body="better")
     second = reader.read(ref).issue.changed
     assert second is not None
-    assert second.at > first.at, "the body is a writer's again, and the title is not"
-    edit(hub, ref, "colleague", title="better")
-    assert reader.read(ref).issue.changed is None
+    assert second.at > first.at
+    edit(hub, ref, "colleague", body="better", title="better")
+    assert reader.read(ref).issue.changed == second, "a writer's edit hides no stranger's"
 
 
-def test_over_rest_new_titles_are_seen_and_new_bodies_are_not(hub):
+@pytest.mark.parametrize("later", ["colleague", "tidy[bot]"])
+@pytest.mark.parametrize("change", [{"body": "worse"}, {"title": "worse"}], ids=["body", "title"])
+def test_no_later_edit_hides_a_strangers(hub, later, change):
+    """Not a writer's who ticks a box, and not a bot's that adds a line."""
+    tidy_bot(hub)
+    ref, reader = opened_by(hub, "mallory"), hub.client()
+    edit(hub, ref, "mallory", **change)
+    worse = reader.read(ref).issue.changed
+    for at in range(3):
+        edit(hub, ref, later, **{part: f"{text}, and a line {at}" for part, text in change.items()})
+    (found,) = reader.find_snapshots((IssueQuery(("stage:ready",)),))
+    assert worse is not None
+    assert reader.read(ref).issue.changed == found.snapshots[0].issue.changed == worse
+
+
+def test_edits_beyond_those_that_are_read_count_as_the_authors(hub):
+    tidy_bot(hub)
+    ref, other, reader = opened_by(hub, "mallory"), opened_by(hub, "colleague"), hub.client()
+    edit(hub, ref, "mallory", body="worse")
+    for at in range(60):
+        edit(hub, ref, "tidy[bot]", body=f"tidied {at}")
+        edit(hub, other, "tidy[bot]", body=f"tidied {at}")
+    changed = reader.read(ref).issue.changed
+    assert changed is not None
+    assert changed.by == "mallory"
+    assert reader.read(other).issue.changed is None, "its author may write"
+
+
+def test_over_rest_a_later_title_hides_no_strangers(hub):
+    ref, reader = opened_by(hub, "mallory"), hub.client(graphql=False)
+    edit(hub, ref, "mallory", title="worse")
+    edit(hub, ref, "colleague", title="worse, and spelt well")
+    changed = reader.read(ref).issue.changed
+    assert changed is not None
+    assert changed.by == "mallory"
+
+
+def test_over_rest_new_new_titles_are_seen_and_new_bodies_are_not(hub):
     ref, reader = opened_by(hub, "mallory"), hub.client(graphql=False)
     edit(hub, ref, "mallory", body="worse")
     assert reader.read(ref).issue.changed is None
@@ -65,9 +109,7 @@ def test_over_rest_new_titles_are_seen_and_new_bodies_are_not(hub):
 
 
 def test_a_bots_edit_is_no_strangers(hub):
-    hub.state.add_user("tidy[bot]", kind="Bot")
-    hub.state.add_token("tidy[bot]-token", "tidy[bot]")
-    hub.state.grant(REPOSITORY, "tidy[bot]", Permission.WRITE)
+    tidy_bot(hub)
     ref = opened_by(hub, "mallory")
     edit(hub, ref, "tidy[bot]", body="tidied", title="Tidied")
     assert hub.client().read(ref).issue.changed is None
@@ -110,6 +152,89 @@ def test_pull_requests_are_judged_by_write_access_whatever_cards_are_judged_by(h
     pulls = {pull.author.login: pull.by_writer for pull in reader.read(ref).issue.pulls}
     linked = {pull.author.login: pull.by_writer for pull in reader.pulls_of([ref])[ref]}
     assert pulls == linked == {"colleague": True, "mallory": False}
+
+
+def own_repository(hub, login):
+    """A repository of the account: there it may do everything."""
+    made = hub.hub.repository(f"{login}/evil")
+    hub.state.grant(f"{login}/evil", login, Permission.ADMIN)
+    return made
+
+
+def test_rights_in_another_repository_do_not_count_in_this_one(hub):
+    """The stranger owns a repository, installed a bot there, and merges there."""
+    ref, evil = opened_by(hub, "colleague"), own_repository(hub, "mallory")
+    tidy_bot(hub)
+    hub.state.grant("mallory/evil", "tidy[bot]", Permission.WRITE)
+    hub.state.grant("mallory/evil", "colleague", Permission.WRITE)
+    body = f"Fixes {REPOSITORY}#{ref.key}"
+    made = {
+        login: hub.acting(login).create_pull(evil, "x", login, "main", body=body)
+        for login in ("mallory", "tidy[bot]", "colleague")
+    }
+    onlooker = hub.client("mallory")  # GitHub refuses it to look accounts up
+    assert [pull.by_writer for pull in onlooker.read(ref).issue.pulls] == [False] * 3
+    reader = hub.client()
+    pulls = {pull.author.login: pull.by_writer for pull in reader.read(ref).issue.pulls}
+    assert pulls == {"mallory": False, "tidy[bot]": False, "colleague": True}
+    hub.acting("mallory").merge_pull(made["mallory"])
+    linked = {pull.author.login: pull for pull in reader.pulls_of([ref])[ref]}
+    assert {login: pull.by_writer for login, pull in linked.items()} == pulls
+    assert linked["mallory"].fate is PullFate.MERGED
+    assert [pull.author.login for pull in heeded(linked.values(), People())] == ["colleague"]
+    assert hub.issue(int(ref.key)).state == "open"
+
+
+def flood(hub, ref, count, login="mallory"):
+    for at in range(count):
+        hub.acting(login).create_pull(
+            hub.state.named(REPOSITORY), "x", f"{login}:{at}", "main", body=f"closes #{ref.key}"
+        )
+
+
+@pytest.mark.parametrize("count", [99, 100, 230])
+def test_a_flood_of_pull_requests_hides_none(hub, count):
+    ref, reader = opened_by(hub, "colleague"), hub.client()
+    flood(hub, ref, count)
+    writers = hub.acting().create_pull(
+        hub.state.named(REPOSITORY), "mine", "fix", "main", body=f"closes #{ref.key}"
+    )
+    (found,) = reader.find_snapshots((IssueQuery(("stage:ready",)),))
+    for issue in (reader.read(ref).issue, found.snapshots[0].issue):
+        assert [pull.ref.key for pull in issue.pulls if pull.by_writer] == [str(writers.number)]
+        assert len(issue.pulls) == count + 1
+    hub.acting().merge_pull(writers)
+    assert len(linked := reader.pulls_of([ref])[ref]) == count + 1
+    assert [one.fate for one in linked if one.by_writer] == [PullFate.MERGED]
+
+
+def test_a_flood_on_many_issues_costs_few_requests(hub):
+    """One pull request may name every issue."""
+    refs = [opened_by(hub, "colleague") for _ in range(30)]
+    everything = " ".join(f"closes #{ref.key}" for ref in refs)
+    for at in range(150):
+        hub.acting("mallory").create_pull(
+            hub.state.named(REPOSITORY), "x", f"mallory:{at}", "main", body=everything
+        )
+    reader = hub.client()
+    with hub.counted() as counted:
+        (found,) = reader.find_snapshots((IssueQuery(("stage:ready",)),))
+        reader.pulls_of(refs)
+    assert {len(snapshot.issue.pulls) for snapshot in found.snapshots} == {150}
+    assert sum(counted.values()) <= 15, counted
+
+
+def test_more_than_a_thousand_are_not_all_read_and_a_warning_says_so(hub, caplog):
+    ref, reader = opened_by(hub, "colleague"), hub.client()
+    flood(hub, ref, 1010)
+    with hub.counted() as counted:
+        assert len(reader.read(ref).issue.pulls) == 1000
+        assert len(reader.pulls_of([ref])[ref]) == 1000
+    assert sum(counted.values()) <= 25, counted
+    assert f"{ref} is named by more than 1000 pull requests" in caplog.text
+    with hub.counted() as counted:
+        reader.read(ref)
+    assert counted == {READ: 1}, "they are kept for a while"
 
 
 @pytest.mark.parametrize("member", [True, False], ids=["member", "outside"])

@@ -3,12 +3,13 @@
 Attack: one pull request that says `closes #1 closes #2 ...`. It kept every worker off every issue
 that it named, and with `follows = "pull-request"` its closing moved issues in review back to be
 done again. Wall: a pull request counts if its author may write or is of the fleet, or if it was
-merged, which only a writer can do. `[people] pulls = "all"` takes the wall out.
+merged in this repository, which only a writer can do; rights in another repository are none here.
+However many a stranger opens, a thousand are read. `[people] pulls = "all"` takes the wall out.
 """
 
 import pytest
 
-from .hub import FLEET, MAINTAINER, STRANGER, PublicProject, public_project
+from .hub import FLEET, MAINTAINER, REPOSITORY, STRANGER, PublicProject, public_project
 
 ALL = 'pulls = "all"'
 
@@ -82,6 +83,39 @@ def test_sixty_open_ones_do_not_hide_the_one_that_was_merged(project):
     project.acting(MAINTAINER).merge_pull(own)
     (moved,) = project.dibs("follow")["followed"]
     assert moved["action"] == "moved_on"
+
+
+def test_a_hundred_and_twenty_do_not_hide_a_writers(project):
+    """Neither the one that is open, from workers, nor the one that was merged, from `follows`."""
+    project.configure()
+    ready = project.open_issue(MAINTAINER, "an issue", "text", "stage:ready")
+    review = project.open_issue(MAINTAINER, "in review", "text", "stage:review")
+    for at in range(120):
+        closing(project, STRANGER, [ready, review], f"mallory:x{at}")
+    closing(project, MAINTAINER, [ready], "fix")
+    project.acting(MAINTAINER).merge_pull(closing(project, FLEET, [review], "own"))
+    assert project.codes(ready) == ["PULL_OPEN"]
+    project.work()
+    assert project.input_of(ready) is None
+    assert project.labels(review) == {"stage:done"}
+
+
+def test_what_a_stranger_does_in_a_repository_of_his_own_decides_nothing_here(project):
+    """There he may write, and merge."""
+    project.configure()
+    ready = project.open_issue(MAINTAINER, "an issue", "text", "stage:ready")
+    review = project.open_issue(MAINTAINER, "in review", "text", "stage:review")
+    evil = project.hub.repository(f"{STRANGER}/evil")
+    project.hub.state.grant(f"{STRANGER}/evil", STRANGER, project.permission.ADMIN)
+    mallory = project.acting(STRANGER)
+    body = f"closes {REPOSITORY}#{ready} closes {REPOSITORY}#{review}"
+    mallory.create_pull(evil, "open", "x", "main", body=body)
+    mallory.merge_pull(mallory.create_pull(evil, "merged", "y", "main", body=body))
+    assert project.codes(ready) == []
+    assert project.dibs("follow")["followed"] == []
+    project.work()
+    assert project.input_of(ready) is not None
+    assert project.labels(review) == {"stage:review"}
 
 
 def test_a_writers_pull_request_keeps_workers_off_as_before(project):

@@ -3,7 +3,8 @@
 Attack: a maintainer reads the issue and releases it by the stage's label; then the stranger changes
 the body or the title, and the handler works the new text. Wall: a text that an account without
 write access changed after the release is not worked (TEXT_CHANGED) until a person looks: puts the
-label on again, edits the text, or says `dibs approve`. The check is made on the text that the
+label on again, or says `dibs approve`. A later edit, by a bot or by a writer who ticks a box,
+releases nothing: the stranger's words may still be there. The check is made on the text that the
 handler gets. `[people] text = "any"` takes the wall out.
 """
 
@@ -11,9 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from .hub import MAINTAINER, STRANGER, PublicProject, public_project
+from .hub import MAINTAINER, REPOSITORY, STRANGER, PublicProject, public_project
 
 EVIL = "MALICIOUS after triage"
+BOT = "tidy[bot]"
 
 
 @pytest.fixture
@@ -73,15 +75,11 @@ def put_the_label_on_again(project, number):
     acting.add_labels(acting.remove_label(project.issue(number), "stage:ready"), ["stage:ready"])
 
 
-def edit_the_text(project, number):
-    edit(project, number, MAINTAINER, body="harmless again")
-
-
 def approve(project, number):
     assert "approved" in project.say("approve", str(number))
 
 
-@pytest.mark.parametrize("look", [put_the_label_on_again, edit_the_text, approve])
+@pytest.mark.parametrize("look", [put_the_label_on_again, approve])
 def test_it_is_worked_once_a_person_has_looked(project, look):
     number = released(project)
     edit(project, number)
@@ -90,6 +88,21 @@ def test_it_is_worked_once_a_person_has_looked(project, look):
     assert project.codes(number) == []
     project.work()
     assert project.input_of(number) is not None
+
+
+@pytest.mark.parametrize("by", [MAINTAINER, BOT])
+def test_an_edit_after_the_strangers_releases_nothing(project, by):
+    project.hub.state.add_user(BOT, kind="Bot")
+    project.hub.state.add_token(f"{BOT}-token", BOT)
+    project.hub.state.grant(REPOSITORY, BOT, project.permission.WRITE)
+    number = released(project)
+    edit(project, number)
+    edit(project, number, by, body=f"{EVIL}\n\n- [x] triaged")
+    assert project.codes(number) == ["TEXT_CHANGED"]
+    project.work()
+    assert project.input_of(number) is None
+    put_the_label_on_again(project, number)
+    assert project.codes(number) == []
 
 
 def test_an_approval_covers_the_text_that_was_read_and_no_later_one(project):
@@ -124,5 +137,5 @@ def test_the_labels_of_a_run_release_nothing(project):
     issue, state = project.issue(number), project.hub.state
     (first, *_) = state.primary().comments(issue.id)
     with state.writing() as write:
-        write.issue(replace(issue, edited_at=first.created_at))
+        write.issue(replace(issue, edits=(replace(issue.edits[-1], at=first.created_at),)))
     assert "TEXT_CHANGED" in project.codes(number)

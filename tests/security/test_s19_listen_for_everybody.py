@@ -3,9 +3,11 @@
 Actor: a stranger who can reach the listener. Attack (S19): 32 connections that say nothing took all
 places, and GitHub's deliveries were turned away; after 15 s they were free, and the stranger began
 again. A secret of one letter was accepted. Wall: one address has at most 8 of the 32 places, the
-headers must be there within 5 s, and a secret has at least 16 characters.
+headers must be there within 5 s, all of it within 15 s of the connection's start, and a secret has
+at least 16 characters. A proxy on this machine stands for many senders: its address, 127.0.0.1, has
+all places.
 
-127.0.0.2 is another address of this machine.
+127.0.0.2 and 127.0.0.3 are further addresses of this machine.
 """
 
 import contextlib
@@ -28,8 +30,7 @@ CONFIG = 'tracker = "github:acme/shop"\n'
 BODY = json.dumps(
     {"action": "opened", "repository": {"full_name": "acme/shop"}, "issue": {"number": 1}}
 ).encode()
-ATTACKER, GITHUB = "127.0.0.1", "127.0.0.2"
-PLACES = 32
+PROXY, GITHUB, ATTACKER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 
 
 @contextlib.contextmanager
@@ -74,17 +75,19 @@ def _deliver(port: int, origin: str = GITHUB) -> int | None:
 class Crowd:
     """Connections of one address that keep their places: as many as the listener gives them."""
 
-    def __init__(self, port: int, said: bytes, *, drip: bool = False) -> None:
-        self._port, self._said, self._drip = port, said, drip
+    def __init__(
+        self, port: int, said: bytes, *, drip: bool = False, origin: str = ATTACKER, size: int = 32
+    ) -> None:
+        self._port, self._said, self._drip, self._origin = port, said, drip, origin
         self._over = threading.Event()
         self.links: list[socket.socket] = []
-        for _ in range(PLACES):
+        for _ in range(size):
             self._join()
         threading.Thread(target=self._stay, daemon=True).start()
 
     def _join(self) -> None:
         with contextlib.suppress(OSError):
-            link = socket.create_connection(("127.0.0.1", self._port), 10, (ATTACKER, 0))
+            link = socket.create_connection(("127.0.0.1", self._port), 10, (self._origin, 0))
             self.links.append(link)
             link.sendall(self._said)
 
@@ -129,6 +132,33 @@ def test_control_the_operator_trusts_the_address(victim: Victim) -> None:
     """`--proxy`: connections from a proxy stand for many senders, and may take all places."""
     with _listening(victim, "--proxy", ATTACKER) as port, Crowd(port, b"GET /", drip=True):
         assert None in {_deliver(port) for _ in range(20)}
+
+
+def test_a_proxy_on_this_machine_has_all_places_and_needs_no_option(victim: Victim) -> None:
+    """Twenty senders that say nothing, and GitHub, all of them behind the proxy."""
+    with _listening(victim) as port, Crowd(port, b"", origin=PROXY, size=20):
+        for _ in range(20):
+            assert _deliver(port, PROXY) == 202
+
+
+def test_control_the_share_is_8_if_the_proxy_is_another(victim: Victim) -> None:
+    with _listening(victim, "--proxy", GITHUB) as port, Crowd(port, b"", origin=PROXY, size=20):
+        assert None in {_deliver(port, PROXY) for _ in range(20)}
+
+
+@pytest.mark.long  # it waits for the limit
+def test_slow_headers_stretch_no_limit(victim: Victim) -> None:
+    """Two requests without a body: the one that began first is ended first, slow as it is."""
+    request = WAYS["a body that does not come"][0]
+    with _listening(victim) as port, contextlib.ExitStack() as ending:
+        slow = ending.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+        slow.sendall(request[:20])
+        assert not select.select([slow], [], [], 1)[0]
+        quick = ending.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+        quick.sendall(request)
+        assert not select.select([slow], [], [], 2)[0]
+        slow.sendall(request[20:])
+        assert select.select([slow, quick], [], [], 60)[0] == [slow]
 
 
 @pytest.mark.long  # it waits for both limits

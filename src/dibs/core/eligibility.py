@@ -644,7 +644,7 @@ def text_reasons(snapshot: Snapshot, stage: Stage, pipeline: Pipeline) -> Iterat
             ReasonCode.TEXT_CHANGED,
             f"{who}, who may not write, changed its text at {when}, after it was released",
             f"a person reads it again, and takes the label {stage.label!r} off and puts it on "
-            "again, or edits the text, or approves it: dibs approve",
+            "again, or approves it: dibs approve; an edit of the text releases nothing",
         )
 
 

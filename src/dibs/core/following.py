@@ -3,8 +3,8 @@
 Decides by the state of the pull requests that will close the issue, and by the issue's cards: a
 pull request belongs to an earlier pass of the issue if it ended before the start of the run that
 led the issue into its stage. A pull request by an account that may not write decides nothing,
-unless it was merged: anybody may open one that names every issue. Refuses to know how a tracker
-finds these pull requests.
+unless a writer merged it: anybody may open one that names every issue. Refuses to know how a
+tracker finds these pull requests.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,6 +40,8 @@ class LinkedPull(Struct, frozen=True):
     """The branch of the pull request."""
     foreign: bool = False
     """The branch is in another repository than the pull request."""
+    elsewhere: bool = False
+    """The pull request is in another repository than the issue."""
     labels: frozenset[str] = frozenset()
     by_writer: bool = True
     """Whether the author may write to the repository."""
@@ -48,13 +50,14 @@ class LinkedPull(Struct, frozen=True):
 def heeded(pulls: Iterable[LinkedPull], people: People) -> tuple[LinkedPull, ...]:
     """The pull requests which may decide where the issue goes.
 
-    The author is of the fleet or may write, or a writer has merged the pull request.
+    The author is of the fleet or may write, or a writer has merged the pull request: one in another
+    repository may have been merged by an account that may write only there.
     """
     return tuple(
         pull
         for pull in pulls
         if people.heeds(by_writer=pull.by_writer)
-        or pull.fate is PullFate.MERGED
+        or (pull.fate is PullFate.MERGED and not pull.elsewhere)
         or pull.author.login.casefold() in people.fleet
     )
 

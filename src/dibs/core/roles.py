@@ -6,7 +6,7 @@ accidents, and agents that a stranger's words have turned, as long as they use t
 does not stop code: a process may change its own environment (ADR 0033).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
 from msgspec import Struct
@@ -88,16 +88,34 @@ def insist_before_gates(
 ) -> None:
     """Raise HandlerMayNot if a run would add an issue behind a gate, or with a label that decides.
 
-    A stage is behind a gate if an earlier stage has one.
+    A stage is behind a gate if moves lead from the gate to it, and none from the first stage
+    without passing a gate.
     """
     if around is None:
         return
-    earlier = pipeline.stages[: pipeline.stages.index(stage)]
-    if gated := [one.name for one in earlier if isinstance(one.gate, ApprovalGate)]:
-        text = f"stage {stage.name!r} is behind the gate of stage {gated[0]!r}"
-        raise HandlerMayNot(text, hint=_LET_IN)
+    gated = [one for one in pipeline.stages if isinstance(one.gate, ApprovalGate)]
+    gates = {one.name for one in gated}
+    if stage.name not in _reachable(pipeline, pipeline.stages[:1], shut=gates):
+        for one in gated:
+            if stage.name in _reachable(pipeline, map(pipeline.stage, one.next)):
+                text = f"stage {stage.name!r} is behind the gate of stage {one.name!r}"
+                raise HandlerMayNot(text, hint=_LET_IN)
     deciding = {label.casefold() for label in pipeline.every_label if label != stage.label}
     deciding -= {label.casefold() for label in pipeline.blockers}
     if wrong := [label for label in labels if label.casefold() in deciding]:
         text = f"the label {wrong[0]!r} decides where an issue stands"
         raise HandlerMayNot(text, hint=_LET_IN)
+
+
+def _reachable(
+    pipeline: Pipeline, starts: Iterable[Stage], *, shut: Collection[str] = ()
+) -> set[str]:
+    """The names of the stages to which moves lead, with the starts; none leads out of `shut`."""
+    found: set[str] = set()
+    left = list(starts)
+    while left:
+        stage = left.pop()
+        if stage.name not in found and stage.name not in shut:
+            left += map(pipeline.stage, stage.next)
+        found.add(stage.name)
+    return found

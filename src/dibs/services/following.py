@@ -103,8 +103,8 @@ class Following:
         self._keep = keep
         self._advancing = advancing
         self._granting = backlog.granting
-        self._not_ours: set[IssueRef] = set()
-        """Pull requests that get no label: no run opened them, or we may not label them."""
+        self._settled: set[IssueRef] = set()
+        """Pull requests that get no label from us: labelled already, not ours, or not permitted."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -161,7 +161,7 @@ class Following:
             pull
             for pull in pulls
             if authored and pull.fate is PullFate.OPEN and authored not in pull.labels
-            if pull.ref not in self._not_ours
+            if pull.ref not in self._settled
         ]
         if decided_by(pulls, None, issue_open=issue.open) is None and not unlabelled:
             return  # nothing to do, and known without a request for the cards
@@ -204,19 +204,20 @@ class Following:
             account = self._tracker.login()
             ours = account is not None and account.casefold() == login
         if not (ours and opened_by_a_run(pull, snapshot.comments)):
-            self._remember_not_ours(pull)
+            self._remember(pull)
             return
         try:
             if not watch.dry_run:
                 self._tracker.edit_labels(pull.ref, add=(label,))
+                self._remember(pull)  # the tracker may not list the labels of each
         except (NoSuchIssue, NotPermitted) as refusal:  # not our repository, or no permission
             _log.info("%s gets no label: %s", pull.ref, refusal)
-            self._remember_not_ours(pull)
+            self._remember(pull)
             return
         text = f"{pull.ref} is the fleet's own: it carries {label!r}"
         yield Followed(snapshot.issue.ref, Follow.LABELLED, text)
 
-    def _remember_not_ours(self, pull: LinkedPull) -> None:
-        if len(self._not_ours) >= _MOST_REMEMBERED:
-            self._not_ours.clear()
-        self._not_ours.add(pull.ref)
+    def _remember(self, pull: LinkedPull) -> None:
+        if len(self._settled) >= _MOST_REMEMBERED:
+            self._settled.clear()
+        self._settled.add(pull.ref)

@@ -3,13 +3,14 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from . import access
 from .acts_on_labels import LabelActs
 from .changing import KEEP, Keep, alone, checked_body, checked_filled
 from .node_ids import node_id
-from .records import Association, Issue, Permission, PullPart, Repository, StateReason
+from .records import Association, Edit, Issue, Permission, PullPart, Repository, StateReason
 from .refusal import invalid
 
 if TYPE_CHECKING:
@@ -253,12 +254,19 @@ class IssueActs(LabelActs):
                 replace(current, title=new_title, body=new_body, updated_at=write.stamp)
             )
             if "body" in changes:
-                editor = self.viewer.login
-                changed = write.issue(replace(changed, edited_at=write.stamp, editor=editor))
+                # As on GitHub, the first edit puts the text as it was opened before itself.
+                opened = () if current.edits else ((current.author, current.created_at),)
+                made = (*opened, (self.viewer.login, write.stamp))
+                edits = (*current.edits, *(self._edit(current, *one) for one in made))
+                changed = write.issue(replace(changed, edits=edits))
             if "title" in changes:
                 self._trace(write, changed, "renamed", rename=(current.title, new_title))
         self._tell_issue(changed, "edited", changes=changes)
         return changed
+
+    def _edit(self, issue: Issue, editor: str, at: datetime) -> Edit:
+        number = self.state.next_id("big")
+        return Edit(number, node_id("edit", issue.repository_id, number), editor, at)
 
     def _open(
         self, repository: Repository, title: str, body: str | None, pull: PullPart | None

@@ -11,7 +11,9 @@ from .changing import KEEP, Keep, alone, checked_body, checked_filled
 from .records import Issue, Permission, PullPart, Repository
 from .refusal import Kind, Refusal, invalid
 
-_CLOSES = re.compile(r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):?\s+#(\d+)\b", re.IGNORECASE)
+_CLOSES = re.compile(
+    r"\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?):?\s+([\w.-]+/[\w.-]+)?#(\d+)\b", re.IGNORECASE
+)
 
 
 class PullActs(IssueActs):
@@ -40,6 +42,7 @@ class PullActs(IssueActs):
             _sha(repository, base),
             draft,
             closes=closed_by(body),
+            closes_elsewhere=self._elsewhere(repository, body),
         )
         pull = self._open(repository, title, body, part)
         self._tell_issue(pull, "opened")
@@ -65,7 +68,21 @@ class PullActs(IssueActs):
         state: str | Keep = KEEP,
     ) -> Issue:
         changed = self.edit_issue(pull, title=title, body=body, state=state)
-        return changed if body is KEEP else self.link_pull(changed, closed_by(body))
+        if body is KEEP or changed.pull is None:
+            return changed
+        part = replace(
+            changed.pull, closes_elsewhere=self._elsewhere(self.repository_of(changed), body)
+        )
+        if part != changed.pull:
+            with self.state.writing() as write:
+                changed = write.issue(replace(changed, pull=part))
+        return self.link_pull(changed, closed_by(body))
+
+    def _elsewhere(self, repository: Repository, body: str | None) -> tuple[tuple[int, int], ...]:
+        """The issues of other repositories that the text names: every reader may name them."""
+        named = [(name, int(number)) for name, number in _CLOSES.findall(body or "") if name]
+        found = [(self.state.names.get(name.lower()), number) for name, number in named]
+        return tuple((at, number) for at, number in found if at not in (None, repository.id))
 
     @alone
     def link_pull(self, pull: Issue, closes: Sequence[int]) -> Issue:
@@ -107,14 +124,16 @@ class PullActs(IssueActs):
             self.state.contributors.add((repository.id, merged.author.lower()))
         self._tell_issue(merged, "closed")
         for issue in self.state.primary().issues_closed_by(merged):
-            if issue.state == "open":
+            # An issue of another repository is closed only for those who may close it there.
+            if issue.state == "open" and self._trusted(issue):
                 self.close_issue(issue)
         return merged
 
 
 def closed_by(body: str | None) -> tuple[int, ...]:
-    """The numbers after GitHub's closing keywords."""
-    return tuple(dict.fromkeys(int(number) for number in _CLOSES.findall(body or "")))
+    """The numbers after GitHub's closing keywords, of the pull request's own repository."""
+    found = _CLOSES.findall(body or "")
+    return tuple(dict.fromkeys(int(number) for name, number in found if not name))
 
 
 def _sha(repository: Repository, name: str) -> str:

@@ -7,7 +7,7 @@ from . import access
 from .graphql_asked import Asked, answers, plain
 from .graphql_pages import Bounds, Order, Page
 from .graphql_resolvers import small
-from .records import Comment, Issue, Label, Reaction, Repository, User
+from .records import Comment, Edit, Issue, Label, Reaction, Repository, User
 
 ISSUES = ("Issue", "PullRequest")
 SAID = (*ISSUES, "IssueComment")
@@ -63,7 +63,9 @@ def viewer_did_author(said: Issue | Comment, asked: Asked) -> bool:
 
 @answers(*SAID, name="includesCreatedEdit")
 def includes_created_edit(said: Issue | Comment, _asked: Asked) -> bool:
-    return isinstance(said, Comment) and said.updated_at > said.created_at
+    if isinstance(said, Issue):
+        return bool(said.edits)
+    return said.updated_at > said.created_at
 
 
 @answers(*SAID, name="viewerCanReact")
@@ -174,7 +176,21 @@ plain({"lastEditedAt": "edited_at"}, "Issue")
 
 @answers("Issue")
 def editor(issue: Issue, asked: Asked) -> User | None:
-    return asked.view.user(issue.editor) if issue.editor else None
+    return asked.view.user(issue.edits[-1].editor) if issue.edits else None
+
+
+@answers("Issue", name="userContentEdits")
+def user_content_edits(issue: Issue, _asked: Asked, **bounds: Unpack[Bounds]) -> Page:
+    """The body's revisions, newest first: so GitHub orders them, and documents no order."""
+    return Page(lambda: issue.edits[::-1], bounds, "userContentEdits")
+
+
+plain({"id": "node_id", "createdAt": "at", "editedAt": "at", "updatedAt": "at"}, "UserContentEdit")
+
+
+@answers("UserContentEdit", name="editor")
+def editor_of(edit: Edit, asked: Asked) -> User | None:
+    return asked.view.user(edit.editor)
 
 
 @answers("Issue", name="stateReason")
@@ -235,7 +251,11 @@ def closed_by_pulls(
     order_by_state: bool = False,
     **bounds: Unpack[Bounds],
 ) -> Page:
-    there = asked.view.pulls_closing(issue, closed_too=include_closed_prs)
+    there = [
+        pull
+        for pull in asked.view.pulls_closing(issue, closed_too=include_closed_prs)
+        if access.may_see(asked.state, asked.viewer, asked.repository(pull.repository_id))
+    ]
     if order_by_state:
         there = sorted(there, key=lambda pull: pull.state != "open")
     return Page(lambda: there, bounds, "closedByPullRequestsReferences")

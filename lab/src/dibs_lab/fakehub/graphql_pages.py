@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import TypedDict
 
 from .graphql_refusals import Complaint
-from .records import Comment, Event, Issue, Label, Reaction, User
+from .records import Comment, Edit, Event, Issue, Label, Reaction, User
 
-Entry = Issue | Comment | Label | User | Event | Reaction
+Entry = Issue | Comment | Label | User | Event | Reaction | Edit
 MOST = 100
 
 

@@ -91,7 +91,7 @@ def source(event: Event, asked: Asked) -> Issue | None:
 @answers("CrossReferencedEvent", name="willCloseTarget")
 def will_close_target(event: Event, asked: Asked) -> bool:
     told, target = source(event, asked), asked.view.issue_by_id(event.issue_id)
-    return bool(told and told.pull and target and target.number in told.pull.closes)
+    return bool(told and target and told.will_close(target))
 
 
 @answers("CrossReferencedEvent", name="isCrossRepository")

@@ -13,6 +13,7 @@ PREFIX = {
     "comment": "IC_",
     "reaction": "REA_",
     "event": "EV_",
+    "edit": "UCE_",
 }
 
 

@@ -126,6 +126,18 @@ class PullPart:
     merge_sha: str | None = None
     closes: tuple[int, ...] = ()
     """Numbers of issues in its repository that its merge closes."""
+    closes_elsewhere: tuple[tuple[int, int], ...] = ()
+    """Repository id and number of issues of other repositories which the pull request names so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A revision of an issue's body; the first one is the body as it was opened."""
+
+    id: int
+    node_id: str
+    editor: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +162,26 @@ class Issue:
     lock_reason: str | None = None
     closed_at: datetime | None = None
     closed_by: str | None = None
-    edited_at: datetime | None = None
-    """When the body was last changed; a change of the title is an event and no edit."""
-    editor: str | None = None
+    edits: tuple[Edit, ...] = ()
+    """The body's revisions, oldest first; a change of the title is an event and no edit."""
     deleted: bool = False
     moved_to: tuple[int, int] | None = None
     """Repository id and number, after a transfer."""
     converted: bool = False
     """It was made a discussion, so it is no longer an issue."""
     pull: PullPart | None = None
+
+    @property
+    def edited_at(self) -> datetime | None:
+        return self.edits[-1].at if self.edits else None
+
+    def will_close(self, issue: "Issue") -> bool:
+        """Whether this is a pull request that names the issue as one it closes."""
+        if self.pull is None:
+            return False
+        if self.repository_id == issue.repository_id:
+            return issue.number in self.pull.closes
+        return (issue.repository_id, issue.number) in self.pull.closes_elsewhere
 
     @property
     def present(self) -> bool:

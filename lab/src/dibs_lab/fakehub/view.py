@@ -120,19 +120,18 @@ class View:
 
     def pulls_closing(self, issue: Issue, *, closed_too: bool = False) -> list[Issue]:
         """The pull requests that name the issue as one they close."""
-        ids = tuple(self.state.pulls_of.get(issue.repository_id, ()))
+        ids = [number for pulls in tuple(self.state.pulls_of.values()) for number in tuple(pulls)]
         return [
             pull
             for pull in self._many(self.state.issues, ids)
-            if pull.present
-            and (closed_too or pull.state == "open")
-            and pull.pull is not None
-            and issue.number in pull.pull.closes
+            if pull.present and (closed_too or pull.state == "open") and pull.will_close(issue)
         ]
 
     def issues_closed_by(self, pull: Issue) -> list[Issue]:
-        numbers = pull.pull.closes if pull.pull else ()
-        found = (self.issue(pull.repository_id, number) for number in numbers)
+        if pull.pull is None:
+            return []
+        own = ((pull.repository_id, number) for number in pull.pull.closes)
+        found = (self.issue(*place) for place in (*own, *pull.pull.closes_elsewhere))
         return [issue for issue in found if issue and issue.present]
 
     def hooks(self, repository_id: int) -> list[Hook]:

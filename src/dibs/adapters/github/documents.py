@@ -12,8 +12,8 @@ from dibs.core.granter import CONTROL_LABEL
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 
 MOST_AT_ONCE = 100
-"""The most issues in one reading. With 100 comments, labels, pull requests and events each they
-have about 41,000 nodes; GitHub allows 500,000."""
+"""The most issues in one reading. With 100 comments, labels, pull requests and events each, and
+50 edits, they have about 46,000 nodes; GitHub allows 500,000."""
 
 _SAID = """
 fragment Said on IssueComment {
@@ -29,6 +29,10 @@ fragment Whole on Issue {
   repository { nameWithOwner }
   authorAssociation viewerDidAuthor author { __typename login }
   lastEditedAt editor { __typename login }
+  userContentEdits(first: 50) {
+    pageInfo { hasNextPage }
+    nodes { editedAt editor { __typename login } }
+  }
   timelineItems(last: 100, itemTypes: [LABELED_EVENT, RENAMED_TITLE_EVENT]) {
     nodes {
       __typename
@@ -39,6 +43,7 @@ fragment Whole on Issue {
   labels(first: 100) { nodes { id name } }
   assignees(first: 10) { nodes { __typename login } }
   closedByPullRequestsReferences(first: 100, includeClosedPrs: false) {
+    pageInfo { hasNextPage }
     nodes {
       number state authorAssociation repository { nameWithOwner } author { __typename login }
     }
@@ -126,15 +131,13 @@ def snapshots(count: int) -> str:
 
 
 _CLOSING_PULLS = """
-fragment Closing on Issue {
-  closedByPullRequestsReferences(first: $first, includeClosedPrs: true, orderByState: true) {
-    pageInfo { hasNextPage }
-    nodes {
-      number state authorAssociation createdAt closedAt mergedAt headRefName isCrossRepository
-      repository { nameWithOwner }
-      author { __typename login }
-      labels(first: 20) { nodes { id name } }
-    }
+fragment Closing on PullRequestConnection {
+  pageInfo { hasNextPage endCursor }
+  nodes {
+    number state authorAssociation createdAt closedAt mergedAt headRefName isCrossRepository
+    repository { nameWithOwner }
+    author { __typename login }
+    labels(first: 20) @include(if: $labels) { nodes { id name } }
   }
 }
 """
@@ -143,10 +146,18 @@ fragment Closing on Issue {
 def pulls(count: int) -> str:
     """Read the pull requests that close `count` issues: `$n0`, `$n1`; `i0`, `i1` in the answer.
 
-    Of each issue the first `$first`, the open ones before the others.
+    Of each issue the first `$first` behind the cursor `$a0`, the open ones before the others; only
+    the open ones without `$closed`. Their labels cost a hundredth of a point each: `$labels`.
     """
-    fields = _each(count, "    i#: issue(number: $n#) { ...Closing }")
-    variables = ", $first: Int!" + _each(count, ", $n#: Int!", "")
+    fields = _each(
+        count,
+        "    i#: issue(number: $n#) { repository { nameWithOwner }"
+        " closedByPullRequestsReferences("
+        "first: $first, after: $a#, includeClosedPrs: $closed, orderByState: true"
+        ") { ...Closing } }",
+    )
+    variables = ", $first: Int!, $closed: Boolean!, $labels: Boolean!"
+    variables += _each(count, ", $n#: Int!, $a#: String", "")
     return _query("Pulls", variables, fields, f"\n{_CLOSING_PULLS}")
 
 

@@ -14,7 +14,8 @@ Cursors are positions, so an issue that has left the list since then moves no pa
 returns them, and a request costs points. So the list of the pull requests that changed last is
 requested first, over REST, where an unchanged list is free: while that list is the same, so is the
 answer. Pull requests of different repositories are not in that list, so an answer is kept for ten
-minutes only. If GraphQL is missing, or the token may not read pull requests, none are returned.
+minutes only. Strangers may open any number: issues with many are read in pages. If GraphQL is
+missing, or the token may not read pull requests, none are returned.
 
 Every GraphQL reading brings the control issue's log along. `ControlReadings` keeps the latest log
 with the local time at which it was asked for, so that a caller who needs to know the granter can
@@ -24,7 +25,7 @@ author is trusted; every reading decides anew which one that is.
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -61,7 +62,7 @@ from dibs.core.errors import IssueMoved, NotPermitted, Outage, Unavailable
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.granter import Control, fold_control
 from dibs.core.ids import IssueRef, LocalTime, ServerTime, later
-from dibs.core.issue import Comment, Issue, Snapshot
+from dibs.core.issue import Comment, Issue, Pull, Snapshot
 from dibs.core.signing import believed
 from dibs.ports.tracker import FoundSnapshots, IssueQuery
 
@@ -145,11 +146,16 @@ class ControlReadings:
                 self.take(number, comments, reply.asked_at)
 
 
+_log = logging.getLogger("dibs.github")
 _FEWEST_AT_ONCE = 10
 _LABELS_AT_ONCE = 50
 _NOT_FOUND = "NOT_FOUND"
 _FORBIDDEN = ("FORBIDDEN", "INSUFFICIENT_SCOPES")
 _PULLS = "closedByPullRequestsReferences"
+_FIRST_PULLS, _ALL_PULLS, _MOST_PULLS = 20, 100, 1000
+"""So many pull requests of an issue are asked for; if there are more, pages of so many, up to so
+many: strangers may open any number of them, and the fleet's own must be among those read."""
+_CROWDED_AT_ONCE, _MOST_CROWDS, _CROWDS_KEPT_S = 10, 100, 600.0
 _UNKNOWN_WORDS = ("undefinedfield", "argumentnotaccepted", "undefinedtype", "selectionmismatch")
 
 
@@ -161,6 +167,8 @@ class OverGraphql:
         self._translator, self._ids = rest.door.translator, rest.door.ids
         self._own, self._home = own, home
         self._asked_for_labels = False
+        self._crowds: Bounded[IssueRef, tuple[tuple[Pull, ...], LocalTime]] = Bounded(_MOST_CROWDS)
+        """By issue with more open pull requests than a reading has: all, and when we asked."""
         self.at_once = documents.MOST_AT_ONCE
         """How many issues a large reading may have now."""
         self._lock = threading.Lock()
@@ -183,6 +191,10 @@ class OverGraphql:
     def _issue(self, shape: WholeIssue, judging: Judging) -> Issue:
         """The issue, with the verdicts about who changed its text and opened its pull requests."""
         issue = self._translator.issue(shape)
+        if _is_crowded(shape) and not judging.holding:
+            first = {pull.ref: pull for pull in issue.pulls}
+            rest = {pull.ref: pull for pull in self.crowds([issue.ref]).get(issue.ref, ())}
+            issue = replace(issue, pulls=tuple((rest | first).values()))
         changed = judging.change(self._translator.edits(shape), issue)
         return replace(issue, pulls=judging.pulls(issue.pulls), changed=changed)
 
@@ -235,6 +247,7 @@ class OverGraphql:
             numbers = {f"n{place}": self.rest.number(issue) for place, issue in enumerate(part)}
             reply = self.query_many(documents.snapshots(len(part)), numbers)
             judging = Judging(self.rest.trust, Purpose.DISCOVER)
+            shapes: list[WholeIssue] = []
             for place, issue in enumerate(part):
                 answer = reply.data["repository"].get(f"i{place}")
                 if answer is None:
@@ -242,9 +255,79 @@ class OverGraphql:
                     continue
                 insist_whole(reply, "repository", f"i{place}")
                 with suppress(IssueMoved):
-                    shape = self.saw(convert(answer, WholeIssue), issue)
-                    found[issue] = self.snapshot(shape, reply.now, judging)
+                    shapes.append(self.saw(convert(answer, WholeIssue), issue))
+            for snapshot in self.each_snapshot(shapes, reply.now, judging):
+                found[snapshot.issue.ref] = snapshot
         return found
+
+    def each_snapshot(
+        self, shapes: Sequence[WholeIssue], now: ServerTime, judging: Judging
+    ) -> Iterator[Snapshot]:
+        """The snapshot of each; what the crowded ones lack is read for all of them together."""
+        self.crowds([self._translator.ref(shape.number) for shape in shapes if _is_crowded(shape)])
+        return (self.snapshot(shape, now, judging) for shape in shapes)
+
+    # Pull requests
+
+    def crowds(self, issues: Sequence[IssueRef]) -> dict[IssueRef, tuple[Pull, ...]]:
+        """The open pull requests of issues that have more of them than fit into a reading.
+
+        Kept for ten minutes: a stranger may open any number, and must not set the price of each
+        reading.
+        """
+        now = self.door.transport.clock.now()
+        with self._lock:
+            kept = {issue: self._crowds[issue] for issue in issues if issue in self._crowds}
+        found = {issue: pulls for issue, (pulls, at) in kept.items() if now < at + _CROWDS_KEPT_S}
+        missing = [issue for issue in issues if issue not in found]
+        for issue, (home, nodes) in self.linked(missing, closed_too=False).items():
+            found[issue] = self._translator.open_pulls(nodes, home)
+            with self._lock:
+                self._crowds[issue] = found[issue], now
+        return found
+
+    def linked(
+        self, issues: Sequence[IssueRef], *, closed_too: bool
+    ) -> dict[IssueRef, tuple[str, list[ClosingPull]]]:
+        """All pull requests of each issue, without labels, and the name of its repository.
+
+        At most a thousand of each issue: if there are more, a warning says so.
+        """
+        found: dict[IssueRef, tuple[str, list[ClosingPull]]] = {}
+        pending: dict[IssueRef, str | None] = dict.fromkeys(issues)
+        for _ in range(_MOST_PULLS // _ALL_PULLS):
+            cursors, pending = pending, {}
+            for place in range(0, len(cursors), _CROWDED_AT_ONCE):
+                part = dict(list(cursors.items())[place : place + _CROWDED_AT_ONCE])
+                read = self.pull_pages(part, _ALL_PULLS, closed_too=closed_too, labels=False)
+                for issue, (home, page) in read.items():
+                    found.setdefault(issue, (home, []))[1].extend(present(page))
+                    if page.page_info.more:
+                        pending[issue] = page.page_info.end
+        for issue in pending:
+            text = "%s is named by more than %d pull requests; the others are not read"
+            _log.warning(text, issue, _MOST_PULLS)
+        return found
+
+    def pull_pages(
+        self, cursors: Mapping[IssueRef, str | None], first: int, *, closed_too: bool, labels: bool
+    ) -> dict[IssueRef, tuple[str, Page[ClosingPull]]]:
+        """The first pull requests of each issue behind its cursor, and its repository's name.
+
+        Without issues which do not exist, or whose pull requests the token may not see.
+        """
+        variables: dict[str, object] = {"first": first, "closed": closed_too, "labels": labels}
+        for place, (issue, cursor) in enumerate(cursors.items()):
+            variables |= {f"n{place}": int(issue.key), f"a{place}": cursor}
+        reply = self.ask(documents.pulls(len(cursors)), variables, Purpose.DISCOVER)
+        pages: dict[IssueRef, tuple[str, Page[ClosingPull]]] = {}
+        for place, issue in enumerate(cursors):
+            answer = reply.data["repository"].get(f"i{place}")
+            if answer:
+                read = convert(answer, IssueWithPulls)
+                if (page := read.closed_by_pull_requests_references) is not None:
+                    pages[issue] = read.repository.name_with_owner, page
+        return pages
 
     def query_many(self, document: str, variables: Mapping[str, object]) -> GraphqlReply:
         """Send a large reading. If it fails, `at_once` is halved: it may have taken too long.
@@ -353,6 +436,11 @@ class OverGraphql:
         if any(error.type in _FORBIDDEN for error in reply.errors):
             raise NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
         raise Unavailable(f"{self._translator.repository}: GitHub did not answer: {messages}")
+
+
+def _is_crowded(shape: WholeIssue) -> bool:
+    pulls = shape.closed_by_pull_requests_references
+    return pulls is not None and pulls.page_info.more
 
 
 def states(*, closed_too: bool) -> list[str]:
@@ -478,19 +566,17 @@ class FindingSnapshots:
     def _take_page(self, search: _Search, answer: Any, now: ServerTime, judging: Judging) -> None:
         """Add the matching issues of a page to the search."""
         page = convert(answer, Page[WholeIssue])
-        for shape in present(page):
-            if not asked_for(shape, search.query, search.after):
-                continue
-            if search.skip:
-                search.skip -= 1
-            elif len(search.snapshots) == search.query.limit:
-                search.more = search.over = True
-                return
-            else:
-                snapshot = self._graphql.snapshot(self._graphql.saw(shape), now, judging)
-                search.snapshots.append(snapshot)
-                with self._lock:
-                    self._cursors[search.key(shape.number)] = search.cursor
+        shapes = [one for one in present(page) if asked_for(one, search.query, search.after)]
+        skipped, left = min(search.skip, len(shapes)), search.query.limit - len(search.snapshots)
+        search.skip -= skipped
+        wanted = [self._graphql.saw(shape) for shape in shapes[skipped : skipped + left]]
+        search.snapshots += self._graphql.each_snapshot(wanted, now, judging)
+        with self._lock:
+            for shape in wanted:
+                self._cursors[search.key(shape.number)] = search.cursor
+        if len(shapes) > skipped + left:
+            search.more = search.over = True
+            return
         search.cursor = page.page_info.end
         # `more` if there are further pages, although no issue there may match: to find out would
         # cost a request, and a caller that continues the search finds out anyway.
@@ -498,12 +584,8 @@ class FindingSnapshots:
         search.over = search.more or not page.page_info.more
 
 
-_log = logging.getLogger("dibs.github")
-_LATEST = {"state": "all", "sort": "updated", "direction": "desc", "per_page": "10"}
 _KEPT_FOR = timedelta(minutes=10)
-_FIRST_PULLS, _ALL_PULLS, _CROWDED_AT_ONCE = 20, 100, 10
-"""So many pull requests of an issue are asked for; if there are more, so many, in requests for so
-few issues: strangers may open any number of them, and the fleet's own must be among those read."""
+_LATEST = {"state": "all", "sort": "updated", "direction": "desc", "per_page": "10"}
 _FATES = {"OPEN": PullFate.OPEN, "MERGED": PullFate.MERGED, "CLOSED": PullFate.UNMERGED}
 
 PullsByIssue = Mapping[IssueRef, tuple[LinkedPull, ...]]
@@ -565,31 +647,21 @@ class Pulls:
         """
         translator, judging = self._door.translator, Judging(self._trust, Purpose.DISCOVER)
         found: dict[IssueRef, tuple[LinkedPull, ...]] = {}
-        pages = self._pages(issues, _FIRST_PULLS)
-        crowded = [issue for issue, page in pages.items() if page.page_info.more]
-        for place in range(0, len(crowded), _CROWDED_AT_ONCE):
-            pages |= self._pages(crowded[place : place + _CROWDED_AT_ONCE], _ALL_PULLS)
-        for issue, page in pages.items():
-            linked = [_linked_pull(node, translator) for node in present(page)]
-            found[issue] = judging.pulls(linked)
+        cursors: dict[IssueRef, str | None] = dict.fromkeys(issues)
+        first = self._graphql.pull_pages(cursors, _FIRST_PULLS, closed_too=True, labels=True)
+        read = {issue: (home, present(page)) for issue, (home, page) in first.items()}
+        crowded = [issue for issue, (_, page) in first.items() if page.page_info.more]
+        for issue, (home, nodes) in self._graphql.linked(crowded, closed_too=True).items():
+            read[issue] = (
+                home,
+                list({node.ref: node for node in (*nodes, *read[issue][1])}.values()),
+            )
+        for issue, (home, nodes) in read.items():
+            found[issue] = judging.pulls([_linked_pull(node, translator, home) for node in nodes])
         with self._lock:
             if etag and self._etag == etag:
                 self._cached |= found
         return found
-
-    def _pages(self, issues: Sequence[IssueRef], first: int) -> dict[IssueRef, Page[ClosingPull]]:
-        """The first pull requests of each issue."""
-        numbers = {f"n{place}": int(issue.key) for place, issue in enumerate(issues)}
-        variables: dict[str, object] = {**numbers, "first": first}
-        reply = self._graphql.ask(documents.pulls(len(issues)), variables, Purpose.DISCOVER)
-        pages: dict[IssueRef, Page[ClosingPull]] = {}
-        for place, issue in enumerate(issues):
-            answer = reply.data["repository"].get(f"i{place}")
-            if answer:
-                page = convert(answer, IssueWithPulls).closed_by_pull_requests_references
-                if page is not None:
-                    pages[issue] = page
-        return pages
 
     def texts(self, repo: str, branch: str) -> tuple[str, ...]:
         """Titles and bodies of the open pull requests from `branch` of `repo`'s owner."""
@@ -599,7 +671,7 @@ class Pulls:
         return tuple(f"{pull.title}\n\n{pull.body or ''}" for pull in pulls)
 
 
-def _linked_pull(node: ClosingPull, translator: Translator) -> LinkedPull:
+def _linked_pull(node: ClosingPull, translator: Translator, home: str) -> LinkedPull:
     ended_at = node.merged_at or node.closed_at
     fate = _FATES.get(node.state, PullFate.OPEN)
     return LinkedPull(
@@ -610,6 +682,7 @@ def _linked_pull(node: ClosingPull, translator: Translator) -> LinkedPull:
         ended_at=whole_second(ended_at) if ended_at and fate is not PullFate.OPEN else None,
         head=node.head_ref_name,
         foreign=node.is_cross_repository,
+        elsewhere=node.is_elsewhere(home),
         labels=translator.labels(label.name for label in present(node.labels)),
-        by_writer=translator.associated(node),
+        by_writer=translator.associated(node, home),
     )

@@ -170,6 +170,10 @@ class LinkedPullNode(msgspec.Struct, frozen=True, rename="camel"):
     def ref(self) -> IssueRef:
         return IssueRef(self.repository.name_with_owner, str(self.number))
 
+    def is_elsewhere(self, home: str) -> bool:
+        """Whether the pull request is in another repository than `home`."""
+        return folded(self.repository.name_with_owner) != folded(home)
+
 
 class ClosingPull(LinkedPullNode, frozen=True, rename="camel", kw_only=True):
     """A pull request which closes an issue, with state and times of closing and merging."""
@@ -183,6 +187,7 @@ class ClosingPull(LinkedPullNode, frozen=True, rename="camel", kw_only=True):
 
 
 class IssueWithPulls(msgspec.Struct, frozen=True, rename="camel"):
+    repository: NamedRepository
     closed_by_pull_requests_references: Page[ClosingPull] | None = None
 
 
@@ -196,6 +201,13 @@ class EventNode(msgspec.Struct, frozen=True, rename="camel"):
     created_at: datetime
     actor: Actor | None = None
     label: EventLabel | None = None
+
+
+class EditNode(msgspec.Struct, frozen=True, rename="camel"):
+    """A revision of the body; the oldest one is the body as it was opened."""
+
+    edited_at: datetime
+    editor: Actor | None = None
 
 
 class RestEvent(msgspec.Struct, frozen=True):
@@ -225,10 +237,12 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     author: Actor | None = None
     labels: Connection[Label] | None = None
     assignees: Connection[Actor] | None = None
-    closed_by_pull_requests_references: Connection[LinkedPullNode] | None = None
+    closed_by_pull_requests_references: Page[LinkedPullNode] | None = None
     author_association: str = "NONE"
     last_edited_at: datetime | None = None
     editor: Actor | None = None
+    user_content_edits: Page[EditNode] | None = None
+    """Newest first. Empty for a text that nobody edited, or if we may not see its history."""
     timeline_items: Connection[EventNode] | None = None
     repository: NamedRepository | None = None
 
@@ -319,10 +333,9 @@ class Translator:
             by_writer=self.may_write(login_of(shape.author), shape.author_association),
             url=shape.url,
             assignees=tuple(map(person_of, present(shape.assignees))),
-            pulls=tuple(
-                Pull(pull.ref, person_of(pull.author), by_writer=self.associated(pull))
-                for pull in present(shape.closed_by_pull_requests_references)
-                if pull.state == "OPEN"
+            pulls=self.open_pulls(
+                present(shape.closed_by_pull_requests_references),
+                shape.repository.name_with_owner if shape.repository else self.repository,
             ),
             labelled=tuple(
                 Labelling(label, login_of(event.actor), whole_second(event.created_at))
@@ -333,27 +346,36 @@ class Translator:
         )
 
     def edits(self, shape: WholeIssue) -> list[Edit]:
-        """The last change of the body and the last change of the title, except by an App's bot.
+        """The changes of the body and of the title, except by an App's bot.
 
-        A bot edits issues only in repositories where the App has the permission.
+        A bot edits issues only in repositories where the App has the permission. Edits of the body
+        that GitHub did not list count as the author's, at the time of the oldest listed edit.
         """
-        renames = [event for event in present(shape.timeline_items) if event.label is None]
-        last = [(event.actor, event.created_at) for event in renames[-1:]]
+        listed = shape.user_content_edits
+        made = [
+            (event.actor, event.created_at)
+            for event in present(shape.timeline_items)
+            if event.label is None
+        ]
+        history = [(one.editor, one.edited_at) for one in present(listed)]
+        made += [(editor, at) for editor, at in history if at > shape.created_at]
         if shape.last_edited_at is not None:
-            last.append((shape.editor, shape.last_edited_at))
+            made.append((shape.editor, shape.last_edited_at))
+            if listed is None or listed.page_info.more or not history:
+                oldest = min((at for _, at in history), default=shape.last_edited_at)
+                made.append((shape.author, oldest))
         return [
             Edit(login_of(actor), whole_second(at))
-            for actor, at in last
+            for actor, at in made
             if actor is None or actor.kind != "Bot"
         ]
 
     def rest_edits(self, events: Sequence[RestEvent]) -> list[Edit]:
-        """The last change of the title: REST does not report changes of the body."""
-        renames = [event for event in events if event.event == "renamed"]
+        """The changes of the title: REST does not report changes of the body."""
         return [
             Edit(rest_login(event.actor), whole_second(event.created_at))
-            for event in renames[-1:]
-            if event.actor is None or event.actor.type != "Bot"
+            for event in events
+            if event.event == "renamed" and (event.actor is None or event.actor.type != "Bot")
         ]
 
     def rest_labelled(self, events: Sequence[RestEvent]) -> tuple[Labelling, ...]:
@@ -364,11 +386,23 @@ class Translator:
             for label in self.labels([event.label.name])
         )
 
-    def associated(self, pull: LinkedPullNode) -> bool:
+    def open_pulls(self, pulls: Iterable[LinkedPullNode], home: str) -> tuple[Pull, ...]:
+        """Those of the pull requests that are open; `home`: the repository of their issue."""
+        return tuple(
+            Pull(pull.ref, person_of(pull.author), by_writer=self.associated(pull, home))
+            for pull in pulls
+            if pull.state == "OPEN"
+        )
+
+    def associated(self, pull: LinkedPullNode, home: str) -> bool:
         """Whether the author of the pull request may write, by `trusted` or the association.
 
-        An App's bot opens pull requests only in repositories where the App has the permission.
+        An App's bot opens pull requests only in repositories where the App has the permission. In
+        another repository than `home` neither counts: anybody owns a repository, where the owner
+        may write and installs bots.
         """
+        if pull.is_elsewhere(home):
+            return self.may_write(login_of(pull.author), "")
         bot = pull.author is not None and pull.author.kind == "Bot"
         return bot or self.may_write(login_of(pull.author), pull.author_association)
 

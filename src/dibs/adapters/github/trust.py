@@ -379,8 +379,8 @@ class Judging:
 
     def __init__(self, trust: WriterTrust, purpose: Purpose, *, holding: bool = False) -> None:
         self.purpose = purpose
+        self.holding = holding
         self._trust = trust
-        self._holding = holding
         self._lookups_left = LOOKUPS
 
     def author(self, login: str, *, associated: bool, marks: bool = True) -> bool | None:
@@ -401,7 +401,7 @@ class Judging:
         try:
             request()
         except Outage:
-            if not self._holding:
+            if not self.holding:
                 raise
             self._lookups_left = 0
             return False
@@ -425,7 +425,7 @@ class Judging:
             for mark in marks
             if (verdict := verdicts[mark.author]) is not None
         }
-        whole = self._holding or None not in verdicts.values()
+        whole = self.holding or None not in verdicts.values()
         return tuple(judged.get(comment.id, comment) for comment in comments), whole
 
     def everybody(self, snapshot: Snapshot) -> Snapshot:
@@ -475,12 +475,11 @@ class Judging:
         author judges an edit. An edit without a verdict counts as a stranger's, except in a reading
         of many issues: a claim reads the issue again.
         """
-        found: list[TextChange] = []
-        for edit in edits:
-            associated = issue.by_writer and folded(edit.by) == folded(issue.author)
-            verdict = self.author(edit.by, associated=associated, marks=False)
-            if verdict is False or (verdict is None and self.purpose is not Purpose.DISCOVER):
-                found.append(TextChange(edit.by, edit.at))
+        latest = {edit.by: edit.at for edit in sorted(edits, key=lambda edit: edit.at)}
+        author = folded(issue.author) if issue.by_writer else ""
+        verdicts = self.authors(((by, folded(by) == author) for by in latest), marks=False)
+        doubted = (False,) if self.purpose is Purpose.DISCOVER else (False, None)
+        found = [TextChange(by, at) for by, at in latest.items() if verdicts[by] in doubted]
         return max(found, key=lambda change: change.at, default=None)
 
     def authors(

@@ -71,6 +71,8 @@ _LONGEST_S = 15.0
 _AT_ONCE = 32
 _AT_ONCE_BY_ONE = 8
 """The most connections from one address: a single sender cannot take every place."""
+_PROXIES = ("127.0.0.1", "::1")
+"""The addresses that may take every place: a proxy on this machine, if `--proxy` names none."""
 _HEALTH = "/healthz"
 
 
@@ -85,7 +87,10 @@ _HEALTH = "/healthz"
 )
 @click.option("--path", default="/webhook", show_default=True, help="The path for deliveries.")
 @click.option("--insecure", is_flag=True, help="Accept deliveries without a secret.")
-@click.option("--proxy", help="The address of your proxy, which may take every connection.")
+@click.option(
+    "--proxy",
+    help="The address of your proxy, which may take every connection; this machine's by default.",
+)
 def listen_command(
     context: Context, host: str, port: int, path: str, insecure: bool, proxy: str | None
 ) -> Answer:
@@ -100,7 +105,7 @@ def listen_command(
         raise click.UsageError(f"--path must begin with / and must not be {_HEALTH}")
     bare_host = host.strip("[]")
     try:
-        trusted = _neighbourhood(proxy) if proxy else None
+        proxies = frozenset(map(_neighbourhood, (proxy,) if proxy else _PROXIES))
     except ValueError:
         raise click.UsageError(f"--proxy must be an IP address, not {proxy!r}") from None
     if insecure and not (host and this_machine(bare_host)):
@@ -108,7 +113,7 @@ def listen_command(
     service = listening(context.settings, unsigned=insecure)
     receiver = _Receiver(service, as_json=context.as_json)
     try:
-        server = _Server(host, port, path, receiver, trusted)
+        server = _Server(host, port, path, receiver, proxies)
     except OSError as failure:
         cause = failure.strerror or str(failure)
         raise BadConfiguration(f"dibs cannot listen on {host} port {port}: {cause}") from failure
@@ -197,8 +202,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._headers_read, self._over = threading.Event(), threading.Event()
 
         def watch() -> None:
-            hurried = self._headers_read.wait(_LONGEST_HEADERS_S)
-            if not (hurried and self._over.wait(_LONGEST_S - _LONGEST_HEADERS_S)):
+            # Both waits are for the end: early headers must not begin the second wait early.
+            over = self._over.wait(_LONGEST_HEADERS_S) or (
+                self._headers_read.is_set() and self._over.wait(_LONGEST_S - _LONGEST_HEADERS_S)
+            )
+            if not over:
                 with contextlib.suppress(OSError):
                     self.connection.shutdown(socket.SHUT_RDWR)
 
@@ -206,7 +214,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def finish(self) -> None:
         self._over.set()
-        self._headers_read.set()
         super().finish()
 
     def parse_request(self) -> bool:
@@ -268,9 +275,9 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     request_queue_size = 64
 
     def __init__(
-        self, host: str, port: int, path: str, receiver: _Receiver, proxy: str | None
+        self, host: str, port: int, path: str, receiver: _Receiver, proxies: frozenset[str]
     ) -> None:
-        self.receiver, self.path, self._proxy = receiver, path, proxy
+        self.receiver, self.path, self._proxies = receiver, path, proxies
         self._open: Counter[str] = Counter()
         self._lock = threading.Lock()
         host = host.strip("[]")
@@ -285,7 +292,7 @@ class _Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         sender = _neighbourhood(client_address[0])
         with self._lock:
-            share = _AT_ONCE if sender == self._proxy else _AT_ONCE_BY_ONE
+            share = _AT_ONCE if sender in self._proxies else _AT_ONCE_BY_ONE
             full = self._open.total() >= _AT_ONCE or self._open[sender] >= share
             if not full:
                 self._open[sender] += 1
