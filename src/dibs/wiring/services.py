@@ -32,13 +32,13 @@ from dibs.core.errors import BadConfiguration, NoBacklog, Untrusted, Unwritable
 from dibs.core.events import Reached, unwatched
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, IssueRef, RunId
-from dibs.core.pipeline import Dialect, InProcess, NoHandler, Pipeline, SignedGate, Stage
+from dibs.core.pipeline import Dialect, Env, InProcess, NoHandler, Pipeline, SignedGate, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
 from dibs.ports.system import Present
 from dibs.ports.tracker import Applies, Tracker
 from dibs.services.backlog import Backlog, Granting, Observers, OneStep
-from dibs.settings.load import Settings, actor, user_file
+from dibs.settings.load import Origin, Settings, actor, user_file
 from dibs.wiring.trackers import (
     TRACKERS,
     OpenTracker,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from dibs import hook, named, services
+    from dibs.core.named import LoopSpec
     from dibs.core.signing import Keyring
     from dibs.hook.guard import Guarding
     from dibs.named.holds import Holds
@@ -603,18 +604,32 @@ def wrongly_shared(settings: Settings) -> tuple[list[str], list[str]]:
     return bare, shut
 
 
-def refuse_to_pass(settings: Settings, stages: Sequence[Stage]) -> None:
-    """Raise Untrusted for a credential in `pass_env` which the handler must not get."""
-    for stage in stages:
-        if (name := next((n for n in stage.pass_env if not settings.may_pass(n)), None)) is None:
+def refuse_to_pass(settings: Settings, served: Sequence[Stage | LoopSpec]) -> None:
+    """Raise Untrusted for what a handler or a loop must not get of our environment.
+
+    A refusal, because a variable that is left out without a word looks like a fault of the handler.
+    """
+    own = user_file(os.environ)
+    for one in served:
+        kind = "stage" if isinstance(one, Stage) else "loop"
+        who = f"{settings.source}: {kind} {one.name!r}"
+        if one.env is Env.INHERIT and settings.origin is Origin.FOUND:
+            raise Untrusted(
+                f"{who} has env = 'inherit'; a file that was found by searching may not hand on "
+                "your whole environment",
+                hint=f"if you want this: name the file with --config, or add {str(settings.root)!r}"
+                f" to folders of [trust] in {own}",
+            )
+        if (name := next((n for n in one.pass_env if not settings.may_pass(n)), None)) is None:
             continue
-        what = f"{settings.source}: stage {stage.name!r} passes {name!r} to its handler"
+        what = f"{who} hands on {name!r}"
         if name.startswith("DIBS_SIGNING_KEY"):
             raise Untrusted(f"{what}; a handler that can sign can forge every mark")
+        verb = "work" if kind == "stage" else "loop"
         raise Untrusted(
             f"{what}; a file that was found by searching may not hand on a credential",
-            hint=f"if you want this: use dibs work --pass-env {name}, or add {name!r} to pass_env "
-            f"of [trust] in {user_file(os.environ)}, or name the file with --config",
+            hint=f"if you want this: use dibs {verb} --pass-env {name}, or add {name!r} to "
+            f"pass_env of [trust] in {own}, or name the file with --config",
         )
 
 
