@@ -38,7 +38,7 @@ from dibs.ports.leases import PROTECTIVE
 from dibs.ports.system import Present
 from dibs.ports.tracker import Applies, Tracker
 from dibs.services.backlog import Backlog, Granting, Observers, OneStep
-from dibs.settings.load import Origin, Settings, actor, user_file
+from dibs.settings.load import FILE_NAME, Origin, Settings, actor, user_file
 from dibs.wiring.trackers import (
     TRACKERS,
     OpenTracker,
@@ -677,6 +677,23 @@ def backlog_is_absent(settings: Settings) -> bool:
     return not path.exists() and (path.parent.is_dir() or not path.parent.exists())
 
 
+def unused_above(settings: Settings) -> str:
+    """The settings above the folder where the search for them ended, in words; empty for none.
+
+    Only of this user or root: nobody is pointed at what another user put there.
+    """
+    for folder in settings.root.absolute().parents if settings.file is None else ():
+        file, kept = folder / FILE_NAME, folder / ".dibs"
+        with suppress(OSError):
+            place, mark = (file, file) if file.is_file() else (folder, kept)
+            if mark.exists() and mark.lstat().st_uid in (0, os.geteuid()):
+                return (
+                    f"{place} is not used: the search for settings ends at the top of a git "
+                    "working tree, at the home folder and at a mount point"
+                )
+    return ""
+
+
 def refuse_absent(settings: Settings) -> None:
     """Raise NoBacklog if the embedded backlog has no file, or an empty file."""
     scheme, _, place = settings.tracker.partition(":")
@@ -684,6 +701,9 @@ def refuse_absent(settings: Settings) -> None:
         return
     path = sqlite_path(settings, place).absolute()
     if backlog_is_absent(settings):
+        if above := unused_above(settings):
+            hint = f"--config or DIBS_CONFIG name other settings; {NoBacklog.hint}"
+            raise NoBacklog(f"there is no backlog at {path}; {above}", hint=hint)
         raise NoBacklog(f"there is no backlog at {path}")
     if path.is_file() and path.stat().st_size == 0:  # SQLite writes a header before any table
         raise NoBacklog(f"the backlog {path} is an empty file (0 bytes)")
