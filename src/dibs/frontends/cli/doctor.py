@@ -28,7 +28,7 @@ def doctor_command(context: Context, offline: bool, handlers: bool) -> Answer:
     """Check settings, tracker, store, keys and handlers; name every problem. Makes no changes."""
     # An error of a library may carry an address with a password.
     findings = [
-        replace(finding, text=mask(finding.text))
+        replace(finding, text=mask(finding.text), look=mask(finding.look))
         for finding in _findings(context, offline=offline, handlers=handlers)
     ]
     levels = [finding.level.value for finding in findings]
