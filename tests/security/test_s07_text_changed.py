@@ -51,6 +51,10 @@ def test_a_text_that_was_changed_after_the_release_is_not_worked(project, change
     (row,) = [row for row in project.dibs("list") if row["issue"].endswith(f"#{number}")]
     assert row["state"] == project.dibs("show", str(number))["state"] == "gated"
     assert project.hub.state.primary().comments(project.issue(number).id) == [], "nobody has bid"
+    status = project.dibs("status")
+    (ready,) = [stage for stage in status["stages"] if stage["stage"] == "ready"]
+    assert (ready["waiting"], ready["gated"]) == (0, 1)
+    assert [row["note"] for row in status["for_a_person"]] == [reason["text"]]
 
 
 def test_control_without_the_check_the_handler_works_it(project):

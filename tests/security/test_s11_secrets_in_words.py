@@ -23,9 +23,13 @@ from pathlib import Path
 import pytest
 from tests.in_process import run_in_process
 
-from dibs.core.errors import BadConfiguration, Unavailable
+from dibs.core.eligibility import Reason, ReasonCode
+from dibs.core.errors import BadConfiguration
+from dibs.core.ids import IssueRef
 from dibs.frontends.cli import output
+from dibs.frontends.cli.leasing import describe_claim
 from dibs.frontends.cli.main import run
+from dibs.services.claiming import Refused
 from dibs.wiring import clean_record, mask
 from dibs_lab.fakehub import FakeHub, Limits, Permission
 
@@ -216,9 +220,30 @@ def test_errors_warnings_and_progress_are_masked(capsys: pytest.CaptureFixture[s
         output.emit_error(failure, as_json=False)
         output.emit_error(failure, as_json=True)
         output.tell(f"#1 parked ({text})")
-        output.emit(output.Answer(None, warnings=[f"{text} was refused"]), as_json=False)
+        for as_json in (False, True):
+            output.emit(output.Answer(None, warnings=[f"{text} was refused"]), as_json=as_json)
     seen = capsys.readouterr()
     assert seen.err.count(CONTROL) == seen.out.count(CONTROL) == len(TEXTS)
+    assert _left({"out": seen.out, "err": seen.err}) == []
+
+
+@pytest.mark.usefixtures("secretive")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_an_answer_says_of_a_failure_is_masked(
+    capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    """The reasons of `why`, which succeeds, and all that a refused or failed command answers."""
+    for text in TEXTS:
+        words = f"{CONTROL} {text}"
+        reasons = (Reason(ReasonCode.STORE_AWAY, words, f"look at {text}"),)
+        lines = output.reason_lines(reasons)
+        why = output.Answer({"reasons": output.reason_data(reasons)}, lines)
+        output.emit(why, as_json=as_json)
+        output.emit(describe_claim(Refused(IssueRef("", "1"), reasons)), as_json=as_json)
+        failure = output.Answer({"of": [{"why": (words,)}]}, [words], output.Exit.UNPROVEN)
+        output.emit(failure, as_json=as_json)
+    seen = capsys.readouterr()
+    assert (seen.out + seen.err).count(CONTROL) == 3 * len(TEXTS)
     assert _left({"out": seen.out, "err": seen.err}) == []
 
 
@@ -256,19 +281,62 @@ def test_a_secret_that_was_read_from_a_file_is_masked_too(monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("secretive")
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize(
+    "outlet",
+    [
+        *("about_signing", "about_gates", "about_handlers", "about_environment", "about_places"),
+        *("about_wires", "about_terms"),
+    ],
+)
 def test_doctor_masks_the_errors_of_libraries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, outlet: str, fails: bool
 ) -> None:
     from dibs.services import diagnosing
 
     (tmp_path / "dibs.toml").write_text("")
 
-    def refuse(*_: object) -> Iterator[object]:
-        yield diagnosing.failed("signing", Unavailable(f"{CONTROL} {' '.join(TEXTS)}"))
+    said = f"{CONTROL} {' '.join(TEXTS)}"
 
-    monkeypatch.setattr(diagnosing, "about_signing", refuse)
+    def refuse(*_: object) -> Iterator[object]:
+        error = BadConfiguration(said, hint=said)
+        yield (
+            diagnosing.failed("signing", error)
+            if fails
+            else diagnosing.Finding("signing", diagnosing.Level.WARN, said, said)
+        )
+
+    monkeypatch.setattr(diagnosing, outlet, refuse)
     env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **SECRETS}
-    for words in (["doctor", "--offline"], ["doctor", "--offline", "--json"]):
+    run_in_process(run, ["init"], cwd=tmp_path, env=env)
+    for words in (["doctor"], ["doctor", "--json"]):
         ran = run_in_process(run, words, cwd=tmp_path, env=env)
-        assert CONTROL in ran.stdout + ran.stderr
+        assert (ran.stdout + ran.stderr).count(CONTROL) >= 2
         assert _left({"doctor": ran.stdout + ran.stderr}) == []
+
+
+@pytest.mark.usefixtures("secretive")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_doctor_masks_what_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_json: bool
+) -> None:
+    said = f"{CONTROL} {' '.join(TEXTS)}"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BadConfiguration(said, hint=said)
+
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **SECRETS}
+    run_in_process(run, ["init"], cwd=tmp_path, env=env)
+    for place in (
+        "dibs.services.diagnosing.Diagnosing.examine",
+        "dibs.wiring.services.refuse_to_pass",
+        "dibs.wiring.services.keyring_of",
+        "dibs.wiring.trackers.tracker_kind",
+        "dibs.settings.load.load",
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, refuse)
+            words = ["doctor", *(["--json"] * as_json)]
+            ran = run_in_process(run, words, cwd=tmp_path, env=env)
+        assert _left({place: ran.stdout + ran.stderr}) == []
+        assert CONTROL in ran.stdout + ran.stderr, place

@@ -95,7 +95,9 @@ def test_a_folder_of_another_user_is_not_obeyed(victim: Victim, shared: Path, na
     (shared / name).mkdir()
     (shared / name / "HEAD").write_text("ref: refs/heads/main\n")
     of_nobody(shared / name)
-    assert str(shared / name) in refused(victim, "add", "one")
+    said = refused(victim, "add", "one")
+    assert str(shared / name) in said
+    assert "--config" not in said, "there is no file to name"
 
 
 @as_root
@@ -155,6 +157,40 @@ def test_the_search_does_not_leave_a_repository(victim: Victim) -> None:
     assert stages(victim, inside) == "stages"
     victim.configure("preset = 'agent'\n", inside.parent)
     assert stages(victim, inside) == "agent", "its top is still in the repository"
+
+
+@pytest.mark.parametrize("above", ["dibs.toml", ".dibs"])
+def test_who_expects_the_settings_above_is_told_that_they_are_not_used(
+    victim: Victim, above: str
+) -> None:
+    """Earlier versions used them; a new backlog beside the old one looks like lost issues."""
+    inside = victim.folder / "clone" / "deep"
+    inside.mkdir(parents=True)
+    subprocess.run(["git", "init", "--quiet", str(inside.parent)], check=True, timeout=60)
+    if above == ".dibs":
+        assert victim.dibs("add", "old").returncode == 0
+    else:
+        victim.configure("preset = 'agent'\n")
+    named = f"{victim.folder / 'dibs.toml' if above == 'dibs.toml' else victim.folder} is not used"
+    error = json.loads(victim.dibs("list", "--json", folder=inside).stdout)["error"]
+    assert error["code"] == "NO_BACKLOG"
+    assert named in error["message"]
+    assert "--config" in error["hint"]
+    made = victim.dibs("add", "one", folder=inside)
+    assert made.returncode == 0
+    assert named in made.stderr
+    assert not victim.dibs("add", "two", folder=inside).stderr, "only when the backlog is new"
+
+
+@as_root
+def test_what_another_user_put_above_is_not_pointed_at(victim: Victim, shared: Path) -> None:
+    """The advice to name it with `--config` would be the attack."""
+    subprocess.run(["git", "init", "--quiet", str(victim.folder)], check=True, timeout=60)
+    victim.configure("", shared)
+    assert "is not used" in victim.dibs("list").stderr, "control: of the victim"
+    of_nobody(shared / "dibs.toml")
+    assert "is not used" not in victim.dibs("list").stderr
+    assert "is not used" not in victim.dibs("add", "one").stderr
 
 
 def test_the_search_does_not_leave_a_linked_worktree(victim: Victim) -> None:

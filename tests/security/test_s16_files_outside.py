@@ -27,6 +27,7 @@ SETTINGS = {
     "a bare repository": 'leases = "git:../keys"',
     "a bare repository by its URL": 'leases = "git:file://{outside}"',
     "a bare repository by an escaped URL": 'leases = "git:file://{folder}/%2e%2e/keys"',
+    "a bare repository at home": 'leases = "git:~/keys"',
     "a socket": 'leases = "unix://{outside}"',
     "a socket by an escaped path": 'leases = "unix://{folder}/%2e%2e/keys"',
 }
@@ -137,3 +138,90 @@ def test_control_paths_inside_are_free(victim: Victim) -> None:
     (victim.folder / "data").mkdir()
     assert victim.dibs("add", "one").returncode == 0
     assert "one" in victim.dibs("list").stdout
+
+
+REMOTES = {
+    "a relative path": ("git:origin", {"remote.origin.url": "../other.git"}),
+    "an absolute path": ("git:origin", {"remote.origin.url": "{other}"}),
+    "a path at home": ("git:origin", {"remote.origin.url": "~/other.git"}),
+    "a URL": ("git:origin", {"remote.origin.url": "file://{other}"}),
+    "where it pushes": (
+        "git:origin",
+        {"remote.origin.url": "https://example.com/x", "remote.origin.pushUrl": "{other}"},
+    ),
+    "a rule": ("git:https://example.com/x", {"url.{other}.insteadOf": "https://example.com/x"}),
+    "a rule for pushes": (
+        "git:origin",
+        {"remote.origin.url": "hub:x", "url.{other}.pushInsteadOf": "hub:x"},
+    ),
+    "two rules": (
+        "git:origin",
+        {"remote.origin.url": "a:x", "url.b:y.insteadOf": "a:x", "url.{other}.insteadOf": "b:y"},
+    ),
+    "two rules, one for pushes": (
+        "git:b:x",
+        {"url.b:y.insteadOf": "b:x", "url.{other}.pushInsteadOf": "b:y"},
+    ),
+}
+
+
+def remote_of(victim: Victim, how: str) -> Path:
+    """A repository of the victim's, to which the settings of the project's git lead."""
+    other = victim.home / "other.git"
+    git(victim.home, "init", "--quiet", "--bare", str(other))
+    git(victim.folder, "init", "--quiet")
+    leases, settings = REMOTES[how]
+    for name, value in settings.items():
+        git(victim.folder, "config", name.format(other=other), value.format(other=other))
+    victim.configure(f'leases = "{leases}"\n')
+    return other
+
+
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", *words], cwd=folder, check=True, timeout=60, capture_output=True, text=True
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("how", REMOTES)
+def test_a_remote_of_an_unpacked_repository_is_no_way_out(victim: Victim, how: str) -> None:
+    """An archive brings `.git/config` along, and with it the address behind a remote's name."""
+    other = remote_of(victim, how)
+    everything(victim)
+    assert not git(other, "for-each-ref")
+    if "two rules" not in how:  # the first rule leads to a server, and the second counts for none
+        refused = json.loads(victim.dibs("list", "--json").stdout)["error"]
+        assert refused["code"] == "UNTRUSTED"
+        assert str(other) in refused["message"]
+
+
+@pytest.mark.parametrize("name", ["evil", "./evil", "file://{folder}/evil", "linked"])
+def test_a_repository_in_the_folder_runs_no_hook(victim: Victim, name: str) -> None:
+    """A bare repository is a folder of files like any other, and can be committed with its hooks.
+
+    Git takes `linked` for `linked.git`, which may be a link or a file that names another folder.
+    """
+    evil = victim.folder / "evil"
+    git(victim.home, "init", "--quiet", "--bare", str(evil))
+    hook = evil / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {victim.home}/ran\n")
+    hook.chmod(0o755)
+    (victim.folder / "linked.git").write_text(f"gitdir: {evil}\n")
+    victim.configure(f'leases = "git:{name.format(folder=victim.folder)}"\n')
+    everything(victim)
+    assert not (victim.home / "ran").exists()
+    everything(victim, "--config", "dibs.toml")
+    assert (victim.home / "ran").exists(), "control: for a file that the operator names it runs"
+
+
+@pytest.mark.parametrize("allowed", ["paths", "--config"])
+def test_control_the_operator_keeps_leases_in_a_clone_s_origin(
+    victim: Victim, allowed: str
+) -> None:
+    other = remote_of(victim, "an absolute path")
+    if allowed == "paths":
+        users_file(victim, f'paths = ["{other}"]')
+    everything(victim, *(("--config", "dibs.toml") if allowed == "--config" else ()))
+    assert git(other, "for-each-ref")

@@ -50,6 +50,7 @@ def test_a_found_file_hands_on_no_credential(victim: Victim, name: str) -> None:
         ),
         *("SSH_AUTH_SOCK", "GIT_CONFIG_VALUE_0", "DIBS_LEASES", "MYPASSWORD", "PGPASSFILE", "*"),
         *("GOOGLE_APPLICATION_CREDENTIALS", "SLACK_WEBHOOK_URL", "KUBECONFIG", "APIKEY"),
+        "AZURE_STORAGE_CONNECTION_STRING",
     ],
 )
 def test_what_may_be_a_credential_is_one(name: str) -> None:
@@ -104,3 +105,37 @@ def test_nobody_hands_on_the_signing_key(victim: Victim, how: str) -> None:
     before = ("--config", "dibs.toml") if how == "--config" else ()
     assert work(victim, '"DIBS_SIGNING_KEY"', *words, before=before) == 1
     assert not (victim.folder / "seen").exists()
+
+
+LOOP = '[[loop]]\nname = "tick"\nevery = "1s"\nrun = "env > seen"\n{}\n'
+HANDED_ON = ['env = "inherit"', 'pass_env = ["OPENAI_API_KEY"]']
+
+
+@pytest.mark.parametrize("setting", HANDED_ON)
+@pytest.mark.parametrize("verb", ["work", "loop"])
+def test_nothing_is_left_out_without_a_word(victim: Victim, verb: str, setting: str) -> None:
+    """A found file may not hand it on: the start is refused, and doctor says so before."""
+    assert victim.dibs("add", "one").returncode == 0
+    stage = f'[[stage]]\nname = "ready"\nrun = "env > seen"\n{setting}\n'
+    victim.configure(stage if verb == "work" else LOOP.format(setting))
+    refused = victim.dibs(verb, "--once", "--json")
+    assert json.loads(refused.stdout)["error"]["code"] == "UNTRUSTED"
+    assert not (victim.folder / "seen").exists()
+    assert "refused at the start" in victim.dibs("doctor", "--offline").stdout
+    assert victim.dibs("--config", "dibs.toml", verb, "--once").returncode == 0
+    assert SECRETS["OPENAI_API_KEY"] in (victim.folder / "seen").read_text()
+
+
+def test_control_the_operator_hands_it_to_a_loop(victim: Victim) -> None:
+    victim.configure(LOOP.format('pass_env = ["OPENAI_API_KEY"]'))
+    assert victim.dibs("loop", "--once", "--pass-env", "OPENAI_API_KEY").returncode == 0
+    assert SECRETS["OPENAI_API_KEY"] in (victim.folder / "seen").read_text()
+
+
+def test_a_typed_command_is_told_what_it_does_not_get(victim: Victim) -> None:
+    """The issue is claimed before its stage is known, so the claim is not refused."""
+    assert victim.dibs("add", "one").returncode == 0
+    victim.configure('[[stage]]\nname = "ready"\npass_env = ["GITHUB_TOKEN", "MODEL"]\n')
+    done = victim.dibs("claim", "1", "--exec", "--", "sh", "-c", "env > seen")
+    assert "--pass-env GITHUB_TOKEN" in done.stderr
+    assert SECRETS["GITHUB_TOKEN"] not in (victim.folder / "seen").read_text()

@@ -193,21 +193,35 @@ cd /work && git status --short && git log --oneline && echo '{"next": "review"}'
 """
 
 
+def _clone(cell: Cell) -> Path:
+    """A clone of a repository with a handler that uses git."""
+    remote = remote_repository(cell.folder.parent / "shop.git", {"implement.sh": _GIT_INSIDE})
+    git(cell.folder, "clone", "--quiet", str(remote), str(cell.folder / "shop"))
+    return cell.folder / "shop"
+
+
+def _covering(line: str, command: str) -> str:
+    """The command with this line in the place of the line that covers `.dibs`."""
+    changed, count = re.subn(r"(?m)^.*/work/\.dibs.*$", lambda _: f"  {line}", command)
+    assert count == 1
+    return changed
+
+
 @pytest.mark.parametrize("bound", [True, False], ids=["with objects", "control: without"])
 def test_git_works_in_a_worktree_in_bubblewrap(cell: Cell, bubblewrap: str, bound: bool):
-    remote = remote_repository(cell.folder.parent / "shop.git", {"implement.sh": _GIT_INSIDE})
-    clone = cell.folder / "shop"
-    git(cell.folder, "clone", "--quiet", str(remote), str(clone))
+    clone = _clone(cell)
     objects = _block("worktree-in-bubblewrap").strip().replace("/srv/shop", str(clone))
-    stage = bubblewrap.replace("  ./implement.sh", f"  {objects if bound else ''} sh implement.sh")
+    stage = _covering(f"{objects} \\" if bound else "\\", bubblewrap)
+    stage = stage.replace("./implement.sh", "sh implement.sh")
     told = cell.worked(stage.replace("run  =", 'worktree = "shop"\nrun  ='))
     assert ("#1 advanced to review" in told) is bound, told
     assert ("unable to normalize alternate object path" in told) is not bound, told
+    assert "?? dibs.toml" not in told
 
 
 # A container
 
-_PROGRAMS = ("sh", "bash", "cat", "ls", "env", "head", "tr", "setsid", "sleep")
+_PROGRAMS = ("sh", "bash", "cat", "ls", "env", "head", "tr", "setsid", "sleep", "git")
 _CONTAINERS = """
 [containers]
 cgroups = "disabled"
@@ -286,6 +300,20 @@ def test_a_container_holds(cell: Cell, container: str):
 @pytest.mark.timeout(300)
 def test_a_container_ends_with_the_run(cell: Cell, container: str):
     _is_stopped(cell, container)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("bound", [True, False], ids=["with objects", "control: without"])
+def test_git_works_in_a_worktree_in_a_container(cell: Cell, container: str, bound: bool):
+    clone = _clone(cell)
+    script = cell.folder / "in-a-container"
+    objects = _block("worktree-in-a-container").strip().replace("/srv/shop", str(clone))
+    script.write_text(_covering(f"{objects} \\" if bound else "\\", script.read_text()))
+    run = f'worktree = "shop"\nrun = "{script} sh implement.sh"\n'
+    told = cell.worked(re.sub("run = .*\n", run, container))
+    assert ("#1 advanced to review" in told) is bound, told
+    assert ("unable to normalize alternate object path" in told) is not bound, told
+    assert "?? dibs.toml" not in told
 
 
 # systemd

@@ -65,6 +65,7 @@ def test_a_handler_learns_neither_the_secret_nor_the_file(bare: Victim, tmp_path
     file = tmp_path / "key-file"
     file.write_text(KEY, "utf-8")
     serve(bare, "env", 'env = "inherit"')
+    bare.env["DIBS_CONFIG"] = str(bare.folder / "dibs.toml")
     names = {"DIBS_SIGNING_KEY_FILE": str(file), "CREDENTIALS_DIRECTORY": str(tmp_path)}
     done = work(bare, env={**names, "GITHUB_TOKEN_FILE": str(file)})
     assert "advanced" in done.stdout + done.stderr

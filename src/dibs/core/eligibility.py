@@ -15,8 +15,9 @@ holds. Where there is no such mark, a label which a person put on by hand opens 
 unless the gate demands a signed approval: then only the mark opens it, and only for one move.
 
 The same author may change the text after a person put a stage's label on, which is how people
-release issues (`text_reasons`). The labels of runs release nothing: they are put on while a card
-says that a run holds the issue, or shortly after.
+release issues. A change counts if it came after the last release (`text_reasons`). The labels of
+runs release nothing: those of the time that a card covers, with a minute for the labels of its
+ending, and the first label after a card which its ending leads to, however late a sweep paints it.
 
 The mark of a pause is spelt here, too: who paused an issue, and why. The label decides, and the
 mark is for people.

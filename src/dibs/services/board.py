@@ -475,8 +475,11 @@ class _Gathered(Struct, frozen=True):
 
 
 def _tells(issue: Issue, row: Row) -> bool:
-    """Whether the comments of an issue may tell more than its labels: a rest, a note, a pause."""
-    if row.stage is None or row.stage.final or not issue.comment_count:
+    """Whether a read of an issue may tell more than its labels: a rest, a note, a pause, an edit.
+
+    The author of an issue without comments may have changed its text.
+    """
+    if row.stage is None or row.stage.final or (issue.by_writer and not issue.comment_count):
         return False
     return row.state not in (RowState.GATED, RowState.BLOCKED, RowState.THEIRS, RowState.WAITING)
 

@@ -437,6 +437,3 @@ def about_environment(
                 "a handler and all that it starts can use them; see docs/reference/environment.md"
             )
             yield Finding("environment", Level.WARN, text, look)
-        if refused := [name for name in stage.pass_env if not may_pass(name)]:
-            text = f"{named}: pass_env names what the operator does not pass: {', '.join(refused)}"
-            yield Finding("environment", Level.WARN, text, "see docs/reference/environment.md")

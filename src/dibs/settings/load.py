@@ -436,13 +436,14 @@ class Settings(Struct, frozen=True):
         return allowed or not looks_secret(name)
 
     def passing(self, names: Iterable[str]) -> "Settings":
-        """The settings, with variables from the operator for all handlers."""
+        """The settings, with variables from the operator for all handlers and loops."""
         stages = (
             replace(stage, pass_env=(*stage.pass_env, *names)) for stage in self.pipeline.stages
         )
         return replace(
             self,
             pipeline=replace(self.pipeline, stages=tuple(stages)),
+            loops=tuple(replace(one, pass_env=(*one.pass_env, *names)) for one in self.loops),
             trust=replace(self.trust, pass_env=(*self.trust.pass_env, *names)),
         )
 

@@ -24,6 +24,7 @@ from dibs.settings.load import Settings, Trust, UserFile, refuse_unknown
 
 _GITHUB = "https://api.github.com"
 _LONGEST = 300
+_GIT_S = 10.0
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 """What SQLite appends to the name of a database for the files beside it."""
 # Options of libpq that neither name a file nor hand on a credential.
@@ -93,15 +94,19 @@ def refuse_foreign(place: Path | None, settings: Settings, users: Path) -> None:
     folder = place if place == settings.root else folder
     raise Untrusted(
         f"{place} belongs to another user, who could give your dibs any settings",
-        hint=f"if you trust that user: add {str(folder)!r} to folders of [trust] in {users}, "
-        "or name the file with --config",
+        hint=f"if you trust that user: add {str(folder)!r} to folders of [trust] in {users}"
+        + (", or name the file with --config" if settings.file else ""),
     )
 
 
 def refuse_overreach(settings: Settings, users: Path) -> None:
     """Raise Untrusted for the first setting of a found file which is the operator's to set."""
-    for reach in (*reached_servers(settings, os.environ), *reached_files(settings)):
-        ways = ["name the file with --config"]
+    for reach in (
+        *reached_servers(settings, os.environ),
+        *reached_files(settings),
+        *reached_repository(settings),
+    ):
+        ways = ["name the file with --config"] if settings.file else []
         if reach.key == "leases":
             ways.insert(0, "set DIBS_LEASES to the store")
         if reach.key == "github.api":
@@ -233,6 +238,26 @@ def reached_files(settings: Settings) -> Iterator[Reach]:
             yield Reach(key, f"lets dibs write to {str(real)!r}", "paths", str(folder))
 
 
+def reached_repository(settings: Settings) -> Iterator[Reach]:
+    """The repository on this machine to which leases in git lead, inside of the folder or not.
+
+    A push runs its hooks, and a repository in the folder may have come with the file. So may the
+    settings of git that give a remote's name its address.
+    """
+    scheme, _, remote = settings.leases.partition(":")
+    if scheme != "git":
+        return
+    from dibs.adapters.git.program import GitCommands
+
+    local = None
+    with suppress(BadConfiguration):  # no such address, or no git: then no such leases either
+        commands = GitCommands(settings.root, settings.root, timeout_s=_GIT_S)
+        local = commands.resolve(remote).local
+    if local is not None and not covers(settings.trust.paths, settings.root / local):
+        place = os.path.realpath(settings.root / local)
+        yield Reach("leases", f"lets dibs push to {place!r}, whose hooks run", "paths", place)
+
+
 def local_path(address: str) -> str | None:
     """The path in the address of a tracker or store on the machine; None for a server's."""
     scheme, _, place = address.partition(":")
@@ -242,9 +267,5 @@ def local_path(address: str) -> str | None:
         case "unix" | "redis+unix":
             path = re.split(r"[?#]", place, maxsplit=1)[0].removeprefix("//").rpartition("@")[2]
             return "/" + unquote(path).lstrip("/")
-        case "git" if place.lower().startswith("file:"):
-            return "/" + unquote(place[len("file:") :]).lstrip("/")
-        case "git" if not re.match(r"[^/]+:", place):  # neither a URL nor USER@HOST:PATH
-            return place
         case _:
             return None

@@ -32,13 +32,13 @@ from dibs.core.errors import BadConfiguration, NoBacklog, Untrusted, Unwritable
 from dibs.core.events import Reached, unwatched
 from dibs.core.fold import FoldRules
 from dibs.core.ids import HolderId, IssueRef, RunId
-from dibs.core.pipeline import Dialect, InProcess, NoHandler, Pipeline, SignedGate, Stage
+from dibs.core.pipeline import Dialect, Env, InProcess, NoHandler, Pipeline, SignedGate, Stage
 from dibs.core.references import without_secrets
 from dibs.ports.leases import PROTECTIVE
 from dibs.ports.system import Present
 from dibs.ports.tracker import Applies, Tracker
 from dibs.services.backlog import Backlog, Granting, Observers, OneStep
-from dibs.settings.load import Settings, actor, user_file
+from dibs.settings.load import FILE_NAME, Origin, Settings, actor, user_file
 from dibs.wiring.trackers import (
     TRACKERS,
     OpenTracker,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from dibs import hook, named, services
+    from dibs.core.named import LoopSpec
     from dibs.core.signing import Keyring
     from dibs.hook.guard import Guarding
     from dibs.named.holds import Holds
@@ -604,18 +605,32 @@ def wrongly_shared(settings: Settings) -> tuple[list[str], list[str]]:
     return bare, shut
 
 
-def refuse_to_pass(settings: Settings, stages: Sequence[Stage]) -> None:
-    """Raise Untrusted for a credential in `pass_env` which the handler must not get."""
-    for stage in stages:
-        if (name := next((n for n in stage.pass_env if not settings.may_pass(n)), None)) is None:
+def refuse_to_pass(settings: Settings, served: Sequence[Stage | LoopSpec]) -> None:
+    """Raise Untrusted for what a handler or a loop must not get of our environment.
+
+    A refusal, because a variable that is left out without a word looks like a fault of the handler.
+    """
+    own = user_file(os.environ)
+    for one in served:
+        kind = "stage" if isinstance(one, Stage) else "loop"
+        who = f"{settings.source}: {kind} {one.name!r}"
+        if one.env is Env.INHERIT and settings.origin is Origin.FOUND:
+            raise Untrusted(
+                f"{who} has env = 'inherit'; a file that was found by searching may not hand on "
+                "your whole environment",
+                hint=f"if you want this: name the file with --config, or add {str(settings.root)!r}"
+                f" to folders of [trust] in {own}",
+            )
+        if (name := next((n for n in one.pass_env if not settings.may_pass(n)), None)) is None:
             continue
-        what = f"{settings.source}: stage {stage.name!r} passes {name!r} to its handler"
+        what = f"{who} hands on {name!r}"
         if name.startswith("DIBS_SIGNING_KEY"):
             raise Untrusted(f"{what}; a handler that can sign can forge every mark")
+        verb = "work" if kind == "stage" else "loop"
         raise Untrusted(
             f"{what}; a file that was found by searching may not hand on a credential",
-            hint=f"if you want this: use dibs work --pass-env {name}, or add {name!r} to pass_env "
-            f"of [trust] in {user_file(os.environ)}, or name the file with --config",
+            hint=f"if you want this: use dibs {verb} --pass-env {name}, or add {name!r} to "
+            f"pass_env of [trust] in {own}, or name the file with --config",
         )
 
 
@@ -663,6 +678,23 @@ def backlog_is_absent(settings: Settings) -> bool:
     return not path.exists() and (path.parent.is_dir() or not path.parent.exists())
 
 
+def unused_above(settings: Settings) -> str:
+    """The settings above the folder where the search for them ended, in words; empty for none.
+
+    Only of this user or root: nobody is pointed at what another user put there.
+    """
+    for folder in settings.root.absolute().parents if settings.file is None else ():
+        file, kept = folder / FILE_NAME, folder / ".dibs"
+        with suppress(OSError):
+            place, mark = (file, file) if file.is_file() else (folder, kept)
+            if mark.exists() and mark.lstat().st_uid in (0, os.geteuid()):
+                return (
+                    f"{place} is not used: the search for settings ends at the top of a git "
+                    "working tree, at the home folder and at a mount point"
+                )
+    return ""
+
+
 def refuse_absent(settings: Settings) -> None:
     """Raise NoBacklog if the embedded backlog has no file, or an empty file."""
     scheme, _, place = settings.tracker.partition(":")
@@ -670,6 +702,9 @@ def refuse_absent(settings: Settings) -> None:
         return
     path = sqlite_path(settings, place).absolute()
     if backlog_is_absent(settings):
+        if above := unused_above(settings):
+            hint = f"--config or DIBS_CONFIG name other settings; {NoBacklog.hint}"
+            raise NoBacklog(f"there is no backlog at {path}; {above}", hint=hint)
         raise NoBacklog(f"there is no backlog at {path}")
     if path.is_file() and path.stat().st_size == 0:  # SQLite writes a header before any table
         raise NoBacklog(f"the backlog {path} is an empty file (0 bytes)")

@@ -78,6 +78,14 @@ class Address(Struct, frozen=True):
         """Whether it is the path of a repository on this machine."""
         return is_local_path(self.bare)
 
+    @property
+    def local(self) -> str | None:
+        """The path of the repository, if it is on this machine; git reads `~` in a path."""
+        if self.is_path:
+            return os.path.expanduser(self.bare)  # noqa: PTH111 - Path raises for an unknown user
+        scheme, _, place = self.bare.partition(":")
+        return "/" + unquote(place).lstrip("/") if scheme.lower() == "file" else None
+
     def identity(self, root: Path) -> str:
         """A name for the repository, the same in every working directory of the machine.
 
@@ -195,7 +203,7 @@ _SETTINGS = (
 _GIVEN = re.compile(r"GIT_CONFIG_(COUNT|KEY_\d+|VALUE_\d+)")
 """Settings in the environment, which the operator gave to git."""
 _TAKEN = re.compile(
-    r"url\..+\.(insteadof|pushinsteadof)|credential\.(.+\.)?(username|usehttppath)"
+    r"credential\.(.+\.)?(username|usehttppath)"
     r"|http\.(.+\.)?(extraheader|proxy|proxyauthmethod|version|postbuffer|lowspeedlimit"
     r"|lowspeedtime|useragent)",
     re.DOTALL,
@@ -283,19 +291,39 @@ class GitCommands:
             env |= self._address.secrets
         return self._run((*settings, f"--git-dir={place}", *words), given, env)
 
-    def ask(self, *words: str) -> Ran:
-        """Run git in `root`, with the settings of the repository around it, if there is one."""
-        return self._run(words, b"", {})
+    def resolve(self, remote: str) -> Address:
+        """The address to use for reading and writing. Raises BadConfiguration for a wrong one.
+
+        A remote may have several addresses, or different addresses for reading and writing. We use
+        the first to which git pushes.
+        """
+        if remote.startswith("~/"):
+            return parse_address(str(Path(remote).expanduser()))
+        if ":" not in remote:  # with a colon it is not a name, and may contain a password
+            return parse_address(self._output_of("remote", "get-url", "--push", remote) or remote)
+        address = parse_address(remote)
+        if address.account is not None:
+            return address
+        # A rule of the user (`insteadOf`) may add an account to the address.
+        return parse_address(self._output_of("ls-remote", "--get-url", remote) or remote)
+
+    def _output_of(self, *words: str) -> str:
+        """The output of a git command in `root`, with the settings of the repository around it.
+
+        Empty if the command failed.
+        """
+        ran = self._run(words, b"", {})
+        return "" if ran.code else ran.out.decode("utf-8", "surrogateescape").strip()
 
     @cached_property
     def _taken(self) -> tuple[tuple[str, str], ...]:
         """The settings of the repository around `root` that count for leases, if there is one.
 
         The repository may have been unpacked from somebody's archive. So none of these settings
-        names a program or a file, or makes git trust another server.
+        names a program or a file, makes git trust another server, or changes the address: `reach`
+        was given what its rules (`insteadOf`) make of the address.
         """
-        found = self.ask("config", "--local", "--list", "-z")
-        listed = found.out.decode("utf-8", "surrogateescape").split("\0") if not found.code else []
+        listed = self._output_of("config", "--local", "--list", "-z").split("\0")
         pairs = (entry.partition("\n") for entry in listed)
         return tuple((name, value) for name, _, value in pairs if _TAKEN.fullmatch(name))
 

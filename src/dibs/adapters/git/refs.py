@@ -19,7 +19,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from dibs.adapters.git.program import Address, GitCommands, outage, parse_address, spoken
+from dibs.adapters.git.program import GitCommands, outage, spoken
 from dibs.adapters.system import make_folder, wall_clock
 from dibs.adapters.wrappers.leases import Recent
 from dibs.core.durations import describe_span
@@ -117,7 +117,7 @@ class GitRemote:
             raise BadConfiguration(f"'git:{shown}' names no remote; write it as git:REMOTE")
         self._objects = folder.absolute() / "objects"
         self._git = GitCommands(self._objects, root, timeout_s=timeout_s)
-        address = self._resolve(remote)
+        address = self._git.resolve(remote)
         if address.bare.startswith("-"):  # git would read it as an option
             raise BadConfiguration(f"'git:{remote}' has an address that begins with a dash")
         self._git.reach(address)
@@ -127,27 +127,6 @@ class GitRemote:
         self.identity = f"git:{address.identity(root)}"
         self._ready = False
         self._messages: Recent[str, str] = Recent(_MOST_REMEMBERED)
-
-    def _resolve(self, remote: str) -> Address:
-        """The address to use for reading and writing.
-
-        A remote may have several addresses, or different addresses for reading and writing. We use
-        the first to which git pushes.
-        """
-        if remote.startswith("~/"):
-            return parse_address(str(Path(remote).expanduser()))
-        if ":" not in remote:  # with a colon it is not a name, and may contain a password
-            return parse_address(self._output_of("remote", "get-url", "--push", remote) or remote)
-        address = parse_address(remote)
-        if address.account is not None:
-            return address
-        # A rule of the user (`insteadOf`) may add an account to the address.
-        return parse_address(self._output_of("ls-remote", "--get-url", remote) or remote)
-
-    def _output_of(self, *words: str) -> str:
-        """The output of a git command; empty if the command failed."""
-        ran = self._git.ask(*words)
-        return "" if ran.code else ran.out.decode("utf-8", "surrogateescape").strip()
 
     def close(self) -> None:
         """Does nothing, because nothing stays open between two calls."""

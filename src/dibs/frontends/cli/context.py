@@ -48,14 +48,17 @@ class Context(Struct):
         return self.connect(None)
 
     def connect(self, settings: Settings | None) -> "Services":
-        from dibs.wiring.services import connect
+        from dibs.wiring.services import backlog_is_absent, connect, unused_above
 
         if not gc.isenabled():  # dibs.__main__ disables it for the start, which is over now
             gc.freeze()
             gc.enable()
         if self._services is None:
+            settings = settings or self.settings
+            if self.creates and backlog_is_absent(settings):
+                output.tell(unused_above(settings))
             self._services = connect(
-                settings or self.settings,
+                settings,
                 author=_of_printable(config.actor()),
                 create=self.creates,
             )

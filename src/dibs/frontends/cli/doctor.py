@@ -16,6 +16,8 @@ from dibs.settings.load import Settings
 from dibs.wiring import mask
 
 if TYPE_CHECKING:
+    from dibs.core.named import LoopSpec
+    from dibs.core.pipeline import Stage
     from dibs.services.diagnosing import Finding
 
 
@@ -26,7 +28,7 @@ def doctor_command(context: Context, offline: bool, handlers: bool) -> Answer:
     """Check settings, tracker, store, keys and handlers; name every problem. Makes no changes."""
     # An error of a library may carry an address with a password.
     findings = [
-        replace(finding, text=mask(finding.text))
+        replace(finding, text=mask(finding.text), look=mask(finding.look))
         for finding in _findings(context, offline=offline, handlers=handlers)
     ]
     levels = [finding.level.value for finding in findings]
@@ -68,6 +70,12 @@ def _findings(context: Context, *, offline: bool, handlers: bool) -> Iterator["F
     look_for = None if handlers else wiring.python_lookup(settings)
     yield from diagnosing.about_handlers(pipeline, wiring.runner_of(settings), look_for)
     yield from diagnosing.about_environment(pipeline, os.environ, settings.may_pass)
+    started: list[Stage | LoopSpec] = [stage for stage in pipeline.stages if stage.served]
+    for one in (*started, *settings.loops):
+        try:
+            wiring.refuse_to_pass(settings, [one])
+        except DibsError as error:
+            yield Finding("environment", Level.WARN, f"refused at the start: {error}", error.hint)
     try:
         kind = tracker_kind(settings.tracker)
     except DibsError as error:  # another distribution's, and broken

@@ -16,7 +16,7 @@ from dibs.core.errors import DibsError
 from dibs.core.ids import Fence, RunId
 from dibs.core.references import parse_reference
 from dibs.frontends.cli.context import Context, command, dry_run
-from dibs.frontends.cli.output import Answer, Exit
+from dibs.frontends.cli.output import Answer, Exit, all_masked
 from dibs.hook.rules import (
     NotGits,
     Pusher,
@@ -116,7 +116,8 @@ def run_command(
     try:
         settings = _find_settings(context)
     except DibsError as flaw:
-        return Answer({"unchecked": [str(flaw)]}, warnings=[f"dibs: nothing was checked: {flaw}"])
+        unchecked = all_masked([str(flaw)])
+        return Answer({"unchecked": unchecked}, warnings=[f"dibs: nothing was checked: {flaw}"])
     if settings is None:
         return Answer({"unchecked": []})  # without a backlog no issue is guarded
     texts = [path.read_bytes()[:_LARGEST_BODY].decode("utf-8", "replace") for path in bodies]
@@ -234,8 +235,8 @@ def _describe_pusher(
 def _answer(guarded: "Guarded", *, strict: bool) -> Answer:
     """Refuse the push for any objection, and with `[hook] strict` also if a check failed."""
     objections, unchecked = guarded.objections, guarded.unchecked
-    data = {**asdict(guarded), "strict": strict}
-    data["objections"] = [asdict(objection) for objection in objections]
+    listed = [asdict(objection) for objection in objections]
+    data = {**all_masked(asdict(guarded)), "objections": all_masked(listed), "strict": strict}
     remarks = [f"dibs: {remark}" for remark in guarded.remarks]
     if objections:
         lines = ["dibs: the push is refused: it would close issues that are not yours to close"]

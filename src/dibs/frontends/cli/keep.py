@@ -101,7 +101,9 @@ def execute(
 
     lease, leaving = claimed.lease, StopSignal()
     handler = Command(shlex.join(words))
-    allowed = tuple(filter(context.settings.may_pass, claimed.stage.pass_env))
+    allowed = [name for name in claimed.stage.pass_env if context.settings.may_pass(name)]
+    for name in sorted({*claimed.stage.pass_env} - {*allowed, *pass_env}):
+        tell(f"a found file does not pass {name} on: if you want this, use --pass-env {name}")
     stage = replace(
         claimed.stage,
         handler=handler,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 from click.core import ParameterSource
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from dibs.core.durations import describe_span, parse_duration
 from dibs.core.eligibility import ReasonCode
@@ -27,6 +27,7 @@ from dibs.frontends.cli.output import (
     Exit,
     for_reasons,
     lease_data,
+    reason_data,
     reason_lines,
     record_data,
 )
@@ -132,7 +133,7 @@ def claim_command(
 
 def _nothing_ready(context: Context) -> Answer:
     if reasons := context.services.claiming.closed():
-        data = {"reasons": [asdict(reason) for reason in reasons]}
+        data = {"reasons": reason_data(reasons)}
         return Answer(
             data, ["nothing can be claimed:", *reason_lines(reasons)], for_reasons(reasons)
         )
@@ -173,7 +174,7 @@ def describe_claim(result: ClaimResult) -> Answer:
             ]
             return Answer(claim_data(result), lines)
         case Refused(issue, reasons):
-            data = {"issue": str(issue), "reasons": [asdict(reason) for reason in reasons]}
+            data = {"issue": str(issue), "reasons": reason_data(reasons)}
             lines = [f"{issue} cannot be claimed:", *reason_lines(reasons)]
             return Answer(data, lines, for_reasons(reasons))
         case Beaten(issue, record):

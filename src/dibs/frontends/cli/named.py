@@ -98,22 +98,34 @@ def hold_command(
 @command("loop")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--once", is_flag=True, help="End after the first tick that this process runs.")
+@click.option(
+    "--pass-env",
+    "passed",
+    multiple=True,
+    metavar="NAME",
+    help="Give this variable to the loops, and let dibs.toml do so; may be repeated.",
+)
 @as_name
-def loop_command(context: Context, names: tuple[str, ...], once: bool, name: str | None) -> Answer:
+def loop_command(
+    context: Context, names: tuple[str, ...], once: bool, passed: tuple[str, ...], name: str | None
+) -> Answer:
     """Run all loops, or those named: in each window, one replica runs the command."""
     from concurrent.futures import ThreadPoolExecutor
 
     from dibs.named.loops import Rhythm, run_kept
+    from dibs.wiring.services import refuse_to_pass
 
     context.creates = True
-    configured = {spec.name: spec for spec in context.settings.loops}
+    settings = context.settings.passing(passed)
+    configured = {spec.name: spec for spec in settings.loops}
     if missing := [wanted for wanted in names if wanted not in configured]:
         listed = ", ".join(configured) or "none"
         raise BadConfiguration(f"no loop {missing[0]!r} is configured; configured: {listed}")
     specs = [configured[wanted] for wanted in names or configured]
     if not specs:
         raise BadConfiguration("no loop is configured; add a [[loop]] to dibs.toml")
-    services, stop = context.services, _stop_on_signals()
+    refuse_to_pass(settings, specs)
+    services, stop = context.connect(settings), _stop_on_signals()
     for spec in specs:
         services.runner.check(spec.command)
     ticks: Counter[str] = Counter()

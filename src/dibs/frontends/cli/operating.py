@@ -28,6 +28,7 @@ from dibs.frontends.cli.output import (
     Answer,
     Exit,
     ago,
+    reason_data,
     reason_lines,
     record_data,
     table,
@@ -75,7 +76,7 @@ def why_command(context: Context, issue: str) -> Answer:
         "claimable": found.claimable,
         "failed_attempts": found.attempts.failed,
         "attempts_allowed": stage.attempts if stage else None,
-        "reasons": [asdict(reason) for reason in found.reasons],
+        "reasons": reason_data(found.reasons),
         "strangers_pulls": (strange := found.strangers_pulls),
         "lease": record_data(found.standing.record),
     }

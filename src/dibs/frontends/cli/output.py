@@ -9,12 +9,13 @@ password, and these lines end in files that others read.
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any, TextIO
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.eligibility import MEANINGS, Reason, RefusalKind
@@ -92,14 +93,18 @@ class Answer(Struct, frozen=True):
 
 
 def emit(answer: Answer, *, as_json: bool) -> int:
-    """Print an answer and return its exit code. Lines of a failure go to standard error."""
+    """Print an answer and return its exit code. Lines of a failure go to standard error.
+
+    Warnings and all that a failure says are masked: they may carry the words of a library.
+    """
     for warning in answer.warnings:
         tell(warning)
     done, exit_code = answer.exit == Exit.DONE, int(answer.exit)
     try:
         if as_json:
-            warned = {"warnings": list(answer.warnings)} if answer.warnings else {}
-            write_json({"ok": done, "exit": exit_code, "data": answer.data, **warned})
+            warned = {"warnings": all_masked(answer.warnings)} if answer.warnings else {}
+            data = answer.data if done else all_masked(answer.data)
+            write_json({"ok": done, "exit": exit_code, "data": data, **warned})
         else:
             for line in answer.lines:
                 stream, words = (sys.stdout, line) if done else (sys.stderr, mask(line))
@@ -291,9 +296,26 @@ def record_data(record: Record | None) -> dict[str, Any] | None:
     }
 
 
+def all_masked(data: Any) -> Any:
+    """The data of an answer with each text in it masked; names of fields stay."""
+    match data:
+        case str():
+            return mask(data)
+        case Mapping():
+            return {key: all_masked(value) for key, value in data.items()}
+        case list() | tuple():
+            return [all_masked(value) for value in data]
+        case _:
+            return data
+
+
+def reason_data(reasons: Sequence[Reason]) -> Any:
+    return all_masked([asdict(reason) for reason in reasons])
+
+
 def reason_lines(reasons: Sequence[Reason]) -> list[str]:
     return [
-        line
+        mask(line)
         for reason in reasons
         for line in (f"  {reason.code}: {reason.text}", f"    to change it: {reason.remedy}")
     ]
