@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from benchmarks.tables import Result, as_data, render
 
-NAMES = ("cycles", "spread", "scan", "startup", "memory")
+NAMES = ("cycles", "spread", "scan", "ahead", "startup", "memory")
 
 
 def main() -> int:

@@ -53,11 +53,11 @@ class Made:
 
 
 @contextmanager
-def folder() -> Iterator[Path]:
-    """A configured folder of its own, removed afterwards."""
+def folder(more: str = "") -> Iterator[Path]:
+    """A configured folder of its own, removed afterwards. `more`: settings of the stage."""
     with tempfile.TemporaryDirectory(prefix="dibs-bench-", ignore_cleanup_errors=True) as place:
         path = Path(place)
-        (path / "dibs.toml").write_text(_CONFIGURATION, encoding="utf-8")
+        (path / "dibs.toml").write_text(_CONFIGURATION + more, encoding="utf-8")
         yield path
 
 

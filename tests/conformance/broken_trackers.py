@@ -149,6 +149,14 @@ class ListsTheNewestFirst(MemoryTracker):
         return replace(snapshot, comments=snapshot.comments[::-1])
 
 
+class RestsThroughChanges(MemoryTracker):
+    def comment(self, issue, body, **told):
+        rests = dict(self._rests)
+        posted = super().comment(issue, body, **told)
+        self._rests = rests
+        return posted
+
+
 class ForgivesMissingComments(MemoryTracker):
     def edit_comment(self, issue, comment, body):
         try:

@@ -133,6 +133,11 @@ WRONG = [
     (broken.ReadsManyButNotAll, MemoryTrackerHarness, "many_snapshots_are_read_as_each_alone"),
     (broken.ReadsManyTwice, MemoryTrackerHarness, "many_snapshots_are_read_as_each_alone"),
     (broken.TakesAnyOfTheLabels, MemoryTrackerHarness, "snapshots_are_found_as_issues_are"),
+    (
+        broken.RestsThroughChanges,
+        MemoryTrackerHarness,
+        "a_rest_ends_by_time_by_a_change_and_by_other_rules",
+    ),
     (broken.BelievesEverybody, MemoryTrackerHarness, "strangers_are_told_from_writers"),
     (broken.LeaksItsLibrarysError, broken.CuttableHarness, "an_outage_is_told_as_one"),
 ]

@@ -305,6 +305,26 @@ class Reason(Struct, frozen=True):
     """When the reason lifts by itself; None if it does not."""
 
 
+def rests_until(reasons: Iterable[Reason], *, held_too: bool) -> ServerTime | None:
+    """Until when an issue is refused for sure if it does not change; None if that is not known.
+
+    `held_too`: no lease ends before its time without a change of the issue.
+    """
+    codes = {ReasonCode.BACKING_OFF} | (_RUNS if held_too else set())
+    times = [one.until for one in reasons if one.code in codes and one.until is not None]
+    return max(times, default=None)
+
+
+_RUNS = reasons_with(lambda meaning: meaning.whose is Whose.RUN)
+
+
+def rest_rules(pipeline: Pipeline, max_ttl: timedelta) -> str:
+    """The settings on which rests depend: where they differ, a rest must be judged again."""
+    stages = ((one.name, one.attempts, one.backoff) for one in pipeline.stages)
+    terms = (f"{name} {most} {off.first} {off.most}" for name, most, off in stages)
+    return "; ".join((*terms, str(max_ttl)))
+
+
 class PauseScope(StrEnum):
     REPOSITORY = "repository"
     FLEET = "fleet"

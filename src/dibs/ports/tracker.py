@@ -79,6 +79,8 @@ class TrackerTraits(Struct, frozen=True):
     """Whether it can inspect its own storage for damage."""
     pulls: bool = False
     """Whether it can list the pull requests of an issue."""
+    keeps_rests: bool = False
+    """Whether it remembers rests (`Tracker.rest`), and leaves resting issues out of a query."""
 
     @property
     def patience(self) -> timedelta:
@@ -97,6 +99,8 @@ class IssueQuery(Struct, frozen=True):
     skip: int = 0
     """Leave out so many of the first matches: how a crowd of workers spreads."""
     closed_too: bool = False
+    awake_by: str = ""
+    """Leave out the issues that rest by these rules; a tracker that keeps no rests ignores it."""
 
 
 class Found(Struct, frozen=True):
@@ -191,6 +195,14 @@ class Tracker(Protocol):
 
     def close(self, issue: IssueRef) -> None: ...
 
+    def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
+        """Remember for `IssueQuery.awake_by` that by `rules` nobody may claim the issue till then.
+
+        An index of judgements, which only saves reading the issue: a change of the issue, its time
+        and a query with other rules end the rest. Does nothing if the issue is not as given.
+        """
+        ...
+
     def prepare(self, labels: Sequence[str]) -> None:
         """Create the missing labels, where labels must exist before use."""
         ...
@@ -255,6 +267,9 @@ class OneAtATime:
 
     def with_authors(self, snapshot: Snapshot) -> Snapshot:
         return snapshot
+
+    def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
+        """Do nothing: a tracker without an index finds resting issues like any other."""
 
     def pulls_of(
         self,

@@ -2,14 +2,15 @@
 
 `Granting` tells whether the store of this process may grant, and `OwnedStore` whether the store's
 namespace is this backlog's. `OneStep` makes store and tracker change together where both are in one
-database. `Observers` hands events to every observer.
+database. `Observers` hands events to every observer. `Rests` tells the tracker which issues
+rest.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,11 +18,18 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.core.eligibility import Reason, regressed
-from dibs.core.errors import BadConfiguration, GrantedElsewhere, Unavailable
+from dibs.core.eligibility import (
+    Reason,
+    Surroundings,
+    judge,
+    regressed,
+    rest_rules,
+    rests_until,
+)
+from dibs.core.errors import BadConfiguration, GrantedElsewhere, Misuse, Outage, Unavailable
 from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.granter import Appointed, Granter, Moving, Owner, keeps_house, objection
-from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime, RunId, StageName
+from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime, RunId, ServerTime, StageName
 from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome, Record, Unproven
 from dibs.core.pipeline import Pipeline
 from dibs.ports.leases import Lingering, Waking
@@ -406,6 +414,44 @@ class Backlog(Struct, frozen=True):
     """Makes tracker and leases change together or not at all, where both are in one database."""
     mask: Callable[[str], str] = without_known_shapes
     """Takes secrets out of words that others will read: notes, questions and reasons."""
+
+
+class Rests:
+    """Tells the tracker which issues nobody may claim for a while, so that no search reads them.
+
+    The core judges, and the tracker only remembers until when the judgement holds: `Tracker.rest`.
+    A query with `rules` leaves those issues out; a claim of a named issue, and every listing for
+    people, reads the issue as it is.
+    """
+
+    def __init__(self, backlog: Backlog) -> None:
+        self._tracker, self._leases = backlog.tracker, backlog.leases
+        self._pipeline = backlog.pipeline
+        self.rules = rest_rules(backlog.pipeline, backlog.max_ttl)
+        self.hide_held = backlog.tracker.traits.keeps_rests and backlog.one_step is not nullcontext
+        """Whether held issues rest, too: where no lease changes but in one step with the issue."""
+
+    def note(self, issue: Issue, reasons: Sequence[Reason]) -> None:
+        """Let the issue rest for as long as these reasons against a claim hold for sure."""
+        if not self._tracker.traits.keeps_rests:
+            return
+        if (until := rests_until(reasons, held_too=self.hide_held)) is not None:
+            self._tracker.rest(issue, until, self.rules)
+
+    def note_held(self, issue: Issue, until: ServerTime) -> None:
+        """Let a held issue rest as long as its lease runs without a renewal."""
+        if self.hide_held:
+            self._tracker.rest(issue, until, self.rules)
+
+    def note_failed(self, ref: IssueRef) -> None:
+        """Let an issue rest that has just failed. If that fails, the next search judges it."""
+        if not self._tracker.traits.keeps_rests:
+            return
+        with suppress(Outage, Misuse):
+            snapshot = self._tracker.read(ref)
+            standing = self._leases.standing(snapshot)
+            verdict = judge(snapshot, standing, self._pipeline, Surroundings())
+            self.note(snapshot.issue, verdict.reasons)
 
 
 def acquire_patiently(store: LeaseStore, bid: Bid) -> AcquireResult:

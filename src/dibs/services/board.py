@@ -351,7 +351,7 @@ class Board:
         self,
         *,
         stage: StageName | None = None,
-        spent: bool = False,
+        to_claim: bool = False,
         known: Sequence[Snapshot] | None = None,
     ) -> Iterator[Row]:
         """Issues which a claim would get now by every rule, the most urgent first, then the oldest.
@@ -359,7 +359,8 @@ class Board:
         An issue whose holder vanished is one of them, with or without a sweep since. An ending that
         is not painted yet is no obstacle: a claim paints it first. Pages are read as needed.
 
-        `spent`: also the issues without attempts left which are not parked yet, as `PARKED`.
+        `to_claim`: also the issues without attempts left which are not parked yet, as `PARKED`. The
+        tracker then leaves out the issues that it knows to rest, and learns of others.
         `known`: look at these only, which the caller has just read.
         """
         import heapq  # no other command needs it
@@ -371,17 +372,24 @@ class Board:
             return
         around = claiming.surroundings()
         paused_repos = {pause.repo for pause in around.pauses}
-        atomic = Guarantee.ATOMIC in self._leases.guarantees
+        by_index = to_claim and claiming.rests.hide_held
+        atomic = Guarantee.ATOMIC in self._leases.guarantees and not by_index
         passed = {record.lease.issue for record in self._held()} if atomic else set()
         without = (marks.paused, marks.parked, *sorted(pipeline.blockers))
+        wanted_by = {one.entry_labels: without for one in stages}
+        if by_index:  # claimed issues apart: none of them is read while its lease runs
+            wanted_by = dict.fromkeys(wanted_by, (*without, marks.claimed))
+            wanted_by |= {(marks.claimed, *one.entry_labels): without for one in stages}
+        wanted_by |= {pipeline.held_labels(one): without for one in stages if one.gives_way}
+        awake_by = claiming.rests.rules if to_claim else ""
         for urgent in (*((label,) for label in pipeline.priorities), ()):
-            labels = [one.entry_labels for one in stages]
-            labels += [pipeline.held_labels(one) for one in stages if one.gives_way]
             found = [
-                self._snapshots(IssueQuery((*all_of, *urgent), without, sys.maxsize), passed)
+                self._snapshots(
+                    IssueQuery((*all_of, *urgent), none_of, sys.maxsize, awake_by=awake_by), passed
+                )
                 if known is None
                 else [one for one in known if one.issue.labels.issuperset((*all_of, *urgent))]
-                for all_of in dict.fromkeys(labels)
+                for all_of, none_of in wanted_by.items()
             ]
             for snapshot in heapq.merge(*found, key=lambda found: found.issue.created_at):
                 ref = snapshot.issue.ref
@@ -394,16 +402,19 @@ class Board:
                 codes = {reason.code for reason in verdict.reasons}
                 if codes <= {ReasonCode.UNPAINTED}:
                     yield Row(snapshot.issue, verdict.stage, RowState.READY)
-                elif spent and codes == {ReasonCode.ATTEMPTS_SPENT}:
+                elif to_claim and codes == {ReasonCode.ATTEMPTS_SPENT}:
                     yield Row(snapshot.issue, verdict.stage, RowState.PARKED)
+                elif to_claim:
+                    claiming.rests.note(snapshot.issue, verdict.reasons)
 
     def _snapshots(self, query: IssueQuery, passed: Container[IssueRef]) -> Iterator[Snapshot]:
         """Snapshots of the issues of the query, without those that the labels alone rule out."""
         if self._tracker.traits.shortlists:
             yield from walk_snapshots(self._tracker, query)
             return
-        issues = (issue for issue in walk(self._tracker, query) if issue.ref not in passed)
-        yield from read_each(self._tracker, (issue.ref for issue in issues))
+        found = walk(self._tracker, query, first=_NEXT_IN_LINE)
+        refs = (issue.ref for issue in found if issue.ref not in passed)
+        yield from read_each(self._tracker, refs)
 
     def _row(self, issue: Issue, record: Record | None) -> Row:
         verdict = judge_picture(issue, with_ourselves(self._pipeline, self._tracker, issue))

@@ -59,7 +59,7 @@ from dibs.core.lease import (
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.leases import PROTECTIVE, Guarantee
 from dibs.ports.tracker import IssueQuery
-from dibs.services.backlog import with_ourselves
+from dibs.services.backlog import Rests, with_ourselves
 from dibs.services.effects import apply, put_back
 
 if TYPE_CHECKING:
@@ -136,6 +136,7 @@ class Claiming:
         self._max_ttl = backlog.max_ttl
         self._reached = backlog.reached
         self._one_step = backlog.one_step
+        self.rests = Rests(backlog)
 
     def claim(self, issue: IssueRef, stage: Stage | None, options: ClaimOptions) -> ClaimResult:
         """Try once to claim the issue in `stage`; None: in the stage that the issue is in."""
@@ -144,8 +145,10 @@ class Claiming:
             return Refused(issue, granter.objections)
         if options.look_first or stage is None:
             seen = options.seen or self._tracker.read(issue)
-            verdict = _overlooking(self.look_at(seen, objections=())[1], options)
+            seen, verdict = self.look_at(seen, objections=())
+            verdict = _overlooking(verdict, options)
             if verdict.reasons or verdict.stage is None:
+                self.rests.note(seen.issue, verdict.reasons)
                 return Refused(issue, verdict.reasons)
             if stage is not None and verdict.stage.name != stage.name:
                 return Refused(issue, (_moved(stage),))
@@ -330,6 +333,8 @@ class Claiming:
                 if refusal is not None:
                     self._give_back(held)
                     return refusal
+                if seen is not None:
+                    self.rests.note_held(seen.issue, held.expires_at)
                 return replace(won, lease=held, snapshot=seen or snapshot)
             case StopAsked(why):
                 self._give_back(lease)

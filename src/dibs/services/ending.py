@@ -14,6 +14,7 @@ from dibs.core.errors import Outage
 from dibs.core.events import EventKind, Step, about
 from dibs.core.labels import ending_paint
 from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked, fit_note
+from dibs.services.backlog import Rests
 from dibs.services.keeping import Keeper
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Advancing:
         self._pipeline = backlog.pipeline
         self._observer, self._clock = backlog.observer, backlog.clock
         self._reached, self._mask = backlog.reached, backlog.mask
+        self._rests = Rests(backlog)
 
     def advance(self, keeper: Keeper, to: str | None = None, note: str = "") -> FinishResult:
         """Move the issue on. Raises IllegalMove, before any write, if the pipeline forbids it."""
@@ -95,6 +97,8 @@ class Advancing:
                         note=ending.note,
                     )
                 )
+                if ending.outcome is Outcome.FAILED:
+                    self._rests.note_failed(keeper.lease.issue)
                 return Finished(record, ending)
             case Lost(why):
                 keeper.give_up(why)

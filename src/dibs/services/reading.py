@@ -20,10 +20,15 @@ AT_ONCE = 100
 """How many issues with their comments one request may ask for."""
 
 
-def walk(tracker: Tracker, query: IssueQuery) -> Iterator[Issue]:
-    """Yield the issues of the query, `query.limit` at most. Pages are fetched as needed."""
+def walk(tracker: Tracker, query: IssueQuery, first: int = _PAGE) -> Iterator[Issue]:
+    """Yield the issues of the query, `query.limit` at most. Pages are fetched as needed.
+
+    The first page has `first` issues, and each page after it twice as many, up to a full page.
+    """
+    page = first
     while query.limit > 0:
-        found = tracker.find(replace(query, limit=min(query.limit, _PAGE)))
+        found = tracker.find(replace(query, limit=min(query.limit, page)))
+        page = min(2 * page, _PAGE)
         yield from found.issues
         if not found.more or not found.issues:
             return

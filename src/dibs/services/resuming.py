@@ -181,7 +181,7 @@ class Queueing:
         costs = self._tracker.traits.shortlists
         poll_s = max(self._poll_s, COSTLY.kept_s) if costs else self._poll_s
         while True:
-            for row in self._board().offers(stage=stage, spent=True):
+            for row in self._board().offers(stage=stage, to_claim=True):
                 how, wanted = options, row.stage if stage else None
                 if row.state is RowState.PARKED:
                     overlook = options.overlook | {ReasonCode.ATTEMPTS_SPENT}

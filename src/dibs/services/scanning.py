@@ -40,6 +40,7 @@ from dibs.core.issue import Issue, Snapshot
 from dibs.core.pipeline import Pipeline, Stage
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Found, IssueQuery
+from dibs.services.backlog import Rests
 
 if TYPE_CHECKING:
     from random import Random
@@ -267,6 +268,8 @@ class Spread:
         return self._dice.uniform(0.0, longest_s)
 
 
+_PASS_S = 2.0
+_RESTING_A_PAGE = 50
 _READ_AHEAD = 50
 _ENOUGH_FREE = 10
 _LIST_KEPT_IN_COMPANY_S = 2.0
@@ -320,6 +323,10 @@ class Scanner:
         self._missed: Counter[IssueRef] = Counter()
         """How often no read showed the issue as new as the list did."""
         self.resting = Resting(backlog.clock, cost.patience)
+        self._rules = Rests(backlog).rules
+        self._passed: dict[tuple[str, ...], IssueRef] = {}
+        """For each query: the issue up to which every issue found is left alone, by the pass."""
+        self._pass_began_at = LocalTime(0.0)
 
     def next_candidate(self, stages: Sequence[Stage], spread: Spread) -> Candidate | None:
         """An issue which looks free, from the first of `stages` with a free issue.
@@ -411,8 +418,7 @@ class Scanner:
             urgent = self._pipeline.priorities
             further = [self._list((*labels, label), window) for label in urgent]
             if self.cost.page is not None and len(free) < _ENOUGH_FREE:
-                limit, claimed = self.cost.page + len(self.resting), self._pipeline.labels.claimed
-                further.append(self._find(labels, limit, (claimed,)))
+                further.append(self._find_free(labels, self.cost.page))
             free |= {issue.ref: issue for page in further for issue in self._free(page)}
         ordered = sorted(free.values(), key=lambda issue: urgency(issue, self._pipeline))
         current.left += [_ListedIssue(issue, stage) for issue in ordered]
@@ -424,19 +430,47 @@ class Scanner:
         """
         if self.cost.page is not None:
             return self._find(labels, self.cost.page)
-        claimed, skip = (self._pipeline.labels.claimed,), self._dice.randrange(window)
-        limit = 1 + len(self.resting)
-        found = self._find(labels, limit, claimed, skip)
-        if skip and not self._free(found):
-            found = self._find(labels, window + limit, claimed)
-        return found
+        skip = self._dice.randrange(window)
+        found = self._find_free(labels, 1, skip)
+        return found if not skip or self._free(found) else self._find_free(labels, window)
+
+    def _find_free(self, labels: tuple[str, ...], limit: int, skip: int = 0) -> Found:
+        """A page of unclaimed issues with a free one, if there is any.
+
+        Issues that this worker leaves alone fill pages, which the next calls do not list again for
+        a while: a pass goes on where the last page ended.
+        """
+        if self._clock.now() >= self._pass_began_at + max(_PASS_S, self._kept_s):
+            self._passed.clear()
+            self._pass_began_at = self._clock.now()
+        claimed = (self._pipeline.labels.claimed,)
+        limit += min(len(self.resting), _RESTING_A_PAGE)
+        after = self._passed.get(labels)
+        from_first = after is None
+        while True:
+            found = self._find(labels, limit, claimed, skip, after, self._rules)
+            if self._free(found) or (from_first and not found.more):
+                return found
+            if found.more:
+                after = self._passed[labels] = found.issues[-1].ref
+            else:
+                after, from_first = None, True
+            skip = 0
 
     def _find(
-        self, labels: tuple[str, ...], limit: int, without: tuple[str, ...] = (), skip: int = 0
+        self,
+        labels: tuple[str, ...],
+        limit: int,
+        without: tuple[str, ...] = (),
+        skip: int = 0,
+        after: IssueRef | None = None,
+        awake_by: str = "",
     ) -> Found:
         marks = self._pipeline.labels
-        never = (marks.paused, marks.parked, *sorted(self._pipeline.blockers))
-        return self._tracker.find(IssueQuery(labels, (*without, *never), limit=limit, skip=skip))
+        never = (*without, marks.paused, marks.parked, *sorted(self._pipeline.blockers))
+        return self._tracker.find(
+            IssueQuery(labels, never, limit=limit, skip=skip, after=after, awake_by=awake_by)
+        )
 
     def _free(self, found: Found) -> list[Issue]:
         return [

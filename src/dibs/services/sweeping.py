@@ -24,6 +24,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.eligibility import abandoned_at
 from dibs.core.errors import IssueLocked, NoSuchComment, NoSuchIssue
@@ -106,14 +107,17 @@ class Sweeping:
         dry_run: bool = False,
         after: IssueRef | None = None,
         share: Share | None = None,
+        due_only: bool = False,
     ) -> SweepReport:
         """Look at `limit` claimed issues; `after` goes on where a bounded pass ended.
 
-        With a `share`, list `limit` issues and look at the share.
+        With a `share`, list `limit` issues and look at the share. With `due_only`, leave out the
+        issues whose leases still run, as far as the tracker knows that.
         """
-        labels = (self._pipeline.labels.claimed,)
+        labels, rests = (self._pipeline.labels.claimed,), self._claiming.rests
+        awake_by = rests.rules if due_only and rests.hide_held else ""
         # Closed ones too: they can be stuck.
-        query = IssueQuery(labels, limit=limit, after=after, closed_too=True)
+        query = IssueQuery(labels, limit=limit, after=after, closed_too=True, awake_by=awake_by)
         if share is None and self._tracker.traits.shortlists:
             return self._sweep_at_once(query, dry_run=dry_run)
         if not self._granting.keeps_house():
@@ -124,15 +128,14 @@ class Sweeping:
         else:
             swept, last = self._sweep_share(query, share, dry_run=dry_run)
         if last is None:
-            for strays in self._stray_queries(limit):
+            for strays in self._stray_queries(query):
                 swept += self._sweep_each(self._read_found(strays), dry_run=dry_run)
         return SweepReport(len(swept), tuple(swept), resume_after=last)
 
-    def _stray_queries(self, limit: int) -> Iterator[IssueQuery]:
+    def _stray_queries(self, query: IssueQuery) -> Iterator[IssueQuery]:
         """Queries for issues with a working label but without `claimed`, left by a late painter."""
-        claimed = (self._pipeline.labels.claimed,)
         for label in self._pipeline.working_labels:
-            yield IssueQuery((label,), claimed, limit=limit, closed_too=True)
+            yield replace(query, labels=(label,), without=query.labels, after=None)
 
     def _read_found(self, query: IssueQuery) -> Iterator[Snapshot]:
         return read_each(self._tracker, (issue.ref for issue in walk(self._tracker, query)))
@@ -142,7 +145,7 @@ class Sweeping:
 
         The first request also reads which store grants, so the question costs no request after it.
         """
-        snapshots = walk_snapshots(self._tracker, query, *self._stray_queries(query.limit))
+        snapshots = walk_snapshots(self._tracker, query, *self._stray_queries(query))
         first = next(snapshots, None)
         if first is None or not self._granting.keeps_house():
             return SweepReport(0, ())
@@ -236,6 +239,7 @@ class Sweeping:
             # The store may have a clock of its own: only what remains can be carried over.
             over_at = later(snapshot.now, record.remaining)
             self._seen_live[ref] = (snapshot.issue.updated_at, over_at)
+            self._claiming.rests.note_held(snapshot.issue, over_at)
             return Swept(ref, Sweep.LIVE, f"{record.lease.holder} holds it")
         if standing.bidding_until is not None and snapshot.now < standing.bidding_until:
             return Swept(ref, Sweep.YOUNG, "another run is bidding for it")

@@ -374,7 +374,9 @@ class Worker:
         # The first sweep looks at every issue: much may have happened. Later sweeps take a share.
         share = None if first else Share(_LOOKS_PER_JOB * self._options.jobs, self._dice)
         try:
-            report = self._sweeping.sweep(limit=_SWEEP_LIMIT, after=self._swept_to, share=share)
+            report = self._sweeping.sweep(
+                limit=_SWEEP_LIMIT, after=self._swept_to, share=share, due_only=True
+            )
         except RateLimited as limit:
             # Lists may have a budget of their own. If claims must wait, they meet the limit too.
             _log.warning("rate limited; not sweeping for %.0f s", limit.retry_after_s)

@@ -163,6 +163,9 @@ class SeveralRepositories:
             issue, effects, if_unchanged=if_unchanged, reached=reached
         )
 
+    def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
+        self._tracker_of(issue.ref).rest(issue, until, rules)
+
     # All of them
 
     def prepare(self, labels: Sequence[str]) -> None:

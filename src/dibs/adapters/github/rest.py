@@ -314,6 +314,9 @@ class OverRest:
     def find(self, query: IssueQuery) -> Found:
         return self._listing.find(query, self.position(query.after))
 
+    def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
+        """Do nothing: no list of the server could leave an issue out until a time."""
+
     def position(self, after: IssueRef | None) -> Position | None:
         """The issue's place in every list; reads an issue which is not in the cache."""
         if after is None:

@@ -7,7 +7,7 @@ any size can be simulated.
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -30,12 +30,14 @@ class _Listing:
         self._kind = kind
         self._numbers = [int(issue.ref.key) for issue in issues if matches(issue, kind)]
 
-    def page(self, query: IssueQuery) -> tuple[list[int], bool]:
+    def page(self, query: IssueQuery, resting: Collection[int]) -> tuple[list[int], bool]:
         """The numbers on the query's page, and whether more numbers follow."""
         after = int(query.after.key) if query.after is not None else 0
-        start = bisect_right(self._numbers, after) + query.skip
+        start, numbers = bisect_right(self._numbers, after) + query.skip, self._numbers
+        if resting:
+            start, numbers = query.skip, [n for n in numbers if n > after and n not in resting]
         end = start + query.limit
-        return self._numbers[start:end], len(self._numbers) > end
+        return numbers[start:end], len(numbers) > end
 
     def take(self, issue: Issue) -> None:
         """Add or remove the issue's number, after the issue was created or changed."""
@@ -65,14 +67,30 @@ class MemoryTracker(OneAtATime):
         self._listings: Bounded[IssueQuery, _Listing] = Bounded(_MOST_LISTINGS)
         self._comments: dict[IssueRef, list[Comment]] = {}
         self._pulls: dict[IssueRef, tuple[LinkedPull, ...]] = {}
+        self._rests: dict[IssueRef, tuple[ServerTime, str]] = {}
+        """Until when an issue rests, and by which rules."""
         self._last_comment = 0
         self.traits = TrackerTraits(
-            name="memory:", settle=settle, grain=grain, cheap_reads=True, pulls=True
+            name="memory:",
+            settle=settle,
+            grain=grain,
+            cheap_reads=True,
+            pulls=True,
+            keeps_rests=True,
         )
 
     def find(self, query: IssueQuery) -> Found:
         with self._lock:
-            numbers, more = self._listing(query).page(query)
+            resting: set[int] = set()
+            if query.awake_by:
+                now, rules = self._now(), query.awake_by
+                self._rests = {
+                    ref: rest
+                    for ref, rest in self._rests.items()
+                    if rest[0] > now and rest[1] == rules
+                }
+                resting = {int(ref.key) for ref in self._rests}
+            numbers, more = self._listing(query).page(query, resting)
             page = tuple(self._issues[self._refs[number - 1]] for number in numbers)
             return Found(page, self._now(), more=more)
 
@@ -188,6 +206,11 @@ class MemoryTracker(OneAtATime):
         with self._lock:
             self._change(self._issue(issue), open=False)
 
+    def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
+        with self._lock:
+            if self._issue(issue.ref) == issue:
+                self._rests[issue.ref] = (until, rules)
+
     def prepare(self, labels: Sequence[str]) -> None:
         """Do nothing: labels need no preparation here."""
 
@@ -200,6 +223,7 @@ class MemoryTracker(OneAtATime):
     def _change(self, known: Issue, **changes: Any) -> None:
         changed = replace(known, updated_at=self._now(), **changes)
         self._issues[known.ref] = changed
+        self._rests.pop(known.ref, None)
         if changed.labels != known.labels or changed.open != known.open:
             self._update_listings(changed)
 

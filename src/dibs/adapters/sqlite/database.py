@@ -61,7 +61,7 @@ SELECT
     (SELECT group_concat(name, ', ') FROM (SELECT name FROM sqlite_master ORDER BY name LIMIT 3))
 """
 _OUR_CLOCK = "id,high,uptime,boot"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The `user_version` of the files that this version of dibs writes."""
 _TURN_S = (0.0005, 0.004)
 
@@ -83,7 +83,23 @@ class Migration(Struct, frozen=True):
     statements: str
 
 
-MIGRATIONS: tuple[Migration, ...] = ()
+MIGRATIONS: tuple[Migration, ...] = (
+    Migration(
+        2,
+        "issues",
+        """
+CREATE TABLE rests (
+    number INTEGER PRIMARY KEY REFERENCES issues (number),
+    until INTEGER NOT NULL,
+    rules TEXT NOT NULL,
+    noted_at INTEGER NOT NULL
+);
+CREATE INDEX rests_by_time ON rests (until);
+CREATE INDEX rests_by_rules ON rests (rules);
+CREATE INDEX rests_by_age ON rests (noted_at);
+""",
+    ),
+)
 """In the order of their versions. A new schema is a new number, a row here, and a file of the
 version before in tests/data."""
 

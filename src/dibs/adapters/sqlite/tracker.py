@@ -3,7 +3,7 @@
 Timestamps come from the database, and ids only grow. A scan walks an index of open issues by label,
 so its cost depends on the issues it returns and not on the size of the backlog. The labels that
 keep workers off are the *shelf*: issues that carry such a label stand apart in that index and cost
-a scan nothing.
+a scan nothing. So do issues that rest, until their rest is over or the issue changes.
 """
 
 import sqlite3
@@ -14,7 +14,7 @@ from typing import Any, assert_never
 from dibs.adapters.sqlite.database import Database, Transaction
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.events import Reached, unwatched
-from dibs.core.ids import ZERO, IssueRef, moment
+from dibs.core.ids import ZERO, IssueRef, ServerTime, milliseconds, moment
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 from dibs.ports.tracker import Applies, Found, IssueQuery, OneAtATime, TrackerTraits
@@ -39,6 +39,15 @@ CREATE TABLE issue_labels (
     PRIMARY KEY (label, open, shelved, number)
 ) WITHOUT ROWID;
 CREATE TABLE shelf (label TEXT PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE rests (
+    number INTEGER PRIMARY KEY REFERENCES issues (number),
+    until INTEGER NOT NULL,
+    rules TEXT NOT NULL,
+    noted_at INTEGER NOT NULL
+);
+CREATE INDEX rests_by_time ON rests (until);
+CREATE INDEX rests_by_rules ON rests (rules);
+CREATE INDEX rests_by_age ON rests (noted_at);
 CREATE INDEX labels_by_issue ON issue_labels (number, label);
 CREATE TABLE comments (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -53,9 +62,27 @@ CREATE INDEX comments_by_issue ON comments (number, id);
 
 _ISSUE = "number, title, body, author, open, comment_count, created_at, updated_at"
 _COMMENT = "id, author, body, created_at, updated_at"
+# 1 for an issue with a label of the shelf, and 2 for one that rests.
 _SHELVED = (
-    "EXISTS (SELECT 1 FROM issue_labels x JOIN shelf s ON s.label = x.label WHERE x.number = {})"
+    "(EXISTS (SELECT 1 FROM issue_labels x JOIN shelf s ON s.label = x.label WHERE x.number = {0})"
+    " + 2 * EXISTS (SELECT 1 FROM rests r WHERE r.number = {0}))"
 )
+_OVER = """
+SELECT number FROM rests WHERE until <= :now
+UNION ALL SELECT number FROM rests WHERE rules < :rules
+UNION ALL SELECT number FROM rests WHERE rules > :rules
+UNION ALL SELECT * FROM (
+    SELECT number FROM rests WHERE noted_at <= :now - :aged ORDER BY noted_at LIMIT :checks
+)
+LIMIT :most
+"""
+_AGED_MS = 600_000
+"""A rest that was noted so long ago may be ended before its time, by a search that checks it."""
+_ENDED_AT_ONCE = 500
+_REST = """
+INSERT OR REPLACE INTO rests (number, until, rules, noted_at)
+SELECT number, ?, ?, ? FROM issues WHERE number = ? AND updated_at = ? AND comment_count = ?
+"""
 _DRIVER_SAMPLE = 200
 
 
@@ -72,6 +99,7 @@ class SqliteTracker(OneAtATime):
             cheap_reads=True,
             applies=Applies.IN_ONE_STEP,
             checks_itself=True,
+            keeps_rests=True,
         )
         database.ensure("issues", _SCHEMA)
         self._extend_shelf(shelf)
@@ -92,11 +120,24 @@ class SqliteTracker(OneAtATime):
     # Reading
 
     def find(self, query: IssueQuery) -> Found:
-        with self._database.reading() as tx:
-            statement, parameters = _find_statement(tx, query, _shelf(tx))
-            rows = tx.sql.execute(statement, parameters).fetchall()
-            issues = tuple(_issue_of(row, _labels(tx, row[0])) for row in rows[: query.limit])
-            return Found(issues, moment(tx.now_ms), more=len(rows) > query.limit)
+        """Find issues. If resting issues are left out, the rests that are over are ended first.
+
+        With each search one more rest may end, the oldest: it is judged again by whoever finds the
+        issue. So a rest that should not be there ends as well, and a search costs no more for it.
+        """
+        checks = 1
+        while True:
+            with self._database.reading() as tx:
+                if not query.awake_by or not _rests_over(tx, query.awake_by, 1, checks):
+                    statement, values = _find_statement(tx, query, _shelf(tx))
+                    rows = tx.sql.execute(statement, values).fetchall()
+                    page = rows[: query.limit]
+                    issues = tuple(_issue_of(row, _labels(tx, row[0])) for row in page)
+                    return Found(issues, moment(tx.now_ms), more=len(rows) > query.limit)
+            with self._database.writing() as tx:  # a part of them: other writers want their turn
+                for number in _rests_over(tx, query.awake_by, _ENDED_AT_ONCE, checks):
+                    _wake(tx, number)
+            checks = 0
 
     def read(self, issue: IssueRef) -> Snapshot:
         with self._database.reading() as tx:
@@ -141,6 +182,17 @@ class SqliteTracker(OneAtATime):
     def close(self, issue: IssueRef) -> None:
         with self._database.writing() as tx:
             _close(tx, _number(tx, issue))
+
+    def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
+        with self._database.writing() as tx:
+            now, number = moment(tx.now_ms), int(issue.ref.key)
+            if until <= now or _labels(tx, number) != issue.labels:
+                return
+            noted = (tx.now_ms + milliseconds(until - now), rules, tx.now_ms)
+            seen = (number, tx.now_ms - milliseconds(now - issue.updated_at), issue.comment_count)
+            if tx.sql.execute(_REST, (*noted, *seen)).rowcount:
+                marked = "UPDATE issue_labels SET shelved = shelved | 2 WHERE number = ?"
+                tx.sql.execute(marked, (number,))
 
     def prepare(self, labels: Sequence[str]) -> None:
         """Do nothing: labels need no preparation here."""
@@ -195,11 +247,12 @@ def _find_statement(
         if others:
             first, *others = sorted(query.labels, key=lambda label: _rarity(tx, label))
         states = "l.open IN (0, 1)" if query.closed_too else "l.open = 1"
-        if shelf and shelf <= set(without):
+        off_shelf = bool(shelf) and shelf <= set(without)
+        if off_shelf:
             without = tuple(label for label in without if label not in shelf)
-            states += " AND l.shelved = 0"
-        else:
-            states += " AND l.shelved IN (0, 1)"
+        wanted = [0] if off_shelf else [0, 1]
+        wanted += [] if query.awake_by else [2 + one for one in wanted]
+        states += f" AND l.shelved IN ({', '.join(map(str, wanted))})"
         source = (
             "issue_labels l CROSS JOIN issues i ON i.number = l.number"
             f" WHERE l.label = ? AND {states} AND l.number > ?"
@@ -290,6 +343,7 @@ def _post(tx: Transaction, number: int, author: str, body: str) -> int:
         "UPDATE issues SET comment_count = comment_count + 1, updated_at = ? WHERE number = ?",
         (tx.now_ms, number),
     )
+    _wake(tx, number)
     assert identity is not None, "an insert hands out an id"
     return identity
 
@@ -327,8 +381,8 @@ def _remove_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
 
 
 def _shelve(tx: Transaction, number: int) -> None:
-    """Mark the issue's index entries: shelved if the issue carries a label of the shelf."""
-    shelved = tx.sql.execute(f"SELECT {_SHELVED.format('?')}", (number,)).fetchone()[0]
+    """Mark the issue's index entries: whether it carries a label of the shelf, and rests."""
+    shelved = tx.sql.execute(f"SELECT {_SHELVED.format('?1')}", (number,)).fetchone()[0]
     tx.sql.execute(
         "UPDATE issue_labels SET shelved = ? WHERE number = ? AND shelved <> ?",
         (shelved, number, shelved),
@@ -346,6 +400,22 @@ def _close(tx: Transaction, number: int) -> None:
 
 
 def _touch(tx: Transaction, number: int, change: sqlite3.Cursor) -> None:
-    """Set `updated_at` if the change had any effect."""
+    """Set `updated_at`, and end a rest, if the change had any effect."""
     if change.rowcount:
         tx.sql.execute("UPDATE issues SET updated_at = ? WHERE number = ?", (tx.now_ms, number))
+        _wake(tx, number)
+
+
+def _wake(tx: Transaction, number: int) -> None:
+    """End the issue's rest, if it has one."""
+    if tx.sql.execute("DELETE FROM rests WHERE number = ?", (number,)).rowcount:
+        _shelve(tx, number)
+
+
+def _rests_over(tx: Transaction, rules: str, most: int, checks: int) -> list[int]:
+    """Issues whose rest is over, or is by other rules; and so many of the oldest rests.
+
+    Each part of the question has an index of its own.
+    """
+    values = {"now": tx.now_ms, "rules": rules, "most": most, "checks": checks, "aged": _AGED_MS}
+    return [row[0] for row in tx.sql.execute(_OVER, values)]

@@ -20,7 +20,7 @@ from dibs.core.agent_dialect import release_beside, spell
 from dibs.core.durations import format_instant
 from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
-from dibs.core.ids import IssueRef
+from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import EditComment, Effect, PostComment
 from dibs.core.signing import Keyring, believing, sign
@@ -81,6 +81,9 @@ class WrappedTracker:
     def close(self, issue: IssueRef) -> None:
         self._inner.close(issue)
 
+    def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
+        self._inner.rest(issue, until, rules)
+
     def prepare(self, labels: Sequence[str]) -> None:
         self._inner.prepare(labels)
 
@@ -138,6 +141,7 @@ class PlainTracker(OneAtATime, WrappedTracker):
             accounts=False,
             checks_itself=False,
             pulls=False,
+            keeps_rests=False,
         )
 
     def with_authors(self, snapshot: Snapshot) -> Snapshot:

@@ -8,6 +8,7 @@ import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 
 from msgspec.structs import replace
 
@@ -749,6 +750,39 @@ def snapshots_are_found_as_issues_are(harness: TrackerHarness) -> None:
     ]
 
 
+def a_rest_ends_by_time_by_a_change_and_by_other_rules(harness: TrackerHarness) -> None:
+    """Resting issues are left out of a query by the same rules, and of no other query."""
+    tracker = harness.tracker
+    if not tracker.traits.keeps_rests:
+        raise NotApplicable("the tracker keeps no rests")
+    issues = [add(harness, f"issue {number}", "ready") for number in range(5)]
+    free, *resting = [issue.ref for issue in issues]
+    all_of_them, awake = IssueQuery(("ready",)), IssueQuery(("ready",), awake_by="r2")
+
+    def let_rest(seconds: float) -> None:
+        for ref in resting:
+            snapshot = harness.another().read(ref)
+            until = ServerTime(snapshot.now + timedelta(seconds=seconds))
+            tracker.rest(snapshot.issue, until, "r2")
+
+    let_rest(3600)
+    assert found(harness, awake) == [free]
+    assert found(harness, replace(awake, limit=1, without=("held",))) == [free]
+    assert found(harness, all_of_them) == [free, *resting]
+    tracker.comment(resting[0], "excused")
+    tracker.edit_labels(resting[1], add=("urgent",))
+    tracker.apply(resting[2], (RemoveLabels(("ready",)),))
+    assert found(harness, awake) == [free, *resting[:2]], "a change ends a rest"
+    outdated = issues[1]  # as it was before the comment
+    tracker.rest(outdated, ServerTime(outdated.created_at + timedelta(days=365)), "r2")
+    assert found(harness, awake) == [free, *resting[:2]], "what changed since does not rest"
+    assert found(harness, replace(awake, awake_by="r1")) == [free, *resting[:2], resting[3]]
+    tracker.edit_labels(resting[2], add=("ready",))
+    let_rest(0.05)
+    harness.advance(0.1)
+    assert found(harness, awake) == [free, *resting], "its time ends a rest"
+
+
 def _walked(many: Tracker, query: IssueQuery) -> list[IssueRef]:
     walked: list[IssueRef] = []
     for _ in range(100):
@@ -823,6 +857,7 @@ CHECKS: tuple[Check[TrackerHarness], ...] = (
     Check(a_trip_tells_what_failed, optional=True),
     Check(many_snapshots_are_read_as_each_alone),
     Check(snapshots_are_found_as_issues_are),
+    Check(a_rest_ends_by_time_by_a_change_and_by_other_rules, optional=True),
 )
 
 
