@@ -123,3 +123,34 @@ def test_a_worker_whose_store_does_not_grant_leaves_and_says_why(
     assert "leases are granted by comments" in reply.data["barred"]
     reply = project.dibs("work", until_when, env=elsewhere).quiet()
     assert (reply.code, "leases are granted by comments" in reply.err) == (6, True)
+
+
+def test_onlookers_during_a_move_see_who_holds_in_the_old_store_and_that_nobody_grants(
+    project: Project,
+) -> None:
+    """Also if the mover was killed, and with the setting for the new store."""
+    project.script("visit.sh", HANDLER)
+    project.begin(CONFIG.replace("comments", "auto"))
+    project.dibs("add", "held", "free")
+    held = project.dibs("claim", "1", "--ttl", "10m", "--json").data
+    mover = project.start("mover", "leases", "migrate", "--to", "sqlite:leases.db")
+    until(
+        lambda: project.dibs("leases", "show", "--json").document["data"]["moving_to"],
+        "nobody grants",
+    )
+    mover.signal(9)
+    mover.wait()
+    for store in ("auto", "sqlite:leases.db", "comments"):
+        env = {"DIBS_LEASES": store}
+        listed = project.dibs("list", "--json", env=env)
+        assert [row["state"] for row in listed.data] == ["claimed", "ready"], store
+        assert listed.data[0]["lease"]["holder"] == held["holder"]
+        assert "no store grants" in listed.document["warnings"][0]
+        status = project.dibs("status", "--json", env=env)
+        assert [row["run"] for row in status.data["in_flight"]] == [held["run"]], store
+        assert "no store grants" in status.document["warnings"][0]
+        ready = project.dibs("ready", "--json", env=env)
+        assert (ready.code, ready.data) == (3, [])
+        assert "no store grants" in ready.document["warnings"][0]
+        shown = project.dibs("leases", "show", env=env)
+        assert (shown.code, "no store grants" in shown.out) == (6, True)

@@ -205,8 +205,8 @@ def test_a_configured_tracker_that_cannot_be_loaded_leaves_stores_and_doctor_usa
     assert (stores.returncode, "sqlite:PATH" in stores.stdout) == (0, True)
     doctor = asked("doctor", file='tracker = "lost:x"\n')
     assert doctor.returncode == 1
-    assert "fail  tracker        'lost' is declared in dibs.trackers as" in doctor.stderr
-    assert "ok    configuration" in doctor.stderr
+    assert "fail  tracker        'lost' is declared in dibs.trackers as" in doctor.stdout
+    assert "ok    configuration" in doctor.stdout
 
 
 def test_a_scheme_that_nobody_declares_is_refused_with_those_that_there_are(installed, tmp_path):

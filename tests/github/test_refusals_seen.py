@@ -106,7 +106,7 @@ def test_a_token_that_no_longer_works(project, standing):
     left(project.start("work", "work", "--drain"), says="revoked or expired")
     doctor = project.dibs("doctor").quiet()
     assert doctor.code == 1
-    assert "revoked or expired" in doctor.err
+    assert "revoked or expired" in doctor.out
     assert_untouched(project, *numbers)
     revive(project)
     assert project.work().code == 0
@@ -211,7 +211,7 @@ def test_a_repository_that_takes_nothing(project, strike, lift, says):
     left(project.start("work", "work"), says=says)
     doctor = project.dibs("doctor").quiet()
     assert doctor.code == 1
-    assert says in doctor.err
+    assert says in doctor.out
     assert_untouched(project, *numbers)
     lift(project)
     assert project.work().code == 0

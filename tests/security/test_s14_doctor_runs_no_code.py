@@ -52,9 +52,9 @@ def test_a_package_without_a_file_of_its_own_is_found(victim: Victim) -> None:
 
 def test_it_still_tells_what_is_missing(victim: Victim) -> None:
     _plant(victim, "pkg.mod:gone")
-    assert "has no gone" in victim.dibs("doctor").stderr
+    assert "has no gone" in victim.dibs("doctor").stdout
     victim.configure('[[stage]]\nname = "ready"\npython = "pkg.no:f"\n')
-    assert "there is no module pkg.no" in victim.dibs("doctor").stderr
+    assert "there is no module pkg.no" in victim.dibs("doctor").stdout
     victim.configure('[[stage]]\nname = "ready"\npython = "pkg.mod:f"\n')
     assert "--handlers also imports" in victim.dibs("doctor").stdout
 

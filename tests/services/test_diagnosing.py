@@ -15,6 +15,7 @@ from dibs.core.signing import Strictness, parse_keyring
 from dibs.ports.tracker import Allowance, BudgetReport, Shut, Standpoint, TrackerTraits
 from dibs.services.diagnosing import (
     Diagnosing,
+    Finding,
     Level,
     about_environment,
     about_gates,
@@ -80,6 +81,34 @@ def test_a_store_that_does_not_answer_fails_alone():
     findings = examined(process)
     assert [one.check for one in findings if one.level is FAIL] == ["leases"]
     assert "granter" in {one.check for one in findings}
+
+
+@pytest.mark.parametrize("call", ["acquire", "release"])
+def test_a_store_that_answers_and_does_not_grant_fails(call):
+    process = World("store").process()
+    process.store.before = outage(call)
+    assert found(process, "leases") == [(FAIL, f"{call} did not answer")]
+    process.store.before = lambda _: None
+    [(level, text)] = found(process, "leases")
+    assert (level, "a probe lease was granted and given back" in text) == (OK, True)
+    assert process.store.live() == ()
+
+
+def test_a_probe_that_another_doctor_holds_is_waited_for():
+    world = World("store")
+    process = world.process()
+    process.store.before = outage("release")
+    assert found(process, "leases")[0][0] is FAIL
+    started = world.clock.passed_s
+    assert found(world.process("second"), "leases")[0][0] is OK
+    assert world.clock.passed_s > started
+
+
+def test_a_store_that_cannot_be_opened_is_a_finding_in_its_place(world):
+    unopened = Finding("leases", FAIL, "it is not there")
+    findings = list(world.process().services.diagnosing.examine(unopened))
+    assert [one for one in findings if one.level is FAIL] == [unopened]
+    assert {"tracker", "labels"} <= {one.check for one in findings}
 
 
 @pytest.mark.parametrize(("ahead_s", "told"), [(90, "1m 30s ahead of"), (-5, "5s behind")])

@@ -146,6 +146,53 @@ def test_a_killed_mover_is_taken_up_where_it_was(here, there):
     assert isinstance(list(migrate(here, there))[-1], Moved)
 
 
+def test_what_is_settled_is_read_while_the_fleet_works_and_not_again(here, there):
+    done, held = [here.add() for _ in range(5)], here.add()
+    worker = here.process()
+    for issue in done:
+        worker.services.advancing.give_back(worker.hold(issue))
+    here.clock.advance(TTL_S)
+    keeper = worker.hold(held)
+    mover = here.process("mover")
+    moving = mover.services.migrating.migrate(
+        NAMES[here.kind], NAMES[there.kind], patience_s=3600.0
+    )
+    read_before = {}
+
+    def note(call):
+        if call.name == "read" and call.args[0] in done:
+            moving_now = isinstance(here.granters.granter(), Moving)
+            read_before.setdefault(moving_now, []).append(call.args[0])
+
+    mover.tracker.before = note
+    assert next(moving) == Draining((str(held),))
+    assert read_before == {False: done}
+    worker.services.advancing.give_back(keeper)
+    assert isinstance(list(moving)[-1], Moved)
+    assert there.process("w2").claimed(done[0]).lease.fence > keeper.fence
+
+
+def test_an_issue_that_changes_before_the_stop_is_looked_at_again(here, there):
+    """A worker claims it, decides and dies between the mover's two looks."""
+    issue, second = here.add(), here.add()
+    here.clock.advance(TTL_S)
+    mover = here.process("mover")
+    worker = here.process(reached=crashing(Step.FINISH_DECIDED))
+
+    def work(call):
+        if call.name == "read" and call.args[0] == second:
+            mover.tracker.before = lambda _: None
+            with pytest.raises(Crash):
+                worker.services.advancing.advance(worker.hold(issue))
+
+    mover.tracker.before = work
+    moving = mover.services.migrating.migrate(
+        NAMES[here.kind], NAMES[there.kind], patience_s=3600.0
+    )
+    assert isinstance(list(moving)[-1], Moved)
+    assert "stage:review" in here.labels(issue)
+
+
 def test_leases_that_are_elsewhere_are_not_moved_from_here(here, there):
     here.process().claimed(here.add())
     with pytest.raises(CannotMove, match=NAMES[here.kind]):

@@ -77,7 +77,8 @@ def loop_ref(name: str) -> IssueRef:
 
 
 def is_named(ref: IssueRef) -> bool:
-    return ref.repo in (_HOLD, _LOOP)
+    """Whether a lease is on a name, and on no issue: no repository's name begins like that."""
+    return ref.repo.startswith("~")
 
 
 SHORTEST_WINDOW = SHORTEST_TTL * 3

@@ -212,8 +212,12 @@ class Pauses(Protocol):
 
 @runtime_checkable
 class Worrying(Protocol):
-    """Optional: an adapter which records granter and pauses in a place which may fill up."""
+    """Optional: an adapter whose server may keep less than the adapter's kind promises.
+
+    A lease store warns of a server which may forget grants, the place of granter and pauses warns
+    before it is full.
+    """
 
     def worries(self) -> tuple[str, ...]:
-        """Warnings for a person, in words, before the place is full."""
+        """Warnings for a person, in words. Asks the server."""
         ...

@@ -1,8 +1,9 @@
 """The checks of `dibs doctor`: whether tracker, store, keys, stages and settings go together.
 
-The checks write nothing, and every finding is a value. A tracker that does not answer is a finding
-as well, and gets no second request. Refuses to know where settings come from and how findings are
-shown.
+The checks write nothing to the tracker; in a lease store of its own they take one lease on a name
+and give it back, because a store that answers need not grant. Every finding is a value. A tracker
+that does not answer is a finding as well, and gets no second request. Refuses to know where
+settings come from and how findings are shown.
 """
 
 import re
@@ -15,8 +16,10 @@ from msgspec import Struct
 
 from dibs.core.durations import describe_span, format_duration, format_instant
 from dibs.core.environment import looks_secret, passed_on
-from dibs.core.errors import DibsError
+from dibs.core.errors import DibsError, Unavailable
 from dibs.core.granter import Appointed, Moving
+from dibs.core.ids import HolderId, IssueRef, RunId, StageName
+from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome, Released
 from dibs.core.pipeline import (
     Command,
     NoHandler,
@@ -28,15 +31,18 @@ from dibs.core.pipeline import (
 from dibs.core.references import this_machine
 from dibs.core.signing import Keyring, Signed, Strictness, verify
 from dibs.ports.leases import PROTECTIVE, LeaseStore, Pauses, ShownLeases, Worrying
-from dibs.ports.system import Runner, Workplaces
+from dibs.ports.system import Clock, Runner, Workplaces
 from dibs.ports.tracker import BudgetReport, IssueQuery, Tracker, TrackerTraits
-from dibs.services.backlog import Granting
+from dibs.services.backlog import Granting, OwnedStore
 from dibs.services.reading import walk_snapshots
 
 _MOST_LOOKED_AT = 200
 _SCARCE = 0.1
 """Below so much of its limit, a budget is scarce."""
 _SETTLES_PER_TTL = 5
+_PROBE, _PROBE_STAGE = IssueRef("~doctor", "probe"), StageName("~owner")
+"""The stage of owners: a live lease in it is not taken for the work of another backlog."""
+_PROBE_TTL, _PROBE_AGAIN_S = timedelta(seconds=5), 0.2
 
 
 class Level(StrEnum):
@@ -57,8 +63,9 @@ def fine(check: str, text: str) -> Finding:
     return Finding(check, Level.OK, text)
 
 
-def failed(check: str, error: DibsError) -> Finding:
-    return Finding(check, Level.FAIL, str(error), error.hint)
+def failed(check: str, error: DibsError, look: str = "") -> Finding:
+    """`look`: where to look if the error itself does not say."""
+    return Finding(check, Level.FAIL, str(error), error.hint or look)
 
 
 class Subject(Struct, frozen=True):
@@ -77,6 +84,10 @@ class Subject(Struct, frozen=True):
     author: str
     """The name under which this process writes, if the tracker has no accounts."""
     local_now: Callable[[], datetime]
+    clock: Clock
+    new_run: Callable[[], RunId]
+    store_page: str
+    """Where the documentation describes the store; empty for another distribution's."""
     budgets: Callable[[], tuple[BudgetReport, ...]]
 
 
@@ -99,11 +110,12 @@ class Diagnosing:
     def __init__(self, subject: Subject) -> None:
         self._of = subject
 
-    def examine(self) -> Iterator[Finding]:
+    def examine(self, unopened: Finding | None = None) -> Iterator[Finding]:
         """Run the checks that ask the tracker or the store, with a few requests at most for each.
 
         An error ends only its own check, with a failed finding. If the tracker does not answer, no
-        further check asks the tracker.
+        further check asks the tracker. `unopened`: that the configured store cannot be opened; then
+        no check asks a store.
         """
         of = self._of
         try:
@@ -122,11 +134,14 @@ class Diagnosing:
         names = tuple(_CHECKS)
         if reached.level is Level.FAIL:
             names = ("leases",) if of.store is not None else ()
+        if unopened is not None:
+            yield unopened
+            names = tuple(name for name in names if name not in ("leases", "granter", "signing"))
         for name in names:
             try:
                 yield from _CHECKS[name](of)
             except DibsError as error:
-                yield failed(name, error)
+                yield failed(name, error, of.store_page if name == "leases" else "")
 
 
 @_check("account")
@@ -176,14 +191,46 @@ def _labels(of: Subject) -> Iterator[Finding]:
 
 @_check("leases")
 def _leases(of: Subject) -> Iterator[Finding]:
-    guarantees = of.leases.guarantees
+    probed = ""
     if of.store is not None:
         of.store.live(None, 1)
-    yield fine("leases", f"kept in {of.leases.name}: {', '.join(guarantees.names)}")
+        of.store.read(IssueRef(_PROBE.repo, "owner"))  # compares the owner of the names
+        probed = f"; a probe lease was granted and given back, fence {_probe(of, of.store)}"
+    guarantees = of.leases.guarantees
+    yield fine("leases", f"kept in {of.leases.name}: {', '.join(guarantees.names)}{probed}")
+    for worry in worries_of(of.store):
+        yield Finding("leases", Level.WARN, worry, of.store_page)
     unsafe = [stage.name for stage in of.pipeline.stages if stage.irreversible]
     if unsafe and PROTECTIVE not in guarantees:
         text = f"stage {unsafe[0]!r} is irreversible, and this store is not atomic and fenced"
         yield Finding("leases", Level.FAIL, text, "see: dibs stores")
+
+
+def _probe(of: Subject, store: LeaseStore) -> int:
+    """Take a lease on a name of its own, give it back, and return its fence.
+
+    Asks the store beneath `OwnedStore`: a look must not make the backlog an owner. A probe that
+    another doctor holds is waited for: it is given back at once, or runs out.
+    """
+    beneath = store.store if isinstance(store, OwnedStore) else store
+    bid = Bid(_PROBE, of.new_run(), HolderId(of.author), _PROBE_STAGE, _PROBE_TTL)
+    until = of.clock.now() + 2 * _PROBE_TTL.total_seconds()
+    answer = beneath.acquire(bid)
+    while isinstance(answer, Busy) and of.clock.now() < until:
+        of.clock.sleep(_PROBE_AGAIN_S)
+        answer = beneath.acquire(bid)
+    if not isinstance(answer, Granted):
+        raise Unavailable(f"{store.name} granted no probe lease ({answer})")
+    given_back = beneath.release(answer.lease, Ending(Outcome.CONCEDED))
+    if not isinstance(given_back, Released):
+        raise Unavailable(f"{store.name} lost a probe lease within {_PROBE_TTL.seconds} s")
+    return answer.lease.fence
+
+
+def worries_of(store: LeaseStore | None) -> tuple[str, ...]:
+    """What the server of the store does not keep, although its kind of store promises it."""
+    beneath: object = store.store if isinstance(store, OwnedStore) else store
+    return beneath.worries() if isinstance(beneath, Worrying) else ()
 
 
 @_check("granter")

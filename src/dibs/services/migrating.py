@@ -1,22 +1,26 @@
 """Moving leases from one store to another under a running fleet: never two granters.
 
-First the granter record is set to "moving", so no store grants. Then the move waits until every
-lease of the origin is over: running work ends as usual, endings are painted, bids run out. Then the
-target is appointed, with the highest fence that was ever granted as its floor. A worker reads the
-granter record after each grant and before the grant is shown: either the move sees the grant, or
-the worker gives the lease back.
+First the move reads every issue while the fleet works. Then the granter record is set to "moving",
+so no store grants, and only issues that changed since, or were not settled, are read again. Then
+the move waits until every lease of the origin is over: running work ends as usual, endings are
+painted, bids run out. Then the target is appointed, with the highest fence that was ever granted as
+its floor. A worker reads the granter record after each grant and before the grant is shown: either
+the move sees the grant, or the worker gives the lease back.
 """
 
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from dibs.core.errors import CannotMove, NoSuchIssue
 from dibs.core.granter import Appointed, Moving
-from dibs.core.ids import Fence, IssueRef
+from dibs.core.ids import Fence, IssueRef, ServerTime
+from dibs.core.issue import Issue, Snapshot
+from dibs.core.lease import Standing
 from dibs.ports.leases import Granters
 from dibs.ports.tracker import IssueQuery
 from dibs.services.claiming import Claiming
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
 
 _LOOK_EVERY_S = 1.0
+_EVERYTHING = IssueQuery(limit=sys.maxsize, closed_too=True)
+"""Closed issues as well: a run may hold a closed issue, and it may be opened again."""
+_FRESH = timedelta(seconds=5)
+"""An issue that changed so shortly before it was read may change again within the same second."""
 
 
 class Draining(Struct, frozen=True):
@@ -58,6 +66,9 @@ class Migrating:
 
     def migrate(self, origin: str, target: str, *, patience_s: float) -> Iterator[Progress]:
         """Move the leases, reporting progress; the last report is Moved or GaveUp."""
+        settled = frozenset[_Trace]()
+        if not isinstance(self._granters.lately(), Moving):  # else no store grants already
+            settled = frozenset(self._settled())
         present = self._granters.granter()
         if isinstance(present, Appointed) and present.store != origin:
             raise CannotMove(f"leases are granted by {present.store}, not by {origin}")
@@ -73,9 +84,8 @@ class Migrating:
         try:
             until = self._clock.now() + patience_s
             self._clock.sleep(self._settle_s)  # a bid from before the stop is visible after this
-            # Closed issues as well: a run may hold a closed issue, and it may be opened again.
-            everything = IssueQuery(limit=sys.maxsize, closed_too=True)
-            left = self._unfinished(issue.ref for issue in walk(self._tracker, everything))
+            listed = walk(self._tracker, _EVERYTHING)
+            left = self._unfinished(issue.ref for issue in listed if _trace(issue) not in settled)
             while True:
                 named = {record.lease.issue for record in self._origin.live()} - set(left)
                 held = tuple(str(ref) for ref in (*left, *sorted(named)))
@@ -97,6 +107,25 @@ class Migrating:
             if not over:  # also when the caller was interrupted: let the origin go on
                 self._granters.appoint(Appointed(origin, moving.floor), instead_of=moving)
 
+    def _settled(self) -> Iterator["_Trace"]:
+        """The issues without anything to wait for, as they are now.
+
+        Whatever could change that leaves a trace on the issue: a lease is shown by labels and a
+        card, and a bid is a comment. A lease that is not shown yet is one of the origin's `live`.
+        """
+        for issue in walk(self._tracker, _EVERYTHING):
+            with suppress(NoSuchIssue):
+                snapshot, standing = self._look(issue.ref)
+                fresh = snapshot.now - snapshot.issue.updated_at <= _FRESH
+                if not (fresh or standing.unpainted or _unsettled(snapshot, standing)):
+                    yield _trace(snapshot.issue)
+
+    def _look(self, ref: IssueRef) -> tuple[Snapshot, Standing]:
+        snapshot = self._tracker.read(ref)
+        standing = self._origin.standing(snapshot)
+        self._shown = max(self._shown, standing.highest)
+        return snapshot, standing
+
     def _unfinished(self, refs: Iterable[IssueRef]) -> list[IssueRef]:
         """Issues with a live lease, an open bid, an unpainted ending or unread comments.
 
@@ -105,15 +134,24 @@ class Migrating:
         left: list[IssueRef] = []
         for ref in dict.fromkeys(refs):
             with suppress(NoSuchIssue):
-                snapshot = self._tracker.read(ref)
-                standing = self._origin.standing(snapshot)
-                self._shown = max(self._shown, standing.highest)
-                bidding = (
-                    standing.bidding_until is not None and snapshot.now < standing.bidding_until
-                )
+                snapshot, standing = self._look(ref)
                 if standing.unpainted is not None and snapshot.complete:
                     self._claiming.roll_forward(standing.unpainted)
                     left.append(ref)
-                elif standing.live is not None or bidding or not snapshot.complete:
+                elif _unsettled(snapshot, standing):
                     left.append(ref)
         return left
+
+
+_Trace = tuple[IssueRef, ServerTime, frozenset[str], int]
+
+
+def _trace(issue: Issue) -> _Trace:
+    """What is different on an issue after any lease or bid, or after the ending of one."""
+    return issue.ref, issue.updated_at, issue.labels, issue.comment_count
+
+
+def _unsettled(snapshot: Snapshot, standing: Standing) -> bool:
+    """Whether the issue has a live lease, an open bid or comments that were not read."""
+    bidding = standing.bidding_until is not None and snapshot.now < standing.bidding_until
+    return standing.live is not None or bidding or not snapshot.complete

@@ -1,4 +1,6 @@
-"""Leases for onlookers while the lease store cannot be reached: as the cards on the tracker show.
+"""Leases for onlookers as the cards on the tracker show them.
+
+For the time in which the lease store cannot be reached, or another store has the leases.
 
 A card shows what the store had decided when the card was last written. Only reading is different
 here: every write still needs the store, and fails without it.
@@ -44,5 +46,7 @@ class _StoreCards(CommentLeases):
             return found
         cards = (posted.card for posted in read_marks(snapshot.comments, self._rules).cards)
         fence = next(card.fence for card in cards if card.run == record.lease.run)
+        if not fence:  # a lease of the comment store, which granted before
+            return found
         lease = replace(record.lease, fence=Fence(fence))
         return replace(found, record=replace(record, lease=lease))

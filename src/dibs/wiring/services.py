@@ -352,6 +352,7 @@ class Services:
     @cached_property
     def diagnosing(self) -> Diagnosing:
         from dibs.adapters.system import wall_clock
+        from dibs.wiring.stores import store_page
 
         subject = services.diagnosing.Subject(
             tracker=self.tracker,
@@ -364,6 +365,9 @@ class Services:
             keyring=self.adapters.keyring,
             author=actor(),
             local_now=wall_clock,
+            clock=self.adapters.clock,
+            new_run=self._new_run,
+            store_page=store_page(self.settings.leases),
             budgets=self.budgets,
         )
         return services.diagnosing.Diagnosing(subject)

@@ -84,6 +84,8 @@ class StoreKind(Struct, frozen=True):
     """What to install: `dibs[extra]`."""
     also: tuple[str, ...] = ()
     """Other schemes that are the same kind of store."""
+    page: str = ""
+    """The page of the documentation that describes it."""
 
 
 _FENCED = Guarantee.FENCED | Guarantee.DURABLE
@@ -126,8 +128,9 @@ STORES: tuple[StoreKind, ...] = (
         "comments",
         "every process that reads and writes the tracker",
         _FENCED | Guarantee.SERVER_CLOCK,
+        page="docs/stores/comments.md",
     ),
-    StoreKind("sqlite", "sqlite:PATH", "one machine", _CLOCKED),
+    StoreKind("sqlite", "sqlite:PATH", "one machine", _CLOCKED, page="docs/stores/sqlite.md"),
     StoreKind("memory", "memory:", "one process", _CLOCKED & ~Guarantee.DURABLE),
     StoreKind(
         "redis",
@@ -141,6 +144,7 @@ STORES: tuple[StoreKind, ...] = (
             *("rediss", "redis+sentinel", "redis+cluster", "redis+unix", "unix"),
             *("rediss+sentinel", "rediss+cluster"),
         ),
+        page="docs/stores/redis.md",
     ),
     StoreKind(
         "postgresql",
@@ -151,6 +155,7 @@ STORES: tuple[StoreKind, ...] = (
         opens=lambda place, _: _adapter("postgres").PostgresLeases.connect(place),
         extra="postgres",
         also=("postgres",),
+        page="docs/stores/postgres.md",
     ),
     StoreKind(
         "etcd",
@@ -160,6 +165,7 @@ STORES: tuple[StoreKind, ...] = (
         waiting=Waiting.TOLD,
         opens=lambda place, _: _adapter("etcd").EtcdLeases(place),
         also=("etcds",),
+        page="docs/stores/etcd.md",
     ),
     StoreKind(
         "dynamodb",
@@ -169,6 +175,7 @@ STORES: tuple[StoreKind, ...] = (
         Expiry.WATCHED,
         opens=lambda place, it: _adapter("dynamodb").DynamoLeases.connect(place, it.sightings()),
         extra="dynamodb",
+        page="docs/stores/dynamodb.md",
     ),
     StoreKind(
         "git",
@@ -177,6 +184,7 @@ STORES: tuple[StoreKind, ...] = (
         _COUNTED,
         Expiry.WATCHED,
         opens=_git,
+        page="docs/stores/git.md",
     ),
     StoreKind(
         "git+github",
@@ -186,6 +194,7 @@ STORES: tuple[StoreKind, ...] = (
         Expiry.WATCHED,
         opens=_git_over_github,
         extra="github",
+        page="docs/stores/git.md",
     ),
 )
 
@@ -195,6 +204,12 @@ def store_kind(setting: str) -> StoreKind | None:
     scheme = setting.partition(":")[0]
     ours = next((kind for kind in STORES if scheme in (kind.scheme, *kind.also)), None)
     return ours or kind_declared_as(scheme, "dibs.stores", StoreKind)
+
+
+def store_page(setting: str) -> str:
+    """Where to read about the store of the setting; empty if it is not known."""
+    kind = None if setting == "auto" else store_kind(setting)
+    return f"see {kind.page}" if kind is not None and kind.page else ""
 
 
 def store_kinds() -> dict[str, StoreKind | BadConfiguration]:

@@ -29,6 +29,7 @@ from dibs.adapters.postgres.database import (
 )
 from dibs.adapters.postgres.statements import OUTCOME_AT, VERSION, LeaseStatements
 from dibs.adapters.system import SystemClock
+from dibs.adapters.wrappers.leases import ServerPace, unless_paused
 from dibs.core import grants
 from dibs.core.durations import LOST_RACE
 from dibs.core.errors import Damaged, Misuse, NotPermitted, Outage
@@ -36,6 +37,7 @@ from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageNam
 from dibs.core.lease import (
     AcquireResult,
     Bid,
+    Busy,
     Ending,
     Full,
     Granted,
@@ -75,8 +77,10 @@ class PostgresLeases:
         self.name = database.name
         self._namespace = namespace
         self._statements = LeaseStatements(namespace)
-        self._knows_epochs = False
+        self._epochs: bool | None = None
+        """Whether the server shows its timeline; None: it was not asked yet."""
         self._clock = SystemClock()
+        self._pace = ServerPace(database.name, self._clock)
         self._table_ready = False
         self._preparing = threading.Lock()
 
@@ -86,23 +90,37 @@ class PostgresLeases:
         parsed = parse_postgres_url(url)
         return cls(PostgresDatabase(parsed), parsed.namespace)
 
+    def worries(self) -> tuple[str, ...]:
+        [[fsync]] = self._database.ask(self._statements.fsync)
+        worries = []
+        if fsync == b"off":
+            worries.append(
+                f"not durable: the server of {self.name} has fsync off; after a crash of its "
+                "machine it may forget leases, and grant the same fences again"
+            )
+        if not self._sees_epochs():
+            worries.append(
+                f"the server of {self.name} does not show its timeline; after a failover or a "
+                "restored backup it may grant the same fences again"
+            )
+        return tuple(worries)
+
     def close(self) -> None:
         self._database.close()
 
     def acquire(self, bid: Bid) -> AcquireResult:
+        if (paused := self._pace.pause()) is not None:
+            return paused
         values = (
             *_issue_key(bid.issue),
             *(_name(bid.run), _prose(bid.holder), _name(bid.stage)),
             *(_number(milliseconds(bid.ttl)), _number(bid.floor)),
         )
-        if not self._knows_epochs:
+        if self._epochs is None:
             self._ensure_table()
-            try:
-                self._database.ask(self._statements.epoch)
-            except (NotPermitted, Damaged):  # some hosted servers hide the position of their log
-                self._statements = LeaseStatements(self._namespace, epochs=False)
-            self._knows_epochs = True
+            self._sees_epochs()
         for _ in range(LOST_RACE.most):
+            sent_at = self._pace.sending()
             if bid.limit is None:
                 rows = self._ask(self._statements.acquire, values)
             else:
@@ -114,19 +132,26 @@ class PostgresLeases:
                 )
                 rows = self._database.transact(steps)
             result = _acquire_result(bid, rows[0])
+            match result:
+                case Granted(lease) if rows[0][1] is not None:  # and no repeated answer
+                    self._pace.saw(lease.granted_at, sent_at, lease.ttl)
+                    return unless_paused(self, lease, self._pace)
+                case Busy(record):
+                    self._pace.saw(record.as_of, sent_at, record.lease.ttl)
             if result is not None:
                 return result
         return Unproven(f"the issue changed hands {LOST_RACE.most} times while we asked for it")
 
     def renew(self, lease: Lease) -> RenewResult:
         key = _lease_key(lease)
-        beat = _number(lease.beats + 1)
+        beat, sent_at = _number(lease.beats + 1), self._pace.sending()
         rows = self._ask(self._statements.renew, (*key, _ONE, _ZERO), again=(*key, _ZERO, beat))
         if not rows or _expired(rows[0]):
             return Lost(grants.NOT_OURS)
         record = _record(rows[0])
         if record.revocation is not None:
             return grants.asked_to_stop(record.revocation)
+        self._pace.saw(record.as_of, sent_at, record.lease.ttl)
         return Renewed(replace(record.lease, card=lease.card))
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
@@ -166,8 +191,14 @@ class PostgresLeases:
         return record
 
     def read(self, issue: IssueRef) -> Record | None:
+        sent_at = self._pace.sending()
         rows = self._ask(self._statements.read, _issue_key(issue))
-        return _record(rows[0]) if rows else None
+        if not rows:
+            return None
+        record = _record(rows[0])
+        if not _expired(rows[0]):  # whose time may be later than the server's
+            self._pace.saw(record.as_of, sent_at, record.lease.ttl)
+        return record
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         wanted = _name(stage) if stage is not None else None
@@ -194,6 +225,16 @@ class PostgresLeases:
         except Outage:
             pass  # the caller's next operation reports the outage
         self._clock.sleep(min(seconds, random.uniform(*_NAP_S)))
+
+    def _sees_epochs(self) -> bool:
+        if self._epochs is None:
+            try:
+                self._database.ask(self._statements.epoch)
+                self._epochs = True
+            except (NotPermitted, Damaged):  # some hosted servers hide the position of their log
+                self._statements = LeaseStatements(self._namespace, epochs=False)
+                self._epochs = False
+        return self._epochs
 
     def _ask(self, statement: Statement, values: Values = (), again: Values | None = None) -> Rows:
         if not self._table_ready:

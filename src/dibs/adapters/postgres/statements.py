@@ -252,6 +252,7 @@ class LeaseStatements:
             "epoch": sql.SQL(_EPOCH_BEGINS if epochs else "0"),
         }
         self.epoch = self._statement("SELECT {epoch}")
+        self.fsync = self._statement("SELECT current_setting('fsync')")
         self.inspect = self._statement(_INSPECT)
         plain = {"in_flight": "", "fits": "", "count": "NULL"}
         self.acquire = self._statement(_ACQUIRE, "acquire", **plain)

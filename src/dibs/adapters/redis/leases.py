@@ -20,16 +20,16 @@ from dibs.adapters.redis import scripts
 from dibs.adapters.redis.links import RedisLinks, RedisUrl, parse_redis_url
 from dibs.adapters.redis.scripts import RedisKeys, issue_spelt, spelt
 from dibs.adapters.system import SystemClock
+from dibs.adapters.wrappers.leases import ServerPace, unless_paused
 from dibs.core import grants
 from dibs.core.errors import Damaged, Unavailable
 from dibs.core.grants import plain_prose
-from dibs.core.ids import Fence, HolderId, IssueRef, milliseconds, moment
+from dibs.core.ids import Fence, HolderId, IssueRef, later, milliseconds, moment
 from dibs.core.lease import (
     AcquireResult,
     Bid,
     Ending,
     Full,
-    Granted,
     Lease,
     Lost,
     Outcome,
@@ -54,6 +54,7 @@ class RedisLeases:
         self._timeout_s = url.timeout_s
         self._keys = RedisKeys(url.namespace)
         self._links = RedisLinks(url, self._keys.epoch)
+        self._pace = ServerPace(url.name, SystemClock())
 
     @classmethod
     def connect(cls, url: str) -> "RedisLeases":
@@ -70,27 +71,41 @@ class RedisLeases:
                 self._links.ask(("PING",))
         return EVERY_GUARANTEE if self._links.durable else EVERY_GUARANTEE & ~Guarantee.DURABLE
 
+    def worries(self) -> tuple[str, ...]:
+        self._links.ask(("PING",))
+        forgets = (
+            f"not durable: the server of {self.name} keeps no append-only file (appendonly no); if "
+            "it restarts, it forgets leases, and grants their issues again while holders work"
+        )
+        return () if self._links.durable else (forgets,)
+
     def close(self) -> None:
         self._links.close()
 
     def acquire(self, bid: Bid) -> AcquireResult:
+        if (paused := self._pace.pause()) is not None:
+            return paused
         keys, ttl_ms, holder = self._keys, milliseconds(bid.ttl), plain_prose(bid.holder)
         words = (
             *(keys.issue + spelt(bid.issue), keys.epoch, keys.live + bid.stage),
             *(bid.run, holder, bid.stage, str(ttl_ms), str(bid.floor)),
             "" if bid.limit is None else str(bid.limit),
         )
+        sent_at = self._pace.sending()
         reply = self._links.run(scripts.ACQUIRE, words)
         if reply == [3]:  # the stored epoch was begun by another server process
             reply = self._links.run_greeted(scripts.ACQUIRE, words)
         if isinstance(reply, str):
             granted_ms, fence = reply.split()
             stored = replace(bid, holder=HolderId(holder), ttl=timedelta(milliseconds=ttl_ms))
-            record = grants.grant(stored, Fence(int(fence)), moment(int(granted_ms)))
-            return Granted(record.lease)
+            lease = grants.grant(stored, Fence(int(fence)), moment(int(granted_ms))).lease
+            self._pace.saw(lease.granted_at, sent_at, lease.ttl)
+            return unless_paused(self, lease, self._pace)
         match reply:
             case [0, now_ms, fields]:
-                refusal = grants.refusal(self._record(bid.issue, now_ms, fields), bid)
+                record = self._record(bid.issue, now_ms, fields)
+                self._pace.saw(moment(now_ms), sent_at, record.lease.ttl)
+                refusal = grants.refusal(record, bid)
                 assert refusal is not None, "the script grants what is free"
                 return refusal
             case [2, count]:
@@ -102,9 +117,11 @@ class RedisLeases:
 
     def renew(self, lease: Lease) -> RenewResult:
         words = (self._record_key(lease.issue), self._keys.live + lease.stage, lease.run)
+        sent_at = self._pace.sending()
         reply = self._links.run(scripts.RENEW, (*words, ""), again=(*words, str(lease.beats)))
         match reply:
             case [1, expires_ms, beats, fence, granted_ms]:
+                self._pace.saw(later(moment(expires_ms), -lease.ttl), sent_at, lease.ttl)
                 return Renewed(
                     replace(
                         lease,
@@ -157,8 +174,13 @@ class RedisLeases:
                 return None
 
     def read(self, issue: IssueRef) -> Record | None:
+        sent_at = self._pace.sending()
         now_ms, fields = self._links.run(scripts.READ, (self._record_key(issue),))
-        return None if fields[0] is None else self._record(issue, now_ms, fields)
+        if fields[0] is None:
+            return None
+        record = self._record(issue, now_ms, fields)
+        self._pace.saw(moment(now_ms), sent_at, record.lease.ttl)
+        return record
 
     def live(self, stage: str | None = None, limit: int = 1000) -> tuple[Record, ...]:
         words = (self._keys.epoch, self._keys.live, str(limit))

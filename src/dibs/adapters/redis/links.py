@@ -380,7 +380,9 @@ class RedisLinks:
                     return link
         except RedisError as refused:
             failure = refused
-        raise self._outage(failure) from failure
+        outage = self._outage(failure)
+        outage.hint = _tls_hint(failure, tls=self._url.tls)
+        raise outage from failure
 
     def _reach(self, address: Address) -> Link:
         """Connect to the address, or to the cluster node that the server there names instead."""
@@ -417,6 +419,15 @@ class RedisLinks:
         if isinstance(failure, _LATER) or _code(failure) in _LATER_CODES:
             return Unavailable(f"{self.name} cannot be used now ({failure})")
         return Damaged(f"{self.name} cannot do its work ({failure})")
+
+
+def _tls_hint(failure: RedisError, *, tls: bool) -> str:
+    """What to try if a first connection ended as between TLS and plain text; else empty."""
+    beneath = failure.__context__
+    if tls and (isinstance(beneath, ssl.SSLError) or "handshake" in str(beneath)):
+        return "the server may not speak TLS on this port: then write redis://"
+    cut = isinstance(beneath, ConnectionResetError) or "closed by server" in str(failure)
+    return "the server may want TLS on this port: then write rediss://" if cut and not tls else ""
 
 
 def _settings(url: RedisUrl) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # imported late, for a fast start of the program
     from dibs.wiring.services import Services
 
 
-_BY_CARDS = "the lease store cannot be reached; leases are shown as their cards have them"
+_BY_CARDS = "leases are shown as their cards have them"
 
 
 class Context(Struct):
@@ -70,20 +70,29 @@ class Context(Struct):
         return self._services
 
     def looked_up(self, ask: Callable[[], Answer]) -> Answer:
-        """The answer; from the cards on the tracker if the lease store cannot be reached.
+        """The answer, with a warning if this store grants nothing.
 
-        If it is the tracker that cannot be reached, the second attempt fails in the same way.
+        From the cards on the tracker if the lease store cannot be reached, or if the leases are in
+        another store. If the tracker cannot be reached, the second attempt fails in the same way.
         """
+        services, warnings = self.services, []
         try:
-            return ask()
+            # Where reading costs, and the comments are the leases, any onlooker sees all of them.
+            if services.adapters.store is not None or services.tracker.traits.cheap_reads:
+                reasons = services.granting.objections()
+                warnings = [f"{reason.text}; {reason.remedy}" for reason in reasons]
+                if reasons and not services.granting.keeps_house():
+                    self._services = services.shown_by_cards() or services
+                    warnings += [_BY_CARDS] if self._services is not services else []
+            answer = ask()
         except Unavailable as outage:
-            by_cards = self._services.shown_by_cards() if self._services is not None else None
+            by_cards = services.shown_by_cards()
             if by_cards is None:
                 raise
             self._services, self.store_away = by_cards, str(outage)
-        answer = ask()
-        warning = f"{_BY_CARDS}: {self.store_away}"
-        return replace(answer, warnings=(warning, *answer.warnings))
+            warnings.append(f"the lease store cannot be reached; {_BY_CARDS}: {self.store_away}")
+            answer = ask()
+        return replace(answer, warnings=tuple(dict.fromkeys((*warnings, *answer.warnings))))
 
     def ref(self, text: str) -> IssueRef:
         traits = self.services.tracker.traits

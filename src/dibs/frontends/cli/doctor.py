@@ -1,4 +1,4 @@
-"""`dibs doctor`: check the whole set-up without changing it."""
+"""`dibs doctor`: check the whole set-up. Changes nothing but a lease of its own, given back."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 from dibs.core.errors import DibsError
 from dibs.core.references import without_secrets
 from dibs.frontends.cli.context import Context, command
-from dibs.frontends.cli.output import Answer, Exit
+from dibs.frontends.cli.output import Answer, Exit, Report
 from dibs.settings.load import Settings
 from dibs.wiring import mask
 
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 @click.option("--offline", is_flag=True, help="Make only the checks that need no network.")
 @click.option("--handlers", is_flag=True, help="Import Python handlers, which runs their code.")
 def doctor_command(context: Context, offline: bool, handlers: bool) -> Answer:
-    """Check settings, tracker, store, keys and handlers; name every problem. Makes no changes."""
+    """Check settings, tracker, store, keys and handlers; name every problem.
+
+    Changes nothing, but takes a lease on a name of its own in the lease store and gives it back.
+    """
     # An error of a library may carry an address with a password.
     findings = [
         replace(finding, text=mask(finding.text), look=mask(finding.look))
@@ -43,7 +46,7 @@ def doctor_command(context: Context, offline: bool, handlers: bool) -> Answer:
         if finding.look:
             lines.append(f"{'':<21}{finding.look}")
     lines.append(", ".join(f"{count} {level}" for level, count in counts.items()))
-    return Answer(data, lines, Exit.ERROR if counts["fail"] else Exit.DONE)
+    return Report(data, lines, Exit.ERROR if counts["fail"] else Exit.DONE)
 
 
 def _findings(context: Context, *, offline: bool, handlers: bool) -> Iterator["Finding"]:
@@ -94,10 +97,28 @@ def _findings(context: Context, *, offline: bool, handlers: bool) -> Iterator["F
         text = f"there is no backlog yet at {tracker}"
         yield Finding("tracker", Level.WARN, text, "dibs init or dibs add creates it")
     else:
+        yield from _connected(context, settings)
+
+
+def _connected(context: Context, settings: Settings) -> Iterator["Finding"]:
+    """What tracker and lease store say; the tracker alone if the store cannot be opened."""
+    from dibs.services.diagnosing import failed
+
+    unopened: Finding | None = None
+    try:
+        services = context.services
+    except DibsError as error:
+        from dibs.wiring.stores import store_page
+
+        unopened = failed("leases", error, store_page(settings.leases))
         try:
-            yield from context.services.diagnosing.examine()
-        except DibsError as error:
-            yield failed("tracker", error)
+            services = context.connect(replace(settings, leases="auto"))
+        except DibsError as flaw:
+            yield failed("tracker", flaw)
+            if str(flaw) != str(error):
+                yield unopened
+            return
+    yield from services.diagnosing.examine(unopened)
 
 
 def _configuration(settings: Settings) -> Iterator["Finding"]:

@@ -101,7 +101,9 @@ def ready_command(context: Context, stage: StageName | None, limit: int) -> Answ
     rows = context.services.board.ready(stage=stage or None, limit=limit)
     if rows:
         return _listing(rows, limit)
-    return Answer([], ["no issue is ready; dibs why ISSUE shows the reasons for one"], Exit.NOTHING)
+    shut = [f"{reason.text}; {reason.remedy}" for reason in context.services.claiming.closed()]
+    line = "no issue is ready; dibs why ISSUE shows the reasons for one"
+    return Answer([], [line], Exit.NOTHING, shut)
 
 
 def _listing(rows: Sequence[Row], limit: int) -> Answer:

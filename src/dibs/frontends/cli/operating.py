@@ -27,6 +27,7 @@ from dibs.frontends.cli.context import (
 from dibs.frontends.cli.output import (
     Answer,
     Exit,
+    Report,
     ago,
     reason_data,
     reason_lines,
@@ -435,4 +436,4 @@ def fsck_command(context: Context, repair: bool, dry_run: bool) -> Answer:
     ]
     code = Exit.ERROR if left or storage else Exit.DONE
     agreed = "labels and cards agree" if context.store_away else "labels, cards and leases agree"
-    return Answer(data, lines or [agreed], code)
+    return Report(data, lines or [agreed], code)

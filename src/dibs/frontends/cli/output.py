@@ -92,9 +92,14 @@ class Answer(Struct, frozen=True):
     warnings: Sequence[str] = field(default=())
 
 
+class Report(Answer, frozen=True):
+    """An answer that was asked for as a whole: standard output gets it whatever was found."""
+
+
 def emit(answer: Answer, *, as_json: bool) -> int:
     """Print an answer and return its exit code. Lines of a failure go to standard error.
 
+    Lines of a report go to standard output.
     Warnings and all that a failure says are masked: they may carry the words of a library.
     """
     for warning in answer.warnings:
@@ -107,8 +112,9 @@ def emit(answer: Answer, *, as_json: bool) -> int:
             write_json({"ok": done, "exit": exit_code, "data": data, **warned})
         else:
             for line in answer.lines:
-                stream, words = (sys.stdout, line) if done else (sys.stderr, mask(line))
-                _put(stream, visible(words) + "\n")
+                asked = done or isinstance(answer, Report)
+                words = line if done else mask(line)
+                _put(sys.stdout if asked else sys.stderr, visible(words) + "\n")
         for stream in (sys.stdout, sys.stderr):
             if stream is not None:  # None if the caller closed the descriptor
                 stream.flush()

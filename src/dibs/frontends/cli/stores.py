@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import asdict, replace
 
-from dibs.core.errors import BadConfiguration, Misuse
+from dibs.core.errors import BadConfiguration, DibsError, Misuse, NoBacklog
 from dibs.core.granter import Appointed, Granter, Moving
 from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.leasing import duration
-from dibs.frontends.cli.output import Answer, Exit, table, tell
+from dibs.frontends.cli.output import Answer, Exit, Report, table, tell
 
 if TYPE_CHECKING:
     from dibs.services.migrating import Progress
@@ -26,13 +26,13 @@ _SET_IT_EVERYWHERE = (
 
 @command("stores")
 def stores_command(context: Context) -> Answer:
-    """Show what each lease store promises, and which store is configured."""
+    """Show what each lease store promises, which is configured, and what was found there."""
     from dibs.core.references import without_secrets
     from dibs.wiring import kinds_declared
     from dibs.wiring.stores import store_kinds
     from dibs.wiring.trackers import TrackerKind
 
-    settings = context.settings
+    settings, (found, worries) = context.settings, _found(context)
     place = settings.tracker if settings.leases == "auto" else settings.leases
     configured = place.partition(":")[0]
     data: list[dict[str, Any]] = []
@@ -41,7 +41,7 @@ def stores_command(context: Context) -> Answer:
         if isinstance(kind, BadConfiguration):  # another distribution's, and broken
             row = {"leases": f"{scheme}:", "schemes": [scheme], "guarantees": ()}
             unknown = dict.fromkeys(("expiry", "waiting", "scope", "extra"))
-            known = {"configured": scheme == configured, "problem": str(kind)}
+            known = {"configured": scheme == configured, "found": None, "problem": str(kind)}
             data.append({**row, **unknown, **known})
             rows.append((f"{scheme}:", *("-" * 6), str(kind)))
             continue
@@ -55,7 +55,8 @@ def stores_command(context: Context) -> Answer:
                 "waiting": kind.waiting,
                 "scope": kind.scope,
                 "extra": kind.extra or None,
-                "configured": configured in (scheme, *kind.also),
+                "configured": (here := configured in (scheme, *kind.also)),
+                "found": found if here else None,
                 "problem": None,
             }
         )
@@ -68,12 +69,31 @@ def stores_command(context: Context) -> Answer:
     lines = [
         *table(headings, rows),
         "",
-        f"configured: {without_secrets(settings.leases)}",
+        f"configured: {without_secrets(settings.leases)}"
+        + (f"; found there: {', '.join(found)}" if found is not None else ""),
         "one holder: at most one live lease on an issue, however many race for it (atomic)",
         "fence: a number that rises with every grant; the place of writing can refuse a stale one",
         "wip: the store checks a stage's limit in the same step in which it grants",
     ]
-    return Answer(data, lines, warnings=broken_trackers)
+    return Answer(data, lines, warnings=(*broken_trackers, *worries))
+
+
+def _found(context: Context) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """What the configured store promises on the server that is there, and what to worry about.
+
+    None if the store cannot be asked, or there is no backlog yet.
+    """
+    from dibs.services.diagnosing import worries_of
+
+    try:
+        store = context.services.adapters.store
+        if store is not None:
+            store.live(None, 1)
+        return context.services.leases.guarantees.names, worries_of(store)
+    except NoBacklog:
+        return None, ()
+    except DibsError as error:
+        return None, (f"the configured store cannot be asked: {error}",)
 
 
 @click.group("leases")
@@ -90,7 +110,7 @@ def show_command(context: Context) -> Answer:
     lines = [line, f"configured here: {granting.store}"]
     lines += [f"{reason.text}; {reason.remedy}" for reason in objections]
     data |= {"configured": granting.store, "agrees": not objections}
-    return Answer(data, lines, Exit.SHUT if objections else Exit.DONE)
+    return Report(data, lines, Exit.SHUT if objections else Exit.DONE)
 
 
 @command("adopt", leases_command)
