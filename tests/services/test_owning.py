@@ -1,6 +1,7 @@
 """A namespace of a store serves one backlog, also while its owner is in the making."""
 
 import itertools
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from dibs.adapters.memory.leases import MemoryLeases
 from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
 from dibs.core.lease import Bid, Granted
+from dibs.core.named import hold_ref
 from dibs.services.backlog import ISSUES, OwnedStore
 from dibs.testing.clock import FakeClock
 
@@ -63,3 +65,87 @@ def test_control_a_lease_from_before_there_were_owners_is_one(store):
     assert isinstance(store.acquire(bid("old")), Granted)
     with pytest.raises(BadConfiguration, match="does not know of which backlog"):
         owned(store).read(ISSUE)
+
+
+# Two that begin at the same time
+
+
+class Interrupted(MemoryLeases):
+    """A store in which something happens once, right before or after one of its calls."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock.server_now)
+        self.before: dict[str, Callable[[], object]] = {}
+
+    def _let_happen(self, call: str) -> None:
+        self.before.pop(call, lambda: None)()
+
+    def live(self, *arguments, **words):
+        self._let_happen("live")
+        return super().live(*arguments, **words)
+
+    def acquire(self, bid):
+        self._let_happen("acquire")
+        return super().acquire(bid)
+
+    def release(self, lease, ending):
+        self._let_happen("release")
+        return super().release(lease, ending)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def interrupted(clock):
+    return Interrupted(clock)
+
+
+@pytest.mark.parametrize("names_first", [False, True])
+def test_workers_of_one_backlog_that_begin_together_are_both_served(interrupted, names_first):
+    """The second looks for an owner, the first becomes it and is granted, the second looks on."""
+    granters = MemoryGranters()
+    first, second = owned(interrupted, granters), owned(interrupted, granters)
+    earlier = hold_ref("deploy", 1) if names_first else IssueRef("", "2")
+    interrupted.before["live"] = lambda: first.acquire(bid("a", earlier))
+    assert isinstance(second.acquire(bid("b")), Granted)
+
+
+def test_backlogs_that_begin_together_do_not_both_become_the_owner(interrupted):
+    first, second = owned(interrupted), owned(interrupted)
+    interrupted.before["acquire"] = lambda: first.acquire(bid("a"))
+    with pytest.raises(BadConfiguration, match="those of a backlog in memory"):
+        second.acquire(bid("b", IssueRef("", "2")))
+    third = owned(interrupted)
+    with pytest.raises(BadConfiguration):
+        third.read(ISSUE)
+    assert isinstance(first.acquire(bid("c", IssueRef("", "3"))), Granted)
+
+
+def test_one_that_slept_while_it_became_the_owner_has_not_become_it(interrupted, clock):
+    first, second = owned(interrupted), owned(interrupted)
+
+    def sleep() -> None:
+        clock.advance(11)
+        assert isinstance(first.acquire(bid("a")), Granted)
+
+    interrupted.before["release"] = sleep
+    with pytest.raises(Unavailable, match="another process is about to own it"):
+        second.acquire(bid("b", IssueRef("", "2")))
+    with pytest.raises(BadConfiguration):
+        second.acquire(bid("b", IssueRef("", "2")))
+
+
+def test_an_owner_is_replaced_only_by_name(store):
+    first, second = owned(store), owned(store)
+    assert isinstance(first.acquire(bid("a")), Granted)
+    with pytest.raises(BadConfiguration):
+        second.adopt()
+    found = first.owner(ISSUES)
+    assert found is not None
+    assert ISSUES in second.adopt(instead_of=found.id)
+    assert isinstance(second.acquire(bid("b", IssueRef("", "2"))), Granted)
+    with pytest.raises(BadConfiguration):
+        owned(store, first.granters).read(ISSUE)

@@ -22,7 +22,7 @@ from dibs.core.errors import BadConfiguration, GrantedElsewhere, Unavailable
 from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.granter import Appointed, Granter, Moving, Owner, keeps_house, objection
 from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime, RunId, StageName
-from dibs.core.lease import Bid, Ending, Granted, Outcome
+from dibs.core.lease import Bid, Ending, Granted, Outcome, Released
 from dibs.core.pipeline import Pipeline
 from dibs.ports.leases import Lingering, Waking
 
@@ -113,8 +113,10 @@ class OwnedStore(Struct):
     of the namespace, and every process compares the owner before the first use. Issues and names
     (holds and loops) have separate owners: backlogs may share names knowingly, never issues.
 
-    The owner is kept as the ending of a lease which was given back at once: every store keeps the
-    last record of a lease for ever, and grants the lease to a single process.
+    The owner is kept as the ending of a lease which was ended at once: every store keeps the last
+    record of a lease for ever, and grants the lease to a single process. Nobody paints the ending,
+    and no store grants over an unpainted ending: hence of two backlogs which begin together, one
+    becomes the owner.
     """
 
     store: LeaseStore
@@ -185,6 +187,8 @@ class OwnedStore(Struct):
         for kind in (ISSUES, NAMES):
             owner = self.owner(kind)
             if owner is None or owner.id == instead_of:
+                if (record := self.store.read(kind)) is not None:
+                    self.store.acknowledge(record)  # makes room for another owner
                 self._own(kind)
                 adopted.append(kind)
             elif owner.id != self._ours(kind).id:
@@ -216,11 +220,15 @@ class OwnedStore(Struct):
         ours = self._ours(kind)
         bid = Bid(kind, self.new_run(), HolderId(ours.name), _STAGE, _TTL)
         granted = self.store.acquire(bid)
-        if not isinstance(granted, Granted):
-            if (owner := self.owner(kind)) is not None and owner.id == ours.id:
+        if isinstance(granted, Granted):
+            ended = self.store.release(granted.lease, Ending(Outcome.RETURNED, note=ours.id))
+            if isinstance(ended, Released):
                 return
-            raise Unavailable(f"{self.name}: another process is about to own it; try again")
-        self.store.release(granted.lease, Ending(Outcome.CONCEDED, note=ours.id))
+        elif (owner := self.owner(kind)) is not None:
+            if owner.id == ours.id:
+                return
+            raise self._belongs_to(owner, kind)
+        raise Unavailable(f"{self.name}: another process is about to own it; try again")
 
     def _refuse_unknown(self, kind: IssueRef, issue: IssueRef | None) -> None:
         """Raise BadConfiguration if the namespace has leases, and nobody knows of which backlog.
@@ -237,7 +245,9 @@ class OwnedStore(Struct):
         if self.owner(NAMES if kind == ISSUES else ISSUES) is not None:
             return
         live = (record for record in self.store.live(limit=3) if record.lease.stage != _STAGE)
-        if (issue and self.store.read(issue) is not None) or any(live):
+        found = (issue and self.store.read(issue) is not None) or any(live)
+        # Every owner is written before its first lease: the owner may have come since we looked.
+        if found and self.owner(ISSUES) is None and self.owner(NAMES) is None:
             raise BadConfiguration(
                 f"{self.name} has leases in this namespace, and does not know of which backlog",
                 hint="if they are this backlog's, see dibs leases adopt --help; else use another",
