@@ -31,12 +31,13 @@ def _take_turn(holder: Holder, taking: Taking) -> None:
     work_s = ttl_s * (dice.uniform(0, 0.3) if dice.random() < 0.75 else dice.uniform(0.5, 2.0))
     with taking(name, f"{ttl_s * dice.uniform(0, 2):.3f}s") as held:
         got_at, until = CLOCK.now(), held._keeper.trusted_until
-        holder.note(Granted(held.run, name, held.fence, got_at, until))
+        asked_at = held._keeper.asked_at
+        holder.note(Granted(held.run, name, held.fence, asked_at, got_at, until))
         try:
             while not holder.stopped and CLOCK.now() < got_at + work_s:
-                asked_at = CLOCK.now()
+                before = CLOCK.now()
                 held.check()
-                holder.note(Passed(held.run, asked_at))
+                holder.note(Passed(held.run, before))
                 if (extended := held._keeper.trusted_until) != until:
                     until = extended
                     holder.note(Renewed(held.run, until))

@@ -10,6 +10,11 @@ the machine. The trusted interval of a run
 - and lasts at least as long as its checks have passed, whatever else the holder believed.
 
 A run whose reply came after the end of its trust has no interval.
+
+As long as no two intervals of a name overlap, fences must rise in the order of the intervals. If a
+store's clock was set forward a reply may come so late that its holder is the second to trust, with
+the lower fence. Then fences must rise `by_grants`: from one grant to each that was asked for after
+the first one's reply.
 """
 
 from collections import defaultdict
@@ -25,6 +30,8 @@ class Granted(Struct, frozen=True, tag="granted"):
     run: str
     name: str
     fence: int
+    asked: float
+    """When the bid was sent: it was granted between then and `at`."""
     at: float
     until: float
 
@@ -59,6 +66,7 @@ class Interval(Struct, frozen=True):
     name: str
     run: str
     fence: int
+    asked: float
     start: float
     end: float
 
@@ -117,10 +125,10 @@ def _interval(told: list[Record]) -> Interval:
     stopped = min((one.at for one in told if isinstance(one, Ended)), default=promised)
     passed = max((one.at for one in told if isinstance(one, Passed)), default=granted.at)
     end = max(min(promised, stopped), passed)
-    return Interval(granted.name, granted.run, granted.fence, granted.at, end)
+    return Interval(granted.name, granted.run, granted.fence, granted.asked, granted.at, end)
 
 
-def judge(records: Iterable[Record]) -> Verdict:
+def judge(records: Iterable[Record], *, by_grants: bool = False) -> Verdict:
     records = list(records)
     names: defaultdict[str, list[Interval]] = defaultdict(list)
     for interval in trusted_intervals(records):
@@ -130,7 +138,7 @@ def judge(records: Iterable[Record]) -> Verdict:
         renewals=sum(isinstance(record, Renewed) for record in records),
         checks=sum(isinstance(record, Passed) for record in records),
         overlaps=tuple(found for held in names.values() for found in _overlaps(held)),
-        falls=tuple(found for held in names.values() for found in _falls(held)),
+        falls=tuple(found for held in names.values() for found in _falls(held, by_grants)),
     )
 
 
@@ -143,11 +151,10 @@ def _overlaps(held: list[Interval]) -> Iterator[Overlap]:
         going.append(interval)
 
 
-def _falls(held: list[Interval]) -> Iterator[FenceFall]:
+def _falls(held: list[Interval], by_grants: bool) -> Iterator[FenceFall]:
     """Each interval on one name whose fence is not above all fences before it."""
-    highest: Interval | None = None
-    for interval in held:
-        if highest is None or interval.fence > highest.fence:
-            highest = interval
-        else:
-            yield FenceFall(highest, interval)
+    for place, later in enumerate(held):
+        before = [one for one in held[:place] if not by_grants or one.start <= later.asked]
+        highest = max(before, key=lambda one: one.fence, default=later)
+        if highest is not later and later.fence <= highest.fence:
+            yield FenceFall(highest, later)

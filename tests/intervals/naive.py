@@ -21,13 +21,15 @@ BETWEEN_CHECKS_S = 0.01
 def _take_turn(holder: Holder, client: redis.Redis) -> None:
     ttl_s, dice, run = holder.orders.ttl_s, holder.dice, uuid.uuid4().hex
     name, work_s = dice.choice(holder.orders.names), ttl_s * dice.uniform(0.1, 0.6)
+    asked_at = CLOCK.now()
     while not client.set(name, run, nx=True, px=int(ttl_s * 1000)):
         CLOCK.sleep(0.02)
         if holder.stopped:
             return
+        asked_at = CLOCK.now()
     fence = client.incr(f"{name}:fence")
     got_at = CLOCK.now()
-    holder.note(Granted(run, name, fence, got_at, got_at))
+    holder.note(Granted(run, name, fence, asked_at, got_at, got_at))
     while not holder.stopped and CLOCK.now() < got_at + work_s:
         CLOCK.sleep(BETWEEN_CHECKS_S)
         holder.note(Passed(run, CLOCK.now()))

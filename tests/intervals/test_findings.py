@@ -12,14 +12,14 @@ def in_turn(fences: range) -> list[Record]:
         record
         for start, fence in enumerate(fences)
         for record in (
-            Granted(f"run {fence}", "n", fence, start, start + 9),
+            Granted(f"run {fence}", "n", fence, start - 0.1, start, start + 9),
             Ended(f"run {fence}", start + 1, "given back"),
         )
     ]
 
 
 CLEAN = in_turn(range(0, 10 * FEWEST_GRANTS, 10))
-SECOND = Granted("second", "n", 5, 0.5, 0.8)
+SECOND = Granted("second", "n", 5, 0.4, 0.5, 0.8)
 """Trusted while the first run is, with a higher fence."""
 FALLING = in_turn(range(FEWEST_GRANTS, 0, -1))
 

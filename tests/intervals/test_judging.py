@@ -8,7 +8,7 @@ from .judging import Ended, Granted, Passed, Record, Renewed, judge, read_log, t
 
 def held(run: str, start: float, end: float, fence: int, name: str = "n") -> list[Record]:
     """A run that trusts its lease from `start` and gives it back at `end`, with time left."""
-    return [Granted(run, name, fence, start, end + 100), Ended(run, end, "given back")]
+    return [Granted(run, name, fence, start - 0.1, start, end + 100), Ended(run, end, "given back")]
 
 
 def overlaps(*records: Record) -> list[tuple[str, str]]:
@@ -21,7 +21,7 @@ def falls(*records: Record) -> list[tuple[str, str]]:
 
 # Intervals
 
-GRANTED = Granted("a", "n", 1, 10.0, 14.0)
+GRANTED = Granted("a", "n", 1, 9.0, 10.0, 14.0)
 ENDS = {
     "trust runs out, whether the holder is frozen, dead or idle": ([], 14.0),
     "a renewal extends it": ([Renewed("a", 15.0)], 15.0),
@@ -40,25 +40,29 @@ ENDS = {
 def test_an_interval_ends_where_the_holder_stopped_to_trust(more: list[Record], end: float) -> None:
     [interval] = trusted_intervals([GRANTED, *more])
     assert (interval.name, interval.run, interval.fence) == ("n", "a", 1)
-    assert (interval.start, interval.end) == (10.0, end)
+    assert (interval.asked, interval.start, interval.end) == (9.0, 10.0, end)
 
 
 @pytest.mark.parametrize("until", [9.0, 10.0])
 def test_a_reply_after_the_end_of_trust_makes_no_interval(until: float) -> None:
-    late = Granted("late", "n", 1, 10.0, until)
+    late = Granted("late", "n", 1, 8.0, 10.0, until)
     assert trusted_intervals([late]) == []
     other = held("other", 9.0, 11.0, fence=2)
     assert overlaps(late, *other) == falls(late, *other) == []
 
 
 def test_a_late_reply_whose_check_passed_is_an_interval() -> None:
-    late = [Granted("late", "n", 1, 10.0, 9.0), Passed("late", 10.5)]
+    late = [Granted("late", "n", 1, 8.0, 10.0, 9.0), Passed("late", 10.5)]
     assert overlaps(*late, *held("other", 9.5, 11.0, fence=2)) == [("other", "late")]
 
 
 def test_a_holder_that_trusts_only_what_it_checks_is_judged_by_its_checks() -> None:
     """So does the control, which has no clock of its own."""
-    naive = [Granted("naive", "n", 1, 10.0, 10.0), Passed("naive", 10.5), Passed("naive", 13.0)]
+    naive = [
+        Granted("naive", "n", 1, 9.9, 10.0, 10.0),
+        Passed("naive", 10.5),
+        Passed("naive", 13.0),
+    ]
     assert overlaps(*naive, *held("other", 12.0, 14.0, fence=2)) == [("naive", "other")]
 
 
@@ -108,7 +112,7 @@ def test_the_order_of_the_logs_does_not_matter() -> None:
 
 
 def test_a_dead_holder_counts_until_its_trust_is_over() -> None:
-    dead = Granted("dead", "n", 1, 1.0, 5.0)
+    dead = Granted("dead", "n", 1, 0.9, 1.0, 5.0)
     assert overlaps(dead, *held("heir", 4.9, 6.0, 2)) == [("dead", "heir")]
     assert overlaps(dead, *held("heir", 5.0, 6.0, 2)) == []
 
@@ -135,12 +139,29 @@ def test_two_intervals_that_begin_together_are_taken_by_their_fences() -> None:
     assert falls(*held("b", 1, 2, 2), *held("a", 1, 2, 2)) != []
 
 
+@pytest.mark.parametrize(("asked", "fallen"), [(0.9, []), (1.0, [("b", "a")]), (1.5, [("b", "a")])])
+def test_by_grants_a_fence_may_be_lower_only_if_it_was_asked_for_before_the_reply_to_the_other(
+    asked: float, fallen: list[tuple[str, str]]
+) -> None:
+    """A store's clock was set forward while the reply to `a` was on its way."""
+    records = [*held("b", 1, 2, 8), Granted("a", "n", 7, asked, 3.0, 4.0)]
+    falls = judge(records, by_grants=True).falls
+    assert [(one.earlier.run, one.later.run) for one in falls] == fallen
+    assert len(judge(records).falls) == 1, "in the order of intervals it is a fall"
+
+
+def test_by_grants_every_earlier_interval_counts_and_not_only_the_highest() -> None:
+    records = [*held("a", 1, 2, 8), *held("b", 3, 4, 9), Granted("c", "n", 7, 2.5, 5.0, 6.0)]
+    [fall] = judge(records, by_grants=True).falls
+    assert (fall.earlier.run, fall.later.run) == ("a", "c")
+
+
 # Counts and logs
 
 
 def test_what_was_written_down_is_counted() -> None:
     records = [GRANTED, Passed("a", 11), Renewed("a", 15), Passed("a", 12), Passed("a", 13)]
-    late = Granted("late", "n", 2, 20.0, 19.0)
+    late = Granted("late", "n", 2, 18.0, 20.0, 19.0)
     verdict = judge([*records, Ended("a", 14, ""), late])
     assert (verdict.grants, verdict.renewals, verdict.checks) == (2, 1, 3)
 
