@@ -9,13 +9,15 @@ TESTS  ?= tests
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 FUZZ_SECONDS ?= 60
+# The options of `make intervals`: --help lists them.
+INTERVALS ?=
 SCHEDULES ?= 20000
 
 # Where it is set, every `dibs` that a test starts would compile all of dibs anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo quick test test-all security check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github build clean
+.PHONY: help venv dev demo quick test test-all security check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github intervals build clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -97,6 +99,9 @@ bench-mixed-fleet: $(STAMP) ## double holders while a fleet is switched, counted
 
 storm-github: $(STAMP) ## sixteen workers, 300 issues, lag, lost replies, kills and freezes: some minutes
 	$(BIN)/python -m tests.github.storm
+
+intervals: $(STAMP) ## does any store let two processes trust one lease? kills, cuts, clock steps: some ten minutes
+	@$(BIN)/python -m tests.intervals $(INTERVALS)
 
 bench: $(STAMP) ## tables and ratios, measured side by side in one run
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'

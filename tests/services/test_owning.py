@@ -1,6 +1,7 @@
 """A namespace of a store serves one backlog, also while its owner is in the making."""
 
 import itertools
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -8,13 +9,37 @@ import pytest
 from dibs.adapters.memory.control import MemoryGranters
 from dibs.adapters.memory.leases import MemoryLeases
 from dibs.core.errors import BadConfiguration, Unavailable
-from dibs.core.ids import HolderId, IssueRef, RunId, StageName
+from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
 from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome
+from dibs.core.named import hold_ref
 from dibs.services.backlog import ISSUES, NAMES, OwnedStore
 from dibs.testing.clock import FakeClock
 
 ISSUE = IssueRef("", "1")
 _runs = (RunId(f"{number:012x}") for number in itertools.count(1))
+
+
+class Interrupted(MemoryLeases):
+    """A store in which something happens once, right before one of its calls."""
+
+    def __init__(self, now: Callable[[], ServerTime]) -> None:
+        super().__init__(now)
+        self.before: dict[str, Callable[[], object]] = {}
+
+    def live(self, *arguments, **words):
+        self._let_happen("live")
+        return super().live(*arguments, **words)
+
+    def acquire(self, bid):
+        self._let_happen("acquire")
+        return super().acquire(bid)
+
+    def release(self, lease, ending):
+        self._let_happen("release")
+        return super().release(lease, ending)
+
+    def _let_happen(self, call: str) -> None:
+        self.before.pop(call, lambda: None)()
 
 
 @pytest.fixture
@@ -24,7 +49,7 @@ def clock():
 
 @pytest.fixture
 def store(clock):
-    return MemoryLeases(clock.server_now)
+    return Interrupted(clock.server_now)
 
 
 @pytest.fixture
@@ -73,37 +98,35 @@ def test_an_owner_in_the_making_is_no_strange_lease_and_is_waited_for(store, own
     assert isinstance(late.acquire(bid("b")), Granted), "the maker is dead"
 
 
-def test_many_that_start_together_have_one_owner(store, owned):
-    """All of them saw a namespace without an owner; the first that wrote its id is the owner."""
+@pytest.mark.parametrize("earlier", [hold_ref("deploy", 1), IssueRef("", "2")])
+def test_workers_of_one_backlog_that_begin_together_are_both_served(store, owned, earlier):
+    """The second looks for an owner, the first becomes it and is granted, the second looks on."""
     granters = MemoryGranters()
-    first, second, stranger = owned(granters), owned(granters), owned()
-    seen = [one.owner(ISSUES) for one in (first, second, stranger)]
-    assert seen == [None, None, None]
-    ours = first._own(ISSUES)
-    assert second._own(ISSUES) == ours
-    assert stranger._own(ISSUES) == ours, "a backlog which came too late took nothing"
-    assert isinstance(second.acquire(bid("a")), Granted)
+    first, second = owned(granters), owned(granters)
+    store.before["live"] = lambda: first.acquire(bid("a", earlier))
+    assert isinstance(second.acquire(bid("b")), Granted)
+
+
+def test_of_backlogs_that_begin_together_one_becomes_the_owner(store, owned):
+    first, second = owned(), owned()
+    store.before["acquire"] = lambda: first.acquire(bid("a"))
     with pytest.raises(BadConfiguration, match="those of a backlog in memory"):
-        stranger.acquire(bid("b", IssueRef("", "2")))
+        second.acquire(bid("b", IssueRef("", "2")))
+    with pytest.raises(BadConfiguration):
+        owned().read(ISSUE)
+    assert isinstance(first.acquire(bid("c", IssueRef("", "3"))), Granted)
 
 
-def test_a_lease_granted_while_we_looked_is_not_of_an_unknown_backlog(store, owned):
-    """Another worker of the backlog owned the namespace and was granted a lease meanwhile."""
-    granters = MemoryGranters()
-    late, early = owned(granters), owned(granters)
-    owners = iter([None, None])  # issues, then names: as both were when the late one read them
+def test_a_process_that_slept_while_it_became_the_owner_has_not_become_it(store, owned, clock):
+    first, second = owned(), owned()
 
-    class Slow(OwnedStore):
-        def owner(self, kind):
-            unowned = next(owners, self)
-            if unowned is self:
-                assert isinstance(early.acquire(bid("a")), (Granted, Busy))
-                return super().owner(kind)
-            return None
+    def sleep() -> None:
+        clock.advance(11)
+        assert isinstance(first.acquire(bid("a")), Granted)
 
-    slow = Slow(store, granters, "redis", "", late.new_run, late.clock)
-    assert isinstance(early.acquire(bid("a")), Granted)
-    assert isinstance(slow.acquire(bid("b", IssueRef("", "2"))), Granted)
+    store.before["release"] = sleep
+    with pytest.raises(BadConfiguration, match="those of a backlog in memory"):
+        second.acquire(bid("b", IssueRef("", "2")))
 
 
 def test_an_owner_is_replaced_knowingly_where_nothing_of_it_is_held(store, owned):
@@ -124,7 +147,7 @@ def test_an_owner_is_replaced_knowingly_where_nothing_of_it_is_held(store, owned
 
 
 def test_names_are_handed_over_when_the_backlog_begins_to_share_them(owned):
-    granters, name = MemoryGranters(), IssueRef("~names", "deploy")
+    granters, name = MemoryGranters(), hold_ref("deploy", 1)
     assert isinstance(owned(granters).acquire(bid("a", name)), Granted)
     sharing = owned(granters, "fleet")
     assert isinstance(sharing.acquire(bid("b", name)), Busy), "the hold is its own"

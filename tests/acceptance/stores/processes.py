@@ -128,20 +128,6 @@ class Company:
         assert not self._project.strays(), "every process dies with the test"
 
 
-def faked_clock(hours: int) -> dict[str, str]:
-    """An environment in which the time of day is wrong. Local time, which only runs, is not."""
-    import libfaketime
-
-    library = Path(libfaketime.__file__).parent / "vendor/libfaketime/src/libfaketime.so.1"
-    assert library.is_file(), f"{library} is missing"
-    return {
-        "LD_PRELOAD": str(library),
-        "FAKETIME": f"{hours * 3600:+d}s",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "NO_FAKE_STAT": "1",  # or every compiled module looks out of date
-    }
-
-
 def freeze_between_writes(project: Project, worker: Child) -> None:
     """Not inside a write to the tracker's file: it would stay locked, and everybody would wait."""
 

@@ -6,6 +6,7 @@ Its process is given a wrong clock by libfaketime; the server and everybody else
 from datetime import datetime
 
 import pytest
+from tests.servers.wall_clock import faked_clock
 
 from acceptance.harness import CLOCK, Project, pipeline, until
 from dibs.core.ids import IssueRef
@@ -15,7 +16,7 @@ from dibs.ports.leases import LeaseStore
 
 from .contending import bid_for, get_it, try_once
 from .places import CLOCKED, Place
-from .processes import Company, faked_clock, kill
+from .processes import Company, kill
 
 pytestmark = pytest.mark.long
 
