@@ -25,6 +25,7 @@ HERE = {
         (Env.LISTED, ("EDITOR", "GITHUB_TOKEN"), {"PATH", "LC_ALL", "EDITOR", "GITHUB_TOKEN"}),
         (Env.INHERIT, (), {"PATH", "LC_ALL", "EDITOR", "OPENAI_API_KEY", "LC_TOKEN"}),
         (Env.LISTED, NEVER_PASSED, {"PATH", "LC_ALL"}),
+        (Env.LISTED, ("*", "GITHUB_*"), {"PATH", "LC_ALL"}),
         (Env.INHERIT, NEVER_PASSED, {"PATH", "LC_ALL", "EDITOR", "OPENAI_API_KEY", "LC_TOKEN"}),
     ],
 )

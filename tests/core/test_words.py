@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dibs.core.environment import looks_secret
 from dibs.core.words import Masker, is_secret, masked, masker_of, secrets_in, visible
 
 SHAPED = [
@@ -214,3 +215,41 @@ def test_a_mark_of_direction_beside_a_joiner_is_spelled_out():
 def test_a_password_that_is_percent_encoded_in_an_address_is_known_in_both_forms():
     found = set(secrets_in({"DIBS_LEASES": "redis://:p%40ssW0rd99xx@h/0"}))
     assert {"p%40ssW0rd99xx", "p@ssW0rd99xx"} <= found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("MY_COOKIE", "BEARER", "AZURE_STORAGE_CONNECTION_STRING", "DB_PW", "SSHKEY", "API_KEY2"),
+        *("GITHUB_PAT", "KEYS", "MYSQL_PWD", "NPM_AUTH", "github_token", "my-app.token"),
+        *("DIBS_SIGNING_KEY", "OPENAIKEY", "KEYRING_PASSPHRASE", "DISCORD_WEBHOOK_URL"),
+    ],
+)
+def test_what_is_kept_from_handlers_by_its_name_is_masked(name):
+    """One rule: a name that counts here and not there is a leak in one of the two."""
+    assert looks_secret(name)
+    assert next(secrets_in({name: "s3cr3t-v4lue"})) == "s3cr3t-v4lue"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("KEYBOARD", "pc105-de"),
+        ("MONKEY", "a-b-c-d-e"),
+        ("SEARCH_KEYWORDS", "red,green-blue"),
+        ("PWD", "/srv/ada/a-b"),
+        ("GIT_CONFIG_KEY_0", "safe.directory"),
+        ("GIT_CONFIG_VALUE_0", "Ada Lovelace"),
+        ("KUBECONFIG", "~/.kube/config"),
+        ("SSH_AUTH_SOCK", "/tmp/agent.1"),
+        ("DIBS_FAILPOINT", "card-written:2"),
+        ("BASH_FUNC_which%%", "() { echo a-b; }"),
+    ],
+)
+def test_a_value_that_is_no_secret_itself_stays(name, value):
+    assert list(secrets_in({name: value})) == []
+
+
+def test_the_password_of_an_address_is_known_whatever_names_the_address():
+    for name in ("SENTRY_DSN", "MONGO_URI", "HTTPS_PROXY", "GITHUB_API_URL", "DIBS_LEASES"):
+        assert "p4ss-w0rd" in set(secrets_in({name: "x://me:p4ss-w0rd@host/a"})), name

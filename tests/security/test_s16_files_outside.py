@@ -225,3 +225,12 @@ def test_control_the_operator_keeps_leases_in_a_clone_s_origin(
         users_file(victim, f'paths = ["{other}"]')
     everything(victim, *(("--config", "dibs.toml") if allowed == "--config" else ()))
     assert git(other, "for-each-ref")
+
+
+@pytest.mark.parametrize("remote", ["--upload-pack=touch ../ran:x", "-c", "x" * 10_000])
+def test_a_remote_is_no_option_of_git(victim: Victim, remote: str) -> None:
+    victim.configure(f'leases = "git:{remote}"\n')
+    victim.dibs("add", "one")
+    refused = victim.dibs("list", "--json")
+    assert json.loads(refused.stdout)["ok"] is False
+    assert sorted(path.name for path in victim.home.iterdir()) == ["project"]

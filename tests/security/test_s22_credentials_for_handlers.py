@@ -48,7 +48,7 @@ def test_a_found_file_hands_on_no_credential(victim: Victim, name: str) -> None:
             "REDIS_URL",
             "GIT_ASKPASS",
         ),
-        *("SSH_AUTH_SOCK", "GIT_CONFIG_VALUE_0", "DIBS_LEASES", "MYPASSWORD", "PGPASSFILE", "*"),
+        *("SSH_AUTH_SOCK", "GIT_CONFIG_VALUE_0", "DIBS_LEASES", "MYPASSWORD", "PGPASSFILE"),
         *("GOOGLE_APPLICATION_CREDENTIALS", "SLACK_WEBHOOK_URL", "KUBECONFIG", "APIKEY"),
         "AZURE_STORAGE_CONNECTION_STRING",
     ],

@@ -53,21 +53,21 @@ SECRET_NAMES = (
 """Credentials for trackers and stores. So is each of them with `_FILE` behind its name."""
 NEVER_PASSED = ("DIBS_SIGNING_KEY", "DIBS_SIGNING_KEY_FILE")
 _LIKE_SECRETS = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|BEARER|APIKEY|CONNECTION_?STRING"
-    r"|(?:^|_)(?:KEYS?|PASS|PAT|PW|PWD|AUTH|URL|URI|DSN|ASKPASS|LEASES|FAILPOINT)(?:_|$)"
-    r"|^(?:GIT_CONFIG|KUBECONFIG|DOCKER_CONFIG|NETRC|PGPASS)",
+    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|COOKIE|BEARER|CONNECTION_?STRING|WEBHOOK"
+    r"|(?<!MON|DON|TUR|HOC)KEY(?!BOARD|WORD|MAP)"
+    r"|(?:^|_)(?:PASS|PAT|PW|PWD|AUTH|URL|URI|DSN|ASKPASS|LEASES|FAILPOINT)(?:_|$)"
+    r"|^(?:GIT_CONFIG|KUBECONFIG|DOCKER_CONFIG|NETRC|PGPASS|DIBS_OPERATOR)",
     re.IGNORECASE,
 )
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable with the name may hold a credential, or lead to a credential."""
-    if name in LISTED_NAMES:
-        return False
-    if not _VARIABLE.fullmatch(name) or _LIKE_SECRETS.search(name):
-        return True
-    return any(fnmatchcase(name, pattern) for pattern in SECRET_NAMES)
+    """Whether a variable with the name may hold a credential, or lead to a credential.
+
+    The one rule for it: of what is kept from handlers, what `dibs doctor` warns of, and whose
+    values are masked (`core.words`).
+    """
+    return name not in LISTED_NAMES and _LIKE_SECRETS.search(name) is not None
 
 
 def passed_on(

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from unicodedata import category
 
+from dibs.core.environment import looks_secret
+
 MASK = "***"
 
 # Each shape: one of these words is in the text, in small letters; the pattern; what stays of it.
@@ -86,11 +88,11 @@ _SHAPES: tuple[tuple[tuple[str, ...], str, str], ...] = (
         MASK,
     ),
 )
-_VARIABLES = (
-    r"(?i)KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|_(?:PASS|PAT|AUTH|DSN|URL)$|^DIBS_LEASES$"
+_ADDRESSES = r"(?i)^(?!.*WEBHOOK).*(?:^|_)(?:URL|URI|DSN|PROXY|LEASES)$"
+# Variables that are kept from handlers, and whose value is a place or a setting, not the secret
+_ONLY_LEADS_THERE = (
+    r"(?i)_(?:FILE|PATH|DIR|FOLDER|SOCK|ID|NAME|ENABLED)$|^GIT_CONFIG|^DIBS_FAILPOINT$"
 )
-_ADDRESSES = r"(?i)(?:_URL|_DSN|^DIBS_LEASES)$"
-_NAMES_A_PLACE = r"(?i)_(?:FILE|PATH|DIR|FOLDER|SOCK|ID|NAME|ENABLED)$"
 _SHORTEST = 6
 _SHORTEST_WORD = 16
 _SHORTEST_LINE = 16
@@ -125,17 +127,19 @@ masker_of = lru_cache(maxsize=4)(Masker)
 def secrets_in(environment: Mapping[str, str]) -> Iterator[str]:
     """The values of the variables that are secret by their name, and the parts of such values.
 
+    Of an address, whatever its variable, only the password.
+
     A value that is short, or a plain word, is left out: to mask `postgres` everywhere hides more
     than it protects.
     """
     for name, value in environment.items():
-        if not re.search(_VARIABLES, name) or re.search(_NAMES_A_PLACE, name):
-            continue
         if re.search(_ADDRESSES, name):
             from urllib.parse import unquote
 
             found = re.search(r"://[^:@/\s]*:(.+)@", value)
             parts = [found[1], unquote(found[1])] if found else []
+        elif not looks_secret(name) or re.search(_ONLY_LEADS_THERE, name):
+            continue
         elif value.startswith(("/", "./", "~/")) and "SECRET" not in name.upper():
             parts = []  # the path of a file with the secret
         else:

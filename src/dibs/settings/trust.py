@@ -24,6 +24,7 @@ from dibs.settings.load import Settings, Trust, UserFile, refuse_unknown
 
 _GITHUB = "https://api.github.com"
 _LONGEST = 300
+_LONGEST_PATH = 4096
 _GIT_S = 10.0
 _SIDE_FILES = ("-wal", "-shm", "-journal")
 """What SQLite appends to the name of a database for the files beside it."""
@@ -231,6 +232,9 @@ def reached_files(settings: Settings) -> Iterator[Reach]:
             inside = (*folder.iterdir(), *folder.glob("git/*"))
             places += [(".dibs", entry) for entry in inside if entry.is_symlink()]
     for key, place in places:
+        if len(str(place)) > _LONGEST_PATH:  # to follow its links would take minutes
+            yield Reach(key, "names a path that is longer than any file's")
+            continue
         real = Path(os.path.realpath(place))
         ours = real.is_relative_to(root) and ".git" not in real.relative_to(root).parts
         if not ours and not covers(settings.trust.paths, place):
@@ -246,6 +250,9 @@ def reached_repository(settings: Settings) -> Iterator[Reach]:
     """
     scheme, _, remote = settings.leases.partition(":")
     if scheme != "git":
+        return
+    if len(remote) > _LONGEST_PATH:
+        yield Reach("leases", "names a remote that is longer than any address")
         return
     from dibs.adapters.git.program import GitCommands
 

@@ -208,9 +208,6 @@ _TAKEN = re.compile(
     r"|lowspeedtime|useragent)",
     re.DOTALL,
 )
-# A rule in git's settings may have put an account into an address. The pattern rather matches too
-# much than too little.
-_SECRET = re.compile(r"(?<=//)[^\s'\"]*@")
 
 # Tried in this order: git reports a full disk together with a refusal, and a refusal together with
 # a hang-up.
@@ -297,15 +294,20 @@ class GitCommands:
         A remote may have several addresses, or different addresses for reading and writing. We use
         the first to which git pushes.
         """
+        if not remote or remote.startswith("-"):  # git would read it as an option
+            shown = without_secrets(remote)
+            raise BadConfiguration(f"'git:{shown}' names no remote; write it as git:REMOTE")
         if remote.startswith("~/"):
-            return parse_address(str(Path(remote).expanduser()))
-        if ":" not in remote:  # with a colon it is not a name, and may contain a password
-            return parse_address(self._output_of("remote", "get-url", "--push", remote) or remote)
-        address = parse_address(remote)
-        if address.account is not None:
-            return address
+            return parse_address(os.path.expanduser(remote))  # noqa: PTH111 - see `Address.local`
+        # With a colon it is not a name, and may contain a password, which git must not be given.
+        if ":" in remote and parse_address(remote).account is not None:
+            return parse_address(remote)
         # A rule of the user (`insteadOf`) may add an account to the address.
-        return parse_address(self._output_of("ls-remote", "--get-url", remote) or remote)
+        asked = ("ls-remote", "--get-url") if ":" in remote else ("remote", "get-url", "--push")
+        address = parse_address(self._output_of(*asked, remote) or remote)
+        if address.bare.startswith("-"):
+            raise BadConfiguration(f"'git:{remote}' has an address that begins with a dash")
+        return address
 
     def _output_of(self, *words: str) -> str:
         """The output of a git command in `root`, with the settings of the repository around it.
@@ -406,12 +408,14 @@ def outage(ran: Ran, name: str) -> Outage:
 
 
 def spoken(err: str) -> str:
-    """The complaints of git in one line, without accounts in addresses."""
+    """The complaints of git in one line. A rule of git may have put an account into an address."""
+    from dibs.core.words import masked
+
     lines = [line.strip() for line in err.splitlines()]
     complaints = [
         line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ERROR"))
     ]
-    return _SECRET.sub("", "; ".join((complaints or lines)[:3]))[:300]
+    return masked("; ".join((complaints or lines)[:3]))[:300]
 
 
 _PROGRAM_ENV = {

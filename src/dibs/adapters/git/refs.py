@@ -23,10 +23,9 @@ from dibs.adapters.git.program import GitCommands, outage, spoken
 from dibs.adapters.system import make_folder, wall_clock
 from dibs.adapters.wrappers.leases import Recent
 from dibs.core.durations import describe_span
-from dibs.core.errors import BadConfiguration, Damaged, NotPermitted, Outage
+from dibs.core.errors import Damaged, NotPermitted, Outage
 from dibs.core.ids import IssueRef
 from dibs.core.lease import Lease
-from dibs.core.references import without_secrets
 from dibs.ports.refs import EMPTY_TREE, Move, SwapRefused
 
 _PLAIN = frozenset(string.ascii_letters + string.digits + "_-")
@@ -112,14 +111,9 @@ class GitRemote:
     guesses = True  # a push that expects the wrong commit is refused before objects are sent
 
     def __init__(self, remote: str, folder: Path, root: Path, *, timeout_s: float) -> None:
-        if not remote or remote.startswith("-"):
-            shown = without_secrets(remote)
-            raise BadConfiguration(f"'git:{shown}' names no remote; write it as git:REMOTE")
         self._objects = folder.absolute() / "objects"
         self._git = GitCommands(self._objects, root, timeout_s=timeout_s)
         address = self._git.resolve(remote)
-        if address.bare.startswith("-"):  # git would read it as an option
-            raise BadConfiguration(f"'git:{remote}' has an address that begins with a dash")
         self._git.reach(address)
         self._address = address.given
         self._is_path = address.is_path
