@@ -483,3 +483,48 @@ def test_a_revoked_token_is_nobody(hub):
     hub.state.set_standing("alice", Standing.REVOKED)
     with pytest.raises(Refusal):
         hub.ask("{ viewer { login } }")
+
+
+EDITS = """query($number: Int!) { repository(owner: "acme", name: "shop") { issue(number: $number) {
+  includesCreatedEdit lastEditedAt editor { login }
+  userContentEdits(first: 2) {
+    totalCount pageInfo { hasNextPage } nodes { editedAt editor { login } }
+  }
+  closedByPullRequestsReferences(first: 9) { nodes { number repository { nameWithOwner } } }
+} } }"""
+
+
+def test_the_revisions_of_a_body_newest_first_with_the_text_as_it_was_opened(hub):
+    made = hub.issue()
+    at = {"number": made.number}
+    bare = hub.data(EDITS, **at)["repository"]["issue"]
+    assert (bare["includesCreatedEdit"], bare["userContentEdits"]["totalCount"]) == (False, 0)
+    for minute in (1, 2):
+        hub.now = NOON + timedelta(minutes=minute)
+        hub.alice.edit_issue(hub.state.primary().issue(hub.shop.id, made.number), body=f"{minute}")
+    hub.alice.edit_issue(hub.state.primary().issue(hub.shop.id, made.number), title="no edit")
+    told = hub.data(EDITS, **at)["repository"]["issue"]
+    assert told["includesCreatedEdit"] is True
+    assert told["lastEditedAt"] == "2026-11-15T12:02:00Z"
+    edits = told["userContentEdits"]
+    assert (edits["totalCount"], edits["pageInfo"]["hasNextPage"]) == (3, True)
+    assert [one["editedAt"][11:16] for one in edits["nodes"]] == ["12:02", "12:01"]
+    assert {one["editor"]["login"] for one in edits["nodes"]} == {"alice"}
+
+
+def test_a_pull_request_of_another_repository_is_linked_and_its_merge_closes_by_rights(hub):
+    issue = hub.issue()
+    theirs = hub.state.add_repository("stranger/own")
+    hub.state.grant("stranger/own", "stranger", Permission.ADMIN)
+    hub.state.grant("stranger/own", "alice", Permission.WRITE)
+    stranger = hub.state.acting(hub.state.viewer("stranger"))
+    body = f"Fixes acme/shop#{issue.number}, mentions #7"
+    for login, closed in (("stranger", False), ("alice", True)):
+        pull = stranger.create_pull(theirs, "x", login, "main", body=body)
+        told = hub.data(EDITS, number=issue.number)["repository"]["issue"]
+        (linked,) = told["closedByPullRequestsReferences"]["nodes"]
+        assert linked == {"number": pull.number, "repository": {"nameWithOwner": "stranger/own"}}
+        hub.state.acting(hub.state.viewer(login)).merge_pull(pull)
+        now = hub.state.primary().issue(hub.shop.id, issue.number)
+        assert (now.state == "closed") is closed
+    assert pull.pull.closes == ()

@@ -85,6 +85,20 @@ def test_a_list_that_never_rests_is_no_whole_list(hub, graphql):
     assert pages[0] <= 30
 
 
+def test_a_comment_between_the_pages_and_the_count_costs_a_reading_and_no_claim(hub):
+    ref, _ = an_issue(hub, 150)
+    reader, stranger = hub.client("colleague"), hub.acting("mallory")
+
+    def comments(page):
+        if page == 3:  # two pages, and the proof of the first
+            stranger.create_comment(hub.issue(int(ref.key)), "and another")
+
+    meanwhile(reader, comments)
+    snapshot = reader.read(ref)
+    assert snapshot.complete
+    assert len(snapshot.comments) == 151
+
+
 def test_pages_that_another_thread_read_meanwhile_prove_nothing(hub):
     ref, junk = an_issue(hub, 200)
     card = hub.client().comment(ref, CARD)

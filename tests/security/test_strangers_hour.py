@@ -2,7 +2,8 @@
 
 Attack: thirty issues, some of which pose as the control issue; two thousand comments, most of them
 on an issue that the fleet works, among them forged marks; fifty pull requests that close everything
-and are edited all the time; edits of issues after their triage. Wall: all of the above together.
+and are edited all the time, and one that is merged in a repository of the stranger's; edits of
+issues after their triage, with a writer's edit on top. Wall: all of the above together.
 The fleet's own work is done with as many attempts and bids as on a quiet repository beside it, with
 about as many requests apart from the pages of comments, and the handlers' inputs hold no word of
 the stranger that is not marked.
@@ -18,7 +19,7 @@ import pytest
 from dibs.core.card import Card, parse_mark
 
 from .conftest import Victim
-from .hub import FLEET, MAINTAINER, STRANGER, PublicProject, public_project
+from .hub import FLEET, MAINTAINER, REPOSITORY, STRANGER, PublicProject, public_project
 
 pytestmark = pytest.mark.long
 OWN, TRIAGED, EDITED = 10, 2, 3
@@ -83,12 +84,20 @@ class Stranger:
                     project.repository, WORDS, f"mallory:b{at}", "main", body=closes
                 )
             )
+        evil = project.hub.repository(f"{STRANGER}/evil")
+        project.hub.state.grant(f"{STRANGER}/evil", STRANGER, project.permission.ADMIN)
+        closes = " ".join(f"closes {REPOSITORY}#{number}" for number in own)
+        self._acting.merge_pull(
+            self._acting.create_pull(evil, WORDS, "merged", "main", body=closes)
+        )
         for at in range(COMMENTS * 3 // 4):
             self.comment(own[0], at)
         for at in range(COMMENTS // 4):
             self.comment(own[1 + at % (OWN - 1)], at)
         for number in self._repository.edited:
             self._acting.edit_issue(project.issue(number), body=f"{WORDS} after triage")
+            ticked = f"{WORDS} after triage\n- [x] read"
+            project.acting(MAINTAINER).edit_issue(project.issue(number), body=ticked)
         project.pass_time(5)
 
     def comment(self, number: int, at: int) -> None:
@@ -165,6 +174,7 @@ def test_the_fleet_works_on_as_if_the_stranger_were_not_there(tmp_path):
             assert given["comments"] == []
         assert loud_project.input_of(loud.own[0])["comments_left_out"] > COMMENTS // 2
         assert loud_project.labels(loud.own[0]) == {"stage:review"}
+        assert {loud_project.issue(number).state for number in loud.own} == {"open"}
         assert beset[LIST] <= 3 * calm[LIST] + 10, "it looked for work about as often"
         most = (calm.total() - calm[PAGES]) * 1.5 + 40
         assert beset.total() - beset[PAGES] <= most, (calm, beset)

@@ -183,9 +183,13 @@ class OverGraphql:
             shape, now = self._read_issue(issue, number, judging.purpose)
             if not shape.comments.page_info.more:
                 return self.snapshot(shape, now, judging)
-        # A long issue: the comments over REST first, the issue with its newest count last.
+        # A long issue: the comments over REST first, the issue with its newest count last. Both
+        # once more if a comment came in between, as a stranger's may: pages that stay are free.
         comments, now, all_pages = self.rest.comments(issue, judging)
         shape, _ = self._read_issue(issue, number, judging.purpose)
+        if all_pages and len(comments) < shape.comments.total_count:
+            comments, now, all_pages = self.rest.comments(issue, judging)
+            shape, _ = self._read_issue(issue, number, judging.purpose)
         return Snapshot(self._issue(shape, judging), comments, now, all_pages=all_pages)
 
     def _issue(self, shape: WholeIssue, judging: Judging) -> Issue:
