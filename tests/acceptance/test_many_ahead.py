@@ -153,11 +153,39 @@ def test_the_issue_of_a_revoked_holder_is_found_at_once(place):
     assert take_next(place) == issue
 
 
-def test_a_file_of_before_there_were_rests_gets_their_table(place):
+def test_a_file_of_version_1_gets_what_it_lacks(place):
     make("resting", place, 2)
     sql(place, "UPDATE issue_labels SET shelved = shelved & 1")
     sql(place, "DROP TABLE rests")
+    sql(place, "DROP TABLE archive")
     sql(place, "PRAGMA user_version = 1")
     free = add(place)[0]
     assert take_next(place) == free
     assert sql(place, "SELECT COUNT(*) FROM rests") == [(2,)]
+
+
+# The past of an issue
+
+
+def give_back(place, times=1):
+    services = connect(config.load(start=place), author="fleet")
+    for _ in range(times):
+        claimed = services.claiming.claim(IssueRef("", "1"), None, ClaimOptions(HolderId("fleet")))
+        assert isinstance(claimed, Claimed), claimed
+        services.advancing.give_back(services.keep(claimed))
+    services.close()
+
+
+@pytest.mark.parametrize("leases", ["auto", "comments"])
+def test_a_claim_takes_as_many_steps_however_many_cards_there_are(
+    place, steps, monkeypatch, leases
+):
+    monkeypatch.setenv("DIBS_LEASES", leases)
+    add(place)
+    counts = []
+    for times in (16, 120):
+        give_back(place, times)
+        counts.append(min(steps(lambda: give_back(place))[1] for _ in range(10)))
+    assert counts[1] < counts[0] * 1.3, counts
+    with dibs.open(place) as backlog:
+        assert len(backlog.board.history(IssueRef("", "1"))) == 16 + 120 + 20

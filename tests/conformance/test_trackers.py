@@ -138,6 +138,11 @@ WRONG = [
         MemoryTrackerHarness,
         "a_rest_ends_by_time_by_a_change_and_by_other_rules",
     ),
+    (
+        broken.ForgetsWhatItArchives,
+        MemoryTrackerHarness,
+        "archived_comments_leave_the_thread_and_are_kept",
+    ),
     (broken.BelievesEverybody, MemoryTrackerHarness, "strangers_are_told_from_writers"),
     (broken.LeaksItsLibrarysError, broken.CuttableHarness, "an_outage_is_told_as_one"),
 ]

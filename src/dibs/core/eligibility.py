@@ -306,7 +306,7 @@ class Reason(Struct, frozen=True):
 
 
 def rests_until(reasons: Iterable[Reason], *, held_too: bool) -> ServerTime | None:
-    """Until when an issue is refused for sure if it does not change; None if that is not known.
+    """Until when a claim is refused for sure if the issue does not change; None if unknown.
 
     `held_too`: no lease ends before its time without a change of the issue.
     """
@@ -319,7 +319,7 @@ _RUNS = reasons_with(lambda meaning: meaning.whose is Whose.RUN)
 
 
 def rest_rules(pipeline: Pipeline, max_ttl: timedelta) -> str:
-    """The settings on which rests depend: where they differ, a rest must be judged again."""
+    """The settings on which rests depend: under different settings a rest must be judged again."""
     stages = ((one.name, one.attempts, one.backoff) for one in pipeline.stages)
     terms = (f"{name} {most} {off.first} {off.most}" for name, most, off in stages)
     return "; ".join((*terms, str(max_ttl)))

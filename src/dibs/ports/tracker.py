@@ -8,7 +8,7 @@ The traits of a tracker say what it can do. `OneAtATime` builds every call for m
 effects from the calls for one issue and one effect, for trackers that have no better way.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -79,6 +79,8 @@ class TrackerTraits(Struct, frozen=True):
     """Whether it can inspect its own storage for damage."""
     pulls: bool = False
     """Whether it can list the pull requests of an issue."""
+    long_thread: int = 0
+    """How many comments make a thread long, so that outlived cards are archived; 0: never."""
     keeps_rests: bool = False
     """Whether it remembers rests (`Tracker.rest`), and leaves resting issues out of a query."""
 
@@ -195,11 +197,23 @@ class Tracker(Protocol):
 
     def close(self, issue: IssueRef) -> None: ...
 
-    def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
-        """Remember for `IssueQuery.awake_by` that by `rules` nobody may claim the issue till then.
+    def archive(self, issue: IssueRef, comments: Collection[int]) -> None:
+        """Take the comments off the thread of the issue, all of them in one step.
 
-        An index of judgements, which only saves reading the issue: a change of the issue, its time
-        and a query with other rules end the rest. Does nothing if the issue is not as given.
+        No reading but `read_whole` has archived comments, and none counts them; the tracker does
+        not use the ids again. To archive a comment twice, or a missing comment, is a success.
+        """
+        ...
+
+    def read_whole(self, issue: IssueRef) -> Snapshot:
+        """The issue with its archived comments, in the server's order: for people."""
+        ...
+
+    def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
+        """Remember for `IssueQuery.awake_by` until when, by `rules`, no worker may claim the issue.
+
+        An index of judgements, which only saves reading the issue: a change of the issue, the time
+        and a query with different rules end the rest. Ignored if the issue is not as given.
         """
         ...
 
@@ -267,6 +281,12 @@ class OneAtATime:
 
     def with_authors(self, snapshot: Snapshot) -> Snapshot:
         return snapshot
+
+    def archive(self, issue: IssueRef, comments: Collection[int]) -> None:
+        """Do nothing: a tracker without an archive has no `long_thread`."""
+
+    def read_whole(self: Tracker, issue: IssueRef) -> Snapshot:
+        return self.read(issue)
 
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         """Do nothing: a tracker without an index finds resting issues like any other."""

@@ -417,11 +417,11 @@ class Backlog(Struct, frozen=True):
 
 
 class Rests:
-    """Tells the tracker which issues nobody may claim for a while, so that no search reads them.
+    """Lets issues rest which no worker may claim for a while, so that a search skips them.
 
     The core judges, and the tracker only remembers until when the judgement holds: `Tracker.rest`.
-    A query with `rules` leaves those issues out; a claim of a named issue, and every listing for
-    people, reads the issue as it is.
+    A query with `rules` leaves resting issues out; a claim of a named issue, and every listing for
+    people, reads the issue as always.
     """
 
     def __init__(self, backlog: Backlog) -> None:
@@ -432,19 +432,19 @@ class Rests:
         """Whether held issues rest, too: where no lease changes but in one step with the issue."""
 
     def note(self, issue: Issue, reasons: Sequence[Reason]) -> None:
-        """Let the issue rest for as long as these reasons against a claim hold for sure."""
+        """Let the issue rest for as long as the reasons against a claim hold for sure."""
         if not self._tracker.traits.keeps_rests:
             return
         if (until := rests_until(reasons, held_too=self.hide_held)) is not None:
             self._tracker.rest(issue, until, self.rules)
 
     def note_held(self, issue: Issue, until: ServerTime) -> None:
-        """Let a held issue rest as long as its lease runs without a renewal."""
+        """Let a held issue rest until the lease expires."""
         if self.hide_held:
             self._tracker.rest(issue, until, self.rules)
 
     def note_failed(self, ref: IssueRef) -> None:
-        """Let an issue rest that has just failed. If that fails, the next search judges it."""
+        """Let a failed issue rest. After an outage the next search judges the issue instead."""
         if not self._tracker.traits.keeps_rests:
             return
         with suppress(Outage, Misuse):

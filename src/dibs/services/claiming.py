@@ -30,6 +30,7 @@ from dibs.core.eligibility import (
 )
 from dibs.core.errors import BadTtl, Outage
 from dibs.core.events import EventKind, Step, about
+from dibs.core.fold import FoldRules
 from dibs.core.ids import ZERO, HolderId, IssueRef, LocalTime
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.labels import (
@@ -134,6 +135,7 @@ class Claiming:
         self._grace = backlog.grace
         self._settle = max(backlog.settle, backlog.tracker.traits.settle)
         self._max_ttl = backlog.max_ttl
+        self._rules = FoldRules(backlog.max_ttl, backlog.settle)
         self._reached = backlog.reached
         self._one_step = backlog.one_step
         self.rests = Rests(backlog)
@@ -153,6 +155,8 @@ class Claiming:
             if stage is not None and verdict.stage.name != stage.name:
                 return Refused(issue, (_moved(stage),))
             stage = verdict.stage
+            if 0 < self._tracker.traits.long_thread < len(seen.comments):
+                self._archive_outlived(seen)
         terms = _terms(stage, options.ttl, self._max_ttl)
         limit = None if ReasonCode.WIP_LIMIT in options.overlook else stage.wip
         floor = granter.floor
@@ -168,6 +172,19 @@ class Claiming:
             event = about(EventKind.CLAIMED, result.lease, at=at, spans=took, attempt=attempt)
             self._observer.observe(event)
         return result
+
+    def _archive_outlived(self, snapshot: Snapshot) -> None:
+        """Archive the cards of a long thread which no judgement needs any more.
+
+        After an outage a later claim archives them.
+        """
+        from dibs.core.compacting import outlived  # few issues are worked so often
+
+        tries = self._leases.standing(snapshot).tries
+        old = outlived(snapshot.comments, tries, self._rules)
+        if snapshot.complete and len(old) >= self._tracker.traits.long_thread / 3:
+            with suppress(Outage):
+                self._tracker.archive(snapshot.issue.ref, old)
 
     def _bid(
         self,

@@ -435,10 +435,10 @@ class Scanner:
         return found if not skip or self._free(found) else self._find_free(labels, window)
 
     def _find_free(self, labels: tuple[str, ...], limit: int, skip: int = 0) -> Found:
-        """A page of unclaimed issues with a free one, if there is any.
+        """A page of unclaimed issues with a free issue on the page, if any issue is free.
 
-        Issues that this worker leaves alone fill pages, which the next calls do not list again for
-        a while: a pass goes on where the last page ended.
+        Resting issues of the worker fill pages. The next calls do not list such pages again for a
+        while: a pass goes on where the last page ended.
         """
         if self._clock.now() >= self._pass_began_at + max(_PASS_S, self._kept_s):
             self._passed.clear()

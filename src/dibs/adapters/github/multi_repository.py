@@ -5,7 +5,7 @@ issues are made in the first repository, whose control issue also has the fleet'
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
 from msgspec.structs import replace
@@ -162,6 +162,12 @@ class SeveralRepositories:
         return self._tracker_of(issue).apply(
             issue, effects, if_unchanged=if_unchanged, reached=reached
         )
+
+    def archive(self, issue: IssueRef, comments: Collection[int]) -> None:
+        self._tracker_of(issue).archive(issue, comments)
+
+    def read_whole(self, issue: IssueRef) -> Snapshot:
+        return self._tracker_of(issue).read_whole(issue)
 
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         self._tracker_of(issue.ref).rest(issue, until, rules)

@@ -27,7 +27,7 @@ therefore requested again without its ETag.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 import msgspec
@@ -313,6 +313,9 @@ class OverRest:
 
     def find(self, query: IssueQuery) -> Found:
         return self._listing.find(query, self.position(query.after))
+
+    def archive(self, issue: IssueRef, comments: Collection[int]) -> None:
+        """Do nothing: GitHub has no archive, and what is deleted there is gone."""
 
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         """Do nothing: no list of the server could leave an issue out until a time."""

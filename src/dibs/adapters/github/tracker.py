@@ -122,6 +122,9 @@ class GithubTracker(OverRest):
             lambda: OverRest.tally(self, labels, closed_too=closed_too),
         )
 
+    def read_whole(self, issue: IssueRef) -> Snapshot:
+        return self.read(issue)
+
     def read_many(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
         return self._either(
             lambda: self._graphql.snapshots(issues), lambda: self._each_snapshot(issues)

@@ -21,6 +21,7 @@ from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Snapshot, TextC
 from dibs.ports.tracker import Found, IssueQuery, OneAtATime, TrackerTraits
 
 _MOST_LISTINGS = 32
+_LONG_THREAD = 24
 
 
 class _Listing:
@@ -66,6 +67,7 @@ class MemoryTracker(OneAtATime):
         self._refs: list[IssueRef] = []
         self._listings: Bounded[IssueQuery, _Listing] = Bounded(_MOST_LISTINGS)
         self._comments: dict[IssueRef, list[Comment]] = {}
+        self._archive: dict[IssueRef, list[Comment]] = {}
         self._pulls: dict[IssueRef, tuple[LinkedPull, ...]] = {}
         self._rests: dict[IssueRef, tuple[ServerTime, str]] = {}
         """Until when an issue rests, and by which rules."""
@@ -76,6 +78,7 @@ class MemoryTracker(OneAtATime):
             grain=grain,
             cheap_reads=True,
             pulls=True,
+            long_thread=_LONG_THREAD,
             keeps_rests=True,
         )
 
@@ -205,6 +208,20 @@ class MemoryTracker(OneAtATime):
     def close(self, issue: IssueRef) -> None:
         with self._lock:
             self._change(self._issue(issue), open=False)
+
+    def archive(self, issue: IssueRef, comments: Collection[int]) -> None:
+        with self._lock:
+            known, thread = self._issue(issue), self._comments[issue]
+            old = [comment for comment in thread if comment.id in comments]
+            self._archive.setdefault(issue, []).extend(old)
+            self._comments[issue] = [comment for comment in thread if comment not in old]
+            self._issues[issue] = replace(known, comment_count=len(self._comments[issue]))
+
+    def read_whole(self, issue: IssueRef) -> Snapshot:
+        with self._lock:
+            comments = [*self._archive.get(issue, ()), *self._comments[issue]]
+            comments.sort(key=lambda comment: comment.id)
+            return replace(self.read(issue), comments=tuple(comments))
 
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         with self._lock:

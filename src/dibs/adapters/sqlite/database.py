@@ -61,7 +61,7 @@ SELECT
     (SELECT group_concat(name, ', ') FROM (SELECT name FROM sqlite_master ORDER BY name LIMIT 3))
 """
 _OUR_CLOCK = "id,high,uptime,boot"
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The `user_version` of the files that this version of dibs writes."""
 _TURN_S = (0.0005, 0.004)
 
@@ -97,6 +97,21 @@ CREATE TABLE rests (
 CREATE INDEX rests_by_time ON rests (until);
 CREATE INDEX rests_by_rules ON rests (rules);
 CREATE INDEX rests_by_age ON rests (noted_at);
+""",
+    ),
+    Migration(
+        3,
+        "issues",
+        """
+CREATE TABLE archive (
+    id INTEGER PRIMARY KEY,
+    number INTEGER NOT NULL REFERENCES issues (number),
+    author TEXT NOT NULL,
+    body TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+CREATE INDEX archive_by_issue ON archive (number, id);
 """,
     ),
 )

@@ -7,9 +7,11 @@ a scan nothing. So do issues that rest, until their rest is over or the issue ch
 """
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, assert_never
+
+from msgspec.structs import replace
 
 from dibs.adapters.sqlite.database import Database, Transaction
 from dibs.core.errors import NoSuchComment, NoSuchIssue
@@ -58,6 +60,15 @@ CREATE TABLE comments (
     updated_at INTEGER NOT NULL
 );
 CREATE INDEX comments_by_issue ON comments (number, id);
+CREATE TABLE archive (
+    id INTEGER PRIMARY KEY,
+    number INTEGER NOT NULL REFERENCES issues (number),
+    author TEXT NOT NULL,
+    body TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+);
+CREATE INDEX archive_by_issue ON archive (number, id);
 """
 
 _ISSUE = "number, title, body, author, open, comment_count, created_at, updated_at"
@@ -76,6 +87,7 @@ UNION ALL SELECT * FROM (
 )
 LIMIT :most
 """
+_LONG_THREAD = 24
 _AGED_MS = 600_000
 """A rest that was noted so long ago may be ended before its time, by a search that checks it."""
 _ENDED_AT_ONCE = 500
@@ -100,6 +112,7 @@ class SqliteTracker(OneAtATime):
             applies=Applies.IN_ONE_STEP,
             checks_itself=True,
             keeps_rests=True,
+            long_thread=_LONG_THREAD,
         )
         database.ensure("issues", _SCHEMA)
         self._extend_shelf(shelf)
@@ -122,8 +135,8 @@ class SqliteTracker(OneAtATime):
     def find(self, query: IssueQuery) -> Found:
         """Find issues. If resting issues are left out, the rests that are over are ended first.
 
-        With each search one more rest may end, the oldest: it is judged again by whoever finds the
-        issue. So a rest that should not be there ends as well, and a search costs no more for it.
+        With each search the oldest rest may end as well, and the core judges the issue again when a
+        search finds the issue: hence a wrong rest ends, and the search takes no longer for it.
         """
         checks = 1
         while True:
@@ -142,6 +155,14 @@ class SqliteTracker(OneAtATime):
     def read(self, issue: IssueRef) -> Snapshot:
         with self._database.reading() as tx:
             return _snapshot(tx, issue)
+
+    def read_whole(self, issue: IssueRef) -> Snapshot:
+        statement = f"SELECT {_COMMENT} FROM archive WHERE number = ? ORDER BY id"
+        with self._database.reading() as tx:
+            snapshot = _snapshot(tx, issue)
+            old = [_comment_of(row) for row in tx.sql.execute(statement, (int(issue.key),))]
+        comments = sorted((*old, *snapshot.comments), key=lambda comment: comment.id)
+        return replace(snapshot, comments=tuple(comments))
 
     def tally(self, labels: Sequence[str], *, closed_too: bool = False) -> Mapping[str, int]:
         states = "open IN (0, 1)" if closed_too else "open = 1"
@@ -182,6 +203,19 @@ class SqliteTracker(OneAtATime):
     def close(self, issue: IssueRef) -> None:
         with self._database.writing() as tx:
             _close(tx, _number(tx, issue))
+
+    def archive(self, issue: IssueRef, comments: Collection[int]) -> None:
+        with self._database.writing() as tx:
+            number, columns = _number(tx, issue), f"number, {_COMMENT}"
+            for comment in comments:
+                copy = f"INSERT INTO archive ({columns}) SELECT {columns} FROM comments"
+                tx.sql.execute(f"{copy} WHERE id = ? AND number = ?", (comment, number))
+                gone = "DELETE FROM comments WHERE id = ? AND number = ?"
+                tx.sql.execute(gone, (comment, number))
+            counted = "(SELECT COUNT(*) FROM comments c WHERE c.number = issues.number)"
+            tx.sql.execute(
+                f"UPDATE issues SET comment_count = {counted} WHERE number = ?", (number,)
+            )
 
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         with self._database.writing() as tx:
@@ -413,7 +447,7 @@ def _wake(tx: Transaction, number: int) -> None:
 
 
 def _rests_over(tx: Transaction, rules: str, most: int, checks: int) -> list[int]:
-    """Issues whose rest is over, or is by other rules; and so many of the oldest rests.
+    """Issues whose rest is over or by different rules, and `checks` issues with the oldest rests.
 
     Each part of the question has an index of its own.
     """

@@ -11,7 +11,7 @@ change.
 `PlainTracker` hides all abilities of a tracker beyond one read or change per call.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -81,6 +81,12 @@ class WrappedTracker:
     def close(self, issue: IssueRef) -> None:
         self._inner.close(issue)
 
+    def archive(self, issue: IssueRef, comments: Collection[int]) -> None:
+        self._inner.archive(issue, comments)
+
+    def read_whole(self, issue: IssueRef) -> Snapshot:
+        return self._incoming(self._inner.read_whole(issue))
+
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         self._inner.rest(issue, until, rules)
 
@@ -142,6 +148,7 @@ class PlainTracker(OneAtATime, WrappedTracker):
             checks_itself=False,
             pulls=False,
             keeps_rests=False,
+            long_thread=0,
         )
 
     def with_authors(self, snapshot: Snapshot) -> Snapshot:

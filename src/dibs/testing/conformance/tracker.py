@@ -783,6 +783,31 @@ def a_rest_ends_by_time_by_a_change_and_by_other_rules(harness: TrackerHarness) 
     assert found(harness, awake) == [free, *resting], "its time ends a rest"
 
 
+def archived_comments_leave_the_thread_and_are_kept(harness: TrackerHarness) -> None:
+    """No reading shows or counts them, `read_whole` does, and no id is used twice."""
+    tracker = harness.tracker
+    if not tracker.traits.long_thread:
+        raise NotApplicable("the tracker has no archive")
+    issue, other = add(harness, "long", "ready").ref, add(harness, "other").ref
+    posted = [tracker.comment(issue, f"comment {number}") for number in range(6)]
+    theirs = tracker.comment(other, "untouched")
+    before = seen(harness, issue).issue
+    gone = [comment.id for comment in (posted[0], posted[2], posted[5])]
+    for _ in range(2):
+        tracker.archive(issue, [*gone, theirs.id])
+    snapshot, whole = seen(harness, issue), harness.another().read_whole(issue)
+    assert snapshot.comments == (posted[1], posted[3], posted[4])
+    assert snapshot.complete
+    assert snapshot.issue == replace(before, comment_count=3), "the archive is no change of it"
+    assert tracker.find(IssueQuery(("ready",))).issues == (snapshot.issue,)
+    assert whole.comments == tuple(posted)
+    assert whole.complete
+    assert seen(harness, other).comments == (theirs,), "a comment of another issue was archived"
+    _assert_raises(NoSuchComment, lambda: tracker.edit_comment(issue, gone[0], "late"))
+    assert tracker.comment(issue, "new").id > theirs.id
+    assert harness.another().read_whole(issue).comments[:6] == tuple(posted)
+
+
 def _walked(many: Tracker, query: IssueQuery) -> list[IssueRef]:
     walked: list[IssueRef] = []
     for _ in range(100):
@@ -858,6 +883,7 @@ CHECKS: tuple[Check[TrackerHarness], ...] = (
     Check(many_snapshots_are_read_as_each_alone),
     Check(snapshots_are_found_as_issues_are),
     Check(a_rest_ends_by_time_by_a_change_and_by_other_rules, optional=True),
+    Check(archived_comments_leave_the_thread_and_are_kept, optional=True),
 )
 
 
