@@ -952,8 +952,11 @@ def _awaiting(admin, name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strict", [False, True], ids=["a statement", "a transaction"])
-def test_a_crash_forgets_no_grant_although_the_role_commits_asynchronously(strict):
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("strict", "times"), [(False, 20), (True, 4)], ids=["a statement", "a transaction"]
+)
+def test_a_crash_forgets_no_grant_although_the_role_commits_asynchronously(strict, times):
     """With the same fence twice, no check of a fence could tell the two holders apart."""
     with closing(Postgres()) as server:
         with closing(psycopg.connect(server.url(), autocommit=True)) as admin:
@@ -967,13 +970,13 @@ def test_a_crash_forgets_no_grant_although_the_role_commits_asynchronously(stric
                 )
             admin.execute("SELECT pg_reload_conf()")
         fences = []
-        for number in range(6):
+        for number in range(times):
             with closing(PostgresLeases.connect(server.url())) as store:
-                issue = IssueRef("acme/app", str(number // 2))
+                issue = IssueRef("acme/app", "7")
                 bid = Bid(issue, RunId(f"run-{number}"), HolderId("ann"), StageName("ready"), SHORT)
                 won = store.acquire(bid)
                 assert isinstance(won, Granted), won
                 fences.append(won.lease.fence)
                 server.restart()
                 outwait(server.url(), SHORT.total_seconds())
-        assert fences == [1, 2, 1, 2, 1, 2]
+        assert fences == list(range(1, times + 1)), "it rises every time"

@@ -593,8 +593,11 @@ class PostgresDatabase:
             return Damaged(f"{name} cannot grow: its disk is full ({text})")
         if code.startswith(_FORBIDDEN):
             return NotPermitted(f"{name} refuses ({text})")
-        if code.startswith(_READ_ONLY):
-            return Unavailable(f"{name} is read-only now: a standby, or not promoted yet ({text})")
+        if code.startswith(_READ_ONLY) or text == "recovery is in progress":
+            return Unavailable(
+                f"{name} is read-only now: a standby, not promoted yet, or "
+                f"default_transaction_read_only is on ({text})"
+            )
         if code.startswith(_PASSING):
             return Unavailable(f"{name} cannot do it now ({text})")
         if code.startswith(_NOT_THERE):

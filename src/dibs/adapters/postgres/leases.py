@@ -95,8 +95,8 @@ class PostgresLeases:
         worries = []
         if fsync == b"off":
             worries.append(
-                f"not durable: the server of {self.name} has fsync off; after a crash of its "
-                "machine it may forget leases, and grant the same fences again"
+                f"fsync is off on the server of {self.name}: if its machine crashes, it may forget "
+                "leases, and grant the same fences again"
             )
         if not self._sees_epochs():
             worries.append(

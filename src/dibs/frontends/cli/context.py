@@ -34,6 +34,10 @@ class Context(Struct):
     as_json: bool
     creates: bool = False
     """Whether the command creates a missing backlog; to all others it is an error."""
+    onlooks: bool = False
+    """Whether the command only reads, and may read leases from the cards on the tracker."""
+    warnings: list[str] = field(default_factory=list)
+    """What an onlooker should know of the store."""
     store_away: str = ""
     """Why the lease store cannot be reached; then the services read leases from the cards."""
     _services: "Services | None" = field(default=None)
@@ -67,7 +71,24 @@ class Context(Struct):
                 from dibs.wiring import clean_record
 
                 last.addFilter(clean_record)
+            if self.onlooks:
+                self._services = self._granted_elsewhere(self._services)
         return self._services
+
+    def _granted_elsewhere(self, services: "Services") -> "Services":
+        """The services, by the cards if another store has the leases; notes a warning if so.
+
+        Where reading costs and the comments are the leases, any onlooker sees all of them.
+        """
+        if services.adapters.store is None and not services.tracker.traits.cheap_reads:
+            return services
+        reasons = services.granting.objections()
+        self.warnings += [f"{reason.text}; {reason.remedy}" for reason in reasons]
+        if not reasons or services.granting.keeps_house():
+            return services
+        by_cards = services.shown_by_cards()
+        self.warnings += [_BY_CARDS] if by_cards is not None else []
+        return by_cards or services
 
     def looked_up(self, ask: Callable[[], Answer]) -> Answer:
         """The answer, with a warning if this store grants nothing.
@@ -75,24 +96,18 @@ class Context(Struct):
         From the cards on the tracker if the lease store cannot be reached, or if the leases are in
         another store. If the tracker cannot be reached, the second attempt fails in the same way.
         """
-        services, warnings = self.services, []
+        self.onlooks = True
         try:
-            # Where reading costs, and the comments are the leases, any onlooker sees all of them.
-            if services.adapters.store is not None or services.tracker.traits.cheap_reads:
-                reasons = services.granting.objections()
-                warnings = [f"{reason.text}; {reason.remedy}" for reason in reasons]
-                if reasons and not services.granting.keeps_house():
-                    self._services = services.shown_by_cards() or services
-                    warnings += [_BY_CARDS] if self._services is not services else []
             answer = ask()
         except Unavailable as outage:
-            by_cards = services.shown_by_cards()
+            by_cards = self._services.shown_by_cards() if self._services is not None else None
             if by_cards is None:
                 raise
             self._services, self.store_away = by_cards, str(outage)
-            warnings.append(f"the lease store cannot be reached; {_BY_CARDS}: {self.store_away}")
+            away = f"the lease store cannot be reached; {_BY_CARDS}: {self.store_away}"
+            self.warnings.append(away)
             answer = ask()
-        return replace(answer, warnings=tuple(dict.fromkeys((*warnings, *answer.warnings))))
+        return replace(answer, warnings=tuple(dict.fromkeys((*self.warnings, *answer.warnings))))
 
     def ref(self, text: str) -> IssueRef:
         traits = self.services.tracker.traits

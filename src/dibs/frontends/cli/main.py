@@ -80,7 +80,10 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
         "Show which store grants leases, move them, or own a namespace: show, migrate, adopt.",
     ),
     "migrate": ("migrate", "Take over a repository from another system."),
-    "stores": ("stores", "Show what each lease store promises, and which store is configured."),
+    "stores": (
+        "stores",
+        "Show what each lease store promises, and what was found at the configured one.",
+    ),
     "demo": (
         "demo",
         "Drain a fresh backlog with several workers; kill one, freeze another; show the outcome.",

@@ -26,7 +26,7 @@ _SET_IT_EVERYWHERE = (
 
 @command("stores")
 def stores_command(context: Context) -> Answer:
-    """Show what each lease store promises, which is configured, and what was found there."""
+    """Show what each lease store promises, and what was found at the configured one."""
     from dibs.core.references import without_secrets
     from dibs.wiring import kinds_declared
     from dibs.wiring.stores import store_kinds
