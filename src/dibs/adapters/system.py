@@ -29,6 +29,7 @@ import contextlib
 import errno
 import fcntl
 import fnmatch
+import heapq
 import io
 import os
 import re
@@ -50,7 +51,7 @@ from dibs.core.durations import format_instant
 from dibs.core.errors import BadConfiguration, Unwritable
 from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.ids import IssueRef, LocalTime
-from dibs.ports.system import Present
+from dibs.ports.system import Present, StartedThread
 
 T = TypeVar("T")
 _SET_DUMPABLE = 4
@@ -114,6 +115,9 @@ def wall_clock() -> datetime:
     return datetime.now(UTC)
 
 
+_LATEST_S = 1.0
+
+
 class SystemThread:
     def __init__(self, work: Callable[[], None], name: str) -> None:
         self._thread = threading.Thread(target=work, name=name, daemon=True)
@@ -127,6 +131,105 @@ class SystemThread:
 class SystemThreads:
     def start(self, work: Callable[[], None], name: str) -> SystemThread:
         return SystemThread(work, name)
+
+    def start_within(
+        self,
+        seconds: float,  # noqa: ARG002 - at once is within any time
+        work: Callable[[], None],
+        name: str,
+        otherwise: Callable[[], None],  # noqa: ARG002 - the caller gets the failure
+    ) -> StartedThread:
+        return SystemThread(work, name)
+
+
+class LateThread:
+    """Work to start at `at`, unless it is joined before."""
+
+    def __init__(
+        self, at: LocalTime, work: Callable[[], None], name: str, otherwise: Callable[[], None]
+    ) -> None:
+        self.at, self._name, self._otherwise = at, name, otherwise
+        self._work = [work]
+        """Whoever takes the work decides: a pop of a list is atomic."""
+        self._decided: threading.Event | None = None
+        self._thread: SystemThread | None = None
+
+    def __lt__(self, other: "LateThread") -> bool:
+        return self.at < other.at
+
+    def start(self) -> None:
+        decided = self._decided = threading.Event()  # before the work is taken: see `join`
+        try:
+            work = self._work.pop()
+        except IndexError:
+            return
+        try:
+            self._thread = SystemThread(work, self._name)
+        except RuntimeError:  # no more threads
+            self._otherwise()
+        finally:
+            decided.set()
+
+    def join(self) -> None:
+        with contextlib.suppress(IndexError):
+            self._work.pop()
+            return
+        if self._decided is not None:
+            self._decided.wait()
+        if self._thread is not None:
+            self._thread.join()
+
+
+class LateThreads(SystemThreads):
+    """Starts late work as late as it may, all of it by one thread that waits for its time.
+
+    Most leases end within a moment. So they cost no thread to renew them, and only one thread looks
+    after all of them until then. The thread ends when there is no work left to start.
+    """
+
+    def __init__(self, clock: SystemClock) -> None:
+        self._clock = clock
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid, self._lock, self._sooner = os.getpid(), threading.Lock(), threading.Event()
+        self._waiting: list[LateThread] = []
+        self._looks_at: LocalTime | None = None
+        """When the thread that starts the work looks again; None: there is no such thread."""
+
+    def start_within(
+        self, seconds: float, work: Callable[[], None], name: str, otherwise: Callable[[], None]
+    ) -> StartedThread:
+        # Soon in any case: work that was joined is forgotten when its time comes, and not before.
+        seconds = min(seconds, _LATEST_S)
+        if seconds <= 0:
+            return SystemThread(work, name)
+        if self._pid != os.getpid():  # a child of a fork has no threads: the work is its parent's
+            self._forget()
+        late = LateThread(LocalTime(self._clock.now() + seconds), work, name, otherwise)
+        with self._lock:
+            if self._looks_at is None:
+                SystemThread(self._start_in_time, "dibs-late-threads")
+            elif late.at < self._looks_at:
+                self._sooner.set()
+            self._looks_at = min(self._looks_at or late.at, late.at)
+            heapq.heappush(self._waiting, late)
+        return late
+
+    def _start_in_time(self) -> None:
+        while True:
+            due = []
+            with self._lock:
+                self._sooner.clear()
+                now = self._clock.now()
+                while self._waiting and self._waiting[0].at <= now:
+                    due.append(heapq.heappop(self._waiting))
+                looks_at = self._looks_at = self._waiting[0].at if self._waiting else None
+            for late in due:
+                late.start()
+            if looks_at is None:
+                return
+            self._clock.wait(self._sooner, looks_at - self._clock.now())
 
 
 class IdlePool(list[T]):

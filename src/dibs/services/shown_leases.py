@@ -222,7 +222,8 @@ class _StoredEnding:
 
     def acknowledge(self) -> None:
         """Acknowledge the ending after the settle time: only then every reader sees the labels."""
-        self._clock.sleep(self._settle_s)
+        if self._settle_s:
+            self._clock.sleep(self._settle_s)
         self._store.acknowledge(self.record)
 
 
