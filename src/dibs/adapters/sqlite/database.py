@@ -12,8 +12,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dibs.adapters.system import (
     BOOT,
@@ -93,6 +94,8 @@ class Transaction(Struct, frozen=True):
 
     sql: sqlite3.Connection
     now_ms: int
+    seen: dict[object, Any] = field(default_factory=dict)
+    """What the transaction has read or written, for adapters that would read it again."""
 
 
 class Database:
@@ -137,6 +140,7 @@ class Database:
                 yield outer
             except BaseException:
                 if outer.sql.in_transaction:  # SQLite ends the whole of it if the disk is full
+                    outer.seen.clear()
                     outer.sql.execute("ROLLBACK TO part")
                     outer.sql.execute("RELEASE part")
                 raise
