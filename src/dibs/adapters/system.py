@@ -716,6 +716,7 @@ class FileJournal:
     def __init__(self, path: Path, share: Sharing | None = None) -> None:
         self._path, self._share = path, share
         self._lock = threading.Lock()
+        self._file: tuple[int, os.stat_result] | None = None
         self._warned = False
 
     def observe(self, event: Event) -> None:
@@ -724,11 +725,7 @@ class FileJournal:
         line = msgspec.json.format(msgspec.json.encode(describe(event)), indent=0) + b"\n"
         try:
             with self._lock:
-                file = self._open()
-                try:
-                    os.write(file, line)
-                finally:
-                    os.close(file)
+                os.write(self._open(), line)
         except OSError as failure:
             if not self._warned:
                 import logging
@@ -739,16 +736,38 @@ class FileJournal:
                 )
 
     def _open(self) -> int:
-        """Open the file again for each line: an operator may move the file away at any time.
+        """Open the file, or use it again if the path still leads to it.
 
-        Without blocking: a pipe that nobody reads is an error instead of a wait without end.
+        An operator may move the file away at any time, and a program may close all files of its
+        process. Without blocking: a pipe that nobody reads is an error instead of a wait without
+        end.
         """
+        if self._file is not None:
+            file, known = self._file
+            with contextlib.suppress(OSError):
+                now_there, ours = self._path.lstat(), os.fstat(file)
+                if os.path.samestat(now_there, known) and os.path.samestat(ours, known):
+                    return file
+            self.close()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
         try:
-            return open_file(self._path, flags, self._share)
+            file = open_file(self._path, flags, self._share)
         except FileNotFoundError:
             make_folder(self._path.parent, self._share)
-            return open_file(self._path, flags, self._share)
+            file = open_file(self._path, flags, self._share)
+        self._file = file, os.fstat(file)
+        return file
+
+    def close(self) -> None:
+        """Close the file, unless it is another's by now. The next event opens it again."""
+        if self._file is not None:
+            (file, known), self._file = self._file, None
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.fstat(file), known):
+                    os.close(file)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def describe(event: Event) -> dict[str, object]:
@@ -768,7 +787,9 @@ def describe(event: Event) -> dict[str, object]:
     }
     # A name from the command line may hold bytes that are no UTF-8.
     return {
-        key: value.encode(errors="replace").decode() if isinstance(value, str) else value
+        key: value.encode(errors="replace").decode()
+        if isinstance(value, str) and not value.isascii()
+        else value
         for key, value in fields.items()
         if value is not None
     }
@@ -855,7 +876,7 @@ class FileHints:
         return True
 
     def about(self, issue: IssueRef) -> "FileIssueHints":
-        return FileIssueHints(_hint_about(self._path, issue))
+        return FileIssueHints(self._path, issue)
 
     def _look(self) -> _FileStatus | None:
         """None before the first hint, or if the file cannot be looked at: polling goes on."""
@@ -875,12 +896,12 @@ class FileIssueHints:
 
     every_s = 1.0
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, wake_file: Path, issue: IssueRef) -> None:
+        self._wake_file, self._issue = wake_file, issue
 
     def heard(self) -> bool:
         try:
-            self._path.unlink()
+            _hint_about(self._wake_file, self._issue).unlink()
         except OSError:
             return False
         return True

@@ -12,6 +12,7 @@ incoherent one raises ValueError and names the pair that disagrees.
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ _WHOLE = rf"(?:{_PART})+"
 _MAX = timedelta(days=3650)
 
 
+@lru_cache(maxsize=256)  # every card names one, and a fleet has few
 def parse_duration(text: str) -> timedelta:
     """Read `10m`, `1h30m`, `1.5s`. Raises ValueError, which names the expected form."""
     compact = text.strip().lower()

@@ -7,6 +7,7 @@ which kinds there are and what their fields mean: that is in `card`, `granter`, 
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from msgspec import Struct, field
@@ -74,6 +75,9 @@ def write_line(
 
 
 def escape(value: str) -> str:
+    bare = value.replace("-", "").replace(":", "").replace(".", "")
+    if bare.isalnum() and value.isascii() and "--" not in value:
+        return value  # nothing to escape: most values are names, numbers and times
     return quote(value, safe=_SAFE, errors="replace").replace("--", "-%2D")
 
 
@@ -93,6 +97,7 @@ def quoted(text: str) -> str:
     return f"`{' '.join(line.split()) or ' '}`"
 
 
+@lru_cache(maxsize=256)  # of names: a fleet has few
 def plain(text: str, keep: str = " ._-/:") -> str:
     """A name, for use as code: only letters, digits and `keep`, at most 80 characters.
 

@@ -91,10 +91,13 @@ class Showing:
         return result
 
     def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
-        card = PostComment(_card(lease, CardState.HELD))
-        snapshot = apply(self._tracker, lease.issue, (*paint, card))
+        card = _card(lease, CardState.HELD)
+        snapshot = apply(self._tracker, lease.issue, (*paint, PostComment(card)))
         self._reached(Step.CLAIM_CONFIRMED)
-        return Renewed(replace(lease, card=_card_of(snapshot, lease.run, self._rules)), snapshot)
+        posted = snapshot.comments[-1] if snapshot.comments else None
+        ours = posted is not None and posted.body == card  # in no other dialect, and unsigned
+        number = posted.id if posted and ours else _card_of(snapshot, lease.run, self._rules)
+        return Renewed(replace(lease, card=number), snapshot)
 
     def renew(self, lease: Lease) -> RenewResult:
         result = self._store.renew(lease)
@@ -178,7 +181,8 @@ class Showing:
 
 def _card_of(snapshot: Snapshot, run: RunId, rules: FoldRules) -> int | None:
     """The id of the comment with the run's card, if the snapshot shows it."""
-    cards = read_marks(snapshot.comments, rules).cards
+    naming_it = (comment for comment in snapshot.comments if run in comment.body)
+    cards = read_marks(naming_it, rules).cards
     return next((posted.id for posted in cards if posted.card.run == run), None)
 
 
@@ -207,10 +211,10 @@ class _StoredEnding:
     def mark(self, snapshot: Snapshot) -> tuple[Effect, ...]:
         """The edit that shows the ending on the run's card; empty if the run has no card.
 
-        A read that lags may not show the card: then the lease's own note of the card is used.
+        The lease's own note of the card comes first: a read that lags may not show the card.
         """
         lease = self.record.lease
-        card = _card_of(snapshot, lease.run, self._rules) or lease.card
+        card = lease.card or _card_of(snapshot, lease.run, self._rules)
         if card is None or not self._has_card:
             return ()
         return (EditComment(card, _card(lease, CardState.RELEASED, self.record.ending)),)

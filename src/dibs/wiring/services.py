@@ -94,9 +94,11 @@ else:
 
         def __getattr__(self, module: str) -> ModuleType:
             try:
-                return importlib.import_module(f"{self._name}.{module}")
+                found = importlib.import_module(f"{self._name}.{module}")
             except ModuleNotFoundError as flaw:
                 raise AttributeError(str(flaw), name=module, obj=self) from flaw
+            setattr(self, module, found)
+            return found
 
     hook, named, services = map(_Package, ("dibs.hook", "dibs.named", "dibs.services"))
 
@@ -778,12 +780,15 @@ def _adapters(
 
         owned = WakingOwnedStore if isinstance(store, Waking) else OwnedStore
         store = owned(store, granters, granter_name(settings), settings.shared_names, fresh_run)
-    journal, share = None if in_memory else settings.journal, settings.share
+    share = settings.share
+    journal = FileJournal(settings.journal, share) if settings.journal and not in_memory else None
+    if journal is not None:
+        closing.append(journal.close)
     return Adapters(
         tracker=opened.tracker,
         store=store,
         pauses=pauses,
-        observers=(FileJournal(journal, share),) if journal else (),
+        observers=(journal,) if journal is not None else (),
         clock=opened.clock,
         threads=LateThreads(SystemClock()),
         granters=granters,

@@ -10,7 +10,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -127,25 +127,19 @@ class Database:
                 sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 sql.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
-    @contextmanager
-    def writing(self) -> Iterator[Transaction]:
+    def writing(self, *, in_one_statement: bool = False) -> AbstractContextManager[Transaction]:
         """An immediate transaction: it waits for its turn at the start, and is never refused after.
 
         The time is stored if the stored time is too old. Inside `one_step` it is a part of that
-        transaction, which is undone by itself if it fails.
+        transaction, which is undone by itself if it fails; SQLite does that for a single statement.
         """
-        if (outer := self._open_step()) is not None:
-            outer.sql.execute("SAVEPOINT part")
-            try:
-                yield outer
-            except BaseException:
-                if outer.sql.in_transaction:  # SQLite ends the whole of it if the disk is full
-                    outer.seen.clear()
-                    outer.sql.execute("ROLLBACK TO part")
-                    outer.sql.execute("RELEASE part")
-                raise
-            outer.sql.execute("RELEASE part")
-            return
+        outer = self._open_step()
+        if outer is None:
+            return self._writing()
+        return nullcontext(outer) if in_one_statement else _part(outer)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Transaction]:
         with self._connection() as sql, self._immediate(sql):
             uptime = _uptime()
             now_ms, written = sql.execute(_PEEK, uptime).fetchone()
@@ -153,12 +147,13 @@ class Database:
                 sql.execute(_TICK, uptime)
             yield Transaction(sql, int(now_ms))
 
-    @contextmanager
-    def reading(self) -> Iterator[Transaction]:
+    def reading(self) -> AbstractContextManager[Transaction]:
         """A snapshot: all statements of the transaction see the same state."""
-        if (outer := self._open_step()) is not None:
-            yield outer
-            return
+        outer = self._open_step()
+        return self._reading() if outer is None else nullcontext(outer)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Transaction]:
         with self._connection() as sql:
             sql.execute("BEGIN")
             try:
@@ -291,6 +286,21 @@ class Database:
 
     def close(self) -> None:
         self._idle.close()
+
+
+@contextmanager
+def _part(outer: Transaction) -> Iterator[Transaction]:
+    """A part of a transaction, undone by itself if it fails."""
+    outer.sql.execute("SAVEPOINT part")
+    try:
+        yield outer
+    except BaseException:
+        if outer.sql.in_transaction:  # SQLite ends the whole of it if the disk is full
+            outer.seen.clear()
+            outer.sql.execute("ROLLBACK TO part")
+            outer.sql.execute("RELEASE part")
+        raise
+    outer.sql.execute("RELEASE part")
 
 
 def _uptime() -> Mapping[str, object]:

@@ -284,9 +284,10 @@ def _apply(tx: Transaction, before: Snapshot, effects: Sequence[Effect], author:
     _relabel(tx, number, issue.labels, labels, was_open=issue.open, is_open=is_open)
     count = issue.comment_count + len(comments) - len(before.comments)
     if (labels, is_open, count) != (issue.labels, issue.open, issue.comment_count):
+        closing = "" if is_open == issue.open else ", open = 0"  # `open` is in an index
         tx.sql.execute(
-            "UPDATE issues SET open = ?, comment_count = ?, updated_at = ? WHERE number = ?",
-            (is_open, count, tx.now_ms, number),
+            f"UPDATE issues SET comment_count = ?, updated_at = ?{closing} WHERE number = ?",
+            (count, tx.now_ms, number),
         )
         issue = replace(issue, labels=labels, open=is_open, comment_count=count, updated_at=now)
     after = tx.seen[issue.ref] = Snapshot(issue, tuple(comments), now)
