@@ -29,7 +29,6 @@ import contextlib
 import errno
 import fcntl
 import fnmatch
-import heapq
 import io
 import os
 import re
@@ -41,9 +40,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -52,6 +51,9 @@ from dibs.core.errors import BadConfiguration, Unwritable
 from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.ids import IssueRef, LocalTime
 from dibs.ports.system import Present, StartedThread
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 T = TypeVar("T")
 _SET_DUMPABLE = 4
@@ -142,6 +144,30 @@ class SystemThreads:
         return SystemThread(work, name)
 
 
+class _Work:
+    """Work for a thread that does one work after another."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._work, self._name = work, name
+        self._thread: threading.Thread | None = None
+        self._done = threading.Event()
+
+    def __call__(self) -> None:
+        self._thread = thread = threading.current_thread()
+        thread.name = self._name
+        try:
+            self._work()
+        except BaseException:  # noqa: BLE001 - as at the end of any thread; the next work is not its concern
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
+        finally:
+            thread.name = "dibs-idle"
+            self._done.set()
+
+    def join(self) -> None:
+        if self._thread is not threading.current_thread():
+            self._done.wait()
+
+
 class LateThread:
     """Work to start at `at`, unless it is joined before."""
 
@@ -180,11 +206,14 @@ class LateThread:
             self._thread.join()
 
 
-class LateThreads(SystemThreads):
+class LateThreads:
     """Starts late work as late as it may, all of it by one thread that waits for its time.
 
     Most leases end within a moment. So they cost no thread to renew them, and only one thread looks
     after all of them until then. The thread ends when there is no work left to start.
+
+    Threads whose work is done wait a moment for other work: to start a thread takes longer than to
+    work off a short job.
     """
 
     def __init__(self, clock: SystemClock) -> None:
@@ -193,9 +222,40 @@ class LateThreads(SystemThreads):
 
     def _forget(self) -> None:
         self._pid, self._lock, self._sooner = os.getpid(), threading.Lock(), threading.Event()
+        self._idle: list[SimpleQueue[_Work]] = []
+        """Whoever takes a queue puts work for its thread into it: a pop of a list is atomic."""
         self._waiting: list[LateThread] = []
         self._looks_at: LocalTime | None = None
         """When the thread that starts the work looks again; None: there is no such thread."""
+
+    def start(self, work: Callable[[], None], name: str) -> StartedThread:
+        if (
+            self._pid != os.getpid()
+        ):  # a child of a fork has no threads: all of them are its parent's
+            self._forget()
+        wanted = _Work(work, name)
+        try:
+            self._idle.pop().put(wanted)
+        except IndexError:
+            SystemThread(partial(self._work_off, wanted), name)
+        return wanted
+
+    def _work_off(self, work: _Work) -> None:
+        from queue import Empty, SimpleQueue
+
+        own, idle = SimpleQueue[_Work](), self._idle
+        while True:
+            work()
+            idle.append(own)
+            try:
+                work = own.get(timeout=_LATEST_S)
+            except Empty:
+                try:
+                    idle.remove(own)
+                except ValueError:  # it is just being given to us
+                    work = own.get()
+                else:
+                    return
 
     def start_within(
         self, seconds: float, work: Callable[[], None], name: str, otherwise: Callable[[], None]
@@ -204,8 +264,10 @@ class LateThreads(SystemThreads):
         seconds = min(seconds, _LATEST_S)
         if seconds <= 0:
             return SystemThread(work, name)
-        if self._pid != os.getpid():  # a child of a fork has no threads: the work is its parent's
+        if self._pid != os.getpid():
             self._forget()
+        import heapq
+
         late = LateThread(LocalTime(self._clock.now() + seconds), work, name, otherwise)
         with self._lock:
             if self._looks_at is None:
@@ -217,6 +279,8 @@ class LateThreads(SystemThreads):
         return late
 
     def _start_in_time(self) -> None:
+        import heapq
+
         while True:
             due = []
             with self._lock:
