@@ -779,8 +779,9 @@ class FileJournal:
 
     def __init__(self, path: Path, share: Sharing | None = None) -> None:
         self._path, self._share = path, share
+        self._name = os.fspath(path)
         self._lock = threading.Lock()
-        self._file: tuple[int, os.stat_result] | None = None
+        self._file: tuple[int, tuple[int, int]] | None = None
         self._warned = False
 
     def observe(self, event: Event) -> None:
@@ -808,10 +809,11 @@ class FileJournal:
         """
         if self._file is not None:
             file, known = self._file
-            with contextlib.suppress(OSError):
-                now_there, ours = self._path.lstat(), os.fstat(file)
-                if os.path.samestat(now_there, known) and os.path.samestat(ours, known):
+            try:
+                if known == _identity(os.lstat(self._name)) == _identity(os.fstat(file)):
                     return file
+            except OSError:
+                pass
             self.close()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
         try:
@@ -819,7 +821,7 @@ class FileJournal:
         except FileNotFoundError:
             make_folder(self._path.parent, self._share)
             file = open_file(self._path, flags, self._share)
-        self._file = file, os.fstat(file)
+        self._file = file, _identity(os.fstat(file))
         return file
 
     def close(self) -> None:
@@ -827,16 +829,20 @@ class FileJournal:
         if self._file is not None:
             (file, known), self._file = self._file, None
             with contextlib.suppress(OSError):
-                if os.path.samestat(os.fstat(file), known):
+                if _identity(os.fstat(file)) == known:
                     os.close(file)
 
     def __del__(self) -> None:
         self.close()
 
 
+def _identity(file: os.stat_result) -> tuple[int, int]:
+    return file.st_dev, file.st_ino
+
+
 def describe(event: Event) -> dict[str, object]:
     """The event as plain data, without empty fields. `logged_at` is for people."""
-    fields = {
+    fields: dict[str, object] = {
         "event": event.kind.value,
         "logged_at": format_instant(wall_clock()),
         "at": format_instant(event.at) if event.at else None,
@@ -846,17 +852,18 @@ def describe(event: Event) -> dict[str, object]:
         "holder": event.holder,
         "fence": event.fence,
         "pid": os.getpid(),
-        **{key: mask(value) for key, value in event.detail.items()},
-        **{f"{name}_s": round(seconds, 3) for name, seconds in event.spans.items()},
     }
-    # A name from the command line may hold bytes that are no UTF-8.
-    return {
-        key: value.encode(errors="replace").decode()
-        if isinstance(value, str) and not value.isascii()
-        else value
-        for key, value in fields.items()
-        if value is not None
-    }
+    for key, words in event.detail.items():
+        fields[key] = mask(words)
+    for name, seconds in event.spans.items():
+        fields[f"{name}_s"] = round(seconds, 3)
+    for key, value in tuple(fields.items()):
+        if value is None:
+            del fields[key]
+        elif isinstance(value, str) and not value.isascii():
+            # A name from the command line may hold bytes that are no UTF-8.
+            fields[key] = value.encode(errors="replace").decode()
+    return fields
 
 
 class WorkerFiles:

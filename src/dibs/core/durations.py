@@ -68,7 +68,7 @@ def parse_instant(text: str) -> datetime:
 
 def format_instant(moment: datetime) -> str:
     """RFC 3339 in UTC, exact: seconds, milliseconds or microseconds, the shortest that fits."""
-    utc = moment.astimezone(UTC)
+    utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     fraction = "microseconds" if utc.microsecond % 1000 else "milliseconds"
     spec = fraction if utc.microsecond else "seconds"
     return utc.isoformat(timespec=spec).replace("+00:00", "Z")

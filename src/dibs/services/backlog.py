@@ -296,8 +296,7 @@ class OneStep:
             report()
 
     def reached(self, step: Step) -> None:
-        if self._reached is not unwatched:
-            self._report(partial(self._reached, step))
+        self._report(partial(self._reached, step))
 
     def observer(self, observer: Observer) -> Observer:
         """Wrap the observer: it gets the events of a step after the step is written."""

@@ -74,6 +74,7 @@ class Showing:
         self._reached = reached
         assert one_step is not nullcontext, "None: store and tracker change apart"
         self._one_step = one_step or nullcontext
+        self._at_once = one_step is not None
         # Every reader sees a transaction whole and at once: there is nothing to wait for.
         self._settle_s = 0.0 if one_step else rules.settle.total_seconds()
 
@@ -130,12 +131,28 @@ class Showing:
             self._reached(Step.FINISH_DECIDED)
             record = replace(result.record, lease=replace(result.record.lease, card=lease.card))
             try:
-                self.roll_forward(record, painter)
+                if self._at_once and lease.card is not None and not result.record.painted:
+                    self._paint(record, lease.card, painter)
+                else:
+                    self.roll_forward(record, painter)
             except Outage as failure:
                 waits = "%s: decided, but its labels wait for a sweep: %s"
                 _log().warning(waits, lease.issue, failure)
                 return Released(record)
             return Released(replace(record, painted=True))
+
+    def _paint(self, record: Record, card: int, painter: Painter) -> None:
+        """Paint an ending in the transaction that decided it: nothing can have changed since."""
+        issue, edit = record.lease.issue, _card(record.lease, CardState.RELEASED, record.ending)
+        paint = painter(record, self._tracker.read(issue))
+        try:
+            effects = (*paint.showing, EditComment(card, edit), *paint.letting_go)
+            apply(self._tracker, issue, effects)
+        except NoSuchComment:  # the store has the ending, and the labels show it without a card
+            apply(self._tracker, issue, (*paint.showing, *paint.letting_go))
+        self._reached(Step.FINISH_PAINTED)
+        self._store.acknowledge(record)
+        self._reached(Step.FINISH_ACKNOWLEDGED)
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
         with self._one_step():
@@ -233,13 +250,8 @@ class _StoredEnding:
 
 def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
     """The text of the card. A card in state RELEASED counts as shown: the store has decided."""
-    return render_card(
-        replace(
-            card_of(lease, state, ending),
-            shown=state is CardState.RELEASED,
-            fence=lease.fence,
-        )
-    )
+    card = card_of(lease, state, ending)
+    return render_card(replace(card, shown=state is CardState.RELEASED, fence=lease.fence))
 
 
 def _log() -> "logging.Logger":

@@ -165,7 +165,8 @@ class Services:
         self.settings = settings
         self.adapters = adapters
         self._one_step = OneStep(adapters.one_step, reached) if adapters.one_step else None
-        self.reached = self._one_step.reached if self._one_step else reached
+        watched = self._one_step is not None and reached is not unwatched
+        self.reached = self._one_step.reached if self._one_step and watched else reached
         self._handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
         self.dice = dice or fresh_dice

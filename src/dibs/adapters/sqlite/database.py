@@ -140,7 +140,8 @@ class Database:
 
     @contextmanager
     def _writing(self) -> Iterator[Transaction]:
-        with self._connection() as sql, self._immediate(sql):
+        with self._connection() as sql, sql:  # commits at the end, or rolls back
+            self._patiently(sql, "BEGIN IMMEDIATE")
             uptime = _uptime()
             now_ms, written = sql.execute(_PEEK, uptime).fetchone()
             if not written:
@@ -269,12 +270,12 @@ class Database:
         claimed the issue. Some statements (journal_mode, a snapshot during recovery) do not wait
         at all.
         """
-        clock = SystemClock()
-        deadline = clock.now() + self._busy_s
+        clock, deadline = SystemClock(), None
         while True:
             try:
                 return sql.execute(statement, values)
             except sqlite3.OperationalError as failure:
+                deadline = deadline or clock.now() + self._busy_s
                 if failure.sqlite_errorcode & 0xFF not in _BUSY or clock.now() >= deadline:
                     raise
                 import random
