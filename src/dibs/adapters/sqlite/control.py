@@ -46,7 +46,7 @@ class SqliteGranters:
         return self.granter()
 
     def granter(self, *, since: LocalTime | None = None) -> Granter | None:  # noqa: ARG002
-        with self._database.reading() as tx:
+        with self._database.reading_once() as tx:
             return _read(tx)
 
     def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
@@ -77,10 +77,10 @@ def _read(tx: Transaction) -> Granter | None:
     known: Granter | None = tx.seen.get(_GRANTER)
     if known is not None:
         return known
-    row = tx.sql.execute("SELECT store, target, floor, mover FROM granter").fetchone()
-    if row is None:
+    rows = tx.sql.execute("SELECT store, target, floor, mover FROM granter").fetchall()
+    if not rows:
         return None
-    store, target, floor, mover = row
+    store, target, floor, mover = rows[0]
     fence = Fence(floor)
     granter = Appointed(store, fence) if target is None else Moving(store, target, fence, mover)
     tx.seen[_GRANTER] = granter
@@ -105,7 +105,7 @@ class SqlitePauses:
         database.ensure("pauses", _PAUSES_SCHEMA)
 
     def pauses(self) -> tuple[Pause, ...]:
-        with self._database.reading() as tx:
+        with self._database.reading_once() as tx:
             known: tuple[Pause, ...] | None = tx.seen.get(_PAUSES)
             if known is not None:
                 return known

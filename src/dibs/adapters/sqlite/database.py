@@ -162,6 +162,16 @@ class Database:
             finally:
                 sql.rollback()
 
+    def reading_once(self) -> AbstractContextManager[Transaction]:
+        """For a single statement, which is a snapshot by itself, and which needs no time."""
+        outer = self._open_step()
+        return self._reading_once() if outer is None else nullcontext(outer)
+
+    @contextmanager
+    def _reading_once(self) -> Iterator[Transaction]:
+        with self._connection() as sql:
+            yield Transaction(sql, 0)
+
     @contextmanager
     def one_step(self) -> Iterator[None]:
         """Make everything that this thread reads and writes inside one transaction.
