@@ -43,6 +43,50 @@ def test_work_that_is_joined_before_never_starts(late):
     assert not [name for name in started_by_now() if name.startswith("joined")]
 
 
+def test_work_that_was_joined_before_its_time_may_be_joined_again_after(late):
+    after = threading.Event()
+    work = late.start_within(0.02, never, "joined", never)
+    work.join()
+    late.start_within(0.03, after.set, "after", never)
+    assert after.wait(WAIT_S)
+    again = threading.Thread(target=work.join, daemon=True)
+    again.start()
+    again.join(WAIT_S)
+    assert not again.is_alive()
+
+
+def test_a_thread_whose_work_is_done_does_the_next_work(late):
+    idents, done = [], threading.Event()
+    late.start(lambda: idents.append(threading.get_ident()), "one").join()
+    while not late._idle:
+        done.wait(0.001)
+    late.start(lambda: idents.append(threading.get_ident()), "two").join()
+    assert len(set(idents)) == 1
+
+
+def test_work_that_fails_takes_no_other_work_with_it(late, monkeypatch):
+    told = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    late.start(never, "fails").join()
+    done = threading.Event()
+    late.start(done.set, "goes on").join()
+    assert done.is_set()
+    assert [arguments.exc_type for arguments in told] == [AssertionError]
+
+
+def test_work_that_joins_itself_goes_on(late):
+    made, joined = threading.Event(), threading.Event()
+
+    def work():
+        assert made.wait(WAIT_S)
+        started.join()
+        joined.set()
+
+    started = late.start(work, "itself")
+    made.set()
+    assert joined.wait(WAIT_S)
+
+
 def test_one_thread_waits_for_all_and_ends_with_the_last(late):
     began, alike = threading.Barrier(21, timeout=WAIT_S), "dibs-late-threads"
     before = sum(thread.name == alike for thread in threading.enumerate())

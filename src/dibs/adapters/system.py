@@ -186,11 +186,9 @@ class LateThread:
     def start(self) -> None:
         decided = self._decided = threading.Event()  # before the work is taken: see `join`
         try:
-            work = self._work.pop()
+            self._thread = SystemThread(self._work.pop(), self._name)
         except IndexError:
-            return
-        try:
-            self._thread = SystemThread(work, self._name)
+            pass  # it was joined before
         except RuntimeError:  # no more threads
             self._otherwise()
         finally:
