@@ -1,5 +1,6 @@
-"""How many issues a second can be claimed and finished, beside a task queue on SQLite too?
+"""How many issues a second can be claimed and finished, beside the floor and a task queue?
 
+The floor is the least that leaves the same facts in the same file: two transactions of raw SQL.
 The queue is huey's SQLite storage. It does less for an item, on purpose, so the counts of
 transactions and statements stand in the table beside the speed.
 """
@@ -16,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.crew import Crew, Start
-from benchmarks.fleet import Made, database_of, drain, fill, folder, work
+from benchmarks.fleet import Made, database_of, drain, fill, folder, lease, proof, work
+from benchmarks.floor import claim_and_end
 from benchmarks.tables import Check, Column, Result, Say, Table, paired_ratio
 
-QUESTION = "cycles: claim+finish cycles per second, beside huey's SQLite storage"
+QUESTION = "cycles: claim to end per second, beside the floor and huey's SQLite storage"
+MOST_OF_LEASE, MOST_OF_WORKER = 2.5, 4.0
+"""How many times as long as the floor they may take."""
 
 _SYNCHRONOUS = ("OFF", "NORMAL", "FULL", "EXTRA")
 _MESSAGE = b"x" * 200
@@ -41,12 +45,15 @@ class Side:
 def run(*, quick: bool, say: Say) -> Result:
     issues, rounds, levels = (60, 1, (1, 4)) if quick else (480, 5, (1, 4, 16))
     result = Result(QUESTION)
-    sides = [_ours("dibs, leases in sqlite", "auto"), _ours("dibs, leases in comments", "comments")]
+    floor = _floor()
+    held = _ours("dibs, lease() and advance()", "auto", lease)
+    worker = _ours("dibs, worker", "auto", work)
+    sides = [floor, held, worker, _ours("dibs, worker, leases in comments", "comments", work)]
     if (version := _huey_version()) is None:
         result.notes.append("huey is not installed (extra 'bench'): its side is left out")
     else:
         sides += [
-            _huey("huey, NORMAL", "NORMAL"),
+            _huey(_LIKE_FOR_LIKE, "NORMAL"),
             _huey("huey, fsync off", "OFF"),
             _huey("huey, as installed", None),
         ]
@@ -62,6 +69,7 @@ def run(*, quick: bool, say: Say) -> Result:
                     side.flaws.append(f"{processes} processes: {flaw}")
     result.tables.append(_speeds(sides, levels, issues, rounds))
     result.tables.append(_ratios(sides, levels))
+    result.checks += [_near(held, floor, MOST_OF_LEASE), _near(worker, floor, MOST_OF_WORKER)]
     result.tables.append(_costs(costs))
     result.notes += _notes(version)
     result.checks += [
@@ -96,21 +104,35 @@ def _speeds(sides: list[Side], levels: tuple[int, ...], issues: int, rounds: int
 
 
 def _ratios(sides: list[Side], levels: tuple[int, ...]) -> Table:
-    ours, comments, *others = sides
+    """How many times as long as the floor each side takes, and as long as huey, if it is here."""
+    floor, *others = sides
+    queue = next((side for side in sides if side.name == _LIKE_FOR_LIKE), None)
     rows = tuple(
         (
             processes,
-            *(paired_ratio(ours.rates[processes], other.rates[processes]) for other in others),
-            paired_ratio(comments.rates[processes], ours.rates[processes]),
+            side.name,
+            paired_ratio(floor.rates[processes], side.rates[processes]),
+            None if queue is None else paired_ratio(queue.rates[processes], side.rates[processes]),
         )
-        for processes in levels
+        for processes, side in itertools.product(levels, others)
     )
     columns = (
         Column("processes"),
-        *(Column(f"sqlite / {other.name}", ".3f") for other in others),
-        Column("comments / sqlite", ".2f"),
+        Column("side"),
+        Column("of the floor's time", ".2f"),
+        Column(f"of the time of {_LIKE_FOR_LIKE}", ".2f"),
     )
-    return Table("Ratios of cycles per second (median of each round's ratio)", columns, rows)
+    return Table("Time for a cycle (median of each round's ratio)", columns, rows)
+
+
+def _near(side: Side, floor: Side, most: float) -> Check:
+    ratios = {
+        processes: paired_ratio(floor.rates[processes], rates)
+        for processes, rates in side.rates.items()
+    }
+    shown = ", ".join(f"{ratio:.1f} ({processes})" for processes, ratio in ratios.items())
+    text = f"{side.name}: times the floor, by processes: {shown}; at most {most}"
+    return Check(text, max(ratios.values()) <= most)
 
 
 def _costs(costs: dict[str, tuple[Counter[str], str]]) -> Table:
@@ -128,11 +150,14 @@ def _costs(costs: dict[str, tuple[Counter[str], str]]) -> Table:
     return Table(f"What a cycle costs (traced over {_TRACED} cycles, alone)", columns, rows)
 
 
+_LIKE_FOR_LIKE = "huey, NORMAL"
 _OURS = """\
-dibs per cycle: pauses read, backlog scanned for a free issue, lease granted with a fence,
-issue judged again under it, card posted and labels painted, handler called in a thread with a
-keeper thread beside it, ending decided, labels and card repainted, ending acknowledged; and four
-lines in the event journal
+floor per cycle, in two transactions: the first free issue by the index, lease granted with a fence,
+card posted, labels painted; ending written, card edited, labels repainted; nothing is judged, and
+there is no journal
+dibs, lease() and advance(): each process takes its share of the issues by their numbers; granter
+and pauses read, issue judged, the same two transactions, a keeper, two lines in the journal
+dibs, worker: the backlog scanned for a free issue, handler called in a thread, four lines
 with leases in comments: the card itself is bid, proved, confirmed and ended
 """
 _THEIRS = """\
@@ -152,15 +177,15 @@ def _notes(version: str | None) -> list[str]:
 # Our side
 
 
-def _ours(name: str, leases: str) -> Side:
+def _ours(name: str, leases: str, job: Callable[..., Any]) -> Side:
     def drained(crew: Crew, processes: int, issues: int) -> tuple[float, str]:
-        done = drain(crew, processes, issues, leases)
+        done = drain(crew, processes, issues, leases, job)
         return done.seconds, done.flaw
 
     def traced(crew: Crew) -> tuple[Counter[str], str]:
         with folder() as place:
             fill(place, (Made() for _ in range(_TRACED)))
-            (counts,) = crew.run(_trace_work, place, leases, members=1)
+            (counts,) = crew.run(_trace_work, job, place, leases, members=1)
             database = database_of(place)
             try:
                 with database.reading() as tx:
@@ -171,9 +196,36 @@ def _ours(name: str, leases: str) -> Side:
     return Side(name, drained, traced)
 
 
-def _trace_work(start: Start, place: Path, leases: str) -> Counter[str]:
+def _trace_work(start: Start, job: Callable[..., Any], place: Path, leases: str) -> Counter[str]:
     with _tracing() as counts:
-        work(start, place, leases)
+        job(start, place, leases)
+    return counts
+
+
+# The floor
+
+
+def _floor() -> Side:
+    def drained(crew: Crew, processes: int, issues: int) -> tuple[float, str]:
+        with folder() as place:
+            fill(place, (Made() for _ in range(issues)))
+            done = crew.run(claim_and_end, place, members=processes)
+            seconds = max(last_at for _, last_at, _ in done) - min(began for began, _, _ in done)
+            flaw = proof(place, issues, [handled for _, _, handled in done], journal=False)[1]
+            return seconds, flaw
+
+    def traced(crew: Crew) -> tuple[Counter[str], str]:
+        with folder() as place:
+            fill(place, (Made() for _ in range(_TRACED)))
+            (counts,) = crew.run(_trace_floor, place, members=1)
+            return counts, "NORMAL"
+
+    return Side("the floor", drained, traced)
+
+
+def _trace_floor(start: Start, place: Path) -> Counter[str]:
+    with _tracing() as counts:
+        claim_and_end(start, place)
     return counts
 
 

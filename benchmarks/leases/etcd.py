@@ -121,4 +121,8 @@ def _text(plain: str) -> str:
     return base64.b64encode(plain.encode()).decode()
 
 
-_SIDES = (_floor, _ours, _tooz)
+def _hold(server: Any, opened: ExitStack) -> Contestant:
+    return ours.hold_of(f"etcd://{server.endpoint}/hold", opened)
+
+
+_SIDES = (_floor, _ours, _hold, _tooz)

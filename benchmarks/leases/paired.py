@@ -34,6 +34,7 @@ class Role(Enum):
     FLOOR = "the least that could be done"
     AGAIN = "the floor, measured a second time"
     OURS = "ours"
+    HOLD = "ours, as a program uses it"
     OTHER = "a library that ours must not be behind"
     ASIDE = "for scale"
 
@@ -180,11 +181,13 @@ def gains(contestants: Sequence[Contestant], heads: Sequence[str]) -> Table:
     return Table("what it gives", (Column("side"), *map(Column, heads)), rows)
 
 
-def not_above_floor(contestants: Sequence[Contestant], most: float = MOST_OF_FLOOR) -> Check:
-    ours, floor = only(contestants, Role.OURS), only(contestants, Role.FLOOR)
+def not_above_floor(
+    contestants: Sequence[Contestant], most: float = MOST_OF_FLOOR, role: Role = Role.OURS
+) -> Check:
+    ours, floor = only(contestants, role), only(contestants, Role.FLOOR)
     told, noise = ratio(ours, floor), ratio(only(contestants, Role.AGAIN), floor)
     return Check(
-        f"ours takes {told.median:.2f} times the floor (95 %: {_span(told.low, told.high)};"
+        f"{ours.name} takes {told.median:.2f} times the floor (95 %: {_span(told.low, told.high)};"
         f" at most {most:.2f}); the floor again takes {noise.median:.2f} times itself,"
         f" {_span(noise.quarter, noise.three_quarters)} in the middle half of"
         f" {len(ours.times_s)} rounds",

@@ -66,6 +66,7 @@ def run(*, rounds: int, durable: bool, say: Say) -> Result:
         sides = [
             _floor(server.url(), opened),
             _ours(server.url(), opened),
+            ours.hold_of(server.url(), opened),
             queues.procrastinate(),
             queues.pgqueuer(),
             _advisory(server.url(), opened),

@@ -23,6 +23,7 @@ from dibs.adapters.redis.leases import RedisLeases
 
 QUESTION = "redis: acquire + release on one key, one thread"
 CYCLES = 20
+MOST_OF_HOLD = 1.2
 _TTL_MS = str(ours.TTL_S * 1000)
 
 _ACQUIRE = """
@@ -39,6 +40,8 @@ _NOTES = """\
 floor: EVALSHA of SET NX PX and INCR of a fence, EVALSHA of GET, compare and DEL, by redis.Redis
 floor, bare socket: the same two, packed by hand on a socket, the replies not decoded; for scale
 ours: RedisLeases.acquire and .release, with a new run for each cycle; the record stays, ended
+hold: `with backlog.hold(name)` beside an embedded tracker: the same, a keeper that would renew it,
+the granter read after the grant, and a line in the journal
 the others: their lock object is made once and used again, blocking=False, an expiry of 30 s
 requests: what the server read from its connections, per cycle (total_reads_processed)
 """
@@ -61,6 +64,7 @@ def run(*, rounds: int, durable: bool, say: Say) -> Result:
     result.checks = [paired.behind_none(contestants)]
     if not durable:  # where every reply waits for a disk, it is the disk that is judged
         result.checks.insert(0, paired.not_above_floor(contestants))
+        result.checks.insert(1, paired.not_above_floor(contestants, MOST_OF_HOLD, Role.HOLD))
     return result
 
 
@@ -112,6 +116,10 @@ def _ours(server: Valkey, opened: ExitStack) -> Contestant:
     store = opened.enter_context(closing(RedisLeases.connect(server.url())))
     batch = cycles_of(ours.cycle_of(store))
     return Contestant("dibs, RedisLeases", Role.OURS, batch, ours.GIVES)
+
+
+def _hold(server: Valkey, opened: ExitStack) -> Contestant:
+    return ours.hold_of(server.url(), opened)
 
 
 # The others
@@ -203,4 +211,4 @@ def _client(server: Valkey, opened: ExitStack) -> redis.Redis:
     return client
 
 
-_SIDES = (_floor, _bare, _ours, _redis_py, _python_redis_lock, _pottery, _sherlock, _tooz)
+_SIDES = (_floor, _bare, _ours, _hold, _redis_py, _python_redis_lock, _pottery, _sherlock, _tooz)

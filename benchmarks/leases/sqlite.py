@@ -122,4 +122,8 @@ def _flock(folder: Path, opened: ExitStack) -> Contestant:
     return Contestant("flock, for scale", Role.ASIDE, cycles_of(cycle), gives)
 
 
-_SIDES = (_floor, _ours, _huey, _flock)
+def _hold(_: Path, opened: ExitStack) -> Contestant:
+    return ours.hold_of("auto", opened)
+
+
+_SIDES = (_floor, _ours, _hold, _huey, _flock)

@@ -44,6 +44,9 @@ class Dead:
     def start(self, work, name):
         return self
 
+    def start_within(self, seconds, work, name, otherwise):
+        return self
+
     def join(self):
         pass
 
@@ -167,6 +170,9 @@ def test_a_hold_that_nobody_could_renew_is_given_back(world):
     class NoThreads:
         def start(self, work, name):
             raise RuntimeError("can't start new thread")
+
+        def start_within(self, seconds, work, name, otherwise):
+            self.start(work, name)
 
     one.services.adapters.threads = NoThreads()
     with pytest.raises(RuntimeError):

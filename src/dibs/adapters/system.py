@@ -34,14 +34,15 @@ import os
 import re
 import signal
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -49,7 +50,10 @@ from dibs.core.durations import format_instant
 from dibs.core.errors import BadConfiguration, Unwritable
 from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.ids import IssueRef, LocalTime
-from dibs.ports.system import Present
+from dibs.ports.system import Present, StartedThread
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 T = TypeVar("T")
 _LARGEST_SMALL_FILE = 65_536
@@ -112,6 +116,9 @@ def wall_clock() -> datetime:
     return datetime.now(UTC)
 
 
+_LATEST_S = 1.0
+
+
 class SystemThread:
     def __init__(self, work: Callable[[], None], name: str) -> None:
         self._thread = threading.Thread(target=work, name=name, daemon=True)
@@ -125,6 +132,165 @@ class SystemThread:
 class SystemThreads:
     def start(self, work: Callable[[], None], name: str) -> SystemThread:
         return SystemThread(work, name)
+
+    def start_within(
+        self,
+        seconds: float,  # noqa: ARG002 - at once is within any time
+        work: Callable[[], None],
+        name: str,
+        otherwise: Callable[[], None],  # noqa: ARG002 - the caller gets the failure
+    ) -> StartedThread:
+        return SystemThread(work, name)
+
+
+class _Work:
+    """Work for a thread that does one work after another."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._work, self._name = work, name
+        self._thread: threading.Thread | None = None
+        self._done = threading.Event()
+
+    def __call__(self) -> None:
+        self._thread = thread = threading.current_thread()
+        thread.name = self._name
+        try:
+            self._work()
+        except BaseException:  # noqa: BLE001 - as at the end of any thread; the next work is not its concern
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
+        finally:
+            thread.name = "dibs-idle"
+            self._done.set()
+
+    def join(self) -> None:
+        if self._thread is not threading.current_thread():
+            self._done.wait()
+
+
+class LateThread:
+    """Work to start at `at`, unless it is joined before."""
+
+    def __init__(
+        self, at: LocalTime, work: Callable[[], None], name: str, otherwise: Callable[[], None]
+    ) -> None:
+        self.at, self._name, self._otherwise = at, name, otherwise
+        self._work = [work]
+        """Whoever takes the work decides: a pop of a list is atomic."""
+        self._decided: threading.Event | None = None
+        self._thread: SystemThread | None = None
+
+    def __lt__(self, other: "LateThread") -> bool:
+        return self.at < other.at
+
+    def start(self) -> None:
+        decided = self._decided = threading.Event()  # before the work is taken: see `join`
+        try:
+            self._thread = SystemThread(self._work.pop(), self._name)
+        except IndexError:
+            pass  # it was joined before
+        except RuntimeError:  # no more threads
+            self._otherwise()
+        finally:
+            decided.set()
+
+    def join(self) -> None:
+        with contextlib.suppress(IndexError):
+            self._work.pop()
+            return
+        if self._decided is not None:
+            self._decided.wait()
+        if self._thread is not None:
+            self._thread.join()
+
+
+class LateThreads:
+    """Starts late work as late as it may, all of it by one thread that waits for its time.
+
+    Most leases end within a moment. So they cost no thread to renew them, and only one thread looks
+    after all of them until then. The thread ends when there is no work left to start.
+
+    Threads whose work is done wait a moment for other work: to start a thread takes longer than to
+    work off a short job.
+    """
+
+    def __init__(self, clock: SystemClock) -> None:
+        self._clock = clock
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid, self._lock, self._sooner = os.getpid(), threading.Lock(), threading.Event()
+        self._idle: list[SimpleQueue[_Work]] = []
+        """Whoever takes a queue puts work for its thread into it: a pop of a list is atomic."""
+        self._waiting: list[LateThread] = []
+        self._looks_at: LocalTime | None = None
+        """When the thread that starts the work looks again; None: there is no such thread."""
+
+    def start(self, work: Callable[[], None], name: str) -> StartedThread:
+        if (
+            self._pid != os.getpid()
+        ):  # a child of a fork has no threads: all of them are its parent's
+            self._forget()
+        wanted = _Work(work, name)
+        try:
+            self._idle.pop().put(wanted)
+        except IndexError:
+            SystemThread(partial(self._work_off, wanted), name)
+        return wanted
+
+    def _work_off(self, work: _Work) -> None:
+        from queue import Empty, SimpleQueue
+
+        own, idle = SimpleQueue[_Work](), self._idle
+        while True:
+            work()
+            idle.append(own)
+            try:
+                work = own.get(timeout=_LATEST_S)
+            except Empty:
+                try:
+                    idle.remove(own)
+                except ValueError:  # it is just being given to us
+                    work = own.get()
+                else:
+                    return
+
+    def start_within(
+        self, seconds: float, work: Callable[[], None], name: str, otherwise: Callable[[], None]
+    ) -> StartedThread:
+        # Soon in any case: work that was joined is forgotten when its time comes, and not before.
+        seconds = min(seconds, _LATEST_S)
+        if seconds <= 0:
+            return SystemThread(work, name)
+        if self._pid != os.getpid():
+            self._forget()
+        import heapq
+
+        late = LateThread(LocalTime(self._clock.now() + seconds), work, name, otherwise)
+        with self._lock:
+            if self._looks_at is None:
+                SystemThread(self._start_in_time, "dibs-late-threads")
+            elif late.at < self._looks_at:
+                self._sooner.set()
+            self._looks_at = min(self._looks_at or late.at, late.at)
+            heapq.heappush(self._waiting, late)
+        return late
+
+    def _start_in_time(self) -> None:
+        import heapq
+
+        while True:
+            due = []
+            with self._lock:
+                self._sooner.clear()
+                now = self._clock.now()
+                while self._waiting and self._waiting[0].at <= now:
+                    due.append(heapq.heappop(self._waiting))
+                looks_at = self._looks_at = self._waiting[0].at if self._waiting else None
+            for late in due:
+                late.start()
+            if looks_at is None:
+                return
+            self._clock.wait(self._sooner, looks_at - self._clock.now())
 
 
 class IdlePool(list[T]):
@@ -598,7 +764,9 @@ class FileJournal:
 
     def __init__(self, path: Path, share: Sharing | None = None) -> None:
         self._path, self._share = path, share
+        self._name = os.fspath(path)
         self._lock = threading.Lock()
+        self._file: tuple[int, tuple[int, int]] | None = None
         self._warned = False
 
     def observe(self, event: Event) -> None:
@@ -607,11 +775,7 @@ class FileJournal:
         line = msgspec.json.format(msgspec.json.encode(describe(event)), indent=0) + b"\n"
         try:
             with self._lock:
-                file = self._open()
-                try:
-                    os.write(file, line)
-                finally:
-                    os.close(file)
+                os.write(self._open(), line)
         except OSError as failure:
             if not self._warned:
                 import logging
@@ -622,21 +786,48 @@ class FileJournal:
                 )
 
     def _open(self) -> int:
-        """Open the file again for each line: an operator may move the file away at any time.
+        """Open the file, or use it again if the path still leads to it.
 
-        Without blocking: a pipe that nobody reads is an error instead of a wait without end.
+        An operator may move the file away at any time, and a program may close all files of its
+        process. Without blocking: a pipe that nobody reads is an error instead of a wait without
+        end.
         """
+        if self._file is not None:
+            file, known = self._file
+            try:
+                if known == _identity(os.lstat(self._name)) == _identity(os.fstat(file)):
+                    return file
+            except OSError:
+                pass
+            self.close()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
         try:
-            return open_file(self._path, flags, self._share)
+            file = open_file(self._path, flags, self._share)
         except FileNotFoundError:
             make_folder(self._path.parent, self._share)
-            return open_file(self._path, flags, self._share)
+            file = open_file(self._path, flags, self._share)
+        self._file = file, _identity(os.fstat(file))
+        return file
+
+    def close(self) -> None:
+        """Close the file, unless it is another's by now. The next event opens it again."""
+        if self._file is not None:
+            (file, known), self._file = self._file, None
+            with contextlib.suppress(OSError):
+                if _identity(os.fstat(file)) == known:
+                    os.close(file)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _identity(file: os.stat_result) -> tuple[int, int]:
+    return file.st_dev, file.st_ino
 
 
 def describe(event: Event) -> dict[str, object]:
     """The event as plain data, without empty fields. `logged_at` is for people."""
-    fields = {
+    fields: dict[str, object] = {
         "event": event.kind.value,
         "logged_at": format_instant(wall_clock()),
         "at": format_instant(event.at) if event.at else None,
@@ -646,15 +837,18 @@ def describe(event: Event) -> dict[str, object]:
         "holder": event.holder,
         "fence": event.fence,
         "pid": os.getpid(),
-        **{key: mask(value) for key, value in event.detail.items()},
-        **{f"{name}_s": round(seconds, 3) for name, seconds in event.spans.items()},
     }
-    # A name from the command line may hold bytes that are no UTF-8.
-    return {
-        key: value.encode(errors="replace").decode() if isinstance(value, str) else value
-        for key, value in fields.items()
-        if value is not None
-    }
+    for key, words in event.detail.items():
+        fields[key] = mask(words)
+    for name, seconds in event.spans.items():
+        fields[f"{name}_s"] = round(seconds, 3)
+    for key, value in tuple(fields.items()):
+        if value is None:
+            del fields[key]
+        elif isinstance(value, str) and not value.isascii():
+            # A name from the command line may hold bytes that are no UTF-8.
+            fields[key] = value.encode(errors="replace").decode()
+    return fields
 
 
 class WorkerFiles:
@@ -738,7 +932,7 @@ class FileHints:
         return True
 
     def about(self, issue: IssueRef) -> "FileIssueHints":
-        return FileIssueHints(_hint_about(self._path, issue))
+        return FileIssueHints(self._path, issue)
 
     def _look(self) -> _FileStatus | None:
         """None before the first hint, or if the file cannot be looked at: polling goes on."""
@@ -758,12 +952,12 @@ class FileIssueHints:
 
     every_s = 1.0
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, wake_file: Path, issue: IssueRef) -> None:
+        self._wake_file, self._issue = wake_file, issue
 
     def heard(self) -> bool:
         try:
-            self._path.unlink()
+            _hint_about(self._wake_file, self._issue).unlink()
         except OSError:
             return False
         return True

@@ -12,6 +12,7 @@ incoherent one raises ValueError and names the pair that disagrees.
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +25,7 @@ _WHOLE = rf"(?:{_PART})+"
 _MAX = timedelta(days=3650)
 
 
+@lru_cache(maxsize=256)  # every card names one, and a fleet has few
 def parse_duration(text: str) -> timedelta:
     """Read `10m`, `1h30m`, `1.5s`. Raises ValueError, which names the expected form."""
     compact = text.strip().lower()
@@ -66,7 +68,7 @@ def parse_instant(text: str) -> datetime:
 
 def format_instant(moment: datetime) -> str:
     """RFC 3339 in UTC, exact: seconds, milliseconds or microseconds, the shortest that fits."""
-    utc = moment.astimezone(UTC)
+    utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     fraction = "microseconds" if utc.microsecond % 1000 else "milliseconds"
     spec = fraction if utc.microsecond else "seconds"
     return utc.isoformat(timespec=spec).replace("+00:00", "Z")

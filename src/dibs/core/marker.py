@@ -7,6 +7,7 @@ which kinds there are and what their fields mean: that is in `card`, `granter`, 
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from msgspec import Struct, field
@@ -18,6 +19,7 @@ _END = r"--!?>"  # Markdown ends a comment at the one, browsers at both
 _EXACT = 2**53  # where Redis' scripts stop counting exactly
 # Everything that could end an HTML comment, split a field or ping a person is escaped.
 _SAFE = "-._~:/+"
+_WITHOUT_SAFE = str.maketrans("", "", _SAFE)
 
 
 class Fields(Struct):
@@ -68,12 +70,16 @@ def write_line(
     kind: str, fields: Sequence[tuple[str, str]], extra: Sequence[tuple[str, str]] = ()
 ) -> str:
     """Spell a line. Fields without a value are left out; `extra` fields are not."""
-    known = [(key, value) for key, value in fields if value]
-    written = " ".join(f"{key}={escape(value)}" for key, value in (*known, *extra))
+    known = [f"{key}={escape(value)}" for key, value in fields if value]
+    written = " ".join([*known, *(f"{key}={escape(value)}" for key, value in extra)])
     return f"<!-- {kind} {written} -->"
 
 
 def escape(value: str) -> str:
+    if value.isascii() and "--" not in value:  # most values are names, numbers and times
+        bare = value if value.isalnum() else value.translate(_WITHOUT_SAFE)
+        if not bare or bare.isalnum():
+            return value
     return quote(value, safe=_SAFE, errors="replace").replace("--", "-%2D")
 
 
@@ -93,6 +99,7 @@ def quoted(text: str) -> str:
     return f"`{' '.join(line.split()) or ' '}`"
 
 
+@lru_cache(maxsize=256)  # of names: a fleet has few
 def plain(text: str, keep: str = " ._-/:") -> str:
     """A name, for use as code: only letters, digits and `keep`, at most 80 characters.
 

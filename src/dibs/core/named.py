@@ -8,6 +8,7 @@ counted from 1970.
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -61,6 +62,7 @@ class LoopSpec(Struct, frozen=True):
     """Names of further variables that the command gets."""
 
 
+@lru_cache(maxsize=1024)
 def checked_name(name: str) -> str:
     if not re.fullmatch(_NAME, name):
         raise BadName(name)

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import lru_cache
 from typing import assert_never
 
 from msgspec import Struct
@@ -33,6 +34,13 @@ from dibs.ports.tracker import Tracker
 from dibs.services.backlog import Granting, acquire_patiently
 from dibs.services.keeping import Grant, InHand, Keeper, Supervision
 from dibs.services.resuming import LeaseWaiter
+
+_terms = lru_cache(maxsize=64)(terms_for)
+
+
+@lru_cache(maxsize=64)
+def _stage(terms: LeaseTerms) -> Stage:
+    return Stage(HOLD_STAGE, label=HOLD_STAGE, terms=terms)
 
 
 class Turns:
@@ -156,7 +164,7 @@ class Holds(NamedLeases, eq=False):
         if wish.slots < 1:
             raise Misuse(f"{wish.name}: slots must be at least 1")
         try:
-            terms = terms_for(wish.ttl)
+            terms = _terms(wish.ttl)
         except ValueError as flaw:
             raise BadTtl(f"{wish.name}: {format_duration(wish.ttl)}: {flaw}") from flaw
         until = self.clock.now() + wish.wait_s
@@ -199,22 +207,21 @@ class Holds(NamedLeases, eq=False):
         """
         busy, unproven = [], ""
         try:
-            if refusals := self.granting.objections():
-                return HoldRefused(wish.name, (), refusals[0].text)
             slots = list(range(1, wish.slots + 1))
             self.dice.shuffle(slots)
             for slot in slots:
-                asked_at = self.clock.now()
-                ref, floor = hold_ref(wish.name, slot), self.granting.look().floor
-                bid = Bid(ref, run, wish.holder, HOLD_STAGE, terms.ttl, None, floor)
+                look, asked_at = self.granting.last_look(), self.clock.now()
+                if look.objections:
+                    return HoldRefused(wish.name, (), look.objections[0].text)
+                ref = hold_ref(wish.name, slot)
+                bid = Bid(ref, run, wish.holder, HOLD_STAGE, terms.ttl, None, look.floor)
                 match acquire_patiently(self.store, bid):
                     case Granted(lease):
                         if (refusal := self.refusal_of(lease)) is not None:
                             return HoldRefused(wish.name, (), refusal.text)
                         waited = {"waited": max(0.0, wish.wait_s - left_s())}
                         self.observer.observe(about(EventKind.CLAIMED, lease, spans=waited))
-                        stage = Stage(HOLD_STAGE, label=HOLD_STAGE, terms=terms)
-                        return Grant(lease, stage, terms, asked_at)
+                        return Grant(lease, _stage(terms), terms, asked_at)
                     case Busy(record):
                         busy.append(record)
                     case Unproven(why):

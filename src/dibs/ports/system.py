@@ -50,6 +50,16 @@ class StartedThread(Protocol):
 class Threads(Protocol):
     def start(self, work: Callable[[], None], name: str) -> StartedThread: ...
 
+    def start_within(
+        self, seconds: float, work: Callable[[], None], name: str, otherwise: Callable[[], None]
+    ) -> StartedThread:
+        """Start the work at any time within so many seconds; never, if it is joined before.
+
+        For work that begins with a wait and is mostly joined before the wait is over: then it costs
+        no thread. `otherwise` is called in another thread if no thread can be started by then.
+        """
+        ...
+
 
 class Observer(Protocol):
     """Takes the events of the services: a journal, metrics, notifications."""

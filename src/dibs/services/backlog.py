@@ -63,6 +63,7 @@ class Granting:
     def __init__(self, granters: Granters, store: str) -> None:
         self._granters = granters
         self.store = store
+        self._last: GranterLook | None = None
 
     @property
     def granter(self) -> Granter | None:
@@ -76,6 +77,13 @@ class Granting:
             return GranterLook((), Fence(0))
         against = objection(granter, self.store)
         return GranterLook((against,) if against is not None else (), granter.floor)
+
+    def last_look(self) -> GranterLook:
+        """The look at the last grant, if the store might grant then; else a new look.
+
+        For a bidder who bids in vain if the store may no longer grant: `refusal_of` finds out.
+        """
+        return self._last or self.look()
 
     def objections(self) -> tuple[Reason, ...]:
         """Why this store may not grant now; empty if it may."""
@@ -94,7 +102,8 @@ class Granting:
         against = objection(granter, self.store)
         if against is None and fence <= granter.floor:
             # The floor rose while we asked: leases were moved away and back again.
-            return regressed(fence, granter.floor)
+            against = regressed(fence, granter.floor)
+        self._last = GranterLook((), granter.floor) if against is None else None
         return against
 
     def keeps_house(self) -> bool:

@@ -4,7 +4,7 @@ Every result of a claim is a value. The second judgement keeps a late winner fro
 that another worker has finished since the first.
 """
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
@@ -31,7 +31,7 @@ from dibs.core.eligibility import (
 from dibs.core.errors import BadTtl, Outage
 from dibs.core.events import EventKind, Step, about
 from dibs.core.fold import FoldRules
-from dibs.core.ids import ZERO, HolderId, IssueRef, LocalTime
+from dibs.core.ids import ZERO, Fence, HolderId, IssueRef, LocalTime
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.labels import (
     Painting,
@@ -118,6 +118,25 @@ class ClaimOptions(Struct, frozen=True):
     """The stage to claim an issue in that has no stage label; None: such an issue is refused."""
 
 
+class _Look(Struct, frozen=True):
+    """A reading of an issue, and its judgement."""
+
+    snapshot: Snapshot
+    standing: Standing
+    verdict: Verdict
+
+
+class _Wish(Struct, frozen=True):
+    """What a bid was made for."""
+
+    stage: Stage
+    terms: LeaseTerms
+    asked_at: LocalTime
+    options: ClaimOptions
+    look: _Look | None
+    """The look before the bid, if nothing can have changed since; None: look again."""
+
+
 A_PERSON_MAY_OVERLOOK = reasons_with(lambda meaning: meaning.person)
 """Reasons that stop a worker, but not a person who claims by hand."""
 
@@ -139,39 +158,61 @@ class Claiming:
         self._reached = backlog.reached
         self._one_step = backlog.one_step
         self.rests = Rests(backlog)
+        self._at_once = backlog.one_step is not nullcontext
+        """Tracker and leases are one database: a claim is one transaction."""
 
     def claim(self, issue: IssueRef, stage: Stage | None, options: ClaimOptions) -> ClaimResult:
         """Try once to claim the issue in `stage`; None: in the stage that the issue is in."""
-        granter = self._granting.look()
-        if granter.objections:  # another store grants: the records of this store do not count
-            return Refused(issue, granter.objections)
-        if options.look_first or stage is None:
-            seen = options.seen or self._tracker.read(issue)
-            seen, verdict = self.look_at(seen, objections=())
-            verdict = _overlooking(verdict, options)
-            if verdict.reasons or verdict.stage is None:
-                self.rests.note(seen.issue, verdict.reasons)
-                return Refused(issue, verdict.reasons)
-            if stage is not None and verdict.stage.name != stage.name:
-                return Refused(issue, (_moved(stage),))
-            stage = verdict.stage
-            if 0 < self._tracker.traits.long_thread < len(seen.comments):
-                self._archive_outlived(seen)
-        terms = _terms(stage, options.ttl, self._max_ttl)
-        limit = None if ReasonCode.WIP_LIMIT in options.overlook else stage.wip
-        floor = granter.floor
-        bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl, limit, floor)
-        self._reached(Step.CLAIM_STARTED)
-        asked_at = self._clock.now()  # before the step: the lease runs from its beginning
-        with self._one_step():
-            result = self._bid(bid, stage, terms, asked_at, options)
+        if self._at_once:
+            self._reached(Step.CLAIM_STARTED)
+            asked_at = self._clock.now()  # before the step: the lease runs from its beginning
+            with self._one_step():
+                result = self._look_and_bid(issue, stage, options, asked_at)
+        else:
+            result = self._look_and_bid(issue, stage, options)
         if isinstance(result, Claimed):
             attempt = str(result.failed_attempts + 1)
-            took = {"took": self._clock.now() - asked_at}
+            took = {"took": self._clock.now() - result.asked_at}
             at = result.snapshot.now
             event = about(EventKind.CLAIMED, result.lease, at=at, spans=took, attempt=attempt)
             self._observer.observe(event)
         return result
+
+    def _look_and_bid(
+        self,
+        issue: IssueRef,
+        stage: Stage | None,
+        options: ClaimOptions,
+        asked_at: LocalTime | None = None,
+    ) -> ClaimResult:
+        """Judge the issue and bid for it. `asked_at`: when the step began that this is a part of.
+
+        In one step nothing changes between the look and the grant: the one look is enough.
+        """
+        granter, look = self._granting.look(), None
+        if granter.objections:  # another store grants: the records of this store do not count
+            return Refused(issue, granter.objections)
+        if options.look_first or stage is None or self._at_once:
+            seen = None if self._at_once else options.seen
+            look = self._look(seen or self._tracker.read(issue), objections=())
+            verdict = _overlooking(look.verdict, options)
+            if verdict.reasons or verdict.stage is None:
+                self.rests.note(look.snapshot.issue, verdict.reasons)
+                return Refused(issue, verdict.reasons)
+            if stage is not None and verdict.stage.name != stage.name:
+                return Refused(issue, (_moved(stage),))
+            stage = verdict.stage
+            if 0 < self._tracker.traits.long_thread < len(look.snapshot.comments):
+                self._archive_outlived(look.snapshot)
+        terms = _terms(stage, options.ttl, self._max_ttl)
+        limit = None if ReasonCode.WIP_LIMIT in options.overlook else stage.wip
+        floor = granter.floor
+        bid = Bid(issue, self._new_run(), options.holder, stage.name, terms.ttl, limit, floor)
+        if asked_at is None:
+            look = None
+            self._reached(Step.CLAIM_STARTED)
+            asked_at = self._clock.now()
+        return self._bid(bid, _Wish(stage, terms, asked_at, options, look))
 
     def _archive_outlived(self, snapshot: Snapshot) -> None:
         """Archive the cards of a long thread which no judgement needs any more.
@@ -186,21 +227,14 @@ class Claiming:
             with suppress(Outage):
                 self._tracker.archive(snapshot.issue.ref, old)
 
-    def _bid(
-        self,
-        bid: Bid,
-        stage: Stage,
-        terms: LeaseTerms,
-        asked_at: LocalTime,
-        options: ClaimOptions,
-    ) -> ClaimResult:
+    def _bid(self, bid: Bid, wish: _Wish) -> ClaimResult:
         """Ask the store for the lease. If granted, judge the issue again, then show the lease."""
         issue = bid.issue
         match self._leases.acquire(bid):
             case Granted() as granted:
                 granted = replace(granted, asked_at=granted.asked_at or self._clock.now())
                 self._reached(Step.CLAIM_GRANTED)
-                return self._accept(granted, stage, terms, asked_at, options)
+                return self._accept(granted, wish)
             case Busy(record):
                 self._observer.observe(about(EventKind.CLAIM_LOST, bid, winner=record.lease.holder))
                 # An atomic store grants nothing before the ending is painted, so a bidder that is
@@ -210,7 +244,7 @@ class Claiming:
                     self.roll_forward(record)
                 return Beaten(issue, record)
             case Full(in_flight):
-                return Refused(issue, (over_limit(stage, in_flight),))
+                return Refused(issue, (over_limit(wish.stage, in_flight),))
             case Unproven(why):
                 self._observer.observe(about(EventKind.CLAIM_LOST, bid, why=why))
                 return Doubtful(issue, why)
@@ -268,27 +302,28 @@ class Claiming:
         """Read the issue as a claim does before it bids."""
         return self._tracker.read(issue)
 
-    def look_at(
-        self, snapshot: Snapshot, objections: tuple[Reason, ...] | None = None
-    ) -> tuple[Snapshot, Verdict]:
-        """Judge a reading, as a claim does before it bids.
+    def look_at(self, snapshot: Snapshot) -> tuple[Snapshot, Verdict]:
+        """Judge a reading, as a claim does before it bids; the reading may be replaced by it."""
+        look = self._look(snapshot)
+        return look.snapshot, look.verdict
+
+    def _look(self, snapshot: Snapshot, objections: tuple[Reason, ...] | None = None) -> _Look:
+        """Judge a reading.
 
         If a vanished holder left an ending half painted, finish the painting and read again.
         `objections`: the objections of the granter, if the caller has just read them.
         """
         issue, standing = snapshot.issue.ref, self._leases.standing(snapshot)
         if standing.unpainted is not None and snapshot.complete:
-            if self._being_painted(standing.unpainted):
-                return snapshot, self._judge(
-                    snapshot, standing, self.surroundings(None, objections)
-                )
-            self.roll_forward(standing.unpainted)
-            snapshot = self._tracker.read(issue)
-            standing = self._leases.standing(snapshot)
+            if not self._being_painted(standing.unpainted):
+                self.roll_forward(standing.unpainted)
+                snapshot = self._tracker.read(issue)
+                standing = self._leases.standing(snapshot)
         elif stray := leftovers(self._pipeline, snapshot) if snapshot.complete else ():
             snapshot = apply(self._tracker, issue, stray)
             standing = self._leases.standing(snapshot)
-        return snapshot, self._judge(snapshot, standing, self.surroundings(None, objections))
+        verdict = self._judge(snapshot, standing, self.surroundings(None, objections))
+        return _Look(snapshot, standing, verdict)
 
     def _being_painted(self, ending: Record) -> bool:
         return being_painted(ending, self._tracker.traits.patience)
@@ -306,19 +341,16 @@ class Claiming:
         self._leases.roll_forward(record, self._paint)
         self._observer.observe(about(EventKind.ROLLED_FORWARD, record.lease, at=record.as_of))
 
-    def _accept(
-        self,
-        granted: Granted,
-        stage: Stage,
-        terms: LeaseTerms,
-        asked_at: LocalTime,
-        options: ClaimOptions,
-    ) -> ClaimResult:
+    def _accept(self, granted: Granted, wish: _Wish) -> ClaimResult:
         """Judge the issue again under the lease. Show the lease, or concede it if refused."""
-        lease = granted.lease
+        lease, look = granted.lease, wish.look
         try:
-            snapshot = granted.snapshot or self._tracker.read(lease.issue)
-            refusal, failed = self._judge_again(granted, snapshot, stage, options)
+            if look is not None:
+                snapshot, failed = look.snapshot, look.verdict.failed_attempts
+                refusal = self._unusable(granted, look.standing.highest)
+            else:
+                snapshot = granted.snapshot or self._tracker.read(lease.issue)
+                refusal, failed = self._judge_again(granted, snapshot, wish)
             self._reached(Step.CLAIM_JUDGED)
             if refusal is not None:
                 self._leases.concede(lease)
@@ -326,10 +358,10 @@ class Claiming:
         except Outage:
             self._leases.concede(lease)
             raise
-        if self._clock.now() >= terms.trusted_until(asked_at):
+        if self._clock.now() >= wish.terms.trusted_until(wish.asked_at):
             return Doubtful(lease.issue, "the lease ran out before it could be shown")
-        won = Claimed(lease, stage, terms, asked_at, snapshot, failed)
-        return self._show(won, options)
+        won = Claimed(lease, wish.stage, wish.terms, wish.asked_at, snapshot, failed)
+        return self._show(won, wish.options)
 
     def _show(self, won: Claimed, options: ClaimOptions) -> ClaimResult:
         """Paint the labels and write the card, then judge the issue in the reply."""
@@ -344,15 +376,17 @@ class Claiming:
         match shown:
             case Renewed(held, seen):
                 self._reached(Step.CLAIM_PAINTED)
-                if seen is not None and fallen_out(self._pipeline, stage, seen.issue.labels):
-                    self._put_back(held, stage)
-                refusal = self._look_once_more(held, seen or snapshot, stage, options)
-                if refusal is not None:
-                    self._give_back(held)
-                    return refusal
+                won = replace(won, lease=held, snapshot=seen or snapshot)
+                if not self._at_once:
+                    if seen is not None and fallen_out(self._pipeline, stage, seen.issue.labels):
+                        self._put_back(held, stage)
+                    refusal = self._look_once_more(held, seen or snapshot, stage, options)
+                    if refusal is not None:
+                        self._give_back(held)
+                        return refusal
                 if seen is not None:
                     self.rests.note_held(seen.issue, held.expires_at)
-                return replace(won, lease=held, snapshot=seen or snapshot)
+                return won
             case StopAsked(why):
                 self._give_back(lease)
                 return Doubtful(lease.issue, why)
@@ -370,20 +404,26 @@ class Claiming:
         with suppress(Outage):
             self._leases.finish(lease, Ending(Outcome.RETURNED), self._paint)
 
-    def _judge_again(
-        self, granted: Granted, snapshot: Snapshot, stage: Stage, options: ClaimOptions
-    ) -> tuple[Refused | None, int]:
+    def _unusable(self, granted: Granted, highest: Fence) -> Refused | None:
+        """Refuse a grant of a store that may not grant, or that has lost records.
+
+        `highest`: the highest fence on the cards. A store that kept its records grants above it.
+        """
         lease = granted.lease
-        elsewhere = self._granting.refusal_of(lease.fence, since=granted.asked_at)
-        if elsewhere is not None:
-            return Refused(lease.issue, (elsewhere,), after_grant=True), 0
+        reason = self._granting.refusal_of(lease.fence, since=granted.asked_at)
+        if reason is None and lease.fence <= highest:
+            self._observer.observe(about(EventKind.FENCE_REGRESSED, lease, seen=str(highest)))
+            reason = regressed(lease.fence, highest)
+        return None if reason is None else Refused(lease.issue, (reason,), after_grant=True)
+
+    def _judge_again(
+        self, granted: Granted, snapshot: Snapshot, wish: _Wish
+    ) -> tuple[Refused | None, int]:
+        lease, stage = granted.lease, wish.stage
         before = self._leases.standing(snapshot, apart_from=lease.run)
-        if lease.fence <= before.highest and before.record is None:
-            # The store granted a fence below one on a card: the store has lost records.
-            seen = str(before.highest)
-            self._observer.observe(about(EventKind.FENCE_REGRESSED, lease, seen=seen))
-            reason = regressed(lease.fence, before.highest)
-            return Refused(lease.issue, (reason,), after_grant=True), 0
+        lost = before.highest if before.record is None else Fence(0)
+        if (refusal := self._unusable(granted, lost)) is not None:
+            return refusal, 0
         if before.unpainted is not None:
             # The next read may not show what we have just painted: a later claim looks again.
             if not self._being_painted(before.unpainted):
@@ -396,7 +436,7 @@ class Claiming:
             judge_claimable(
                 snapshot, before.tries, self._judging(snapshot.issue), self.surroundings(rivals, ())
             ),
-            options,
+            wish.options,
         )
         if verdict.reasons:
             return Refused(lease.issue, verdict.reasons, after_grant=True), verdict.failed_attempts

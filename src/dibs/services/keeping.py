@@ -27,7 +27,7 @@ from dibs.core.issue import Snapshot
 from dibs.core.labels import RemoveLabels, claim_effects
 from dibs.core.lease import Lease, Lost, Renewed, RenewResult, StopAsked
 from dibs.core.pipeline import Pipeline, Stage
-from dibs.ports.system import Clock, Hints, Observer, Threads
+from dibs.ports.system import Clock, Hints, Observer, StartedThread, Threads
 from dibs.ports.tracker import Tracker
 from dibs.services.claiming import Claimed
 from dibs.services.effects import apply, put_back
@@ -203,6 +203,11 @@ class Keeper:
             next_at = min(self._renew_at, self._trusted_until, self._hold_until)
         return max(next_at - self._clock.now(), _SHORTEST_PAUSE_S)
 
+    @property
+    def first_beat_s(self) -> float:
+        """Seconds until the first beat has something to do; negative if it is late."""
+        return min(self._renew_at, self._hold_until) - self._clock.now()
+
     def renew_now(self) -> NotRenewed | None:
         """Renew once; renewals never overlap. After an Outage, beats retry until trust ends."""
         with self._renewing:
@@ -338,19 +343,33 @@ class Supervision:
     """The two threads which keep a lease while the work runs.
 
     The first renews, sooner if a hint about the issue comes. The second watches trust run out: the
-    first may be waiting for a store which does not answer, and the work has to stop in time.
+    first may be waiting for a store which does not answer, and the work has to stop in time. A
+    lease that ends before there is anything to do costs no thread.
     """
 
     def __init__(self, keeper: Keeper, clock: Clock, threads: Threads) -> None:
         self._keeper = keeper
-        self._clock = clock
+        self._clock, self._threads = clock, threads
         self._stop = threading.Event()
         self._follow_from = LocalTime(0.0)
-        steps = (("keeper", keeper.beat, keeper.hints), ("watch", keeper.watch, None))
-        self._threads = [
-            threads.start(partial(self._run, step, hints), f"dibs-{name}-{keeper.issue}")
-            for name, step, hints in steps
-        ]
+        self._watching: StartedThread | None = None
+        # Nothing is to be done before the first beat, or before the first look for a hint.
+        first_s = keeper.first_beat_s
+        self._keeping = threads.start_within(
+            first_s if keeper.hints is None else min(first_s, keeper.hints.every_s),
+            self._keep,
+            f"dibs-keeper-{keeper.issue}",
+            otherwise=partial(keeper.give_up, "no thread could be started to renew it"),
+        )
+
+    def _keep(self) -> None:
+        keeper = self._keeper
+        try:
+            watch = partial(self._run, keeper.watch, None)
+            self._watching = self._threads.start(watch, f"dibs-watch-{keeper.issue}")
+        except RuntimeError:  # no more threads
+            keeper.give_up("no thread could be started to watch it")
+        self._run(keeper.beat, keeper.hints)
 
     def _run(self, step: Callable[[], float | None], hints: Hints | None) -> None:
         try:
@@ -378,8 +397,9 @@ class Supervision:
     def stop(self) -> None:
         """Stop both threads, and wait for a renewal under way: a card has one writer at a time."""
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
+        self._keeping.join()
+        if self._watching is not None:
+            self._watching.join()
 
 
 def _log() -> "logging.Logger":

@@ -74,6 +74,7 @@ class Showing:
         self._reached = reached
         assert one_step is not nullcontext, "None: store and tracker change apart"
         self._one_step = one_step or nullcontext
+        self._at_once = one_step is not None
         # Every reader sees a transaction whole and at once: there is nothing to wait for.
         self._settle_s = 0.0 if one_step else rules.settle.total_seconds()
 
@@ -91,10 +92,13 @@ class Showing:
         return result
 
     def show(self, lease: Lease, paint: Sequence[Effect]) -> RenewResult:
-        card = PostComment(_card(lease, CardState.HELD))
-        snapshot = apply(self._tracker, lease.issue, (*paint, card))
+        card = _card(lease, CardState.HELD)
+        snapshot = apply(self._tracker, lease.issue, (*paint, PostComment(card)))
         self._reached(Step.CLAIM_CONFIRMED)
-        return Renewed(replace(lease, card=_card_of(snapshot, lease.run, self._rules)), snapshot)
+        posted = snapshot.comments[-1] if snapshot.comments else None
+        ours = posted is not None and posted.body == card  # in no other dialect, and unsigned
+        number = posted.id if posted and ours else _card_of(snapshot, lease.run, self._rules)
+        return Renewed(replace(lease, card=number), snapshot)
 
     def renew(self, lease: Lease) -> RenewResult:
         result = self._store.renew(lease)
@@ -127,12 +131,28 @@ class Showing:
             self._reached(Step.FINISH_DECIDED)
             record = replace(result.record, lease=replace(result.record.lease, card=lease.card))
             try:
-                self.roll_forward(record, painter)
+                if self._at_once and lease.card is not None and not result.record.painted:
+                    self._paint(record, lease.card, painter)
+                else:
+                    self.roll_forward(record, painter)
             except Outage as failure:
                 waits = "%s: decided, but its labels wait for a sweep: %s"
                 _log().warning(waits, lease.issue, failure)
                 return Released(record)
             return Released(replace(record, painted=True))
+
+    def _paint(self, record: Record, card: int, painter: Painter) -> None:
+        """Paint an ending in the transaction that decided it: nothing can have changed since."""
+        issue, edit = record.lease.issue, _card(record.lease, CardState.RELEASED, record.ending)
+        paint = painter(record, self._tracker.read(issue))
+        try:
+            effects = (*paint.showing, EditComment(card, edit), *paint.letting_go)
+            apply(self._tracker, issue, effects)
+        except NoSuchComment:  # the store has the ending, and the labels show it without a card
+            apply(self._tracker, issue, (*paint.showing, *paint.letting_go))
+        self._reached(Step.FINISH_PAINTED)
+        self._store.acknowledge(record)
+        self._reached(Step.FINISH_ACKNOWLEDGED)
 
     def roll_forward(self, record: Record, painter: Painter) -> None:
         with self._one_step():
@@ -178,7 +198,8 @@ class Showing:
 
 def _card_of(snapshot: Snapshot, run: RunId, rules: FoldRules) -> int | None:
     """The id of the comment with the run's card, if the snapshot shows it."""
-    cards = read_marks(snapshot.comments, rules).cards
+    naming_it = (comment for comment in snapshot.comments if run in comment.body)
+    cards = read_marks(naming_it, rules).cards
     return next((posted.id for posted in cards if posted.card.run == run), None)
 
 
@@ -207,10 +228,10 @@ class _StoredEnding:
     def mark(self, snapshot: Snapshot) -> tuple[Effect, ...]:
         """The edit that shows the ending on the run's card; empty if the run has no card.
 
-        A read that lags may not show the card: then the lease's own note of the card is used.
+        The lease's own note of the card comes first: a read that lags may not show the card.
         """
         lease = self.record.lease
-        card = _card_of(snapshot, lease.run, self._rules) or lease.card
+        card = lease.card or _card_of(snapshot, lease.run, self._rules)
         if card is None or not self._has_card:
             return ()
         return (EditComment(card, _card(lease, CardState.RELEASED, self.record.ending)),)
@@ -222,19 +243,15 @@ class _StoredEnding:
 
     def acknowledge(self) -> None:
         """Acknowledge the ending after the settle time: only then every reader sees the labels."""
-        self._clock.sleep(self._settle_s)
+        if self._settle_s:
+            self._clock.sleep(self._settle_s)
         self._store.acknowledge(self.record)
 
 
 def _card(lease: Lease, state: CardState, ending: Ending | None = None) -> str:
     """The text of the card. A card in state RELEASED counts as shown: the store has decided."""
-    return render_card(
-        replace(
-            card_of(lease, state, ending),
-            shown=state is CardState.RELEASED,
-            fence=lease.fence,
-        )
-    )
+    card = card_of(lease, state, ending)
+    return render_card(replace(card, shown=state is CardState.RELEASED, fence=lease.fence))
 
 
 def _log() -> "logging.Logger":

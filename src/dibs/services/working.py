@@ -292,12 +292,14 @@ class Worker:
                 return max(min(self._limited_until, self._sweep_at) - now, SHORTEST_S)
             self._follow_if_due()
             self._mind_breaker()
+            if len(self._jobs) >= options.jobs:  # no claim, so no need to know whether it may
+                return self._idle()
             barred = self._claiming.barred()
             self.report.barred = f"{barred.text}; {barred.remedy}" if barred is not None else ""
             if self.report.barred:
                 self._tell_once(self.report.barred)
                 return self._idle()
-            if len(self._jobs) < options.jobs and self._claim_one():
+            if self._claim_one():
                 return None if options.until is Until.ONCE else 0.0
             return self._idle()
         except RateLimited as limit:

@@ -21,6 +21,7 @@ from dibs.adapters.system import (
     FileHints,
     FileJournal,
     FileWaker,
+    LateThreads,
     SystemClock,
     SystemThreads,
     WorkerFiles,
@@ -94,9 +95,11 @@ else:
 
         def __getattr__(self, module: str) -> ModuleType:
             try:
-                return importlib.import_module(f"{self._name}.{module}")
+                found = importlib.import_module(f"{self._name}.{module}")
             except ModuleNotFoundError as flaw:
                 raise AttributeError(str(flaw), name=module, obj=self) from flaw
+            setattr(self, module, found)
+            return found
 
     hook, named, services = map(_Package, ("dibs.hook", "dibs.named", "dibs.services"))
 
@@ -163,7 +166,8 @@ class Services:
         self.settings = settings
         self.adapters = adapters
         self._one_step = OneStep(adapters.one_step, reached) if adapters.one_step else None
-        self.reached = self._one_step.reached if self._one_step else reached
+        watched = self._one_step is not None and reached is not unwatched
+        self.reached = self._one_step.reached if self._one_step and watched else reached
         self._handlers = dict(handlers or {})
         self._new_run = new_run or fresh_run
         self.dice = dice or fresh_dice
@@ -824,13 +828,17 @@ def _adapters(
             fresh_run,
             opened.clock,
         )
-    journal, share = None if in_memory else settings.journal, settings.share
+    share = settings.share
+    journal = FileJournal(settings.journal, share) if settings.journal and not in_memory else None
+    if journal is not None:
+        closing.append(journal.close)
     return Adapters(
         tracker=opened.tracker,
         store=store,
         pauses=pauses,
-        observers=(FileJournal(journal, share),) if journal else (),
+        observers=(journal,) if journal is not None else (),
         clock=opened.clock,
+        threads=LateThreads(SystemClock()),
         granters=granters,
         hints=opened.hints or (None if in_memory else FileHints(wake_file(settings))),
         waker=None if in_memory else FileWaker(wake_file(settings), share),

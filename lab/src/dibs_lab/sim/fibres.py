@@ -96,6 +96,15 @@ class Process:
     def start(self, work: Callable[[], None], name: str) -> Fibre:
         return self.simulation.start(self, work, name)
 
+    def start_within(
+        self,
+        seconds: float,
+        work: Callable[[], None],
+        name: str,
+        otherwise: Callable[[], None],
+    ) -> Fibre:
+        return self.start(work, name)
+
     # ports.system
 
     def now(self) -> LocalTime:

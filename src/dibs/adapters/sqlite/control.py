@@ -46,7 +46,7 @@ class SqliteGranters:
         return self.granter()
 
     def granter(self, *, since: LocalTime | None = None) -> Granter | None:  # noqa: ARG002
-        with self._database.reading() as tx:
+        with self._database.reading_once() as tx:
             return _read(tx)
 
     def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
@@ -66,17 +66,25 @@ class SqliteGranters:
                 " VALUES (1, ?, ?, ?, ?)",
                 row,
             )
+            tx.seen[_GRANTER] = granter
             return granter
 
 
+_GRANTER, _PAUSES = "granter", "pauses"
+
+
 def _read(tx: Transaction) -> Granter | None:
-    row = tx.sql.execute("SELECT store, target, floor, mover FROM granter").fetchone()
-    if row is None:
+    known: Granter | None = tx.seen.get(_GRANTER)
+    if known is not None:
+        return known
+    rows = tx.sql.execute("SELECT store, target, floor, mover FROM granter").fetchall()
+    if not rows:
         return None
-    store, target, floor, mover = row
-    if target is None:
-        return Appointed(store, Fence(floor))
-    return Moving(store, target, Fence(floor), mover)
+    store, target, floor, mover = rows[0]
+    fence = Fence(floor)
+    granter = Appointed(store, fence) if target is None else Moving(store, target, fence, mover)
+    tx.seen[_GRANTER] = granter
+    return granter
 
 
 _PAUSES_SCHEMA = """
@@ -97,15 +105,20 @@ class SqlitePauses:
         database.ensure("pauses", _PAUSES_SCHEMA)
 
     def pauses(self) -> tuple[Pause, ...]:
-        with self._database.reading() as tx:
+        with self._database.reading_once() as tx:
+            known: tuple[Pause, ...] | None = tx.seen.get(_PAUSES)
+            if known is not None:
+                return known
             rows = tx.sql.execute("SELECT scope, repo, reason, said_by, since FROM pauses")
-            return tuple(
+            pauses = tx.seen[_PAUSES] = tuple(
                 Pause(PauseScope(scope), reason, by, moment(since), repo)
                 for scope, repo, reason, by, since in rows
             )
+            return pauses
 
     def pause(self, scope: PauseScope, *, repo: str, reason: str, by: str) -> None:
         with self._database.writing() as tx:
+            tx.seen.pop(_PAUSES, None)
             tx.sql.execute(
                 "INSERT OR REPLACE INTO pauses (scope, repo, reason, said_by, since)"
                 " VALUES (?, ?, ?, ?, ?)",
@@ -114,6 +127,7 @@ class SqlitePauses:
 
     def resume(self, scope: PauseScope, *, repo: str, by: str) -> bool:  # noqa: ARG002 - no log
         with self._database.writing() as tx:
+            tx.seen.pop(_PAUSES, None)
             deleted = tx.sql.execute(
                 "DELETE FROM pauses WHERE scope = ? AND repo = ?", (scope.value, repo)
             )

@@ -10,10 +10,11 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from dibs.adapters.system import (
     BOOT,
@@ -124,6 +125,8 @@ class Transaction(Struct, frozen=True):
 
     sql: sqlite3.Connection
     now_ms: int
+    seen: dict[object, Any] = field(default_factory=dict)
+    """What the transaction has read or written, for adapters that would read it again."""
 
 
 class Database:
@@ -155,43 +158,50 @@ class Database:
                 sql.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
                 sql.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
-    @contextmanager
-    def writing(self) -> Iterator[Transaction]:
+    def writing(self, *, in_one_statement: bool = False) -> AbstractContextManager[Transaction]:
         """An immediate transaction: it waits for its turn at the start, and is never refused after.
 
         The time is stored if the stored time is too old. Inside `one_step` it is a part of that
-        transaction, which is undone by itself if it fails.
+        transaction, which is undone by itself if it fails; SQLite does that for a single statement.
         """
-        if (outer := self._open_step()) is not None:
-            outer.sql.execute("SAVEPOINT part")
-            try:
-                yield outer
-            except BaseException:
-                if outer.sql.in_transaction:  # SQLite ends the whole of it if the disk is full
-                    outer.sql.execute("ROLLBACK TO part")
-                    outer.sql.execute("RELEASE part")
-                raise
-            outer.sql.execute("RELEASE part")
-            return
-        with self._connection() as sql, self._immediate(sql):
+        outer = self._open_step()
+        if outer is None:
+            return self._writing()
+        return nullcontext(outer) if in_one_statement else _part(outer)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Transaction]:
+        with self._connection() as sql, sql:  # commits at the end, or rolls back
+            self._patiently(sql, "BEGIN IMMEDIATE")
             uptime = _uptime()
             now_ms, written = sql.execute(_PEEK, uptime).fetchone()
             if not written:
                 sql.execute(_TICK, uptime)
             yield Transaction(sql, int(now_ms))
 
-    @contextmanager
-    def reading(self) -> Iterator[Transaction]:
+    def reading(self) -> AbstractContextManager[Transaction]:
         """A snapshot: all statements of the transaction see the same state."""
-        if (outer := self._open_step()) is not None:
-            yield outer
-            return
+        outer = self._open_step()
+        return self._reading() if outer is None else nullcontext(outer)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Transaction]:
         with self._connection() as sql:
             sql.execute("BEGIN")
             try:
                 yield Transaction(sql, self._patiently(sql, _PEEK, _uptime()).fetchone()[0])
             finally:
                 sql.rollback()
+
+    def reading_once(self) -> AbstractContextManager[Transaction]:
+        """For a single statement, which is a snapshot by itself, and which needs no time."""
+        outer = self._open_step()
+        return self._reading_once() if outer is None else nullcontext(outer)
+
+    @contextmanager
+    def _reading_once(self) -> Iterator[Transaction]:
+        with self._connection() as sql:
+            yield Transaction(sql, 0)
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
@@ -301,12 +311,12 @@ class Database:
         claimed the issue. Some statements (journal_mode, a snapshot during recovery) do not wait
         at all.
         """
-        clock = SystemClock()
-        deadline = clock.now() + self._busy_s
+        clock, deadline = SystemClock(), None
         while True:
             try:
                 return sql.execute(statement, values)
             except sqlite3.OperationalError as failure:
+                deadline = deadline or clock.now() + self._busy_s
                 if failure.sqlite_errorcode & 0xFF not in _BUSY or clock.now() >= deadline:
                     raise
                 import random
@@ -318,6 +328,21 @@ class Database:
 
     def close(self) -> None:
         self._idle.close()
+
+
+@contextmanager
+def _part(outer: Transaction) -> Iterator[Transaction]:
+    """A part of a transaction, undone by itself if it fails."""
+    outer.sql.execute("SAVEPOINT part")
+    try:
+        yield outer
+    except BaseException:
+        if outer.sql.in_transaction:  # SQLite ends the whole of it if the disk is full
+            outer.seen.clear()
+            outer.sql.execute("ROLLBACK TO part")
+            outer.sql.execute("RELEASE part")
+        raise
+    outer.sql.execute("RELEASE part")
 
 
 def _uptime() -> Mapping[str, object]:

@@ -70,6 +70,7 @@ ON CONFLICT (repo, key) DO UPDATE SET
 WHERE painted = 1 AND (outcome IS NOT NULL OR expires_at <= :now)
 RETURNING {_COLUMNS}
 """
+_LEASE = "lease"
 _MINE = "repo = :repo AND key = :key AND run = :run"
 
 
@@ -82,7 +83,7 @@ class SqliteLeases:
         database.ensure("leases", _SCHEMA)
 
     def acquire(self, bid: Bid) -> AcquireResult:
-        with self._database.writing() as tx:
+        with self._database.writing(in_one_statement=True) as tx:
             if bid.limit is not None:
                 refusal = grants.refusal(_read(tx, bid.issue), bid)
                 if refusal is not None:
@@ -104,7 +105,7 @@ class SqliteLeases:
             return refusal
 
     def renew(self, lease: Lease) -> RenewResult:
-        with self._database.writing() as tx:
+        with self._database.writing(in_one_statement=True) as tx:
             renewed = _fetch_record(
                 tx,
                 f"UPDATE leases SET expires_at = :now + ttl_ms, beats = beats + 1 WHERE {_MINE}"
@@ -119,7 +120,7 @@ class SqliteLeases:
             return refusal
 
     def release(self, lease: Lease, ending: Ending) -> ReleaseResult:
-        with self._database.writing() as tx:
+        with self._database.writing(in_one_statement=True) as tx:
             released = _fetch_record(
                 tx,
                 "UPDATE leases SET expires_at = :now, outcome = :outcome, next = :next,"
@@ -138,12 +139,13 @@ class SqliteLeases:
             return refusal
 
     def acknowledge(self, record: Record) -> None:
-        with self._database.writing() as tx:
+        with self._database.writing(in_one_statement=True) as tx:
             statement = f"UPDATE leases SET painted = 1 WHERE {_MINE} AND outcome IS NOT NULL"
             _fetch_record(tx, statement, record.lease.issue, record.lease.run)
+            tx.seen.pop((_LEASE, record.lease.issue), None)
 
     def revoke(self, issue: IssueRef, revocation: Revocation) -> Record | None:
-        with self._database.writing() as tx:
+        with self._database.writing(in_one_statement=True) as tx:
             return _fetch_record(
                 tx,
                 "UPDATE leases SET revoked_by = :by, revoked_why = :why, revoked_now = :force,"
@@ -175,6 +177,9 @@ class SqliteLeases:
 
 
 def _read(tx: Transaction, issue: IssueRef) -> Record | None:
+    known: Record | None = tx.seen.get((_LEASE, issue))
+    if known is not None:
+        return known
     statement = f"SELECT {_COLUMNS} FROM leases WHERE repo = :repo AND key = :key"
     return _fetch_record(tx, statement, issue)
 
@@ -185,7 +190,10 @@ def _fetch_record(
     """Execute a statement about the issue, or the run's lease on it: the row that is returned."""
     key = {"repo": issue.repo, "key": issue.key, "run": run, "now": tx.now_ms}
     row = tx.sql.execute(statement, {**key, **values}).fetchone()
-    return _record(row, tx) if row is not None else None
+    if row is None:
+        return None
+    record = tx.seen[_LEASE, issue] = _record(row, tx)
+    return record
 
 
 def _record(row: tuple[Any, ...], tx: Transaction) -> Record:

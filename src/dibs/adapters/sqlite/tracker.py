@@ -6,7 +6,6 @@ keep workers off are the *shelf*: issues that carry such a label stand apart in 
 a scan nothing. So do issues that rest, until their rest is over or the issue changes.
 """
 
-import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, assert_never
@@ -148,8 +147,10 @@ class SqliteTracker(OneAtATime):
                     issues = tuple(_issue_of(row, _labels(tx, row[0])) for row in page)
                     return Found(issues, moment(tx.now_ms), more=len(rows) > query.limit)
             with self._database.writing() as tx:  # a part of them: other writers want their turn
-                for number in _rests_over(tx, query.awake_by, _ENDED_AT_ONCE, checks):
-                    _wake(tx, number)
+                ended = [(one,) for one in _rests_over(tx, query.awake_by, _ENDED_AT_ONCE, checks)]
+                tx.sql.executemany("DELETE FROM rests WHERE number = ?", ended)
+                awake = "UPDATE issue_labels SET shelved = shelved & 1 WHERE number = ?"
+                tx.sql.executemany(awake, ended)
             checks = 0
 
     def read(self, issue: IssueRef) -> Snapshot:
@@ -180,33 +181,28 @@ class SqliteTracker(OneAtATime):
                 (draft.title, draft.body, self._author, tx.now_ms, tx.now_ms),
             ).lastrowid
             assert number is not None, "an insert hands out a number"
-            _add_labels(tx, number, sorted(draft.labels))
+            _relabel(tx, number, frozenset(), draft.labels)
             return _issue(tx, IssueRef("", str(number)))
 
     def comment(self, issue: IssueRef, body: str) -> Comment:
-        with self._database.writing() as tx:
-            return _comment(tx, _post(tx, _number(tx, issue), self._author, body))
+        return self._apply(issue, PostComment(body)).comments[-1]
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
-        with self._database.writing() as tx:
-            _edit(tx, _number(tx, issue), comment, body, issue)
-            return _comment(tx, comment)
+        edited = self._apply(issue, EditComment(comment, body)).comments
+        return next(one for one in edited if one.id == comment)
 
     def edit_labels(
         self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
     ) -> None:
-        with self._database.writing() as tx:
-            number = _number(tx, issue)
-            _add_labels(tx, number, add)
-            _remove_labels(tx, number, remove)
+        self._apply(issue, AddLabels(tuple(add)), RemoveLabels(tuple(remove)))
 
     def close(self, issue: IssueRef) -> None:
-        with self._database.writing() as tx:
-            _close(tx, _number(tx, issue))
+        self._apply(issue, CloseIssue())
 
     def archive(self, issue: IssueRef, comments: Collection[int]) -> None:
         with self._database.writing() as tx:
-            number, columns = _number(tx, issue), f"number, {_COMMENT}"
+            number, columns = int(_issue(tx, issue).ref.key), f"number, {_COMMENT}"
+            tx.seen.pop(issue, None)
             for comment in comments:
                 copy = f"INSERT INTO archive ({columns}) SELECT {columns} FROM comments"
                 tx.sql.execute(f"{copy} WHERE id = ? AND number = ?", (comment, number))
@@ -220,7 +216,9 @@ class SqliteTracker(OneAtATime):
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         with self._database.writing() as tx:
             now, number = moment(tx.now_ms), int(issue.ref.key)
-            if until <= now or _labels(tx, number) != issue.labels:
+            known: Snapshot | None = tx.seen.get(issue.ref)
+            labels = known.issue.labels if known else _labels(tx, number)
+            if until <= now or labels != issue.labels:
                 return
             noted = (tx.now_ms + milliseconds(until - now), rules, tx.now_ms)
             seen = (number, tx.now_ms - milliseconds(now - issue.updated_at), issue.comment_count)
@@ -244,24 +242,14 @@ class SqliteTracker(OneAtATime):
         Returns None, and changes nothing, if the issue differs from `if_unchanged`.
         """
         with self._database.writing() as tx:
-            number = _number(tx, issue)
-            if if_unchanged is not None and _issue(tx, issue) != if_unchanged:
+            before = _snapshot(tx, issue)
+            if if_unchanged is not None and before.issue != if_unchanged:
                 return None
-            for effect in effects:
-                match effect:
-                    case AddLabels(labels):
-                        _add_labels(tx, number, labels)
-                    case RemoveLabels(labels):
-                        _remove_labels(tx, number, labels)
-                    case PostComment(body):
-                        _post(tx, number, self._author, body)
-                    case EditComment(comment, body):
-                        _edit(tx, number, comment, body, issue)
-                    case CloseIssue():
-                        _close(tx, number)
-                    case _:
-                        assert_never(effect)
-            return _snapshot(tx, issue)
+            return _apply(tx, before, effects, self._author)
+
+    def _apply(self, issue: IssueRef, *effects: Effect) -> Snapshot:
+        with self._database.writing() as tx:
+            return _apply(tx, _snapshot(tx, issue), effects, self._author)
 
     def flaws(self) -> tuple[str, ...]:
         with self._database.reading() as tx:
@@ -336,25 +324,24 @@ def _issue_of(row: tuple[Any, ...], labels: frozenset[str]) -> Issue:
 
 
 def _issue(tx: Transaction, ref: IssueRef) -> Issue:
-    row = tx.sql.execute(
-        f"SELECT {_ISSUE} FROM issues WHERE number = ?", (_number(tx, ref),)
-    ).fetchone()
-    return _issue_of(row, _labels(tx, row[0]))
-
-
-def _number(tx: Transaction, ref: IssueRef) -> int:
-    """The issue's number. Raise NoSuchIssue if the file has no such issue."""
+    """Raise NoSuchIssue if the file has no such issue."""
     number = int(ref.key) if ref.key.isdigit() and len(ref.key) < 19 and not ref.repo else 0
-    if not tx.sql.execute("SELECT 1 FROM issues WHERE number = ?", (number,)).fetchone():
+    row = tx.sql.execute(f"SELECT {_ISSUE} FROM issues WHERE number = ?", (number,)).fetchone()
+    if row is None:
         raise NoSuchIssue(ref)
-    return number
+    return _issue_of(row, _labels(tx, number))
 
 
 def _snapshot(tx: Transaction, ref: IssueRef) -> Snapshot:
+    known: Snapshot | None = tx.seen.get(ref)
+    if known is not None:
+        return known
     issue = _issue(tx, ref)
     statement = f"SELECT {_COMMENT} FROM comments WHERE number = ? ORDER BY id"
     rows = tx.sql.execute(statement, (int(ref.key),))
-    return Snapshot(issue, tuple(_comment_of(row) for row in rows), moment(tx.now_ms))
+    read = Snapshot(issue, tuple(_comment_of(row) for row in rows), moment(tx.now_ms))
+    tx.seen[ref] = read
+    return read
 
 
 def _comment_of(row: tuple[int, str, str, int, int]) -> Comment:
@@ -362,24 +349,52 @@ def _comment_of(row: tuple[int, str, str, int, int]) -> Comment:
     return Comment(identity, body, moment(created_at), moment(updated_at), author=author)
 
 
-def _comment(tx: Transaction, identity: int) -> Comment:
-    statement = f"SELECT {_COMMENT} FROM comments WHERE id = ?"
-    return _comment_of(tx.sql.execute(statement, (identity,)).fetchone())
+def _apply(tx: Transaction, before: Snapshot, effects: Sequence[Effect], author: str) -> Snapshot:
+    """Write each table once for all effects. Returns the issue afterwards."""
+    issue, comments, now = before.issue, list(before.comments), moment(tx.now_ms)
+    number, labels, is_open = int(issue.ref.key), issue.labels, issue.open
+    for effect in effects:
+        match effect:
+            case AddLabels(added):
+                labels = labels.union(added)
+            case RemoveLabels(removed):
+                labels = labels.difference(removed)
+            case PostComment(body):
+                comments.append(_post(tx, number, author, body))
+            case EditComment(identity, body):
+                _edit(tx, number, identity, body, issue.ref)
+                comments = [
+                    replace(one, body=body, updated_at=now) if one.id == identity else one
+                    for one in comments
+                ]
+            case CloseIssue():
+                is_open = False
+            case _:
+                assert_never(effect)
+    count = issue.comment_count + len(comments) - len(before.comments)
+    if (labels, is_open, count) != (issue.labels, issue.open, issue.comment_count):
+        rested = tx.sql.execute("DELETE FROM rests WHERE number = ?", (number,)).rowcount > 0
+        states = {"was_open": issue.open, "is_open": is_open, "rested": rested}
+        _relabel(tx, number, issue.labels, labels, **states)
+        closing = "" if is_open == issue.open else ", open = 0"  # `open` is in an index
+        tx.sql.execute(
+            f"UPDATE issues SET comment_count = ?, updated_at = ?{closing} WHERE number = ?",
+            (count, tx.now_ms, number),
+        )
+        issue = replace(issue, labels=labels, open=is_open, comment_count=count, updated_at=now)
+    after = tx.seen[issue.ref] = Snapshot(issue, tuple(comments), now)
+    return after
 
 
-def _post(tx: Transaction, number: int, author: str, body: str) -> int:
+def _post(tx: Transaction, number: int, author: str, body: str) -> Comment:
     identity = tx.sql.execute(
         "INSERT INTO comments (number, author, body, created_at, updated_at)"
         " VALUES (?, ?, ?, ?, ?)",
         (number, author, body, tx.now_ms, tx.now_ms),
     ).lastrowid
-    tx.sql.execute(
-        "UPDATE issues SET comment_count = comment_count + 1, updated_at = ? WHERE number = ?",
-        (tx.now_ms, number),
-    )
-    _wake(tx, number)
     assert identity is not None, "an insert hands out an id"
-    return identity
+    now = moment(tx.now_ms)
+    return Comment(identity, body, now, now, author=author)
 
 
 def _edit(tx: Transaction, number: int, comment: int, body: str, ref: IssueRef) -> None:
@@ -391,59 +406,37 @@ def _edit(tx: Transaction, number: int, comment: int, body: str, ref: IssueRef) 
         raise NoSuchComment(ref, comment)
 
 
-def _add_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
-    probe = "SELECT 1 FROM issue_labels WHERE number = ? AND label = ?"
-    for label in labels:
-        if tx.sql.execute(probe, (number, label)).fetchone() is not None:
-            continue
-        added = tx.sql.execute(
-            "INSERT INTO issue_labels (label, open, shelved, number)"
-            " SELECT ?, open, 0, number FROM issues WHERE number = ?",
-            (label, number),
-        )
-        _touch(tx, number, added)
-    _shelve(tx, number)
-
-
-def _remove_labels(tx: Transaction, number: int, labels: Sequence[str]) -> None:
-    for label in labels:
-        removed = tx.sql.execute(
-            "DELETE FROM issue_labels WHERE number = ? AND label = ?", (number, label)
-        )
-        _touch(tx, number, removed)
-    _shelve(tx, number)
-
-
-def _shelve(tx: Transaction, number: int) -> None:
-    """Mark the issue's index entries: whether it carries a label of the shelf, and rests."""
-    shelved = tx.sql.execute(f"SELECT {_SHELVED.format('?1')}", (number,)).fetchone()[0]
-    tx.sql.execute(
-        "UPDATE issue_labels SET shelved = ? WHERE number = ? AND shelved <> ?",
-        (shelved, number, shelved),
-    )
+def _relabel(
+    tx: Transaction,
+    number: int,
+    before: frozenset[str],
+    after: frozenset[str],
+    *,
+    was_open: bool = True,
+    is_open: bool = True,
+    rested: bool = False,
+) -> None:
+    """Write the labels and the state into the index: shelved if a label is of the shelf, awake."""
+    if (before, was_open) == (after, is_open) and not rested:
+        return
+    shelf = _shelf(tx)
+    was_shelved, shelved = (int(not shelf.isdisjoint(labels)) for labels in (before, after))
+    if gone := before - after:
+        some = ", ".join("?" * len(gone))
+        statement = f"DELETE FROM issue_labels WHERE number = ? AND label IN ({some})"
+        tx.sql.execute(statement, (number, *gone))
+    if (was_open, was_shelved, rested) != (is_open, shelved, False) and before & after:
+        statement = "UPDATE issue_labels SET open = ?, shelved = ? WHERE number = ?"
+        tx.sql.execute(statement, (is_open, shelved, number))
+    if new := sorted(after - before):
+        rows = ", ".join(["(?, ?, ?, ?)"] * len(new))
+        statement = f"INSERT INTO issue_labels (label, open, shelved, number) VALUES {rows}"
+        values = [value for label in new for value in (label, is_open, shelved, number)]
+        tx.sql.execute(statement, values)
 
 
 def _shelf(tx: Transaction) -> frozenset[str]:
     return frozenset(row[0] for row in tx.sql.execute("SELECT label FROM shelf"))
-
-
-def _close(tx: Transaction, number: int) -> None:
-    closed = tx.sql.execute("UPDATE issues SET open = 0 WHERE number = ? AND open = 1", (number,))
-    tx.sql.execute("UPDATE issue_labels SET open = 0 WHERE number = ? AND open = 1", (number,))
-    _touch(tx, number, closed)
-
-
-def _touch(tx: Transaction, number: int, change: sqlite3.Cursor) -> None:
-    """Set `updated_at`, and end a rest, if the change had any effect."""
-    if change.rowcount:
-        tx.sql.execute("UPDATE issues SET updated_at = ? WHERE number = ?", (tx.now_ms, number))
-        _wake(tx, number)
-
-
-def _wake(tx: Transaction, number: int) -> None:
-    """End the issue's rest, if it has one."""
-    if tx.sql.execute("DELETE FROM rests WHERE number = ?", (number,)).rowcount:
-        _shelve(tx, number)
 
 
 def _rests_over(tx: Transaction, rules: str, most: int, checks: int) -> list[int]:
