@@ -94,7 +94,7 @@ _REST = """
 INSERT OR REPLACE INTO rests (number, until, rules, noted_at)
 SELECT number, ?, ?, ? FROM issues WHERE number = ? AND updated_at = ? AND comment_count = ?
 """
-_DRIVER_SAMPLE = 200
+_DRIVER_SAMPLES = (10, 200)
 
 
 class SqliteTracker(OneAtATime):
@@ -265,9 +265,6 @@ def _find_statement(
     others: Sequence[str] = ()
     without = query.without
     if query.labels:
-        first, *others = query.labels
-        if others:
-            first, *others = sorted(query.labels, key=lambda label: _rarity(tx, label))
         states = "l.open IN (0, 1)" if query.closed_too else "l.open = 1"
         off_shelf = bool(shelf) and shelf <= set(without)
         if off_shelf:
@@ -275,6 +272,8 @@ def _find_statement(
         wanted = [0] if off_shelf else [0, 1]
         wanted += [] if query.awake_by else [2 + one for one in wanted]
         states += f" AND l.shelved IN ({', '.join(map(str, wanted))})"
+        first = _rarest(tx, query.labels, states)
+        others = [label for label in query.labels if label != first]
         source = (
             "issue_labels l CROSS JOIN issues i ON i.number = l.number"
             f" WHERE l.label = ? AND {states} AND l.number > ?"
@@ -296,11 +295,16 @@ def _find_statement(
     )
 
 
-def _rarity(tx: Transaction, label: str) -> int:
-    """The number of open issues with the label, counted up to `_DRIVER_SAMPLE`."""
-    some = "SELECT 1 FROM issue_labels WHERE label = ? AND open = 1 LIMIT ?"
-    counted = tx.sql.execute(f"SELECT COUNT(*) FROM ({some})", (label, _DRIVER_SAMPLE))
-    return int(counted.fetchone()[0])
+def _rarest(tx: Transaction, labels: Sequence[str], states: str) -> str:
+    """The label with the fewest issues in these states, counted up to the largest sample."""
+    some = f"SELECT 1 FROM issue_labels l WHERE l.label = ? AND {states} LIMIT ?"
+    counting, rarest = f"SELECT COUNT(*) FROM ({some})", labels[0]
+    for sample in _DRIVER_SAMPLES if len(labels) > 1 else ():
+        counts = {one: tx.sql.execute(counting, (one, sample)).fetchone()[0] for one in labels}
+        rarest, count = min(counts.items(), key=lambda counted: counted[1])
+        if count < sample:
+            break
+    return rarest
 
 
 def _labels(tx: Transaction, number: int) -> frozenset[str]:
