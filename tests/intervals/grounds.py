@@ -113,7 +113,7 @@ class _Stepped:
 def _stepped(kind: type[_T], folder: Path, opened: ExitStack) -> Server:
     clock = WallClock(folder / "server.clock")
     for above in (folder, *folder.parents[:1]):
-        above.chmod(0o755)  # PostgreSQL runs as another account, and reads the clock
+        above.chmod(above.stat().st_mode | 0o055)  # PostgreSQL runs as another account
     server: Any = type(f"Stepped{kind.__name__}", (_Stepped, kind), {"clock": clock})()
     opened.callback(server.close)
     return Server(server.port, server, server.kill, server.run, clock)

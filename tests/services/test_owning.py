@@ -10,7 +10,7 @@ from dibs.adapters.memory.control import MemoryGranters
 from dibs.adapters.memory.leases import MemoryLeases
 from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
-from dibs.core.lease import Bid, Granted
+from dibs.core.lease import Bid, Ending, Granted, Outcome
 from dibs.core.named import hold_ref
 from dibs.services.backlog import ISSUES, OwnedStore
 from dibs.testing.clock import FakeClock
@@ -132,10 +132,24 @@ def test_one_that_slept_while_it_became_the_owner_has_not_become_it(interrupted,
         assert isinstance(first.acquire(bid("a")), Granted)
 
     interrupted.before["release"] = sleep
-    with pytest.raises(Unavailable, match="another process is about to own it"):
+    with pytest.raises(BadConfiguration, match="those of a backlog in memory"):
         second.acquire(bid("b", IssueRef("", "2")))
-    with pytest.raises(BadConfiguration):
-        second.acquire(bid("b", IssueRef("", "2")))
+
+
+def test_one_waits_for_the_moment_in_which_another_becomes_the_owner(interrupted):
+    """A hold that does not wait for its lease would end with an outage that is none."""
+    granters = MemoryGranters()
+    maker = interrupted.acquire(bid("maker", ISSUES, "~owner"))
+    assert isinstance(maker, Granted)
+
+    def become_owner() -> None:
+        interrupted.release(maker.lease, Ending(Outcome.RETURNED, note=granters.owner().id))
+
+    def not_yet() -> None:
+        interrupted.before["acquire"] = become_owner
+
+    interrupted.before["acquire"] = not_yet
+    assert isinstance(owned(interrupted, granters).acquire(bid("b")), Granted)
 
 
 def test_an_owner_is_replaced_only_by_name(store):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from dibs.core.durations import LOST_RACE
 from dibs.core.eligibility import Reason, regressed
 from dibs.core.errors import BadConfiguration, GrantedElsewhere, Unavailable
 from dibs.core.events import Event, Reached, Step, unwatched
@@ -219,15 +220,16 @@ class OwnedStore(Struct):
     def _own(self, kind: IssueRef) -> None:
         ours = self._ours(kind)
         bid = Bid(kind, self.new_run(), HolderId(ours.name), _STAGE, _TTL)
-        granted = self.store.acquire(bid)
-        if isinstance(granted, Granted):
-            ended = self.store.release(granted.lease, Ending(Outcome.RETURNED, note=ours.id))
-            if isinstance(ended, Released):
-                return
-        elif (owner := self.owner(kind)) is not None:
-            if owner.id == ours.id:
-                return
-            raise self._belongs_to(owner, kind)
+        for _ in LOST_RACE.pauses():  # another process needs a moment to become the owner
+            granted = self.store.acquire(bid)
+            if isinstance(granted, Granted):
+                ended = self.store.release(granted.lease, Ending(Outcome.RETURNED, note=ours.id))
+                if isinstance(ended, Released):
+                    return
+            elif (owner := self.owner(kind)) is not None:
+                if owner.id == ours.id:
+                    return
+                raise self._belongs_to(owner, kind)
         raise Unavailable(f"{self.name}: another process is about to own it; try again")
 
     def _refuse_unknown(self, kind: IssueRef, issue: IssueRef | None) -> None:

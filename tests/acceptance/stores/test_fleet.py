@@ -26,6 +26,7 @@ name = 'one'
 next = 'done'
 ttl = '6s'
 backoff = '100ms'
+pass_env = ['WHO']
 run = '''{STEP}'''
 [[stage]]
 name = 'done'
