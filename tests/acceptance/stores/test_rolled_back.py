@@ -96,7 +96,7 @@ def rolled_back(server: Valkey, project: Project, opened: ExitStack) -> dibs.Dib
         for turn in range(3):
             with backlog.lease(1) as held:
                 fences.append(held.fence)
-            [key] = client.keys("*:issue:*")
+            [key] = (key for key in client.keys("*:issue:*") if "~owner" not in key)
             if turn == 0:
                 older = raw.dump(key)
         assert fences == sorted(set(fences))
