@@ -25,6 +25,7 @@ from dibs.core.ids import HolderId, IssueRef, RunId, StageName
 from dibs.core.lease import Bid, Ending, Granted, Lease, Outcome, Renewed
 from dibs.fencing import Stale
 from dibs.named.holds import Hold
+from dibs.services.backlog import NAMES
 
 CLOCK = SystemClock()
 
@@ -58,7 +59,10 @@ class Actor:
     def __init__(self, folder: str, leases: str, name: str) -> None:
         self._name = HolderId(name)
         self._backlog = dibs.open(Path(folder), leases=leases, holder=name)
-        self._store: Any = self._backlog._services.adapters.store
+        owned: Any = self._backlog._services.adapters.store
+        if owned.owner(NAMES) is None:  # whoever else asks the store itself, and owns nothing
+            owned._own(NAMES)
+        self._store: Any = owned.store
         self._context = contextlib.ExitStack()
         self._hold: Any = None
         self._watch: Any = None

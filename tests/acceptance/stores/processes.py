@@ -25,8 +25,6 @@ class Process:
         folder: Path,
         env: Mapping[str, str],
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "dibs.toml").write_text('backlog = "company"\n', "utf-8")
         self._err = folder / "err"
         with self._err.open("wb") as err:
             self.process = subprocess.Popen(
@@ -95,8 +93,8 @@ class Process:
 
 
 class Company:
-    """All processes of one test, each in a folder of its own: they share the store with its
-    holds, and no backlog.
+    """All processes of one test, each in a folder of its own: they share the store and its names,
+    and no backlog.
 
     (On one backlog the same store under two names, direct and through a proxy, would be two stores,
     and only one of them grants.)
@@ -110,8 +108,10 @@ class Company:
     def start(
         self, program: str, name: str, *arguments: str, env: Mapping[str, str] | None = None
     ) -> Process:
-        environment = self._project.environment(env)
-        process = Process(program, arguments, self._root / name, environment)
+        environment, folder = self._project.environment(env), self._root / name
+        folder.mkdir(exist_ok=True)
+        (folder / "dibs.toml").write_text('backlog = "company"\n', "utf-8")
+        process = Process(program, arguments, folder, environment)
         self._all.append(process)
         return process
 

@@ -28,6 +28,7 @@ name = 'one'
 next = 'done'
 ttl = '6s'
 backoff = '100ms'
+pass_env = ['WHO']
 run = '''{STEP}'''
 [[stage]]
 name = 'done'
