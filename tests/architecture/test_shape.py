@@ -16,13 +16,13 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (170, 47_690),
-    "adapters": (48, 16_650),
-    "core": (25, 5_580),
-    "frontends": (25, 5_460),
-    "ports": (5, 1_070),
-    "services": (22, 7_630),
-    "wiring": (4, 1_510),
+    "": (171, 48_300),
+    "adapters": (48, 16_980),
+    "core": (26, 5_680),
+    "frontends": (25, 5_470),
+    "ports": (5, 1_100),
+    "services": (22, 7_740),
+    "wiring": (4, 1_520),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
 EMBEDDED, ON_GITHUB, ON_GITHUB_WITH_REDIS = 36, 48, 52
