@@ -28,7 +28,6 @@ name = 'one'
 next = 'done'
 ttl = '6s'
 backoff = '100ms'
-pass_env = ['WHO']
 run = '''{STEP}'''
 [[stage]]
 name = 'done'
