@@ -5,16 +5,18 @@ held. They are made as a fleet makes them, by claims. The past of an issue are t
 that gave it back. Sizes are measured in turns, in one process.
 """
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import dibs
-from benchmarks.fleet import MARKS, READY, REVIEW, Made, fill, folder
+from benchmarks.fleet import DONE, MARKS, READY, REVIEW, Made, fill, folder
 from benchmarks.tables import Check, Column, Result, Say, Table, paired_ratio
 from dibs.core.ids import HolderId, IssueRef
 from dibs.services.claiming import Claimed, ClaimOptions
@@ -27,6 +29,8 @@ MOST_RATIO = 1.5
 """The time at the worst size over that at the smallest: flat is 1."""
 _BACKOFF = 'backoff = "2h"\nbackoff_max = "2h"\n'
 _KINDS = ("resting", "parked", "gated", "held")
+_PARKED, _GATED, _DONE = Made((READY, MARKS.parked)), Made((REVIEW,)), Made((DONE,), open=False)
+_MIXED = (_PARKED, _GATED, Made(), *(_DONE,) * 17)
 
 
 @dataclass(slots=True)
@@ -46,9 +50,11 @@ class Subject:
 def run(*, quick: bool, say: Say) -> Result:
     sizes, rounds = ((0, 50), 5) if quick else ((0, 100, 1_000, 5_000), 15)
     histories = (1, 50) if quick else (1, 100, 1_000, 2_000)
+    large = (1_000, 5_000) if quick else (1_000, 1_000_000)
     result = Result(QUESTION)
     rows = [row for kind in _KINDS for row in _measured(_ahead(kind, sizes, rounds, say))]
     rows += _measured(_past(histories, rounds, say))
+    rows += _measured(_ahead("of all kinds", large, rounds, say))
     columns = (
         Column("what"),
         Column("how many", ",d"),
@@ -63,6 +69,7 @@ def run(*, quick: bool, say: Say) -> Result:
         "next: try_next(), the library's claim --next, and advance()",
         "start: a new worker, until it has ended one issue",
         "claim: try_lease() of the issue with so many cards, and give_back()",
+        "of all kinds: in 20 issues a parked one, one at a gate, a free one, and 17 done",
     ]
     text = f"{worst:.2f} times as long at worst (at most {MOST_RATIO})"
     result.checks = [Check(text, worst <= MOST_RATIO)]
@@ -113,8 +120,13 @@ def _work_once(backlog: "dibs.Dibs") -> None:
 
 
 def _fill(place: Path, kind: str, size: int, free: int) -> None:
-    labels = {"parked": (READY, MARKS.parked), "gated": (REVIEW,)}.get(kind, (READY,))
-    fill(place, [*(Made(labels) for _ in range(size)), *(Made() for _ in range(free))])
+    made = (
+        _MIXED
+        if kind == "of all kinds"
+        else {"parked": (_PARKED,), "gated": (_GATED,)}.get(kind, (Made(),))
+    )
+    ahead = (made[number % len(made)] for number in range(size))
+    fill(place, itertools.chain(ahead, (Made() for _ in range(free))))
     if kind not in ("resting", "held"):
         return
     services = connect(config.load(start=place), author="benchmark")
@@ -128,25 +140,32 @@ def _fill(place: Path, kind: str, size: int, free: int) -> None:
 
 
 def _past(histories: tuple[int, ...], rounds: int, say: Say) -> list[Subject]:
+    """An issue with so many cards each, and for the shortest past a new one for each turn."""
     subjects = [Subject("cards", size) for size in histories]
     with ExitStack() as stack:
         places = []
         for subject in subjects:
             say(f"ahead: an issue with {subject.size:,} cards")
             places.append(place := stack.enter_context(folder(_BACKOFF)))
-            fill(place, [Made()])
+            fill(place, (Made() for _ in range(rounds + 1)))
             with dibs.open(place) as backlog:
-                for _ in range(subject.size):
-                    _give_back(backlog)
-        for turn in range(-1, rounds):
+                for turn in range(_issues(subject, rounds + 1)):
+                    for _ in range(subject.size):
+                        _give_back(backlog, turn + 1)
+        for turn in range(rounds + 1):
             for subject, place in zip(subjects, places, strict=True):
-                spared = Subject(subject.kind, subject.size) if turn < 0 else subject
+                spared = Subject(subject.kind, subject.size) if turn == 0 else subject
+                number = min(turn + 1, _issues(subject, rounds + 1))
                 with dibs.open(place) as backlog:
-                    spared.timed("claim", lambda: _give_back(backlog))
+                    spared.timed("claim", partial(_give_back, backlog, number))
     return subjects
 
 
-def _give_back(backlog: "dibs.Dibs") -> None:
-    held = backlog.try_lease(1)
+def _issues(subject: Subject, turns: int) -> int:
+    return turns if subject.size == 1 else 1
+
+
+def _give_back(backlog: "dibs.Dibs", number: int) -> None:
+    held = backlog.try_lease(number)
     assert isinstance(held, dibs.HeldLease), held
     held.give_back()

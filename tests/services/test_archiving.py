@@ -6,7 +6,7 @@ from dibs.core.lease import Lost
 
 from .world import BEAT_S, TTL_S, outage
 
-LONG = 24
+LONG = 16
 
 
 def worked(world, issue, times):

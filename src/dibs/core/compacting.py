@@ -17,7 +17,7 @@ from dibs.core.fold import FoldRules, PostedCard, counted_in_time, read_marks
 from dibs.core.issue import Comment
 from dibs.core.lease import Outcome, Try
 
-TAIL = 8
+TAIL = 6
 """So many of the last leases stay in any case, with all bids among them."""
 _STARTS_AFRESH = (Outcome.ADVANCED, Outcome.PARKED)
 

@@ -442,10 +442,10 @@ class Rests:
 
     def note(self, issue: Issue, reasons: Sequence[Reason]) -> None:
         """Let the issue rest for as long as the reasons against a claim hold for sure."""
-        if not self._tracker.traits.keeps_rests:
-            return
-        if (until := rests_until(reasons, held_too=self.hide_held)) is not None:
-            self._tracker.rest(issue, until, self.rules)
+        until = rests_until(reasons, held_too=self.hide_held)
+        if until is not None and self._tracker.traits.keeps_rests:
+            with suppress(Outage):  # the next search is refused the issue as well
+                self._tracker.rest(issue, until, self.rules)
 
     def note_held(self, issue: Issue, until: ServerTime) -> None:
         """Let a held issue rest until the lease expires."""

@@ -191,10 +191,14 @@ class Sweeping:
     def _sweep_each(self, snapshots: Iterable[Snapshot], *, dry_run: bool) -> Iterator[Swept]:
         """Sweep issue by issue. An issue which is gone or locked does not stop the sweep."""
         for snapshot in snapshots:
+            ref = snapshot.issue.ref
             try:
-                yield self._sweep_issue(snapshot, dry_run=dry_run)
+                swept = self._sweep_issue(snapshot, dry_run=dry_run)
+                if swept.action is Sweep.LIVE and ref in self._seen_live and not dry_run:
+                    self._claiming.rests.note_held(snapshot.issue, self._seen_live[ref][1])
+                yield swept
             except (NoSuchIssue, NoSuchComment, IssueLocked) as refusal:
-                _log.info("%s: not swept: %s", snapshot.issue.ref, refusal)
+                _log.info("%s: not swept: %s", ref, refusal)
 
     def _sweep_issue(self, snapshot: Snapshot, *, dry_run: bool) -> Swept:
         """Roll an unpainted ending forward, leave the issue alone, or free it.
@@ -239,7 +243,6 @@ class Sweeping:
             # The store may have a clock of its own: only what remains can be carried over.
             over_at = later(snapshot.now, record.remaining)
             self._seen_live[ref] = (snapshot.issue.updated_at, over_at)
-            self._claiming.rests.note_held(snapshot.issue, over_at)
             return Swept(ref, Sweep.LIVE, f"{record.lease.holder} holds it")
         if standing.bidding_until is not None and snapshot.now < standing.bidding_until:
             return Swept(ref, Sweep.YOUNG, "another run is bidding for it")

@@ -21,7 +21,7 @@ from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Snapshot, TextC
 from dibs.ports.tracker import Found, IssueQuery, OneAtATime, TrackerTraits
 
 _MOST_LISTINGS = 32
-_LONG_THREAD = 24
+_LONG_THREAD = 16
 
 
 class _Listing:

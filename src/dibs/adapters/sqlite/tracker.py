@@ -86,7 +86,7 @@ UNION ALL SELECT * FROM (
 )
 LIMIT :most
 """
-_LONG_THREAD = 24
+_LONG_THREAD = 16
 _AGED_MS = 600_000
 """A rest that was noted so long ago may be ended before its time, by a search that checks it."""
 _ENDED_AT_ONCE = 500
