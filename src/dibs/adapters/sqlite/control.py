@@ -1,8 +1,8 @@
 """Control records in the embedded tracker's file: the store that grants, and pauses."""
 
-from typing import assert_never
+from typing import Any, assert_never
 
-from dibs.adapters.sqlite.database import Database, Transaction
+from dibs.adapters.sqlite.database import Database
 from dibs.core.eligibility import Pause, PauseScope
 from dibs.core.granter import Appointed, Granter, Moving, Owner
 from dibs.core.ids import Fence, LocalTime, moment
@@ -17,7 +17,8 @@ CREATE TABLE granter (
 );
 """
 
-
+_GRANTER = "SELECT store, target, floor, mover FROM granter"
+_PAUSES = "SELECT scope, repo, reason, said_by, since FROM pauses"
 _OWNER_SCHEMA = """
 CREATE TABLE backlog (only INTEGER PRIMARY KEY CHECK (only = 1), id TEXT NOT NULL);
 """
@@ -46,12 +47,11 @@ class SqliteGranters:
         return self.granter()
 
     def granter(self, *, since: LocalTime | None = None) -> Granter | None:  # noqa: ARG002
-        with self._database.reading_once() as tx:
-            return _read(tx)
+        return _granter(self._database.select(_GRANTER))
 
     def appoint(self, granter: Granter, *, instead_of: Granter | None) -> Granter:
         with self._database.writing() as tx:
-            known = _read(tx)
+            known = _granter(tx.sql.execute(_GRANTER).fetchall())
             if known is not None and known != instead_of:
                 return known
             match granter:
@@ -66,25 +66,17 @@ class SqliteGranters:
                 " VALUES (1, ?, ?, ?, ?)",
                 row,
             )
-            tx.seen[_GRANTER] = granter
+            tx.seen.pop(_GRANTER, None)
             return granter
 
 
-_GRANTER, _PAUSES = "granter", "pauses"
-
-
-def _read(tx: Transaction) -> Granter | None:
-    known: Granter | None = tx.seen.get(_GRANTER)
-    if known is not None:
-        return known
-    rows = tx.sql.execute("SELECT store, target, floor, mover FROM granter").fetchall()
+def _granter(rows: list[Any]) -> Granter | None:
     if not rows:
         return None
     store, target, floor, mover = rows[0]
-    fence = Fence(floor)
-    granter = Appointed(store, fence) if target is None else Moving(store, target, fence, mover)
-    tx.seen[_GRANTER] = granter
-    return granter
+    if target is None:
+        return Appointed(store, Fence(floor))
+    return Moving(store, target, Fence(floor), mover)
 
 
 _PAUSES_SCHEMA = """
@@ -105,16 +97,10 @@ class SqlitePauses:
         database.ensure("pauses", _PAUSES_SCHEMA)
 
     def pauses(self) -> tuple[Pause, ...]:
-        with self._database.reading_once() as tx:
-            known: tuple[Pause, ...] | None = tx.seen.get(_PAUSES)
-            if known is not None:
-                return known
-            rows = tx.sql.execute("SELECT scope, repo, reason, said_by, since FROM pauses")
-            pauses = tx.seen[_PAUSES] = tuple(
-                Pause(PauseScope(scope), reason, by, moment(since), repo)
-                for scope, repo, reason, by, since in rows
-            )
-            return pauses
+        return tuple(
+            Pause(PauseScope(scope), reason, by, moment(since), repo)
+            for scope, repo, reason, by, since in self._database.select(_PAUSES)
+        )
 
     def pause(self, scope: PauseScope, *, repo: str, reason: str, by: str) -> None:
         with self._database.writing() as tx:

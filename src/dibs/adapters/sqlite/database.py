@@ -193,15 +193,15 @@ class Database:
             finally:
                 sql.rollback()
 
-    def reading_once(self) -> AbstractContextManager[Transaction]:
-        """For a single statement, which is a snapshot by itself, and which needs no time."""
-        outer = self._open_step()
-        return self._reading_once() if outer is None else nullcontext(outer)
-
-    @contextmanager
-    def _reading_once(self) -> Iterator[Transaction]:
+    def select(self, statement: str) -> list[Any]:
+        """The rows of a single statement, which is a snapshot by itself. Once in a step."""
+        if (outer := self._open_step()) is not None:
+            if statement not in outer.seen:
+                outer.seen[statement] = outer.sql.execute(statement).fetchall()
+            known: list[Any] = outer.seen[statement]
+            return known
         with self._connection() as sql:
-            yield Transaction(sql, 0)
+            return self._patiently(sql, statement).fetchall()
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
