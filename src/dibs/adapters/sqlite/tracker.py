@@ -90,10 +90,6 @@ _LONG_THREAD = 16
 _AGED_MS = 600_000
 """A rest that was noted so long ago may be ended before its time, by a search that checks it."""
 _ENDED_AT_ONCE = 500
-_REST = """
-INSERT OR REPLACE INTO rests (number, until, rules, noted_at)
-SELECT number, ?, ?, ? FROM issues WHERE number = ? AND updated_at = ? AND comment_count = ?
-"""
 _DRIVER_SAMPLES = (10, 200)
 
 
@@ -215,16 +211,15 @@ class SqliteTracker(OneAtATime):
 
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         with self._database.writing() as tx:
-            now, number = moment(tx.now_ms), int(issue.ref.key)
-            known: Snapshot | None = tx.seen.get(issue.ref)
-            labels = known.issue.labels if known else _labels(tx, number)
-            if until <= now or labels != issue.labels:
+            seen: Snapshot | None = tx.seen.get(issue.ref)
+            known, now = seen.issue if seen else _issue(tx, issue.ref), moment(tx.now_ms)
+            if until <= now or _state(known) != _state(issue):
                 return
-            noted = (tx.now_ms + milliseconds(until - now), rules, tx.now_ms)
-            seen = (number, tx.now_ms - milliseconds(now - issue.updated_at), issue.comment_count)
-            if tx.sql.execute(_REST, (*noted, *seen)).rowcount:
-                marked = "UPDATE issue_labels SET shelved = shelved | 2 WHERE number = ?"
-                tx.sql.execute(marked, (number,))
+            number, over_ms = int(issue.ref.key), tx.now_ms + milliseconds(until - now)
+            noted = "INSERT OR REPLACE INTO rests (number, until, rules, noted_at) VALUES (?,?,?,?)"
+            tx.sql.execute(noted, (number, over_ms, rules, tx.now_ms))
+            marked = "UPDATE issue_labels SET shelved = shelved | 2 WHERE number = ?"
+            tx.sql.execute(marked, (number,))
 
     def prepare(self, labels: Sequence[str]) -> None:
         """Do nothing: labels need no preparation here."""
@@ -325,6 +320,11 @@ def _issue_of(row: tuple[Any, ...], labels: frozenset[str]) -> Issue:
         body=body,
         author=author,
     )
+
+
+def _state(issue: Issue) -> tuple[object, ...]:
+    """What every change of an issue changes."""
+    return issue.labels, issue.open, issue.updated_at, issue.comment_count
 
 
 def _issue(tx: Transaction, ref: IssueRef) -> Issue:
