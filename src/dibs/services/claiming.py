@@ -350,7 +350,7 @@ class Claiming:
                 refusal = self._unusable(granted, look.standing.highest)
             else:
                 snapshot = granted.snapshot or self._tracker.read(lease.issue)
-                refusal, failed = self._judge_again(granted, snapshot, wish)
+                refusal, failed = self._judge_again(granted, snapshot, wish.stage, wish.options)
             self._reached(Step.CLAIM_JUDGED)
             if refusal is not None:
                 self._leases.concede(lease)
@@ -417,9 +417,9 @@ class Claiming:
         return None if reason is None else Refused(lease.issue, (reason,), after_grant=True)
 
     def _judge_again(
-        self, granted: Granted, snapshot: Snapshot, wish: _Wish
+        self, granted: Granted, snapshot: Snapshot, stage: Stage, options: ClaimOptions
     ) -> tuple[Refused | None, int]:
-        lease, stage = granted.lease, wish.stage
+        lease = granted.lease
         before = self._leases.standing(snapshot, apart_from=lease.run)
         lost = before.highest if before.record is None else Fence(0)
         if (refusal := self._unusable(granted, lost)) is not None:
@@ -436,7 +436,7 @@ class Claiming:
             judge_claimable(
                 snapshot, before.tries, self._judging(snapshot.issue), self.surroundings(rivals, ())
             ),
-            wish.options,
+            options,
         )
         if verdict.reasons:
             return Refused(lease.issue, verdict.reasons, after_grant=True), verdict.failed_attempts
