@@ -15,7 +15,7 @@ from tests.servers.valkey import Valkey
 
 from dibs.adapters.postgres.leases import PostgresLeases
 from dibs.adapters.redis.leases import RedisLeases
-from dibs.adapters.wrappers.leases import ServerPace
+from dibs.adapters.system import ServerPace
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.lease import Busy, Granted, Unproven
 from dibs.testing.clock import EPOCH, FakeClock

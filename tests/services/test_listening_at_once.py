@@ -20,7 +20,7 @@ class Ear:
 
 @pytest.fixture
 def server():
-    with _Server("127.0.0.1", 0, "/webhook", Ear(), None) as made:
+    with _Server("127.0.0.1", 0, "/webhook", Ear(), frozenset()) as made:
         thread = threading.Thread(target=made.serve_forever, args=(0.01,))
         thread.start()
         try:

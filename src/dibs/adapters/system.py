@@ -38,7 +38,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache, partial
 from pathlib import Path
@@ -49,11 +49,15 @@ import msgspec
 from dibs.core.durations import format_instant
 from dibs.core.errors import BadConfiguration, Unwritable
 from dibs.core.events import Event, Reached, Step, unwatched
-from dibs.core.ids import IssueRef, LocalTime
+from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime
 from dibs.ports.system import Present, StartedThread
 
 if TYPE_CHECKING:
     from queue import SimpleQueue
+
+    from dibs.core.lease import Granted, Lease, Unproven
+    from dibs.ports.leases import LeaseStore
+    from dibs.ports.system import Clock
 
 T = TypeVar("T")
 _LARGEST_SMALL_FILE = 65_536
@@ -117,6 +121,76 @@ def wall_clock() -> datetime:
 
 
 _LATEST_S = 1.0
+
+
+_JUMP_S, _JUMP_SHARE = 1.0, 0.01
+"""How far a server's clock may run ahead of ours between two replies, while it is slewed."""
+
+
+class ServerPace:
+    """Notices a server's clock that jumps forward, and pauses the grants of this process.
+
+    For a store that judges by its server's time of day, which an operator may set. By a jump leases
+    expire early, while the holders count the ttl on their own clocks and trust their leases. After
+    a pause of the longest ttl seen, no holder trusts a lease from before the jump unless the server
+    has renewed the lease. Any two replies are compared: the server's time between them against the
+    local time from the sending of the first request to the second reply. A process without an
+    earlier reply notices nothing. Safe for many threads.
+    """
+
+    def __init__(self, name: str, clock: "Clock") -> None:
+        self._name, self._clock = name, clock
+        self._lock = threading.Lock()
+        self._last: tuple[LocalTime, ServerTime] | None = None
+        self._longest = ZERO
+        self._resumes_at = LocalTime(0.0)
+        self._ahead_s = 0.0
+
+    def sending(self) -> LocalTime:
+        return self._clock.now()
+
+    def saw(self, now: ServerTime, sent_at: LocalTime, ttl: timedelta) -> None:
+        """Take the server's time and a lease's ttl from the reply to the request of `sent_at`."""
+        with self._lock:
+            at, last = self._clock.now(), self._last
+            self._longest, self._last = max(self._longest, ttl), (sent_at, now)
+            if last is None:
+                return
+            passed_s = at - last[0]
+            ahead_s = (now - last[1]).total_seconds() - passed_s
+            if ahead_s <= _JUMP_S + passed_s * _JUMP_SHARE:
+                return
+            self._ahead_s = ahead_s
+            self._resumes_at = LocalTime(at + self._longest.total_seconds())
+        import logging
+
+        logging.getLogger("dibs.stores").warning("%s", self._words(at))
+
+    def pause(self) -> "Unproven | None":
+        """The answer to a bid while grants pause; None if they do not."""
+        from dibs.core.lease import Unproven
+
+        at = self._clock.now()
+        return Unproven(self._words(at)) if at < self._resumes_at else None
+
+    def _words(self, at: LocalTime) -> str:
+        return (
+            f"the clock of {self._name} jumped forward by {self._ahead_s:.0f} s, so leases seem to "
+            "be over which holders trust; this process takes no lease for another "
+            f"{self._resumes_at - at:.0f} s"
+        )
+
+    def accept(self, store: "LeaseStore", lease: "Lease") -> "Granted | Unproven":
+        """A new grant; given back if the reply shows that the server's clock jumped."""
+        from dibs.core.errors import Outage
+        from dibs.core.lease import Ending, Granted, Outcome
+
+        paused = self.pause()
+        if paused is None:
+            return Granted(lease)
+        with contextlib.suppress(Outage):  # then it ends by itself
+            store.release(lease, Ending(Outcome.CONCEDED))
+        return paused
 
 
 class SystemThread:

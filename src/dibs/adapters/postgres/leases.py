@@ -28,8 +28,7 @@ from dibs.adapters.postgres.database import (
     parse_postgres_url,
 )
 from dibs.adapters.postgres.statements import OUTCOME_AT, VERSION, LeaseStatements
-from dibs.adapters.system import SystemClock
-from dibs.adapters.wrappers.leases import ServerPace, unless_paused
+from dibs.adapters.system import ServerPace, SystemClock
 from dibs.core import grants
 from dibs.core.durations import LOST_RACE
 from dibs.core.errors import Damaged, Misuse, NotPermitted, Outage
@@ -135,7 +134,7 @@ class PostgresLeases:
             match result:
                 case Granted(lease) if rows[0][1] is not None:  # and no repeated answer
                     self._pace.saw(lease.granted_at, sent_at, lease.ttl)
-                    return unless_paused(self, lease, self._pace)
+                    return self._pace.accept(self, lease)
                 case Busy(record):
                     self._pace.saw(record.as_of, sent_at, record.lease.ttl)
             if result is not None:

@@ -19,8 +19,7 @@ from msgspec.structs import replace
 from dibs.adapters.redis import scripts
 from dibs.adapters.redis.links import RedisLinks, RedisUrl, parse_redis_url
 from dibs.adapters.redis.scripts import RedisKeys, issue_spelt, spelt
-from dibs.adapters.system import SystemClock
-from dibs.adapters.wrappers.leases import ServerPace, unless_paused
+from dibs.adapters.system import ServerPace, SystemClock
 from dibs.core import grants
 from dibs.core.errors import Damaged, Unavailable
 from dibs.core.grants import plain_prose
@@ -100,7 +99,7 @@ class RedisLeases:
             stored = replace(bid, holder=HolderId(holder), ttl=timedelta(milliseconds=ttl_ms))
             lease = grants.grant(stored, Fence(int(fence)), moment(int(granted_ms))).lease
             self._pace.saw(lease.granted_at, sent_at, lease.ttl)
-            return unless_paused(self, lease, self._pace)
+            return self._pace.accept(self, lease)
         match reply:
             case [0, now_ms, fields]:
                 record = self._record(bid.issue, now_ms, fields)

@@ -1,4 +1,4 @@
-"""Help for lease stores: whole records, expiry without a clock of the store, clocks that jump.
+"""Help for lease stores: whole records, and expiry without a clock of the store.
 
 `WholeRecords`: the operations on a granted lease, for a store that replaces whole records.
 
@@ -13,14 +13,11 @@ A store must do its part: give every write of a holder a version that never come
 the age only after the reply with that version has arrived, and take a lease over, or end it as
 expired, with a write that is refused if the version has changed. Then a sighting that is forgotten,
 written late or replaced by a slower reader only makes a contender wait longer.
-
-`ServerPace`: for a store that judges by the time of day of its server, which an operator may set.
 """
 
 import secrets
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Generic, Protocol, TypeVar
 
@@ -29,14 +26,11 @@ from msgspec.structs import replace
 from dibs.adapters.system import wall_clock
 from dibs.core import grants
 from dibs.core.bounded import Bounded
-from dibs.core.errors import Outage
 from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime
 from dibs.core.lease import (
     Ending,
-    Granted,
     Lease,
     Lost,
-    Outcome,
     Record,
     Released,
     ReleaseResult,
@@ -44,9 +38,7 @@ from dibs.core.lease import (
     RenewResult,
     Revocation,
     StopAsked,
-    Unproven,
 )
-from dibs.ports.leases import LeaseStore
 from dibs.ports.system import Clock
 
 MOST_REMEMBERED = 100_000
@@ -105,71 +97,6 @@ class Recent(Generic[K, V]):
     def put(self, key: K, value: V) -> None:
         with self._lock:
             self._values[key] = value
-
-
-_JUMP_S, _JUMP_SHARE = 1.0, 0.01
-"""So far may a server's clock run ahead of ours between two replies: it is being slewed."""
-
-
-class ServerPace:
-    """Notices a server's clock that jumps forward, and pauses the grants of this process.
-
-    Leases expire early by such a jump, while their holders, who count the ttl on their own clocks,
-    trust them. After a pause of the longest ttl seen, no holder trusts a lease from before the jump
-    unless the server has renewed it. Any two replies are compared: the server's time between them
-    against the local time from the sending of the first request to the second reply. A process
-    without an earlier reply notices nothing. Safe for many threads.
-    """
-
-    def __init__(self, name: str, clock: Clock) -> None:
-        self._name, self._clock = name, clock
-        self._lock = threading.Lock()
-        self._last: tuple[LocalTime, ServerTime] | None = None
-        self._longest = ZERO
-        self._resumes_at = LocalTime(0.0)
-        self._ahead_s = 0.0
-
-    def sending(self) -> LocalTime:
-        return self._clock.now()
-
-    def saw(self, now: ServerTime, sent_at: LocalTime, ttl: timedelta) -> None:
-        """A reply to the request of `sent_at` has the server's time and a lease with this ttl."""
-        with self._lock:
-            at, last = self._clock.now(), self._last
-            self._longest, self._last = max(self._longest, ttl), (sent_at, now)
-            if last is None:
-                return
-            passed_s = at - last[0]
-            ahead_s = (now - last[1]).total_seconds() - passed_s
-            if ahead_s <= _JUMP_S + passed_s * _JUMP_SHARE:
-                return
-            self._ahead_s = ahead_s
-            self._resumes_at = LocalTime(at + self._longest.total_seconds())
-        import logging
-
-        logging.getLogger("dibs.stores").warning("%s", self._words(at))
-
-    def pause(self) -> Unproven | None:
-        """The answer to a bid while grants pause; None if they do not."""
-        at = self._clock.now()
-        return Unproven(self._words(at)) if at < self._resumes_at else None
-
-    def _words(self, at: LocalTime) -> str:
-        return (
-            f"the clock of {self._name} jumped forward by {self._ahead_s:.0f} s, so leases seem to "
-            "be over which holders trust; this process takes no lease for another "
-            f"{self._resumes_at - at:.0f} s"
-        )
-
-
-def unless_paused(store: LeaseStore, lease: Lease, pace: ServerPace) -> Granted | Unproven:
-    """A new grant; given back if its reply shows that the server's clock jumped."""
-    paused = pace.pause()
-    if paused is None:
-        return Granted(lease)
-    with suppress(Outage):  # then it ends by itself
-        store.release(lease, Ending(Outcome.CONCEDED))
-    return paused
 
 
 class Observations(Protocol):
