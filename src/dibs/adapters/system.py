@@ -278,13 +278,13 @@ class LateThread:
 
 
 class LateThreads:
-    """Starts late work as late as it may, all of it by one thread that waits for its time.
+    """Starts late work when due, by a single waiting thread.
 
-    Most leases end within a moment. So they cost no thread to renew them, and only one thread looks
-    after all of them until then. The thread ends when there is no work left to start.
+    Most leases end within a moment, before renewal is due: then no thread is started for the lease.
+    The waiting thread ends when no work is left to start.
 
-    Threads whose work is done wait a moment for other work: to start a thread takes longer than to
-    work off a short job.
+    A thread without work waits a moment for new work: to start a thread takes longer than a short
+    job.
     """
 
     def __init__(self, clock: SystemClock) -> None:
@@ -587,10 +587,10 @@ class WorkingTree(msgspec.Struct, frozen=True):
 
     @property
     def main(self) -> Path | None:
-        """The main working tree, if this working tree is linked to one.
+        """The main working tree of a linked working tree.
 
-        None for a main working tree itself, a submodule, and a repository that is bare or whose git
-        folder is not called `.git`: the place of its main working tree cannot be known.
+        None for a main working tree itself, a submodule, a bare repository, and a repository with a
+        git folder which is not called `.git`: then the main working tree cannot be found.
         """
         shared = self.repository_dir
         if shared == self.git_dir or shared.name != ".git" or not shared.is_dir():
@@ -1018,10 +1018,10 @@ class FileHints:
 
 
 class FileIssueHints:
-    """The receiving side for one issue: the file is there after a hint, and removed when heard.
+    """The receiving side for an issue: a hint makes the file, and the holder removes the file.
 
-    An issue has one holder at a time, so no other process waits for the file. A file that was there
-    before the holder costs the holder one look.
+    An issue has a single holder at a time, so a single process waits for the file. An old file
+    costs a new holder a single look.
     """
 
     every_s = 1.0

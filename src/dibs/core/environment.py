@@ -64,8 +64,8 @@ _LIKE_SECRETS = re.compile(
 def looks_secret(name: str) -> bool:
     """Whether a variable with the name may hold a credential, or lead to a credential.
 
-    The one rule for it: of what is kept from handlers, what `dibs doctor` warns of, and whose
-    values are masked (`core.words`).
+    The only rule: for variables kept from handlers, for warnings of `dibs doctor`, and for values
+    to mask (`core.words`).
     """
     return name not in LISTED_NAMES and _LIKE_SECRETS.search(name) is not None
 

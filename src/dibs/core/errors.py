@@ -203,7 +203,7 @@ class HandlerMayNot(DibsError):
 
 
 class GrantedElsewhere(DibsError):
-    """Another store grants leases now, so this one's word about them is worth nothing."""
+    """Another store grants leases now: the records of the configured store do not count."""
 
     code = "GRANTED_ELSEWHERE"
     hint = "look at which store grants with: dibs leases show"

@@ -125,12 +125,11 @@ masker_of = lru_cache(maxsize=4)(Masker)
 
 
 def secrets_in(environment: Mapping[str, str]) -> Iterator[str]:
-    """The values of the variables that are secret by their name, and the parts of such values.
+    """The values of variables with a secret's name, and the parts of such values.
 
-    Of an address, whatever its variable, only the password.
+    Of an address in any variable, only the password.
 
-    A value that is short, or a plain word, is left out: to mask `postgres` everywhere hides more
-    than it protects.
+    A short value and a plain word are left out: to mask `postgres` everywhere would hide too much.
     """
     for name, value in environment.items():
         if re.search(_ADDRESSES, name):

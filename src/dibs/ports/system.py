@@ -237,9 +237,9 @@ class Hints(Protocol):
 
 class Waker(Protocol):
     def wake(self, issue: IssueRef | None = None) -> None:
-        """Hint that the tracker may have changed, to all idle workers of the folder.
+        """Hint to all idle workers of the folder: the tracker may have changed.
 
-        With `issue`: that this issue or its lease may have changed, to its holder alone.
+        With `issue`: hint to the holder of the issue: the issue or the lease may have changed.
         Raises Unwritable.
         """
         ...

@@ -193,11 +193,11 @@ class OwnedStore(Struct):
         return Owner(record.ending.note, record.lease.holder)
 
     def adopt(self, instead_of: str = "") -> tuple[IssueRef, ...]:
-        """Make the backlog the owner of what nobody owns, or of what `instead_of` owns.
+        """Make the backlog the owner of issues and names which nobody or `instead_of` owns.
 
-        Returns those of `ISSUES` and `NAMES` that are newly owned. Raises BadConfiguration if the
-        backlog gets nothing and another backlog owns the issues or names, or if `instead_of` still
-        has live leases: then another backlog is at work here.
+        Returns `ISSUES` and `NAMES` as far as newly owned. Raises BadConfiguration if another
+        backlog owns the issues, or the names and no kind is adopted; or if `instead_of` still has
+        live leases: then another backlog is at work in the namespace.
         """
         owners = {kind: self.owner(kind) for kind in (ISSUES, NAMES)}
         adopted = tuple(

@@ -185,9 +185,9 @@ class Claiming:
         options: ClaimOptions,
         asked_at: LocalTime | None = None,
     ) -> ClaimResult:
-        """Judge the issue and bid for it. `asked_at`: when the step began that this is a part of.
+        """Judge the issue and bid for the lease. `asked_at`: when the step around it began.
 
-        In one step nothing changes between the look and the grant: the one look is enough.
+        In a step no process can change the issue between look and grant: a single look is enough.
         """
         granter, look = self._granting.look(), None
         if granter.objections:  # another store grants: the records of this store do not count
@@ -405,9 +405,9 @@ class Claiming:
             self._leases.finish(lease, Ending(Outcome.RETURNED), self._paint)
 
     def _unusable(self, granted: Granted, highest: Fence) -> Refused | None:
-        """Refuse a grant of a store that may not grant, or that has lost records.
+        """Refuse a grant of a store which may not grant, or has lost records.
 
-        `highest`: the highest fence on the cards. A store that kept its records grants above it.
+        `highest`: the highest fence on the cards. A store with all records grants a higher fence.
         """
         lease = granted.lease
         reason = self._granting.refusal_of(lease.fence, since=granted.asked_at)

@@ -409,7 +409,7 @@ def _log() -> "logging.Logger":
 
 
 class InHand:
-    """A lease as its user sees it, with methods to check it and to learn of its loss."""
+    """A lease for the code under the lease: methods to check the lease and to notice the loss."""
 
     _keeper: Keeper
 

@@ -142,7 +142,7 @@ class Showing:
             return Released(replace(record, painted=True))
 
     def _paint(self, record: Record, card: int, painter: Painter) -> None:
-        """Paint an ending in the transaction that decided it: nothing can have changed since."""
+        """Paint an ending in the deciding transaction: the issue cannot have changed since."""
         issue, edit = record.lease.issue, _card(record.lease, CardState.RELEASED, record.ending)
         paint = painter(record, self._tracker.read(issue))
         try:

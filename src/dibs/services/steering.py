@@ -134,7 +134,7 @@ class Steering:
         return self._lift(issue, {self._pipeline.labels.parked}, by)
 
     def parked(self, stage: StageName | None = None) -> tuple[IssueRef, ...]:
-        """All open issues that are parked, or those of one stage, the oldest first."""
+        """All open parked issues, or the open parked issues of a stage, the oldest first."""
         labels = (self._pipeline.stage(stage).label,) if stage else ()
         query = IssueQuery((self._pipeline.labels.parked, *labels), limit=sys.maxsize)
         return tuple(issue.ref for issue in walk(self._tracker, query))

@@ -24,10 +24,10 @@ class NotIgnored(Struct, frozen=True):
 
 
 def ignore_in_git(root: Path, *, dry_run: bool = False) -> Ignored | NotIgnored | None:
-    """Add `.dibs/` to the folder's .gitignore, or to the repository's info/exclude if that fails.
+    """Add `.dibs/` to the folder's .gitignore; if .gitignore cannot be written, to info/exclude.
 
-    None outside of a git working tree. A line that is there, in this folder's .gitignore, in one
-    above it or in info/exclude, is enough.
+    None outside of a git working tree. An existing line is enough: in the .gitignore of the folder
+    or of a folder above, or in info/exclude.
     """
     root = root.resolve()
     tree = working_tree(root)

@@ -183,7 +183,7 @@ class WorkerFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class PeopleFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """`[people]`: who is on an issue already, so that workers leave it alone."""
+    """`[people]`: which people keep workers off an issue."""
 
     assignees: Annotated[bool, doc("A person is assigned to it.")] = True
     pulls: Annotated[

@@ -137,9 +137,9 @@ def _spelt(value: object) -> object:
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """Every key of the file with its value in force; None for a key that is not set.
+    """Every key of the file with the value in force; None for a key without a value.
 
-    Before them: the file, how it came into force, and what the user's own file allows it besides.
+    Before the keys: the file, how the file came into force, and which `[trust]` the user granted.
     """
     allowed = {"file": str(user_file(os.environ)), **msgspec.structs.asdict(settings.trust)}
     found = {"source": settings.source, "origin": settings.origin.value, "trust": allowed}

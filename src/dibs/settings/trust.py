@@ -245,8 +245,8 @@ def reached_files(settings: Settings) -> Iterator[Reach]:
 def reached_repository(settings: Settings) -> Iterator[Reach]:
     """The repository on this machine to which leases in git lead, inside of the folder or not.
 
-    A push runs its hooks, and a repository in the folder may have come with the file. So may the
-    settings of git that give a remote's name its address.
+    A push runs the repository's hooks, and a repository in the folder may have come with the file.
+    Git's settings with the addresses of remotes may have come with the file as well.
     """
     scheme, _, remote = settings.leases.partition(":")
     if scheme != "git":

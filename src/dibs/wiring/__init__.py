@@ -40,9 +40,9 @@ def clean_record(record: "LogRecord") -> bool:
 
 
 def kind_declared_as(scheme: str, group: str, expected: type[_Kind]) -> _Kind | None:
-    """The row that an installed distribution declares for this scheme; None if none does.
+    """The row of the installed distribution which declares the scheme; None without a row.
 
-    Raises BadConfiguration if the entry point cannot be loaded or is something else than a row.
+    Raises BadConfiguration if the entry point cannot be loaded or is no row.
     """
     from importlib.metadata import entry_points
 

@@ -667,7 +667,7 @@ def places_of(settings: Settings) -> Workplaces:
 
 
 def named_repos(settings: Settings) -> tuple[str, ...]:
-    """The repositories that the tracker's setting names; the nameless one where it names none."""
+    """The repositories in the tracker's setting; the nameless repository without any."""
     kind = tracker_kind(settings.tracker)
     return ("",) if kind is None else kind.repos(settings.tracker.partition(":")[2])
 
@@ -687,9 +687,9 @@ def backlog_is_absent(settings: Settings) -> bool:
 
 
 def unused_above(settings: Settings) -> str:
-    """The settings above the folder where the search for them ended, in words; empty for none.
+    """The settings above the folder where the search ended, in words; empty without settings.
 
-    Only of this user or root: nobody is pointed at what another user put there.
+    Only settings of the user or root: a hint must not lead to a file of another user.
     """
     for folder in settings.root.absolute().parents if settings.file is None else ():
         file, kept = folder / FILE_NAME, folder / ".dibs"

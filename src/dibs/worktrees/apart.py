@@ -99,12 +99,12 @@ class Apart(Struct, frozen=True):
 
 
 def take_back(path: Path, run_as: str) -> None:
-    """Make this process the owner of a working tree that was given to a user, and shut the tree.
+    """Take a working tree back from the user who had been given the tree, and shut the tree.
 
-    Processes of the user may still run in it. Each folder is taken and shut before its content is
-    looked at: from then on the user can move nothing in it. Only what belongs to the user is
-    taken: the name may be another one for a file elsewhere. Raises `Unsaveable` at a folder of
-    somebody else, who could move what is in it.
+    Processes of the user may still run inside. Each folder is taken and shut before the content is
+    read: afterwards the user can move no entry of the folder. Only files of the user are taken: a
+    name may be a hard link to a file elsewhere. Raises `Unsaveable` at a folder of a third user,
+    who could move the entries.
     """
     us = os.geteuid()
     try:

@@ -139,8 +139,8 @@ class Tree(Struct, frozen=True):
     def _all_files(self, env: Mapping[str, str]) -> str:
         """Add all files to the scratch index, and return the resulting tree.
 
-        Git would run `git status` in each repository that the index names, by the settings of that
-        repository. So such a repository is left out, and its commit is set here.
+        Git would run `git status` in each nested repository of the index, by the settings of the
+        nested repository. So nested repositories are left out, and their commits are set here.
         """
         listed = self._output("ls-files", "--stage", "-z", env=env).split("\0")
         links = [entry.split("\t", 1)[1] for entry in listed if entry.startswith(_GITLINK)]
@@ -176,10 +176,10 @@ class Tree(Struct, frozen=True):
     # Saving the work
 
     def keep(self, now: TreeSnapshot, branch: str, start: str, epoch: int) -> tuple[Kept, ...]:
-        """Save uncommitted and unpushed work under refs; saving the same work twice adds nothing.
+        """Save uncommitted and unpushed work under refs; saving the same work twice adds no ref.
 
-        Raises `Unsaveable` if a nested repository has work of its own: removing the working tree
-        would remove it too, and no ref of this repository can save it.
+        Raises `Unsaveable` if a nested repository has unsaved work: removing the working tree would
+        remove the nested work too, and no ref of the outer repository can save nested work.
         """
         for link in now.links:
             if (nested := self._nested_work(self.path / link, _DEEPEST)) is not None:

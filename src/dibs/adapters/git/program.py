@@ -319,11 +319,11 @@ class GitCommands:
 
     @cached_property
     def _taken(self) -> tuple[tuple[str, str], ...]:
-        """The settings of the repository around `root` that count for leases, if there is one.
+        """The settings for leases of the repository around `root`; empty without a repository.
 
-        The repository may have been unpacked from somebody's archive. So none of these settings
-        names a program or a file, makes git trust another server, or changes the address: `reach`
-        was given what its rules (`insteadOf`) make of the address.
+        The repository may have been unpacked from a stranger's archive. So no setting is taken
+        which names a program or a file, makes git trust another server, or changes the address:
+        `reach` was given the address after the repository's rules (`insteadOf`).
         """
         listed = self._output_of("config", "--local", "--list", "-z").split("\0")
         pairs = (entry.partition("\n") for entry in listed)

@@ -315,7 +315,7 @@ class OverRest:
         return self._listing.find(query, self.position(query.after))
 
     def archive(self, issue: IssueRef, comments: Collection[int]) -> None:
-        """Do nothing: GitHub has no archive, and what is deleted there is gone."""
+        """Do nothing: GitHub has no archive, and a deleted comment cannot be read again."""
 
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         """Do nothing: no list of the server could leave an issue out until a time."""

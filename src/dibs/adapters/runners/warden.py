@@ -56,19 +56,18 @@ def _prctl(option: int, value: int, more: int = 0) -> bool:
 
 
 def shut_process() -> None:
-    """Shut this process to the others of its user, and keep its capabilities from its programs.
+    """Shut the process to processes of the same user, and keep capabilities from its programs.
 
     Linux only, and no wall against root. Memory, environment and open files are shut; a crash
-    leaves no core file, and a debugger needs root. The process itself keeps its capabilities:
-    programs get those that are ambient, and a thread has the ambient ones of the thread that
-    started it.
+    leaves no core file, and a debugger needs root. The process itself keeps its capabilities: a
+    program gets the ambient capabilities only, and a new thread those of the starting thread.
     """
     _prctl(_SET_DUMPABLE, 0)
     _prctl(_AMBIENT, _CLEAR_ALL)
 
 
 def pass_on_capabilities(wanted: int) -> None:
-    """Let the programs that this thread starts have these of its capabilities, and no others."""
+    """Pass the named capabilities on to programs which the calling thread starts."""
     _prctl(_AMBIENT, _CLEAR_ALL)
     for number in range(wanted.bit_length()):
         if wanted >> number & 1:

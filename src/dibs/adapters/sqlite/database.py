@@ -159,10 +159,10 @@ class Database:
                 sql.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
     def writing(self, *, in_one_statement: bool = False) -> AbstractContextManager[Transaction]:
-        """An immediate transaction: it waits for its turn at the start, and is never refused after.
+        """An immediate transaction: waits for the write lock first, and is never refused after.
 
-        The time is stored if the stored time is too old. Inside `one_step` it is a part of that
-        transaction, which is undone by itself if it fails; SQLite does that for a single statement.
+        The time is stored if the stored time is too old. Inside `one_step`, a part of the step's
+        transaction: if the part fails, the part alone is undone. SQLite undoes a failed statement.
         """
         outer = self._open_step()
         if outer is None:
@@ -205,9 +205,9 @@ class Database:
 
     @contextmanager
     def one_step(self) -> Iterator[None]:
-        """Make everything that this thread reads and writes inside one transaction.
+        """Make all reads and writes of the calling thread inside a single transaction.
 
-        It is written when the step ends, and nothing of it if the step raises.
+        The transaction is committed when the step ends, and undone if the step raises.
         """
         if self._open_step() is not None:
             yield

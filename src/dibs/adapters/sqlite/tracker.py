@@ -87,6 +87,8 @@ UNION ALL SELECT * FROM (
 LIMIT :most
 """
 _LONG_THREAD = 16
+_POST = "INSERT INTO comments (number, author, body, created_at, updated_at) VALUES (?, ?, ?, ?, ?)"
+_EDIT = "UPDATE comments SET body = ?, updated_at = ? WHERE id = ? AND number = ?"
 _AGED_MS = 600_000
 """A rest that was noted so long ago may be ended before its time, by a search that checks it."""
 _ENDED_AT_ONCE = 500
@@ -364,9 +366,13 @@ def _apply(tx: Transaction, before: Snapshot, effects: Sequence[Effect], author:
             case RemoveLabels(removed):
                 labels = labels.difference(removed)
             case PostComment(body):
-                comments.append(_post(tx, number, author, body))
+                posted = tx.sql.execute(_POST, (number, author, body, tx.now_ms, tx.now_ms))
+                assert posted.lastrowid is not None, "an insert hands out an id"
+                comments.append(Comment(posted.lastrowid, body, now, now, author=author))
             case EditComment(identity, body):
-                _edit(tx, number, identity, body, issue.ref)
+                edited = tx.sql.execute(_EDIT, (body, tx.now_ms, identity, number))
+                if edited.rowcount == 0:
+                    raise NoSuchComment(issue.ref, identity)
                 comments = [
                     replace(one, body=body, updated_at=now) if one.id == identity else one
                     for one in comments
@@ -388,26 +394,6 @@ def _apply(tx: Transaction, before: Snapshot, effects: Sequence[Effect], author:
         issue = replace(issue, labels=labels, open=is_open, comment_count=count, updated_at=now)
     after = tx.seen[issue.ref] = Snapshot(issue, tuple(comments), now)
     return after
-
-
-def _post(tx: Transaction, number: int, author: str, body: str) -> Comment:
-    identity = tx.sql.execute(
-        "INSERT INTO comments (number, author, body, created_at, updated_at)"
-        " VALUES (?, ?, ?, ?, ?)",
-        (number, author, body, tx.now_ms, tx.now_ms),
-    ).lastrowid
-    assert identity is not None, "an insert hands out an id"
-    now = moment(tx.now_ms)
-    return Comment(identity, body, now, now, author=author)
-
-
-def _edit(tx: Transaction, number: int, comment: int, body: str, ref: IssueRef) -> None:
-    changed = tx.sql.execute(
-        "UPDATE comments SET body = ?, updated_at = ? WHERE id = ? AND number = ?",
-        (body, tx.now_ms, comment, number),
-    )
-    if changed.rowcount == 0:
-        raise NoSuchComment(ref, comment)
 
 
 def _relabel(

@@ -153,9 +153,9 @@ def execute(
 
 
 class _Typed:
-    """A runner that runs a command where it was typed, and notes how the command ended.
+    """A runner which runs a command where the user typed the command, and notes the exit.
 
-    Everything else of a runner is that of the backlog's runner.
+    For all else it is the backlog's runner.
     """
 
     def __init__(self, context: Context) -> None:

@@ -82,7 +82,7 @@ COMMANDS: dict[str, tuple[str | None, str]] = {
     "migrate": ("migrate", "Take over a repository from another system."),
     "stores": (
         "stores",
-        "Show what each lease store promises, and what was found at the configured one.",
+        "Show the promises of each lease store, and the state of the configured store.",
     ),
     "demo": (
         "demo",

@@ -26,7 +26,7 @@ _SET_IT_EVERYWHERE = (
 
 @command("stores")
 def stores_command(context: Context) -> Answer:
-    """Show what each lease store promises, and what was found at the configured one."""
+    """Show the promises of each lease store, and the state of the configured store."""
     from dibs.core.references import without_secrets
     from dibs.wiring import kinds_declared
     from dibs.wiring.stores import store_kinds
@@ -79,9 +79,9 @@ def stores_command(context: Context) -> Answer:
 
 
 def _found(context: Context) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """What the configured store promises on the server that is there, and what to worry about.
+    """The promises of the configured store on the present server, and warnings about the server.
 
-    None if the store cannot be asked, or there is no backlog yet.
+    None if the store cannot be asked, or without a backlog.
     """
     from dibs.services.diagnosing import worries_of
 
