@@ -153,6 +153,21 @@ def test_the_issue_of_a_revoked_holder_is_found_at_once(place):
     assert take_next(place) == issue
 
 
+def test_an_issue_that_was_given_back_is_found_at_once_whatever_its_labels_say(place):
+    """A person took the labels of the claim off, and a search found the issue held."""
+    services = connect(config.load(start=place), author="fleet")
+    (issue,) = add(place)
+    claimed = services.claiming.claim(issue, None, ClaimOptions(HolderId("fleet")))
+    assert isinstance(claimed, Claimed)
+    painted = services.tracker.read(issue).issue.labels - {"stage:ready"}
+    services.tracker.edit_labels(issue, add=("stage:ready",), remove=tuple(painted))
+    assert work_once(place) is None
+    assert sql(place, "SELECT COUNT(*) FROM rests") == [(1,)]
+    services.advancing.give_back(services.keep(claimed))
+    services.close()
+    assert work_once(place) == issue
+
+
 def test_a_file_of_version_1_gets_what_it_lacks(place):
     make("resting", place, 2)
     sql(place, "UPDATE issue_labels SET shelved = shelved & 1")

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from tests.acceptance.stores.processes import faked_clock
 from tests.servers.postgres import Postgres
 from tests.servers.process import wait_until
 from tests.servers.valkey import Valkey
+from tests.servers.wall_clock import LIBRARY, WallClock
 
 from dibs.adapters.postgres.leases import PostgresLeases
 from dibs.adapters.redis.leases import RedisLeases
@@ -116,7 +116,7 @@ def test_no_second_holder_after_the_clock_of_a_real_server_jumped(kind, faked_se
             held = other.acquire(bid(issue, "held", ttl))
             assert isinstance(held, Granted)
         assert isinstance(contender.acquire(bid(issue, "late", ttl)), Busy)
-        faked_server.set_clock(+3600)
+        faked_server.clock.set(3600)
         answer = contender.acquire(bid(issue, "late", ttl))
         assert isinstance(answer, Unproven), answer
         assert "jumped forward by 36" in answer.why
@@ -147,20 +147,13 @@ def faked_server():
 
 class FakedServer:
     def __init__(self, folder: Path) -> None:
-        self._file = folder / "faketime"
-        self.set_clock(0)
-        env = faked_clock(0)
-        del env["FAKETIME"]
-        library = shutil.copy(env["LD_PRELOAD"], folder)
-        Path(library).chmod(0o755)
-        self._env = env | {"LD_PRELOAD": library, "FAKETIME_TIMESTAMP_FILE": str(self._file)}
+        self.clock = WallClock(folder / "faketime")
+        library = Path(shutil.copy(LIBRARY, folder))
+        library.chmod(0o755)
+        self._env = self.clock.environment() | {"LD_PRELOAD": str(library)}
 
     def __call__(self, make):
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in {**self._env, "FAKETIME_NO_CACHE": "1"}.items():
+            for name, value in self._env.items():
                 patch.setenv(name, value)
             return make()
-
-    def set_clock(self, seconds: int) -> None:
-        self._file.write_text(f"{seconds:+d}s\n")
-        self._file.chmod(0o644)

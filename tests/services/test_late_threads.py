@@ -2,6 +2,7 @@
 
 import os
 import threading
+from contextvars import ContextVar
 
 import pytest
 
@@ -55,13 +56,18 @@ def test_work_that_was_joined_before_its_time_may_be_joined_again_after(late):
     assert not again.is_alive()
 
 
-def test_a_thread_whose_work_is_done_does_the_next_work(late):
-    idents, done = [], threading.Event()
-    late.start(lambda: idents.append(threading.get_ident()), "one").join()
-    while not late._idle:
-        done.wait(0.001)
-    late.start(lambda: idents.append(threading.get_ident()), "two").join()
-    assert len(set(idents)) == 1
+def test_handlers_find_nothing_of_the_work_before(late):
+    """In-process handlers keep log contexts, sessions and event loops in both places."""
+    kept, context, found = threading.local(), ContextVar("context", default="clean"), []
+
+    def work():
+        found.append((getattr(kept, "work", "clean"), context.get()))
+        kept.work = "used"
+        context.set("used")
+
+    for _ in range(3):
+        late.start(work, "job").join()
+    assert found == [("clean", "clean")] * 3
 
 
 def test_work_that_fails_takes_no_other_work_with_it(late, monkeypatch):

@@ -34,13 +34,12 @@ import os
 import re
 import signal
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -53,8 +52,6 @@ from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime
 from dibs.ports.system import Present, StartedThread
 
 if TYPE_CHECKING:
-    from queue import SimpleQueue
-
     from dibs.core.lease import Granted, Lease, Unproven
     from dibs.ports.leases import LeaseStore
     from dibs.ports.system import Clock
@@ -217,30 +214,6 @@ class SystemThreads:
         return SystemThread(work, name)
 
 
-class _Work:
-    """Work for a thread that does one work after another."""
-
-    def __init__(self, work: Callable[[], None], name: str) -> None:
-        self._work, self._name = work, name
-        self._thread: threading.Thread | None = None
-        self._done = threading.Event()
-
-    def __call__(self) -> None:
-        self._thread = thread = threading.current_thread()
-        thread.name = self._name
-        try:
-            self._work()
-        except BaseException:  # noqa: BLE001 - as at the end of any thread; the next work is not its concern
-            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), thread)))
-        finally:
-            thread.name = "dibs-idle"
-            self._done.set()
-
-    def join(self) -> None:
-        if self._thread is not threading.current_thread():
-            self._done.wait()
-
-
 class LateThread:
     """Work to start at `at`, unless it is joined before."""
 
@@ -282,9 +255,6 @@ class LateThreads:
 
     Most leases end within a moment, before renewal is due: then no thread is started for the lease.
     The waiting thread ends when no work is left to start.
-
-    A thread without work waits a moment for new work: to start a thread takes longer than a short
-    job.
     """
 
     def __init__(self, clock: SystemClock) -> None:
@@ -293,40 +263,12 @@ class LateThreads:
 
     def _forget(self) -> None:
         self._pid, self._lock, self._sooner = os.getpid(), threading.Lock(), threading.Event()
-        self._idle: list[SimpleQueue[_Work]] = []
-        """Whoever takes a queue puts work for its thread into it: a pop of a list is atomic."""
         self._waiting: list[LateThread] = []
         self._looks_at: LocalTime | None = None
         """When the thread that starts the work looks again; None: there is no such thread."""
 
     def start(self, work: Callable[[], None], name: str) -> StartedThread:
-        if (
-            self._pid != os.getpid()
-        ):  # a child of a fork has no threads: all of them are its parent's
-            self._forget()
-        wanted = _Work(work, name)
-        try:
-            self._idle.pop().put(wanted)
-        except IndexError:
-            SystemThread(partial(self._work_off, wanted), name)
-        return wanted
-
-    def _work_off(self, work: _Work) -> None:
-        from queue import Empty, SimpleQueue
-
-        own, idle = SimpleQueue[_Work](), self._idle
-        while True:
-            work()
-            idle.append(own)
-            try:
-                work = own.get(timeout=_LATEST_S)
-            except Empty:
-                try:
-                    idle.remove(own)
-                except ValueError:  # it is just being given to us
-                    work = own.get()
-                else:
-                    return
+        return SystemThread(work, name)
 
     def start_within(
         self, seconds: float, work: Callable[[], None], name: str, otherwise: Callable[[], None]
@@ -335,7 +277,7 @@ class LateThreads:
         seconds = min(seconds, _LATEST_S)
         if seconds <= 0:
             return SystemThread(work, name)
-        if self._pid != os.getpid():
+        if self._pid != os.getpid():  # a child of a fork has no threads: all are its parent's
             self._forget()
         import heapq
 

@@ -153,6 +153,7 @@ class MemoryTracker(OneAtATime):
             for place, known in enumerate(snapshot):
                 if known.id == comment:
                     snapshot[place] = replace(known, body=body, updated_at=self._now())
+                    self._rests.pop(issue, None)
                     return snapshot[place]
             raise NoSuchComment(issue, comment)
 

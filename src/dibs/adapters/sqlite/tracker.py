@@ -382,10 +382,11 @@ def _apply(tx: Transaction, before: Snapshot, effects: Sequence[Effect], author:
             case _:
                 assert_never(effect)
     count = issue.comment_count + len(comments) - len(before.comments)
+    # An edited card, too, may end what the rest was noted for.
+    rested = tx.sql.execute("DELETE FROM rests WHERE number = ?", (number,)).rowcount > 0
+    states = {"was_open": issue.open, "is_open": is_open, "rested": rested}
+    _relabel(tx, number, issue.labels, labels, **states)
     if (labels, is_open, count) != (issue.labels, issue.open, issue.comment_count):
-        rested = tx.sql.execute("DELETE FROM rests WHERE number = ?", (number,)).rowcount > 0
-        states = {"was_open": issue.open, "is_open": is_open, "rested": rested}
-        _relabel(tx, number, issue.labels, labels, **states)
         closing = "" if is_open == issue.open else ", open = 0"  # `open` is in an index
         tx.sql.execute(
             f"UPDATE issues SET comment_count = ?, updated_at = ?{closing} WHERE number = ?",

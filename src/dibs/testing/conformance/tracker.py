@@ -778,6 +778,10 @@ def a_rest_ends_by_time_by_a_change_and_by_other_rules(harness: TrackerHarness) 
     assert found(harness, awake) == [free, *resting[:2]], "what changed since does not rest"
     assert found(harness, replace(awake, awake_by="r1")) == [free, *resting[:2], resting[3]]
     tracker.edit_labels(resting[2], add=("ready",))
+    card = tracker.comment(resting[0], "held")
+    let_rest(3600)
+    tracker.edit_comment(resting[0], card.id, "released")
+    assert found(harness, awake) == [free, resting[0]], "an edited comment ends a rest"
     let_rest(0.05)
     harness.advance(0.1)
     assert found(harness, awake) == [free, *resting], "its time ends a rest"
