@@ -227,6 +227,25 @@ def test_control_the_operator_keeps_leases_in_a_clone_s_origin(
     assert git(other, "for-each-ref")
 
 
+@pytest.mark.parametrize("allowed", ["paths", "--config"])
+def test_control_each_way_that_the_refusal_names_is_one_for_handlers_too(
+    victim: Victim, allowed: str
+) -> None:
+    """A handler has the worker's file without the worker's `DIBS_LEASES`."""
+    other = remote_of(victim, "an absolute path")
+    run = "dibs heartbeat && dibs show 1 && dibs add found-on-the-way"
+    victim.configure(f"leases = 'git:origin'\n[[stage]]\nname = 'ready'\nrun = '{run}'\n")
+    hint = json.loads(victim.dibs("list", "--json").stdout)["error"]["hint"]
+    assert allowed in hint
+    assert "DIBS_LEASES" not in hint
+    if allowed == "paths":
+        users_file(victim, f'paths = ["{other}"]')
+    named = ("--config", "dibs.toml") if allowed == "--config" else ()
+    assert victim.dibs(*named, "add", "one").returncode == 0
+    done = victim.dibs(*named, "work", "--once", "--stage", "ready")
+    assert "found-on-the-way" in victim.dibs(*named, "list").stdout, done.stderr
+
+
 @pytest.mark.parametrize("remote", ["--upload-pack=touch ../ran:x", "-c", "x" * 10_000])
 def test_a_remote_is_no_option_of_git(victim: Victim, remote: str) -> None:
     victim.configure(f'leases = "git:{remote}"\n')

@@ -108,8 +108,6 @@ def refuse_overreach(settings: Settings, users: Path) -> None:
         *reached_repository(settings),
     ):
         ways = ["name the file with --config"] if settings.file else []
-        if reach.key == "leases":
-            ways.insert(0, "set DIBS_LEASES to the store")
         if reach.key == "github.api":
             ways.insert(0, "set GITHUB_API_URL to the address")
         if reach.table:
