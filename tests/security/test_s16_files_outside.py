@@ -246,6 +246,20 @@ def test_control_each_way_that_the_refusal_names_is_one_for_handlers_too(
     assert "found-on-the-way" in victim.dibs(*named, "list").stdout, done.stderr
 
 
+@pytest.mark.parametrize("in_git", [False, True])
+def test_a_remote_that_is_not_there_is_a_mistake_and_no_attack(
+    victim: Victim, in_git: bool
+) -> None:
+    if in_git:
+        git(victim.folder, "init", "--quiet")
+    victim.configure('leases = "git:orgin"\n')
+    everything(victim)
+    error = json.loads(victim.dibs("list", "--json").stdout)["error"]
+    assert error["code"] == "BAD_CONFIGURATION"
+    assert "there is no remote 'orgin' here, and no repository at " in error["message"]
+    assert sorted(path.name for path in victim.home.iterdir()) == ["project"]
+
+
 @pytest.mark.parametrize("remote", ["--upload-pack=touch ../ran:x", "-c", "x" * 10_000])
 def test_a_remote_is_no_option_of_git(victim: Victim, remote: str) -> None:
     victim.configure(f'leases = "git:{remote}"\n')

@@ -244,7 +244,8 @@ def reached_repository(settings: Settings) -> Iterator[Reach]:
     """The repository on this machine to which leases in git lead, inside of the folder or not.
 
     A push runs its hooks, and a repository in the folder may have come with the file. So may the
-    settings of git that give a remote's name its address.
+    settings of git that give a remote's name its address. Raises BadConfiguration for a name that
+    is neither a remote's nor a repository's.
     """
     scheme, _, remote = settings.leases.partition(":")
     if scheme != "git":
@@ -260,6 +261,13 @@ def reached_repository(settings: Settings) -> Iterator[Reach]:
         local = commands.resolve(remote).local
     if local is not None and not covers(settings.trust.paths, settings.root / local):
         place = os.path.realpath(settings.root / local)
+        there = map(os.path.lexists, (place, f"{place}.git"))  # git tries both
+        if local == remote and "/" not in remote and not any(there):
+            raise BadConfiguration(
+                f"{settings.source}: leases: there is no remote {remote[:_LONGEST]!r} here, and no "
+                f"repository at {place[:_LONGEST]!r}",
+                hint=f"look at what git remote -v lists in {settings.root}",
+            )
         yield Reach("leases", f"lets dibs push to {place!r}, whose hooks run", "paths", place)
 
 
