@@ -88,6 +88,21 @@ def test_edits_beyond_those_that_are_read_count_as_the_authors(hub):
     assert reader.read(other).issue.changed is None, "its author may write"
 
 
+def test_titles_beyond_those_that_are_read_count_as_the_authors(hub):
+    refs = {login: opened_by(hub, login) for login in ("mallory", "colleague")}
+    reader, acting = hub.client(), hub.acting()
+    for ref in refs.values():
+        for _ in range(99):
+            acting.remove_label(acting.add_labels(hub.issue(int(ref.key)), ["x"]), "x")
+    assert reader.read(refs["mallory"]).issue.changed is None, "all hundred are read"
+    for ref in refs.values():
+        acting.add_labels(hub.issue(int(ref.key)), ["x"])
+    issue = reader.read(refs["mallory"]).issue
+    assert issue.changed is not None
+    assert (issue.changed.by, issue.changed.at) == ("mallory", issue.labelled[0].at)
+    assert reader.read(refs["colleague"]).issue.changed is None, "its author may write"
+
+
 def test_over_rest_a_later_title_hides_no_strangers(hub):
     ref, reader = opened_by(hub, "mallory"), hub.client(graphql=False)
     edit(hub, ref, "mallory", title="worse")
