@@ -157,7 +157,6 @@ _FIRST_PULLS, _ALL_PULLS, _MOST_PULLS = 20, 100, 1000
 many: strangers may open any number of them, and the fleet's own must be among those read."""
 _CROWDED_AT_ONCE, _MOST_CROWDS, _CROWDS_KEPT_S = 10, 1000, 600.0
 Crowds = Mapping[IssueRef, tuple[Pull, ...]]
-"""By issue: its open pull requests, of an issue with more of them than fit into a reading."""
 _UNKNOWN_WORDS = ("undefinedfield", "argumentnotaccepted", "undefinedtype", "selectionmismatch")
 
 
@@ -197,7 +196,7 @@ class OverGraphql:
     def _issue(self, shape: WholeIssue, judging: Judging, crowds: Crowds | None = None) -> Issue:
         """The issue, with the verdicts about who changed its text and opened its pull requests.
 
-        `crowds`: the answer of `crowds` for several issues, this one among them.
+        `crowds`: the pull requests of crowded issues; None: not read yet.
         """
         issue = self._translator.issue(shape)
         if _is_crowded(shape) and not judging.holding:
@@ -234,11 +233,7 @@ class OverGraphql:
         return shape
 
     def snapshot(
-        self,
-        shape: WholeIssue,
-        now: ServerTime,
-        judging: Judging,
-        crowds: Crowds | None = None,
+        self, shape: WholeIssue, now: ServerTime, judging: Judging, crowds: Crowds | None = None
     ) -> Snapshot:
         """The issue with the first page of comments; `all_pages` if no more pages follow.
 
@@ -280,8 +275,8 @@ class OverGraphql:
         self, shapes: Sequence[WholeIssue], now: ServerTime, judging: Judging
     ) -> Iterator[Snapshot]:
         """The snapshot of each; what the crowded ones lack is read for all of them together."""
-        crowded = [self._translator.ref(shape.number) for shape in shapes if _is_crowded(shape)]
-        crowds = self.crowds(crowded)
+        refs = [self._translator.ref(shape.number) for shape in shapes if _is_crowded(shape)]
+        crowds = self.crowds(refs)
         return (self.snapshot(shape, now, judging, crowds) for shape in shapes)
 
     # Pull requests

@@ -350,8 +350,8 @@ class Translator:
         """The changes of the body and of the title, except by an App's bot.
 
         A bot edits issues only in repositories where the App has the permission. Edits of the body
-        that GitHub did not list count as the author's, at the time of the oldest listed edit. So do
-        new titles before the last hundred events, at the time of the oldest listed event.
+        that GitHub did not list count as the author's, at the time of the oldest listed edit. New
+        titles before the listed events count likewise, at the time of the oldest event.
         """
         listed, events = shape.user_content_edits, present(shape.timeline_items)
         made = [(event.actor, event.created_at) for event in events if event.label is None]
