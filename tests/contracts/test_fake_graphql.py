@@ -400,6 +400,8 @@ def test_what_happened_is_told_in_order(hub):
     document = """{ repository(owner: "acme", name: "shop") { issue(number: 1) {
       timelineItems(first: 10) { nodes {
         __typename ... on LabeledEvent { label { name } actor { login } } } }
+      last: timelineItems(last: 2) { pageInfo { hasPreviousPage } }
+      all: timelineItems(last: 3) { pageInfo { hasPreviousPage } }
       closed: timelineItems(first: 10, itemTypes: [CLOSED_EVENT]) { totalCount } } } }"""
     told = hub.data(document)["repository"]["issue"]
     assert [node["__typename"] for node in told["timelineItems"]["nodes"]] == [
@@ -408,6 +410,8 @@ def test_what_happened_is_told_in_order(hub):
         "ClosedEvent",
     ]
     assert told["closed"]["totalCount"] == 1
+    assert told["last"]["pageInfo"]["hasPreviousPage"] is True
+    assert told["all"]["pageInfo"]["hasPreviousPage"] is False
 
 
 def test_search_knows_labels_states_and_repositories(hub):

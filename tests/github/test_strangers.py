@@ -88,6 +88,21 @@ def test_edits_beyond_those_that_are_read_count_as_the_authors(hub):
     assert reader.read(other).issue.changed is None, "its author may write"
 
 
+def test_titles_beyond_those_that_are_read_count_as_the_authors(hub):
+    refs = {login: opened_by(hub, login) for login in ("mallory", "colleague")}
+    reader, acting = hub.client(), hub.acting()
+    for ref in refs.values():
+        for _ in range(99):
+            acting.remove_label(acting.add_labels(hub.issue(int(ref.key)), ["x"]), "x")
+    assert reader.read(refs["mallory"]).issue.changed is None, "all hundred are read"
+    for ref in refs.values():
+        acting.add_labels(hub.issue(int(ref.key)), ["x"])
+    issue = reader.read(refs["mallory"]).issue
+    assert issue.changed is not None
+    assert (issue.changed.by, issue.changed.at) == ("mallory", issue.labelled[0].at)
+    assert reader.read(refs["colleague"]).issue.changed is None, "its author may write"
+
+
 def test_over_rest_a_later_title_hides_no_strangers(hub):
     ref, reader = opened_by(hub, "mallory"), hub.client(graphql=False)
     edit(hub, ref, "mallory", title="worse")
@@ -185,17 +200,17 @@ def test_rights_in_another_repository_do_not_count_in_this_one(hub):
     assert hub.issue(int(ref.key)).state == "open"
 
 
-def flood(hub, ref, count, login="mallory"):
+def flood(hub, refs, count):
+    """One pull request may name every issue."""
+    body, repository = " ".join(f"closes #{ref.key}" for ref in refs), hub.state.named(REPOSITORY)
     for at in range(count):
-        hub.acting(login).create_pull(
-            hub.state.named(REPOSITORY), "x", f"{login}:{at}", "main", body=f"closes #{ref.key}"
-        )
+        hub.acting("mallory").create_pull(repository, "x", f"mallory:{at}", "main", body=body)
 
 
 @pytest.mark.parametrize("count", [99, 100, 230])
 def test_a_flood_of_pull_requests_hides_none(hub, count):
     ref, reader = opened_by(hub, "colleague"), hub.client()
-    flood(hub, ref, count)
+    flood(hub, [ref], count)
     writers = hub.acting().create_pull(
         hub.state.named(REPOSITORY), "mine", "fix", "main", body=f"closes #{ref.key}"
     )
@@ -209,13 +224,8 @@ def test_a_flood_of_pull_requests_hides_none(hub, count):
 
 
 def test_a_flood_on_many_issues_costs_few_requests(hub):
-    """One pull request may name every issue."""
     refs = [opened_by(hub, "colleague") for _ in range(30)]
-    everything = " ".join(f"closes #{ref.key}" for ref in refs)
-    for at in range(150):
-        hub.acting("mallory").create_pull(
-            hub.state.named(REPOSITORY), "x", f"mallory:{at}", "main", body=everything
-        )
+    flood(hub, refs, 150)
     reader = hub.client()
     with hub.counted() as counted:
         (found,) = reader.find_snapshots((IssueQuery(("stage:ready",)),))
@@ -224,9 +234,33 @@ def test_a_flood_on_many_issues_costs_few_requests(hub):
     assert sum(counted.values()) <= 15, counted
 
 
+def test_a_flood_on_more_than_a_hundred_issues_makes_no_later_reading_dearer(hub):
+    refs = [opened_by(hub, "colleague") for _ in range(130)]
+    flood(hub, refs, 101)
+    reader, query = hub.client(), IssueQuery(("stage:ready",), limit=200)
+    reader.find_snapshots((query,))
+    with hub.counted() as counted:
+        (found,) = reader.find_snapshots((query,))
+    assert [len(snapshot.issue.pulls) for snapshot in found.snapshots] == [101] * 130
+    assert counted == {FIND: 2}
+
+
+def test_more_crowded_issues_than_are_kept_are_read_together_each_time(hub, monkeypatch):
+    monkeypatch.setattr("dibs.adapters.github.graphql._MOST_CROWDS", 5)
+    refs = [opened_by(hub, "colleague") for _ in range(30)]
+    flood(hub, refs, 101)
+    reader = hub.client()
+    for _ in range(2):
+        with hub.counted() as counted:
+            (found,) = reader.find_snapshots((IssueQuery(("stage:ready",)),))
+            assert len(reader.read_many(refs)) == 30
+        assert {len(snapshot.issue.pulls) for snapshot in found.snapshots} == {101}
+        assert sum(counted.values()) <= 18, counted
+
+
 def test_more_than_a_thousand_are_not_all_read_and_a_warning_says_so(hub, caplog):
     ref, reader = opened_by(hub, "colleague"), hub.client()
-    flood(hub, ref, 1010)
+    flood(hub, [ref], 1010)
     with hub.counted() as counted:
         assert len(reader.read(ref).issue.pulls) == 1000
         assert len(reader.pulls_of([ref])[ref]) == 1000

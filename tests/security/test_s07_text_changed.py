@@ -127,6 +127,21 @@ def test_a_flood_of_new_titles_does_not_hide_the_release(project):
     assert project.codes(number) == []
 
 
+def test_a_flood_of_labels_does_not_hide_a_new_title(project):
+    """GitHub lists the last hundred labels and titles; then neither it nor the release is seen."""
+    number = released(project)
+    edit(project, number, title=EVIL)
+    acting, issue = project.acting(MAINTAINER), project.issue(number)
+    for _ in range(110):
+        issue = acting.remove_label(acting.add_labels(issue, ["phones"]), "phones")
+    project.pass_time(2)
+    assert project.codes(number) == ["TEXT_CHANGED"]
+    project.work()
+    assert project.input_of(number) is None
+    put_the_label_on_again(project, number)
+    assert project.codes(number) == []
+
+
 def test_the_labels_of_a_run_release_nothing(project):
     """The stranger edits while the first stage is worked; the second would get the new text."""
     project.configure()

@@ -227,6 +227,39 @@ def test_control_the_operator_keeps_leases_in_a_clone_s_origin(
     assert git(other, "for-each-ref")
 
 
+@pytest.mark.parametrize("allowed", ["paths", "--config"])
+def test_control_each_way_that_the_refusal_names_is_one_for_handlers_too(
+    victim: Victim, allowed: str
+) -> None:
+    """A handler has the worker's file without the worker's `DIBS_LEASES`."""
+    other = remote_of(victim, "an absolute path")
+    run = "dibs heartbeat && dibs show 1 && dibs add found-on-the-way"
+    victim.configure(f"leases = 'git:origin'\n[[stage]]\nname = 'ready'\nrun = '{run}'\n")
+    hint = json.loads(victim.dibs("list", "--json").stdout)["error"]["hint"]
+    assert allowed in hint
+    assert "DIBS_LEASES" not in hint
+    if allowed == "paths":
+        users_file(victim, f'paths = ["{other}"]')
+    named = ("--config", "dibs.toml") if allowed == "--config" else ()
+    assert victim.dibs(*named, "add", "one").returncode == 0
+    done = victim.dibs(*named, "work", "--once", "--stage", "ready")
+    assert "found-on-the-way" in victim.dibs(*named, "list").stdout, done.stderr
+
+
+@pytest.mark.parametrize("in_git", [False, True])
+def test_a_remote_that_is_not_there_is_a_mistake_and_no_attack(
+    victim: Victim, in_git: bool
+) -> None:
+    if in_git:
+        git(victim.folder, "init", "--quiet")
+    victim.configure('leases = "git:orgin"\n')
+    everything(victim)
+    error = json.loads(victim.dibs("list", "--json").stdout)["error"]
+    assert error["code"] == "BAD_CONFIGURATION"
+    assert "there is no remote 'orgin' here, and no repository at " in error["message"]
+    assert sorted(path.name for path in victim.home.iterdir()) == ["project"]
+
+
 @pytest.mark.parametrize("remote", ["--upload-pack=touch ../ran:x", "-c", "x" * 10_000])
 def test_a_remote_is_no_option_of_git(victim: Victim, remote: str) -> None:
     victim.configure(f'leases = "git:{remote}"\n')

@@ -108,8 +108,6 @@ def refuse_overreach(settings: Settings, users: Path) -> None:
         *reached_repository(settings),
     ):
         ways = ["name the file with --config"] if settings.file else []
-        if reach.key == "leases":
-            ways.insert(0, "set DIBS_LEASES to the store")
         if reach.key == "github.api":
             ways.insert(0, "set GITHUB_API_URL to the address")
         if reach.table:
@@ -247,6 +245,7 @@ def reached_repository(settings: Settings) -> Iterator[Reach]:
 
     A push runs the repository's hooks, and a repository in the folder may have come with the file.
     Git's settings with the addresses of remotes may have come with the file as well.
+    Raises BadConfiguration for a name which is neither a remote's nor a repository's.
     """
     scheme, _, remote = settings.leases.partition(":")
     if scheme != "git":
@@ -262,6 +261,13 @@ def reached_repository(settings: Settings) -> Iterator[Reach]:
         local = commands.resolve(remote).local
     if local is not None and not covers(settings.trust.paths, settings.root / local):
         place = os.path.realpath(settings.root / local)
+        there = map(os.path.lexists, (place, f"{place}.git"))  # git tries both
+        if local == remote and "/" not in remote and not any(there):
+            raise BadConfiguration(
+                f"{settings.source}: leases: there is no remote {remote[:_LONGEST]!r} here, and no "
+                f"repository at {place[:_LONGEST]!r}",
+                hint=f"look at what git remote -v lists in {settings.root}",
+            )
         yield Reach("leases", f"lets dibs push to {place!r}, whose hooks run", "paths", place)
 
 

@@ -34,6 +34,7 @@ fragment Whole on Issue {
     nodes { editedAt editor { __typename login } }
   }
   timelineItems(last: 100, itemTypes: [LABELED_EVENT, RENAMED_TITLE_EVENT]) {
+    pageInfo { hasPreviousPage }
     nodes {
       __typename
       ... on LabeledEvent { createdAt actor { __typename login } label { name } }

@@ -155,7 +155,8 @@ _PULLS = "closedByPullRequestsReferences"
 _FIRST_PULLS, _ALL_PULLS, _MOST_PULLS = 20, 100, 1000
 """So many pull requests of an issue are asked for; if there are more, pages of so many, up to so
 many: strangers may open any number of them, and the fleet's own must be among those read."""
-_CROWDED_AT_ONCE, _MOST_CROWDS, _CROWDS_KEPT_S = 10, 100, 600.0
+_CROWDED_AT_ONCE, _MOST_CROWDS, _CROWDS_KEPT_S = 10, 1000, 600.0
+Crowds = Mapping[IssueRef, tuple[Pull, ...]]
 _UNKNOWN_WORDS = ("undefinedfield", "argumentnotaccepted", "undefinedtype", "selectionmismatch")
 
 
@@ -192,12 +193,16 @@ class OverGraphql:
             shape, _ = self._read_issue(issue, number, judging.purpose)
         return Snapshot(self._issue(shape, judging), comments, now, all_pages=all_pages)
 
-    def _issue(self, shape: WholeIssue, judging: Judging) -> Issue:
-        """The issue, with the verdicts about who changed its text and opened its pull requests."""
+    def _issue(self, shape: WholeIssue, judging: Judging, crowds: Crowds | None = None) -> Issue:
+        """The issue, with the verdicts about who changed its text and opened its pull requests.
+
+        `crowds`: the pull requests of crowded issues; None: not read yet.
+        """
         issue = self._translator.issue(shape)
         if _is_crowded(shape) and not judging.holding:
             first = {pull.ref: pull for pull in issue.pulls}
-            rest = {pull.ref: pull for pull in self.crowds([issue.ref]).get(issue.ref, ())}
+            crowds = self.crowds([issue.ref]) if crowds is None else crowds
+            rest = {pull.ref: pull for pull in crowds.get(issue.ref, ())}
             issue = replace(issue, pulls=tuple((rest | first).values()))
         changed = judging.change(self._translator.edits(shape), issue)
         return replace(issue, pulls=judging.pulls(issue.pulls), changed=changed)
@@ -227,14 +232,16 @@ class OverGraphql:
         self._ids.saw_issue(shape)
         return shape
 
-    def snapshot(self, shape: WholeIssue, now: ServerTime, judging: Judging) -> Snapshot:
+    def snapshot(
+        self, shape: WholeIssue, now: ServerTime, judging: Judging, crowds: Crowds | None = None
+    ) -> Snapshot:
         """The issue with the first page of comments; `all_pages` if no more pages follow.
 
         Not `all_pages` either if a mark has no verdict.
         """
         nodes = map(self._translator.comment, present(shape.comments))
         found = in_order({comment.id: comment for comment in nodes})
-        issue = self._issue(shape, judging)
+        issue = self._issue(shape, judging, crowds)
         comments, judged = judging.comments(found, issue.ref)
         whole = judged and not shape.comments.page_info.more
         return Snapshot(issue, comments, now, all_pages=whole)
@@ -268,12 +275,13 @@ class OverGraphql:
         self, shapes: Sequence[WholeIssue], now: ServerTime, judging: Judging
     ) -> Iterator[Snapshot]:
         """The snapshot of each; what the crowded ones lack is read for all of them together."""
-        self.crowds([self._translator.ref(shape.number) for shape in shapes if _is_crowded(shape)])
-        return (self.snapshot(shape, now, judging) for shape in shapes)
+        refs = [self._translator.ref(shape.number) for shape in shapes if _is_crowded(shape)]
+        crowds = self.crowds(refs)
+        return (self.snapshot(shape, now, judging, crowds) for shape in shapes)
 
     # Pull requests
 
-    def crowds(self, issues: Sequence[IssueRef]) -> dict[IssueRef, tuple[Pull, ...]]:
+    def crowds(self, issues: Sequence[IssueRef]) -> Crowds:
         """The open pull requests of issues that have more of them than fit into a reading.
 
         Kept for ten minutes: a stranger may open any number, and must not set the price of each
@@ -284,8 +292,10 @@ class OverGraphql:
             kept = {issue: self._crowds[issue] for issue in issues if issue in self._crowds}
         found = {issue: pulls for issue, (pulls, at) in kept.items() if now < at + _CROWDS_KEPT_S}
         missing = [issue for issue in issues if issue not in found]
+        known: dict[Pull, Pull] = {}  # one pull request may name every issue, and is kept once
         for issue, (home, nodes) in self.linked(missing, closed_too=False).items():
-            found[issue] = self._translator.open_pulls(nodes, home)
+            pulls = self._translator.open_pulls(nodes, home)
+            found[issue] = tuple(known.setdefault(pull, pull) for pull in pulls)
             with self._lock:
                 self._crowds[issue] = found[issue], now
         return found

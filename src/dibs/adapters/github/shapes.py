@@ -243,7 +243,8 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     editor: Actor | None = None
     user_content_edits: Page[EditNode] | None = None
     """Newest first. Empty for a text that nobody edited, or if we may not see its history."""
-    timeline_items: Connection[EventNode] | None = None
+    timeline_items: Page[EventNode] | None = None
+    """The last hundred, oldest first."""
     repository: NamedRepository | None = None
 
     @property
@@ -349,14 +350,14 @@ class Translator:
         """The changes of the body and of the title, except by an App's bot.
 
         A bot edits issues only in repositories where the App has the permission. Edits of the body
-        that GitHub did not list count as the author's, at the time of the oldest listed edit.
+        that GitHub did not list count as the author's, at the time of the oldest listed edit. New
+        titles before the listed events count likewise, at the time of the oldest event.
         """
-        listed = shape.user_content_edits
-        made = [
-            (event.actor, event.created_at)
-            for event in present(shape.timeline_items)
-            if event.label is None
-        ]
+        listed, events = shape.user_content_edits, present(shape.timeline_items)
+        made = [(event.actor, event.created_at) for event in events if event.label is None]
+        if shape.timeline_items is not None and shape.timeline_items.page_info.earlier:
+            oldest = min((event.created_at for event in events), default=shape.updated_at)
+            made.append((shape.author, oldest))
         history = [(one.editor, one.edited_at) for one in present(listed)]
         made += [(editor, at) for editor, at in history if at > shape.created_at]
         if shape.last_edited_at is not None:
