@@ -291,7 +291,8 @@ class GitCommands:
         """The address to use for reading and writing. Raises BadConfiguration for a wrong one.
 
         A remote may have several addresses, or different addresses for reading and writing. We use
-        the first to which git pushes. An address that is no remote's is used as git reads from it.
+        the first to which git pushes. For a plain address, the repository's `insteadOf` rules
+        count, and its `pushInsteadOf` rules do not.
         """
         if not remote or remote.startswith("-"):  # git would read it as an option
             shown = without_secrets(remote)
