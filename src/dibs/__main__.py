@@ -5,7 +5,7 @@ import sys
 # Commands that run for long, or run programs, which must not read the secrets of this process.
 SHUT = {
     *("work", "listen", "keep", "hold", "loop", "follow", "sweep", "migrate", "demo", "simulate"),
-    *("--exec", "--watch", "doctor"),
+    *("--exec", "--watch", "--wait", "doctor"),
 }
 
 
@@ -15,7 +15,8 @@ def main() -> None:
 
         print(f"dibs {__version__}")
         return
-    if not SHUT.isdisjoint(sys.argv):  # first: until then every process of this user can read it
+    words = (word.partition("=")[0] for word in sys.argv)
+    if not SHUT.isdisjoint(words):  # first: until then every process of this user can read it
         from dibs.adapters.runners.warden import shut_process
 
         shut_process()

@@ -122,7 +122,7 @@ def test_what_help_says_of_a_command_is_what_the_command_says():
 
 def test_commands_that_run_long_are_commands_and_shut_themselves():
     assert COMMANDS.keys() >= LONG_RUNNING
-    assert SHUT - {"--exec", "--watch", "doctor"} == LONG_RUNNING
+    assert SHUT - {"--exec", "--watch", "--wait", "doctor"} == LONG_RUNNING
 
 
 def test_short_commands_do_not_pay_for_the_shutting(tmp_path):

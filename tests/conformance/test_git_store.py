@@ -718,6 +718,16 @@ def cloned(tmp_path: Path, address: str) -> Path:
     return clone
 
 
+def test_which_rules_of_the_repository_count_for_a_name_and_for_an_address(tmp_path):
+    clone = cloned(tmp_path, "https://read.test/shop")
+    git(clone, "config", "url.https://write.test/.pushInsteadOf", "https://read.test/")
+    git(clone, "config", "url.https://mirror.test/.insteadOf", "https://hub.test/")
+    names = {"origin": "write", "https://read.test/shop": "read", "https://hub.test/shop": "mirror"}
+    for remote, server in names.items():
+        store = GitLeases.connect(f"git:{remote}", tmp_path / "objects", root=clone)
+        assert store.name == f"git:https://{server}.test/shop"
+
+
 def test_a_password_of_any_signs_gets_in(served, tmp_path):
     server, _ = served
     password = "p@s/w:r d%41?#$(id)'\"é"

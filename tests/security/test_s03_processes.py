@@ -80,6 +80,8 @@ COMMANDS = [
     ("loop", "often", "--once"),
     ("listen", "--port", "none"),
     ("status", "--watch", "--help"),
+    ("claim", "1", "--wait", "1s"),
+    ("take", "1", "--wait=1s"),
 ]
 
 

@@ -135,7 +135,10 @@ def test_control_the_operator_hands_it_to_a_loop(victim: Victim) -> None:
 def test_a_typed_command_is_told_what_it_does_not_get(victim: Victim) -> None:
     """The issue is claimed before its stage is known, so the claim is not refused."""
     assert victim.dibs("add", "one").returncode == 0
-    victim.configure('[[stage]]\nname = "ready"\npass_env = ["GITHUB_TOKEN", "MODEL"]\n')
+    names = ["GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "GH_TOKEN", "MODEL"]
+    victim.configure(f'[[stage]]\nname = "ready"\npass_env = {json.dumps(names)}\n')
     done = victim.dibs("claim", "1", "--exec", "--", "sh", "-c", "env > seen")
-    assert "--pass-env GITHUB_TOKEN" in done.stderr
-    assert SECRETS["GITHUB_TOKEN"] not in (victim.folder / "seen").read_text()
+    assert [name for name in names if f"--pass-env {name}" in done.stderr] == ["GITHUB_TOKEN"]
+    seen = (victim.folder / "seen").read_text()
+    assert SECRETS["GITHUB_TOKEN"] not in seen
+    assert SECRETS["AWS_SECRET_ACCESS_KEY"] in seen, "its caller's own, which no word denies"

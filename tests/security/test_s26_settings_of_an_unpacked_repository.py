@@ -3,14 +3,17 @@
 Attack: the settings name programs. `dibs show` with leases in git refs reaches the remote, and git
 runs them with the reader's secrets in the environment.
 
-Wall: of the settings of the repository only those count that name no program and no file, and make
-git trust no other server. Git itself has no secret that the operator did not name for it.
+A proxy in the settings gets the password that the operator's credential helper has for a server.
+
+Wall: of the settings of the repository only those count that name no program, no file and no proxy,
+and make git trust no other server. Git itself has no secret that the operator did not name for it.
 """
 
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from tests.security.conftest import Victim
@@ -18,7 +21,10 @@ from tests.security.git_victims import ALONE, git
 
 
 class _AsksForAPassword(BaseHTTPRequestHandler):
+    given: ClassVar[list[str | None]] = []
+
     def do_GET(self) -> None:
+        self.given.append(self.headers["Authorization"])
         self.send_response(401)
         self.send_header("WWW-Authenticate", 'Basic realm="shop"')
         self.send_header("Content-Length", "0")
@@ -30,7 +36,8 @@ class _AsksForAPassword(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """The address of a git server that demands a password."""
+    """The address of a git server, or a proxy, that demands a password."""
+    _AsksForAPassword.given.clear()
     served = ThreadingHTTPServer(("127.0.0.1", 0), _AsksForAPassword)
     threading.Thread(target=served.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{served.server_port}/shop"
@@ -108,3 +115,18 @@ def test_control_the_same_settings_of_the_operator_are_obeyed(
         git(victim.folder, "config", "--file", str(victim.home / ".gitconfig"), name, value)
     victim.dibs("show", "1", DIBS_GIT_ENV="GITHUB_TOKEN")
     assert set(victim.leaked(loot)) == {"GITHUB_TOKEN"}
+
+
+@pytest.mark.parametrize("whose", ["the repository's", "the operator's"])
+def test_a_proxy_of_the_repository_gets_no_password(
+    victim: Victim, server: str, whose: str
+) -> None:
+    """The operator's own proxy, as the control, is obeyed."""
+    folder, own = unpacked(victim, "http://git.example/shop"), victim.home / ".gitconfig"
+    (victim.home / ".git-credentials").write_text("http://ada:CANARY@git.example\n")
+    git(folder, "config", "--file", str(own), "credential.helper", "store")
+    file = own if whose == "the operator's" else folder / ".git" / "config"
+    git(folder, "config", "--file", str(file), "http.proxy", server)
+    git(folder, "config", "--file", str(file), "http.http://git.example.proxy", server)
+    victim.dibs("list")
+    assert any(_AsksForAPassword.given) == (whose == "the operator's")

@@ -3,8 +3,10 @@
 Actors: a member of the group, and a user outside of it. What was wrong: the worker of one member
 removed the record of another's finished run, which it could not read, so that the work was done
 twice; a member could put a result into the folder of another's run; and with leases in git, only
-the first member could store objects. Wall: folders that members share are the group's, the folder
-of a run is its user's alone, and a record that cannot be judged stays.
+the first member could store objects. A member could also move the folder of a run away and put
+another in its place, or remove the record. Wall: folders that members share are the group's, each
+removes only their own from the folder of runs, the folder and the record of a run are its user's
+alone, a worker uses no folder of another user, and a record that cannot be judged stays.
 """
 
 import json
@@ -99,7 +101,7 @@ def test_a_second_user_says_whom_they_trust_and_then_both_work(shared: Victim) -
     _done(_member(shared, SECOND, "add", "four"))
     _done(_member(shared, FIRST, "work", "--once"))
     assert _ran_by(shared) == _ids(FIRST, SECOND, FIRST, FIRST)
-    assert _modes(shared, ".", "runs", "runs/.open", "workers") == ["2770"] * 4
+    assert _modes(shared, ".", "workers", "runs", "runs/.open") == ["2770"] * 2 + ["3770"] * 2
     assert {_modes(shared, f"runs/{run.name}")[0][-3:] for run in _runs(shared)} == {"700"}
 
 
@@ -133,10 +135,10 @@ def test_a_record_that_another_user_cannot_judge_stays(shared: Victim) -> None:
     assert not (run.parent / ".open" / run.name).exists()
 
 
-def test_control_a_record_of_a_run_that_can_be_read_is_used(shared: Victim) -> None:
+def test_control_a_record_of_ones_own_run_is_used(shared: Victim) -> None:
     run = _finished_and_killed(shared)
-    for place in (run, *run.iterdir()):
-        place.chmod(0o755)
+    for place in (run, *run.iterdir(), run.parent / ".open" / run.name):
+        os.chown(place, pwd.getpwnam(SECOND).pw_uid, -1)
     _member(shared, SECOND, "work", "--once")
     assert _stage(shared) == "done"
     assert _ran_by(shared) == _ids(FIRST)
@@ -152,6 +154,68 @@ def test_a_member_neither_reads_nor_writes_in_anothers_run(shared: Victim) -> No
     assert "judged" in (run / "result.json").read_text()
 
 
+FORGE = """
+cd '{run.parent}'; rm -f .open/{run.name}; : > .open/{run.name}
+mv {run.name} gone; mkdir -m 777 {run.name} && cd {run.name}
+printf 0 > exit; echo '{{"note": "FORGED"}}' > result.json
+"""
+
+
+def _forge(run: Path) -> None:
+    attack = FORGE.format(run=run)
+    command = [*as_user(SECOND, groups=f"--groups={GROUP}"), "sh", "-c", attack]
+    subprocess.run(command, capture_output=True, check=False)
+
+
+def _notes(victim: Victim) -> list[str]:
+    shown = json.loads(_done(_member(victim, FIRST, "runs", "1", "--json")))
+    return [str(run["note"]) for run in shown["data"]]
+
+
+def test_a_member_neither_forges_a_result_nor_removes_a_record(shared: Victim) -> None:
+    _forge(_finished_and_killed(shared))
+    _member(shared, FIRST, "work", "--once")
+    assert _notes(shared) == ["judged"]
+    assert _ran_by(shared) == _ids(FIRST), "finished work is not done again"
+
+
+def test_who_owns_the_folder_of_runs_forges_no_result_either(shared: Victim) -> None:
+    run = _finished_and_killed(shared)
+    record = run.parent / ".open" / run.name
+    lease = record.read_bytes()
+    for place in (run.parent, run.parent / ".open"):
+        os.chown(place, pwd.getpwnam(SECOND).pw_uid, -1)
+    _forge(run)
+    assert "FORGED" in (run / "result.json").read_text()
+    record.write_bytes(lease)
+    record.chmod(0o666)
+    _member(shared, FIRST, "work", "--once")
+    assert _stage(shared) == "ready"
+    assert "FORGED" not in _notes(shared)
+
+
+def test_no_command_runs_in_a_folder_that_a_member_prepared(shared: Victim) -> None:
+    """The run of a claim is known before its folder is made."""
+    _done(_member(shared, FIRST, "add", "one", "two"))
+    _done(_member(shared, FIRST, "work", "--once"))
+    claimed = json.loads(_done(_member(shared, FIRST, "claim", "2", "--json")))["data"]["run"]
+    run = shared.folder / ".dibs" / "runs" / claimed
+    _forge(run)
+    kept = _member(shared, FIRST, "keep", claimed, "--end", "--", "touch", "typed")
+    assert kept.returncode != 0
+    assert f"{run} belongs to another user" in kept.stdout + kept.stderr
+    assert not (shared.folder / "typed").exists()
+
+
+def test_the_runs_of_others_are_listed_and_their_output_is_not_shown(shared: Victim) -> None:
+    run = _finished_and_killed(shared)
+    assert run.name in _done(_member(shared, SECOND, "runs", "1"))
+    assert run.name in _done(_member(shared, SECOND, "runs"))
+    output = _member(shared, SECOND, "runs", "--output", run.name)
+    assert output.returncode == 3
+    assert f"{run} belongs to another user" in output.stdout + output.stderr
+
+
 def test_runs_in_another_folder_are_shared_too(shared: Victim) -> None:
     """Its parent passes the group on, but the group may not write there."""
     shared.configure(f'runs = "output/runs"\n{CONFIG}')
@@ -164,7 +228,7 @@ def test_runs_in_another_folder_are_shared_too(shared: Victim) -> None:
     for name in (FIRST, SECOND):
         _done(_member(shared, name, "work", "--once"))
     assert _ran_by(shared) == _ids(FIRST, SECOND)
-    assert _modes(shared, "../output/runs", "../output/runs/.open") == ["2770"] * 2
+    assert _modes(shared, "../output/runs", "../output/runs/.open") == ["3770"] * 2
 
 
 def test_leases_in_git_are_stored_by_both(shared: Victim) -> None:
@@ -174,7 +238,8 @@ def test_leases_in_git_are_stored_by_both(shared: Victim) -> None:
         os.chown(place, pwd.getpwnam(FIRST).pw_uid, GROUP)
     shared.configure(f'leases = "git:leases.git"\n{CONFIG}')
     os.chown(shared.folder / "dibs.toml", pwd.getpwnam(FIRST).pw_uid, GROUP)
-    _trust(shared, SECOND)
+    for name in (FIRST, SECOND):  # a push to a path runs its hooks, so the owner says so as well
+        _trust(shared, name)
     safe = shared.home.parent / SECOND / ".gitconfig"
     safe.write_text(f"[safe]\n\tdirectory = {remote}\n\tdirectory = leases.git\n")
     # Enough that git stores objects of both in the same folders.

@@ -633,10 +633,11 @@ def share_around(path: Path) -> Sharing:
     return Sharing.GROUP if mode & stat.S_ISGID and mode & stat.S_IWGRP else Sharing.NONE
 
 
-def make_folder(path: Path, share: Sharing | None = None) -> None:
+def make_folder(path: Path, share: Sharing | None = None, *, sticky: bool = False) -> None:
     """Make a folder and its missing parents; an existing folder keeps its mode.
 
-    Without `share`, a new folder is shared like the folder around.
+    Without `share`, a new folder is shared like the folder around. From a `sticky` folder, each
+    member of the group removes only their own files.
     """
     if path.is_dir():
         return
@@ -648,9 +649,9 @@ def make_folder(path: Path, share: Sharing | None = None) -> None:
         if not path.is_dir():
             raise
         return
-    if wanted != 0o700:  # mkdir heeds the umask, and ignores the bit for the group
+    if wanted != 0o700:  # mkdir heeds the umask, and ignores the bits for the group
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        _set_mode(descriptor, wanted)
+        _set_mode(descriptor, wanted | (stat.S_ISVTX if sticky else 0))
         os.close(descriptor)
 
 

@@ -139,12 +139,14 @@ class ProcessRunner:
             # The result is out of reach of another worker.
             assignment = replace(assignment, lease=None)
         try:
-            make_folder(self._runs, self._share)
+            make_folder(self._runs, self._share, sticky=True)
             make_folder(folder, Sharing.NONE)  # also if a group shares the others
             files = _RunFiles(folder, user)
         except OSError as failure:
             raise HandlerUnusable(f"cannot write the run's folder {folder}: {failure}") from failure
         try:
+            if self._share is Sharing.GROUP:
+                _refuse_another_users(files.folder, folder)
             files.begin(assignment.stdin)
             if assignment.lease is not None:
                 with suppress(OSError, ValueError):  # without it, the work is done again if we die
@@ -189,10 +191,10 @@ class ProcessRunner:
     def _note_open(self, lease: Lease) -> None:
         """Write down the lease, and lock the file for as long as this process lives."""
         path = self._runs / _OPEN / lease.run
-        make_folder(path.parent, self._share)
+        make_folder(path.parent, self._share, sticky=True)
         if path.parent.is_symlink():  # came with a repository: what is behind it is not ours
             return
-        if (descriptor := locked(path, create=True, share=self._share)) is not None:
+        if (descriptor := locked(path, create=True, share=Sharing.NONE)) is not None:
             self._open[lease.run] = descriptor
             os.write(descriptor, msgspec.json.encode(lease))
 
@@ -237,6 +239,7 @@ class ProcessRunner:
         try:
             opened = os.open(self._runs / lease.run, _FOLDER)
             try:
+                _refuse_another_users(opened, self._runs / lease.run)
                 finished = read_regular("exit", 2, opened) == b"0"
                 return FinishedRun(lease, _result_in(opened)) if finished else None
             finally:
@@ -245,6 +248,15 @@ class ProcessRunner:
             raise
         except (OSError, ValueError):
             return None
+
+
+def _refuse_another_users(opened: int, folder: Path) -> None:
+    """Raise PermissionError if the open folder of a run is another user's, who may forge results.
+
+    A member of the group that shares the folder of runs may have put it there.
+    """
+    if os.fstat(opened).st_uid != os.geteuid():
+        raise PermissionError(f"{folder} belongs to another user")
 
 
 def _check_command(line: str, folder: Path | None) -> None:

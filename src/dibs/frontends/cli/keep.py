@@ -7,6 +7,7 @@ from typing import Any, cast
 import click
 from msgspec.structs import replace
 
+from dibs.core.environment import passed_on
 from dibs.core.ids import LocalTime
 from dibs.core.lease import Outcome, asked
 from dibs.core.pipeline import Command, Env, NoWorktree
@@ -102,7 +103,8 @@ def execute(
     lease, leaving = claimed.lease, StopSignal()
     handler = Command(shlex.join(words))
     allowed = [name for name in claimed.stage.pass_env if context.settings.may_pass(name)]
-    for name in sorted({*claimed.stage.pass_env} - {*allowed, *pass_env}):
+    given = passed_on(os.environ, Env.INHERIT, (*pass_env, *allowed))
+    for name in sorted({*claimed.stage.pass_env} & {*os.environ} - {*given}):
         tell(f"a found file does not pass {name} on: if you want this, use --pass-env {name}")
     stage = replace(
         claimed.stage,

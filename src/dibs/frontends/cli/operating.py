@@ -340,6 +340,9 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
     if wanted is not None:
         try:
             text = run_file(folder, wanted, "output.log", _WHOLE).decode("utf-8", "replace")
+        except PermissionError:
+            line = f"{folder / wanted} belongs to another user, who alone may read its output"
+            return Answer(None, [line], Exit.NOTHING)
         except (OSError, ValueError):
             return Answer(None, [f"no output of run {wanted!r} under {folder}"], Exit.NOTHING)
         text = mask(text)
@@ -375,7 +378,8 @@ def runs_command(context: Context, issue: str | None, wanted: str | None, limit:
     )
     logs = [folder / entry.run / "output.log" for entry in history]
     rows = [
-        {**asdict(entry), "output": str(log) if log.is_file() else None}
+        # `Path.is_file` raises for the run of another user.
+        {**asdict(entry), "output": str(log) if os.path.isfile(log) else None}  # noqa: PTH113
         for entry, log in zip(history, logs, strict=True)
     ]
     return Answer(rows, lines)
