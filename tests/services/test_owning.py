@@ -169,6 +169,20 @@ def test_the_owner_is_read_once_in_ten_seconds(store, owned, clock, monkeypatch)
     assert looks == [ISSUES] * 2
 
 
+def test_a_refused_backlog_does_not_take_the_owners_holds_and_loops(owned):
+    first, second, name = owned(), owned(), hold_ref("deploy", 1)
+    assert isinstance(first.acquire(bid("a")), Granted)
+    with pytest.raises(BadConfiguration, match="the issues in this namespace are those of"):
+        second.acquire(bid("b", name))
+    assert isinstance(first.acquire(bid("c", name)), Granted)
+
+
+def test_a_backlog_shares_names_where_the_issues_are_anothers(owned):
+    first, name = owned(), hold_ref("deploy", 1)
+    assert isinstance(first.acquire(bid("a")), Granted)
+    assert isinstance(owned(shared="fleet").acquire(bid("b", name)), Granted)
+
+
 def test_names_are_handed_over_when_the_backlog_begins_to_share_them(owned):
     granters, name = MemoryGranters(), hold_ref("deploy", 1)
     assert isinstance(owned(granters).acquire(bid("a", name)), Granted)

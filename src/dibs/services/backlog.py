@@ -251,6 +251,9 @@ class OwnedStore(Struct):
         if owner is None:
             if not granting:
                 return
+            issues = self.owner(ISSUES) if kind == NAMES and not self.shared_names else None
+            if issues is not None and issues.id != self.granters.owner().id:
+                raise self._belongs_to(issues, ISSUES)  # whose holds and loops it would take
             owner = self._own(kind)
         elif kind == NAMES and self.shared_names and owner.id == self.granters.owner().id:
             # The names were this backlog's alone until it got the setting `backlog`.
