@@ -1,6 +1,7 @@
 """What ADR 0009 says of the embedded database, asked of the database itself."""
 
 import os
+import shutil
 import sqlite3
 import threading
 from datetime import timedelta
@@ -10,6 +11,7 @@ import pytest
 
 import dibs
 from dibs.adapters.sqlite import database as database_module
+from dibs.adapters.sqlite.control import SqliteGranters
 from dibs.adapters.sqlite.database import Database, Migration
 from dibs.core.errors import Damaged
 from dibs.core.ids import moment
@@ -232,3 +234,61 @@ def test_migrations_end_at_the_version_that_is_written():
     numbers = [migration.to for migration in database_module.MIGRATIONS]
     assert numbers == sorted(numbers)
     assert max(numbers, default=1) == database_module.SCHEMA_VERSION
+
+
+# The id of the backlog
+
+
+def id_in(folder: Path) -> str:
+    opened = Database(folder / "backlog.db")
+    try:
+        return SqliteGranters(opened).owner().id
+    finally:
+        opened.close()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "made here"
+    assert id_in(made)
+    return made
+
+
+def test_a_copied_file_gets_an_id_of_its_own(folder, tmp_path):
+    known = id_in(folder)
+    shutil.copytree(folder, tmp_path / "copy")
+    own = id_in(tmp_path / "copy")
+    assert own != known
+    assert (id_in(tmp_path / "copy"), id_in(folder)) == (own, known), "for good"
+
+
+def test_a_moved_file_keeps_its_id(folder, tmp_path):
+    known, moved = id_in(folder), tmp_path / "moved"
+    folder.rename(moved)
+    assert id_in(moved) == known
+    shutil.copytree(moved, folder)
+    assert id_in(moved) == known, "the file is known by its inode"
+
+
+def test_a_file_that_was_copied_to_another_disk_and_removed_keeps_its_id(folder, tmp_path):
+    known = id_in(folder)
+    shutil.copytree(folder, tmp_path / "moved")
+    shutil.rmtree(folder)
+    assert id_in(tmp_path / "moved") == known
+    shutil.copytree(tmp_path / "moved", folder)
+    (tmp_path / "moved" / "backlog.db").write_text("no database any more")
+    assert id_in(folder) == known
+
+
+def test_a_moved_file_keeps_its_id_beside_a_new_one_at_its_old_place(folder, tmp_path):
+    known = id_in(folder)
+    folder.rename(tmp_path / "moved")
+    assert id_in(folder) != known
+    assert id_in(tmp_path / "moved") == known
+
+
+def test_an_id_from_before_places_were_kept_stays(folder):
+    known, sql = id_in(folder), sqlite3.connect(folder / "backlog.db")
+    sql.execute("DROP TABLE backlog_place")
+    sql.close()
+    assert id_in(folder) == known

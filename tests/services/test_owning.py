@@ -146,6 +146,43 @@ def test_an_owner_is_replaced_knowingly_where_nothing_of_it_is_held(store, owned
     assert second.adopt() == ()
 
 
+def test_a_running_worker_of_the_former_owner_is_refused_within_ten_seconds(store, owned, clock):
+    first, second = owned(), owned()
+    granted = first.acquire(bid("a"))
+    assert isinstance(granted, Granted)
+    store.release(granted.lease, Ending(Outcome.CONCEDED))
+    second.adopt(first.owner(ISSUES).id)
+    clock.advance(10)
+    with pytest.raises(BadConfiguration, match="those of a backlog in memory"):
+        first.acquire(bid("b"))
+    assert isinstance(second.acquire(bid("c")), Granted)
+
+
+def test_the_owner_is_read_once_in_ten_seconds(store, owned, clock, monkeypatch):
+    first, looks = owned(), []
+    assert isinstance(first.acquire(bid("a")), Granted)
+    read = store.read
+    monkeypatch.setattr(store, "read", lambda issue: looks.append(issue) or read(issue))
+    for number in range(50):
+        clock.advance(0.5)
+        first.acquire(bid("b", IssueRef("", str(number))))
+    assert looks == [ISSUES] * 2
+
+
+def test_a_refused_backlog_does_not_take_the_owners_holds_and_loops(owned):
+    first, second, name = owned(), owned(), hold_ref("deploy", 1)
+    assert isinstance(first.acquire(bid("a")), Granted)
+    with pytest.raises(BadConfiguration, match="the issues in this namespace are those of"):
+        second.acquire(bid("b", name))
+    assert isinstance(first.acquire(bid("c", name)), Granted)
+
+
+def test_a_backlog_shares_names_where_the_issues_are_anothers(owned):
+    first, name = owned(), hold_ref("deploy", 1)
+    assert isinstance(first.acquire(bid("a")), Granted)
+    assert isinstance(owned(shared="fleet").acquire(bid("b", name)), Granted)
+
+
 def test_names_are_handed_over_when_the_backlog_begins_to_share_them(owned):
     granters, name = MemoryGranters(), hold_ref("deploy", 1)
     assert isinstance(owned(granters).acquire(bid("a", name)), Granted)

@@ -119,6 +119,8 @@ class Granting:
 
 ISSUES, NAMES = IssueRef("~owner", "issues"), IssueRef("~owner", "names")
 _STAGE, _TTL = StageName("~owner"), timedelta(seconds=10)
+_GREETED_S = 10.0
+"""So soon a running worker of a former owner is refused."""
 
 
 class OwnedStore(Struct):
@@ -126,7 +128,8 @@ class OwnedStore(Struct):
 
     Two backlogs in one namespace would use one lease for two issues, because both backlogs may have
     an issue 1, and would finish issues without running a handler. Hence the store keeps the owner
-    of the namespace, and every process compares the owner before the first use. Issues and names
+    of the namespace, and every process compares the owner before the first use, and before a grant
+    if it compared more than ten seconds ago: the owner may have been replaced. Issues and names
     (holds and loops) have separate owners: backlogs may share names knowingly, never issues.
 
     The owner is kept as the ending of a lease. No worker ever paints this ending, and no store
@@ -141,7 +144,8 @@ class OwnedStore(Struct):
     """The name under which several backlogs share holds and loops; empty: they share none."""
     new_run: Callable[[], RunId]
     clock: Clock
-    _greeted: set[IssueRef] = set()
+    _greeted: dict[IssueRef, LocalTime] = {}
+    """When the owner of the issues or names was last found to be this backlog."""
 
     @property
     def name(self) -> str:
@@ -231,8 +235,9 @@ class OwnedStore(Struct):
     def _greet(
         self, kind: IssueRef, issue: IssueRef | None = None, *, granting: bool = False
     ) -> None:
-        """Compare the owner with this backlog, once. The first that grants becomes the owner."""
-        if kind in self._greeted:
+        """Compare the owner with this backlog. The first that grants becomes the owner."""
+        now, greeted_at = self.clock.now(), self._greeted.get(kind)
+        if greeted_at is not None and (not granting or now - greeted_at < _GREETED_S):
             return
         owner = self.owner(kind)
         if owner is None and self._has_unknown(kind, issue):
@@ -246,13 +251,16 @@ class OwnedStore(Struct):
         if owner is None:
             if not granting:
                 return
+            issues = self.owner(ISSUES) if kind == NAMES and not self.shared_names else None
+            if issues is not None and issues.id != self.granters.owner().id:
+                raise self._belongs_to(issues, ISSUES)  # whose holds and loops it would take
             owner = self._own(kind)
         elif kind == NAMES and self.shared_names and owner.id == self.granters.owner().id:
             # The names were this backlog's alone until it got the setting `backlog`.
             owner = self._own(kind, owner.id)
         if owner.id != self._ours(kind).id:
             raise self._belongs_to(owner, kind)
-        self._greeted.add(kind)
+        self._greeted[kind] = now
 
     def _own(self, kind: IssueRef, instead_of: str = "") -> Owner:
         """Make the backlog the owner, if there is none but `instead_of`. Returns the owner."""

@@ -1,5 +1,6 @@
 """Two backlogs in one namespace: the second is refused, by issue and by name, before it grants."""
 
+import shutil
 import subprocess
 from datetime import timedelta
 from pathlib import Path
@@ -52,6 +53,22 @@ def finishes_nothing_of_another(url: str, pair: list[Project]) -> None:
 @EVERYWHERE
 def test_a_backlog_never_finishes_the_issues_of_another(place: Place, pair) -> None:
     finishes_nothing_of_another(place.url(), pair)
+
+
+@pytest.mark.parametrize("place", ["redis"], indirect=True)
+def test_nor_does_a_copy_of_its_folder(place: Place, tmp_path: Path) -> None:
+    env = {"DIBS_LEASES": place.url()}
+    a = Project(tmp_path / "a")
+    a.begin(pipeline(one=LEDGER), 1)
+    assert a.dibs("hold", "deploy", "--", "true", env=env).code == 0
+    shutil.copytree(a.root, tmp_path / "d")
+    copy = Project(tmp_path / "d")
+    killed = a.worker("killed", "--drain", env={**env, "DIBS_FAILPOINT": "finish.decided"})
+    assert killed.wait().code == -9
+    refused(copy, env, [a, copy], "work", "--drain")
+    assert copy.labels() == {"stage:one"}, "it was not moved without its handler"
+    for project in (a, copy):
+        project.end()
 
 
 def test_nor_in_a_git_repository(tmp_path: Path, pair) -> None:

@@ -1,9 +1,12 @@
 """Control records in the embedded tracker's file: the store that grants, and pauses."""
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any, assert_never
 
-from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.database import Database, translate
 from dibs.core.eligibility import Pause, PauseScope
+from dibs.core.errors import NotPermitted, Unavailable
 from dibs.core.granter import Appointed, Granter, Moving, Owner
 from dibs.core.ids import Fence, LocalTime, moment
 
@@ -20,8 +23,14 @@ CREATE TABLE granter (
 _GRANTER = "SELECT store, target, floor, mover FROM granter"
 _PAUSES = "SELECT scope, repo, reason, said_by, since FROM pauses"
 _OWNER_SCHEMA = """
-CREATE TABLE backlog (only INTEGER PRIMARY KEY CHECK (only = 1), id TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS backlog (only INTEGER PRIMARY KEY CHECK (only = 1), id TEXT NOT NULL);
+CREATE TABLE backlog_place (
+    only INTEGER PRIMARY KEY CHECK (only = 1),
+    path BLOB NOT NULL,
+    inode TEXT NOT NULL
+);
 """
+_OWNER = "SELECT id, path, inode FROM backlog LEFT JOIN backlog_place USING (only)"
 
 
 class SqliteGranters:
@@ -30,18 +39,30 @@ class SqliteGranters:
         database.ensure("granter", _GRANTERS_SCHEMA)
 
     def owner(self) -> Owner:
+        """The backlog's id. A copy of the file gets a new id when it is first used.
+
+        A file at another path than at its last use was moved, or is a copy. It is a copy if it is
+        not the file that was used last, and the file at the old path has the same id.
+        """
         import os
         import socket
 
-        self._database.ensure("backlog", _OWNER_SCHEMA)
+        path = self._database.path
+        self._database.ensure("backlog_place", _OWNER_SCHEMA)
         with self._database.reading() as tx:
-            row = tx.sql.execute("SELECT id FROM backlog").fetchone()
-        if row is None:
+            row = tx.sql.execute(_OWNER).fetchone()
+        file = path.stat()
+        here = (os.fsencode(path.resolve()), f"{file.st_dev}:{file.st_ino}")
+        if row is None or row[1:] != here:
             with self._database.writing() as tx:
-                made = (os.urandom(8).hex(),)
-                tx.sql.execute("INSERT OR IGNORE INTO backlog (only, id) VALUES (1, ?)", made)
-                row = tx.sql.execute("SELECT id FROM backlog").fetchone()
-        return Owner(row[0], f"{self._database.path.absolute()} on {socket.gethostname()}")
+                known, place, inode = tx.sql.execute(_OWNER).fetchone() or ("", *here)
+                same = (place or here[0]) == here[0] or inode == here[1]
+                if not known or (not same and has_id(Path(os.fsdecode(place)), known)):
+                    known = os.urandom(8).hex()
+                row = (known, *here)
+                tx.sql.execute("INSERT OR REPLACE INTO backlog (only, id) VALUES (1, ?)", row[:1])
+                tx.sql.execute("INSERT OR REPLACE INTO backlog_place VALUES (1, ?, ?)", here)
+        return Owner(row[0], f"{path.absolute()} on {socket.gethostname()}")
 
     def lately(self) -> Granter | None:
         return self.granter()
@@ -68,6 +89,20 @@ class SqliteGranters:
             )
             tx.seen.pop(_GRANTER, None)
             return granter
+
+
+def has_id(path: Path, known: str) -> bool:
+    """Whether the backlog in another file has the id. A file that cannot be read may have it."""
+    import sqlite3
+
+    try:
+        path.stat()
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as sql:
+            return bool(sql.execute("SELECT id FROM backlog").fetchone() == (known,))
+    except OSError as failure:
+        return isinstance(failure, PermissionError)
+    except sqlite3.Error as failure:
+        return isinstance(translate(failure, path), Unavailable | NotPermitted)
 
 
 def _granter(rows: list[Any]) -> Granter | None:

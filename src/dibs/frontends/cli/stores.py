@@ -122,7 +122,8 @@ def adopt_command(context: Context, instead_of: str) -> Answer:
 
     Needed once if an earlier dibs, which kept no owners, used the namespace from another folder;
     and with --instead-of, if the file of this backlog was lost and made anew; not while a lease of
-    that owner is live. No other backlog may use the namespace afterwards.
+    that owner is live. No other backlog may use the namespace afterwards: a running worker of the
+    former owner notices within ten seconds.
     """
     from dibs.services.backlog import ISSUES, OwnedStore
 
