@@ -9,8 +9,8 @@ secret anywhere else is a wrong setting; the error does not repeat the address.
 `GitCommands` runs git for leases in refs. Each call has a temporary git folder, on an object folder
 that all calls share. No call sees a ref, an index or a `FETCH_HEAD` of another call, so threads and
 processes need no lock between them. The settings that reach the remote (credentials, ssh, proxies,
-`insteadOf`) are the user's, and of the repository that we are in those that lead no password
-elsewhere; hooks and housekeeping are switched off.
+`insteadOf`) are the user's, and a few of the repository that we are in (`_TAKEN`); hooks and
+housekeeping are switched off.
 
 `GitProgram` runs git in a user's own repository: git behaves as it does for the user, with the
 user's settings and hooks. Only prompts are switched off, because nobody would answer them.
@@ -291,8 +291,8 @@ class GitCommands:
         """The address to use for reading and writing. Raises BadConfiguration for a wrong one.
 
         A remote may have several addresses, or different addresses for reading and writing. We use
-        the first to which git pushes. For a plain address, the repository's `insteadOf` rules
-        count, and its `pushInsteadOf` rules do not.
+        the first to which git pushes. For a plain address, the `insteadOf` rules of the
+        repository count, and the `pushInsteadOf` rules do not.
         """
         if not remote or remote.startswith("-"):  # git would read it as an option
             shown = without_secrets(remote)

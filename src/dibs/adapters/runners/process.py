@@ -251,10 +251,7 @@ class ProcessRunner:
 
 
 def _refuse_another_users(opened: int, folder: Path) -> None:
-    """Raise PermissionError if the open folder of a run is another user's, who may forge results.
-
-    A member of the group that shares the folder of runs may have put it there.
-    """
+    """Raise PermissionError if the folder of a run is another user's: the result may be forged."""
     if os.fstat(opened).st_uid != os.geteuid():
         raise PermissionError(f"{folder} belongs to another user")
 

@@ -101,14 +101,13 @@ def execute(
     from dibs.hook.run_files import run_file
 
     lease, leaving = claimed.lease, StopSignal()
-    handler = Command(shlex.join(words))
     allowed = [name for name in claimed.stage.pass_env if context.settings.may_pass(name)]
     given = passed_on(os.environ, Env.INHERIT, (*pass_env, *allowed))
     for name in sorted({*claimed.stage.pass_env} & {*os.environ} - {*given}):
         tell(f"a found file does not pass {name} on: if you want this, use --pass-env {name}")
     stage = replace(
         claimed.stage,
-        handler=handler,
+        handler=Command(shlex.join(words)),
         worktree=NoWorktree(),
         env=Env.INHERIT,
         pass_env=(*pass_env, *allowed),
