@@ -58,6 +58,16 @@ def test_a_tracker_without_an_archive_keeps_the_thread(world):
     assert len(world.cards(issue)) == 2 * LONG
 
 
+def test_no_tracker_without_an_archive_is_asked_for_one(world):
+    """One of another distribution, which need not inherit from `OneAtATime`, has no such call."""
+    world.tracker.traits = replace(world.tracker.traits, long_thread=0)
+    issue = world.add()
+    worked(world, issue, 2)
+    process = world.process()
+    assert len(process.services.board.history(issue)) == 2
+    assert "read_whole" not in {call.name for call in process.tracker.calls}
+
+
 def test_a_holder_whose_card_was_archived_has_lost(world):
     """It slept through its lease, and through the runs of many others."""
     issue = world.add()

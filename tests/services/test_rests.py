@@ -162,3 +162,8 @@ def test_a_rest_lasts_as_long_as_the_last_of_its_reasons(world):
 def test_what_another_may_lift_without_a_change_of_the_issue_is_no_rest(world, code):
     assert rests_until([reason(code, world.clock.server_now())], held_too=True) is None
     assert rests_until([reason(ReasonCode.UNPAINTED, None)], held_too=True) is None
+
+
+@pytest.mark.parametrize("code", [ReasonCode.IN_GRACE, ReasonCode.CLAIM_LABEL_ONLY])
+def test_what_a_shorter_grace_or_ttl_would_end_sooner_is_no_rest(world, code):
+    assert rests_until([reason(code, world.clock.server_now())], held_too=True) is None

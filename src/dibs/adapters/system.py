@@ -129,10 +129,11 @@ class ServerPace:
 
     For a store that judges by its server's time of day, which an operator may set. By a jump leases
     expire early, while the holders count the ttl on their own clocks and trust their leases. After
-    a pause of the longest ttl seen, no holder trusts a lease from before the jump unless the server
-    has renewed the lease. Any two replies are compared: the server's time between them against the
-    local time from the sending of the first request to the second reply. A process without an
-    earlier reply notices nothing. Safe for many threads.
+    a pause of the longest ttl that this process has seen, no holder trusts a lease with this or a
+    shorter ttl from before the jump unless the server has renewed the lease. Any two
+    replies are compared: the server's time between them against the local time from the sending of
+    the first request to the second reply. A process without an earlier reply notices nothing. Safe
+    for many threads.
     """
 
     def __init__(self, name: str, clock: "Clock") -> None:
@@ -178,7 +179,7 @@ class ServerPace:
         )
 
     def accept(self, store: "LeaseStore", lease: "Lease") -> "Granted | Unproven":
-        """A new grant; given back if the reply shows that the server's clock jumped."""
+        """A new or repeated grant; given back if the reply shows that the server's clock jumped."""
         from dibs.core.errors import Outage
         from dibs.core.lease import Ending, Granted, Outcome
 

@@ -308,14 +308,12 @@ class Reason(Struct, frozen=True):
 def rests_until(reasons: Iterable[Reason], *, held_too: bool) -> ServerTime | None:
     """Until when a claim is refused for sure if the issue does not change; None if unknown.
 
-    `held_too`: no lease ends before its time without a change of the issue.
+    `held_too`: no lease ends before its time without a change of the issue. Other reasons depend on
+    settings that `rest_rules` does not name, such as the grace.
     """
-    codes = {ReasonCode.BACKING_OFF} | (_RUNS if held_too else set())
+    codes = {ReasonCode.BACKING_OFF} | ({ReasonCode.HELD} if held_too else set())
     times = [one.until for one in reasons if one.code in codes and one.until is not None]
     return max(times, default=None)
-
-
-_RUNS = reasons_with(lambda meaning: meaning.whose is Whose.RUN)
 
 
 def rest_rules(pipeline: Pipeline, max_ttl: timedelta) -> str:

@@ -434,7 +434,8 @@ class Board:
 
     def history(self, ref: IssueRef) -> tuple[RunRow, ...]:
         """All leases and bids on the issue's cards, the oldest first."""
-        snapshot = self._tracker.read_whole(ref)
+        archives = self._tracker.traits.long_thread > 0
+        snapshot = self._tracker.read_whole(ref) if archives else self._tracker.read(ref)
         tries = {entry.run: entry for entry in self._leases.standing(snapshot).tries}
         marks = read_marks(snapshot.comments, FoldRules(max_ttl=timedelta.max))
         rows: list[RunRow] = []

@@ -132,8 +132,10 @@ class PostgresLeases:
                 rows = self._database.transact(steps)
             result = _acquire_result(bid, rows[0])
             match result:
-                case Granted(lease) if rows[0][1] is not None:  # and no repeated answer
-                    self._pace.saw(lease.granted_at, sent_at, lease.ttl)
+                case Granted(lease):
+                    repeated = rows[0][1] is None
+                    now = _record(rows[0][4:]).as_of if repeated else lease.granted_at
+                    self._pace.saw(now, sent_at, lease.ttl)
                     return self._pace.accept(self, lease)
                 case Busy(record):
                     self._pace.saw(record.as_of, sent_at, record.lease.ttl)

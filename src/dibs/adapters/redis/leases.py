@@ -29,6 +29,7 @@ from dibs.core.lease import (
     Bid,
     Ending,
     Full,
+    Granted,
     Lease,
     Lost,
     Outcome,
@@ -106,6 +107,8 @@ class RedisLeases:
                 self._pace.saw(moment(now_ms), sent_at, record.lease.ttl)
                 refusal = grants.refusal(record, bid)
                 assert refusal is not None, "the script grants what is free"
+                if isinstance(refusal, Granted):
+                    return self._pace.accept(self, refusal.lease)
                 return refusal
             case [2, count]:
                 return Full(count)
