@@ -82,7 +82,8 @@ def test_two_hundred_races_have_one_winner_each(
     rounds = _race(project, tmp_path, ROUNDS, "same")
     _check(project, leases, rounds)
     # Evidence that they raced: both were past the first look often enough for a bid to be beaten.
-    assert project.events("claim_lost"), "no round was close"
+    # In the embedded file look and bid are one transaction: nobody bids for what another has.
+    assert bool(project.events("claim_lost")) is (leases != "auto")
     winners = {
         answer["answer"]["data"]["holder"]
         for pair in rounds
