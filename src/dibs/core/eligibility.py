@@ -7,37 +7,39 @@ would have to change; none offers a command that takes an issue away from its ho
 Failed attempts are counted from the history of leases: the count survives restarts and is the same
 on every machine. A lost race is no failure; neither is a lease which an operator took away.
 
-An approval names the text which a person approved, and a later change of the issue's title or body
-voids the approval. The reason: the author of an issue may change its text without the right to
-write anywhere else in the repository, and only text which a person has read may be worked on under
-an approval. This module decides the spelling of the approval mark and whether the newest one still
-holds. Where there is no such mark, a label which a person put on by hand opens the gate alone,
-unless the gate demands a signed approval: then only the mark opens it, and only for one move.
-
-The same author may change the text after a person put a stage's label on, which is how people
-release issues. A change counts if it came after the last release (`text_reasons`). The labels of
-runs release nothing: those of the time that a card covers, with a minute for the labels of its
-ending, and the first label after a card which its ending leads to, however late a sweep paints it.
+Whether a gate is open is decided in `approval`. An author without write access may change the text
+of an issue after a person put a stage's label on, which is how people release issues: a change
+counts if it came after the last release (`text_reasons`). So does an edit of the plan after the
+gate let the issue through.
 
 The mark of a pause is spelt here, too: who paused an issue, and why. The label decides, and the
 mark is for people.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.core.card import Card, CardState, parse_mark
+from dibs.core.approval import (
+    APPROVED,
+    AtGate,
+    RulingKind,
+    at_gate,
+    labelled_by_people,
+    last_passage,
+    marks,
+    text_of,
+)
+from dibs.core.approval import KINDS as APPROVAL_KINDS
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, StageName, later
-from dibs.core.issue import Comment, Issue, Labelling, Snapshot
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Outcome, Standing, Try
-from dibs.core.marker import VERSION, plain, quoted, read_line, shortened, starts_as, write_line
+from dibs.core.marker import VERSION, plain, quoted, shortened, starts_as, write_line
 from dibs.core.pipeline import ApprovalGate, People, Pipeline, SignedGate, Stage, WhichText
 
 
@@ -81,48 +83,6 @@ def failed_tries(tries: Sequence[Try], stage: StageName) -> tuple[Try, ...]:
     return tuple(failed)
 
 
-APPROVAL = "approved"
-SIGNS = "a person approves it with DIBS_SIGNING_KEY set: dibs approve"
-_DIGITS = 32
-
-
-def text_of(issue: Issue) -> str:
-    """A digest of the issue's title and body: the name of the text in an approval."""
-    text = f"{len(issue.title)}:{issue.title}{issue.body}"
-    from hashlib import sha256  # loads OpenSSL: not at every start
-
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
-
-
-def render_approval(issue: Issue, stage: str, by: str, after: str = "") -> str:
-    """The mark of an approval. `after`: the run of `last_move`."""
-    fields = [("stage", stage), ("text", text_of(issue)), ("v", str(VERSION)), ("by", by)]
-    fields += [("after", after)]
-    line = write_line(APPROVAL, [(key, shortened(value, 300)) for key, value in fields])
-    return f"{line}\nApproved by `{plain(by) or 'somebody'}`, out of `{plain(stage)}`."
-
-
-def last_move(tries: Sequence[Try], stage: StageName) -> str:
-    """The last run which moved the issue out of the stage; empty if none did.
-
-    A signed approval names it: once the approval was used, another run is the last. A second card
-    of an earlier run, which a lenient fleet may believe, makes that run the last no more.
-    """
-    moved = (one.run for one in tries if one.stage == stage and one.outcome is Outcome.ADVANCED)
-    return next(reversed(dict.fromkeys(moved)), "")
-
-
-def _marks(
-    snapshot: Snapshot, kinds: Sequence[str]
-) -> Iterator[tuple[Comment, str, Mapping[str, str]]]:
-    """The marks of these kinds by writers, the oldest first: comment, kind and fields."""
-    for comment in sorted(snapshot.comments, key=lambda comment: (comment.created_at, comment.id)):
-        if comment.by_writer and starts_as(comment.body, kinds):
-            with suppress(ValueError):
-                kind, fields = read_line(comment.body)
-                yield comment, kind, dict(fields.rest)
-
-
 _PAUSED, _RESUMED = "paused", "resumed"
 
 
@@ -131,7 +91,7 @@ def words_of(body: str) -> str:
 
     Other comments are not changed.
     """
-    ours = starts_as(body, (APPROVAL, _PAUSED, _RESUMED))
+    ours = starts_as(body, (*APPROVAL_KINDS, _PAUSED, _RESUMED))
     return body.partition("\n")[2] if ours else body
 
 
@@ -158,7 +118,7 @@ def paused_by(snapshot: Snapshot, pipeline: Pipeline) -> IssuePause | None:
     if pipeline.labels.paused not in snapshot.issue.labels:
         return None
     newest: IssuePause | None = None
-    for comment, kind, fields in _marks(snapshot, (_PAUSED, _RESUMED)):
+    for comment, kind, fields in marks(snapshot, (_PAUSED, _RESUMED)):
         by, reason = fields.get("by", ""), fields.get("reason", "")
         newest = IssuePause(by, reason, comment.created_at) if kind == _PAUSED else None
     return newest
@@ -474,8 +434,8 @@ def judge_claimable(
         )
         remedy = "keep leases in an atomic store (see: dibs stores), or say irreversible = false"
         reasons.append(Reason(ReasonCode.UNPROTECTED, text, remedy))
-    reasons += approval_reasons(snapshot, tries, stage)
-    reasons += text_reasons(snapshot, stage, pipeline)
+    reasons += gate_reasons(snapshot, tries, stage, pipeline)
+    reasons += text_reasons(snapshot, tries, stage, pipeline)
     attempts = count_attempts(tries, stage)
     failed, until = attempts.failed, attempts.rests_until
     if attempts.spent:
@@ -597,36 +557,35 @@ def pause_reason(pause: Pause) -> Reason:
     )
 
 
-def approval_reasons(
-    snapshot: Snapshot, tries: Sequence[Try] | None, stage: Stage
-) -> Iterator[Reason]:
-    """Why the gate is shut although its label is on; nothing if the gate is open.
+SIGNS = "a person approves it with DIBS_SIGNING_KEY set: dibs approve"
 
-    The newest approval out of this stage decides, of those by writers which name a text; at a
-    signed gate, of the signed ones. Without `tries`, whether the approval was used is not judged.
-    """
-    gate, newest = stage.gate, dict[str, str]()
+
+def gate_reasons(
+    snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: Pipeline
+) -> Iterator[Reason]:
+    """Why the gate is shut although its label is on; nothing if the gate is open."""
+    gate = stage.gate
     if not isinstance(gate, ApprovalGate) or gate.label not in snapshot.issue.labels:
         return
-    signed = isinstance(gate, SignedGate)
-    for comment, _, fields in _marks(snapshot, (APPROVAL,)):
-        of_text = fields.get("stage") == stage.name and fields.get("text")
-        if of_text and (comment.signed or not signed):
-            newest = dict(fields)
-    remedy = "a person reads it again and approves it: dibs approve"
-    if newest and newest["text"] != text_of(snapshot.issue):
-        text = f"its text was changed after it was approved out of stage {stage.name!r}"
-        yield Reason(ReasonCode.GATE_SHUT, text, remedy)
-    elif signed and not newest:
-        text = f"it carries {gate.label!r}, but no signed approval out of stage {stage.name!r}"
-        yield Reason(ReasonCode.GATE_SHUT, text, f"{SIGNS}; without the key none counts")
-    elif (
-        signed
-        and tries is not None
-        and newest.get("after", "") != (last := last_move(tries, stage.name))
-    ):
-        text = f"its signed approval out of stage {stage.name!r} was used by run {last or 'none'}"
-        yield Reason(ReasonCode.GATE_SHUT, text, remedy)
+    found = at_gate(snapshot, tries, stage, pipeline)
+    if not found.missing:
+        return
+    remedy = SIGNS if isinstance(gate, SignedGate) else "a person reads it and answers the gate"
+    yield Reason(ReasonCode.GATE_SHUT, _shut_because(found), remedy)
+
+
+def _shut_because(found: AtGate) -> str:
+    where = f"the gate of stage {found.stage.name!r} is shut"
+    if (no := found.rejection) is not None:
+        return f"{where}: {plain(no.by) or 'somebody'} rejected it"
+    if found.approvals:
+        names = ", ".join(plain(one.by) for one in found.approvals)
+        return f"{where}: {names} approved, and it needs {found.needed} people"
+    answered = [one for one in found.rulings if one.kind is RulingKind.APPROVED]
+    if answered:
+        last = answered[-1]
+        return f"{where}: the approval by {plain(last.by) or 'somebody'} opens it not: {last.void}"
+    return f"{where}: its label is on, and opens it not: {found.label_void}"
 
 
 def _foreign_reasons(snapshot: Snapshot, people: People) -> Iterable[Reason]:
@@ -644,61 +603,46 @@ def _foreign_reasons(snapshot: Snapshot, people: People) -> Iterable[Reason]:
         )
 
 
-_PAINTING = timedelta(minutes=1)
-"""So long after the last edit of a card may the labels of its ending still be put on."""
-
-
-def text_reasons(snapshot: Snapshot, stage: Stage, pipeline: Pipeline) -> Iterator[Reason]:
-    """The reasons against work on the issue's present text, whatever the labels are."""
-    issue, change = snapshot.issue, snapshot.issue.changed
-    if change is None or pipeline.people.text is WhichText.ANY or stage.final or not stage.label:
+def text_reasons(
+    snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: Pipeline
+) -> Iterator[Reason]:
+    """The reasons against work on the present text or plan, whatever the labels are."""
+    if stage.final or not stage.label:
         return
-    released = _last_release(snapshot, pipeline)
-    if released is not None and (released.at > change.at or released.by == change.by):
-        return  # a label by the same account: a form put it on, and nobody else released the issue
-    text = text_of(issue)
-    if all(fields.get("text") != text for _, _, fields in _marks(snapshot, (APPROVAL,))):
-        who, when = plain(change.by) or "somebody", format_instant(change.at)
+    issue, change = snapshot.issue, snapshot.issue.changed
+    passage = last_passage(snapshot, tries, pipeline)
+    stranger = change if pipeline.people.text is not WhichText.ANY else None
+    changed = passage is not None and passage.plan_changed and passage.verdict == APPROVED
+    if stranger is None and not changed:
+        return
+    plan = passage.plan if passage is not None else None
+    # A person may read the present text again, and approve it.
+    good = {text_of(issue), text_of(issue, plan)}
+    read = any(
+        fields.get("text") in good and (passage is None or comment.created_at > passage.at)
+        for comment, _, fields in marks(snapshot, (APPROVED,))
+    )
+    if read:
+        return
+    if passage is not None and changed:
         yield Reason(
             ReasonCode.TEXT_CHANGED,
-            f"{who}, who may not write, changed its text at {when}, after it was released",
-            f"a person reads it again, and takes the label {stage.label!r} off and puts it on "
-            "again, or approves it: dibs approve; an edit of the text releases nothing",
+            f"its plan was edited after {plain(passage.by) or 'somebody'} approved it",
+            "a person reads it again and approves it: dibs approve",
         )
-
-
-def _last_release(snapshot: Snapshot, pipeline: Pipeline) -> Labelling | None:
-    """The last time a person put the label of a stage or of a gate on the issue, and not a run."""
-    labels = {label for stage in pipeline.stages for label in stage.entry_labels}
-    stages = {stage.name: stage for stage in pipeline.stages}
-    labelled = sorted(snapshot.issue.labelled, key=lambda one: one.at)
-    runs: list[tuple[ServerTime, ServerTime]] = []
-    painted: list[Labelling] = []
-    for comment in snapshot.comments:
-        mark = parse_mark(comment.body) if comment.by_writer else None
-        if mark is not None:
-            # A sweep puts the label of a vanished holder's stage on again, after the ttl.
-            painting = _PAINTING
-            if isinstance(mark, Card) and mark.state is not CardState.RELEASED:
-                painting += 2 * mark.ttl
-            runs.append((comment.created_at, later(comment.updated_at, painting)))
-        if isinstance(mark, Card):
-            # A sweep paints the ending of a dead run however late: the first such label is the
-            # run's.
-            own, ending = stages.get(mark.stage), mark.ending
-            into = stages.get(ending.next) if ending is not None and ending.next else None
-            for stage in (own if own and own.gives_way else None, into):
-                after = (one for one in labelled if one.at > comment.created_at)
-                theirs = (one for one in after if stage and one.label in stage.entry_labels)
-                painted += [one for one in (next(theirs, None),) if one is not None]
-    people = [
-        one
-        for one in labelled
-        if one.label in labels
-        and one not in painted
-        and not any(start < one.at <= end for start, end in runs)
-    ]
-    return max(people, key=lambda one: one.at, default=None)
+    if stranger is None:
+        return
+    labelled = labelled_by_people(snapshot, pipeline)
+    released = labelled[-1] if labelled else None
+    if released is not None and (released.at > stranger.at or released.by == stranger.by):
+        return  # a label by the same account: a form put it on, and nobody else released the issue
+    who, when = plain(stranger.by) or "somebody", format_instant(stranger.at)
+    yield Reason(
+        ReasonCode.TEXT_CHANGED,
+        f"{who}, who may not write, changed its text at {when}, after it was released",
+        f"a person reads it again, and takes the label {stage.label!r} off and puts it on "
+        "again, or approves it: dibs approve; an edit of the text releases nothing",
+    )
 
 
 def regressed(granted: Fence, seen: Fence) -> Reason:

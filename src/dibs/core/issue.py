@@ -58,6 +58,10 @@ class Issue(Struct, frozen=True):
     """The last change of title or body which no writer's change followed; none in a listing."""
     labelled: tuple[Labelling, ...] = ()
     """The oldest first, and complete for the last ones only; may be empty in a listing."""
+    edited_at: ServerTime | None = None
+    """When title or body was last changed, or the issue was made; None if the tracker does not
+    tell, and in a listing.
+    """
 
 
 class Comment(Struct, frozen=True):

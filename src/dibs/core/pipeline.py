@@ -177,10 +177,31 @@ class NoGate(Struct, frozen=True):
     """The stage has no gate."""
 
 
+class Unanswered(StrEnum):
+    """What becomes of an issue at whose gate nobody answers in time."""
+
+    BACK = "back"
+    """It goes to the gate's `back`, as if it were rejected."""
+    PARK = "park"
+    """It is set aside for a person."""
+    STAY = "stay"
+    """It waits on."""
+
+
+REPLANS = 3
+
+
 class ApprovalGate(Struct, frozen=True):
-    """Shut until a person puts this label on the issue; the next move takes the label off."""
+    """Shut until a person approves; the move through the gate takes this label off."""
 
     label: str
+    back: StageName | None = None
+    """Where a rejected issue goes; None: it is parked."""
+    timeout: timedelta | None = None
+    """How long the gate waits for an answer; None: for ever."""
+    unanswered: Unanswered = Unanswered.STAY
+    replans: int = REPLANS
+    """So many times in a row an issue is sent back; then it is parked."""
 
 
 class SignedGate(ApprovalGate, frozen=True):
@@ -292,6 +313,31 @@ An issue that goes back to this stage gets no label.
 """
 
 
+class Approval(Struct, frozen=True):
+    """Whose approvals count, and how many it takes."""
+
+    approvers: frozenset[str] = frozenset()
+    """Only these people's rulings count; empty: those of everybody who may write."""
+    needed: int = 1
+    four_eyes: bool = False
+    """Whether rulings of those who asked for the work, or had a hand in it, do not count."""
+    relays: frozenset[str] = frozenset()
+    """Accounts that hand on the rulings of others, and sign them."""
+    proven: bool = False
+    """Whether the tracker proves which account wrote a comment."""
+
+    def __post_init__(self) -> None:
+        for name in ("approvers", "relays"):  # as trackers compare logins
+            folded = frozenset(login.casefold() for login in getattr(self, name))
+            force_setattr(self, name, folded)
+        if self.relays and not self.approvers:
+            raise ValueError("[approval] relays without approvers: anybody could be relayed")
+        if self.approvers and len(self.approvers) < self.needed:
+            raise ValueError(
+                f"[approval] needed is {self.needed}, and there are {len(self.approvers)} approvers"
+            )
+
+
 class LabelNames(Struct, frozen=True):
     """The labels that are no stages."""
 
@@ -309,6 +355,8 @@ class Pipeline(Struct, frozen=True):
     """Labels whose issues jump the queue, the most urgent first."""
     people: People = People()
     """Which signs of other people and tools keep workers off."""
+    approval: Approval = Approval()
+    """Whose approvals count."""
     dialect: Dialect = Dialect.NATIVE
     """How our cards are spelt on the tracker."""
     swaps_labels: bool = True
@@ -456,12 +504,27 @@ def _check_moves(pipeline: Pipeline) -> None:
         if stage.closes and not stage.final:
             raise ValueError(f"stage {stage.name!r} closes the issue and yet moves on")
         _check_follows(stage)
+        _check_gate(stage)
         if stage.attempts < 1:
             raise ValueError(f"stage {stage.name!r}: attempts must be at least 1")
         if stage.wip is not None and stage.wip < 1:
             raise ValueError(f"stage {stage.name!r}: wip must be at least 1")
     if not any(stage.final for stage in pipeline.stages):
         raise ValueError("no stage is final: an issue would go round for ever")
+
+
+def _check_gate(stage: Stage) -> None:
+    """A gate sends issues back by a legal move. Raises ValueError."""
+    gate = stage.gate
+    if not isinstance(gate, ApprovalGate):
+        return
+    if gate.back is not None and gate.back not in stage.next:
+        found = ", ".join(stage.next)
+        raise ValueError(f"stage {stage.name!r}: back {gate.back!r} is not one of next: {found}")
+    if gate.unanswered is not Unanswered.STAY and gate.timeout is None:
+        raise ValueError(f"stage {stage.name!r}: gate_expires goes with gate_timeout")
+    if gate.unanswered is Unanswered.BACK and gate.back is None:
+        raise ValueError(f"stage {stage.name!r}: gate_expires = 'back' goes with back")
 
 
 def _check_follows(stage: Stage) -> None:

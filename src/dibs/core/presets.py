@@ -70,7 +70,7 @@ STAGES = Pipeline(
         Stage(
             name=StageName("review"),
             label="stage:review",
-            gate=ApprovalGate("approved"),
+            gate=ApprovalGate("approved", back=StageName("ready")),
             next=(StageName("done"), StageName("ready")),
         ),
         Stage(name=StageName("done"), label="stage:done", closes=True),
@@ -89,7 +89,7 @@ AGENT = Pipeline(
         Stage(
             name=StageName("plan-pending-approval"),
             label=PLAN_PENDING_APPROVAL,
-            gate=ApprovalGate(PLAN_APPROVED),
+            gate=ApprovalGate(PLAN_APPROVED, back=StageName("implement")),
             gives_way=True,
             next=(StageName("implement"), StageName("pr-open"), StageName("done")),
         ),

@@ -19,13 +19,15 @@ from msgspec.structs import replace
 
 from dibs.core.agent_dialect import OPENINGS as AGENT_OPENINGS
 from dibs.core.agent_dialect import as_native, key_in, others_release
+from dibs.core.approval import APPROVED, REJECTED
+from dibs.core.approval import KINDS as APPROVAL_KINDS
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Snapshot
 from dibs.core.marker import LONGEST_LINE, starts_as
 
 KINDS = (
     *("claim", "revoke", "shown", "excused", "granter", "pause", "resume"),
-    *("approved", "parked"),
+    *("parked", *APPROVAL_KINDS),
 )
 """The kinds of line which are signed: all that decide about an issue or about the whole backlog."""
 
@@ -171,8 +173,8 @@ def believed(
 
     A run posts one card and edits it: a second signed card of the same run is a copy and is not
     believed. A strict fleet does not believe the release by which another tool takes a lease of
-    ours away: the release has no signature. An approval with a valid signature gets `signed=True`,
-    in a lenient fleet too: a gate may demand it.
+    ours away: the release has no signature. A person's ruling with a valid signature gets
+    `signed=True`, in a lenient fleet too: a gate, or a relay, may need it.
     """
     refused: set[int] = set()
     signed: set[int] = set()
@@ -186,7 +188,7 @@ def believed(
         mark = re.match(_LINE, native) if verdict is Signed.VALID else None
         if mark is not None and mark[1] == "claim":
             run = next((pair for pair in mark[2].split() if pair.startswith("run=")), None)
-        if mark is not None and mark[1] == "approved":
+        if mark is not None and mark[1] in (APPROVED, REJECTED):
             signed.add(comment.id)
         if not keyring.believes(verdict) or run in runs:
             refused.add(comment.id)

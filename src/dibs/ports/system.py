@@ -130,8 +130,11 @@ class RunningHandler(Protocol):
         """End the whole group now."""
         ...
 
-    def result(self) -> bytes:
-        """The content of the file DIBS_RESULT; empty without a file. Raises OSError, ValueError."""
+    def answers(self) -> tuple[bytes, bytes]:
+        """The contents of the files DIBS_RESULT and DIBS_PLAN; empty without a file.
+
+        Raises OSError, ValueError.
+        """
         ...
 
     def last_words(self) -> str:
@@ -146,6 +149,8 @@ class FinishedRun(Struct, frozen=True):
     """As the lease was when the handler started."""
     result: bytes
     """The content of the file DIBS_RESULT; empty without a file."""
+    plan: bytes = b""
+    """The content of the file DIBS_PLAN."""
 
 
 class Runner(Protocol):

@@ -81,6 +81,8 @@ class TrackerTraits(Struct, frozen=True):
     """Whether it can list the pull requests of an issue."""
     long_thread: int = 0
     """How many comments make a thread long, so that outlived cards are archived; 0: never."""
+    label_history: bool = False
+    """Whether an issue says who put a label on, and when (`Issue.labelled`)."""
     keeps_rests: bool = False
     """Whether it remembers rests (`Tracker.rest`), and leaves resting issues out of a query."""
 

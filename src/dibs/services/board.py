@@ -24,6 +24,7 @@ from dibs.core.eligibility import (
     ReasonCode,
     Surroundings,
     count_attempts,
+    gate_reasons,
     judge_claimable,
     judge_picture,
     paused_by,
@@ -331,7 +332,7 @@ class Board:
         if self._tracker.traits.shortlists and Guarantee.ATOMIC not in self._leases.guarantees:
             # The issues come with their cards, which name the holders: no further request.
             return tuple(
-                self._row_of(snapshot, self._leases.standing(snapshot).live)
+                self._row_of(snapshot, self._leases.standing(snapshot))
                 for snapshot in walk_snapshots(self._tracker, query)
             )
         held = {record.lease.issue: record for record in self._held()}
@@ -417,7 +418,9 @@ class Board:
         yield from read_each(self._tracker, refs)
 
     def _row(self, issue: Issue, record: Record | None) -> Row:
-        verdict = judge_picture(issue, with_ourselves(self._pipeline, self._tracker, issue))
+        worked = record.lease.stage if record is not None else None
+        pipeline = with_ourselves(self._pipeline, self._tracker, issue)
+        verdict = judge_picture(issue, pipeline, worked)
         codes, stage = {reason.code for reason in verdict.reasons}, verdict.stage
         state = RowState.READY
         if (shown := next((shown for code, shown in _STATES if code in codes), None)) is not None:
@@ -464,14 +467,15 @@ class Board:
         """An issue with the comments, the row on the board and the standing."""
         snapshot = self._tracker.read(ref)
         standing = self._leases.standing(snapshot)
-        return snapshot, self._row_of(snapshot, standing.live), standing
+        return snapshot, self._row_of(snapshot, standing), standing
 
-    def _row_of(self, snapshot: Snapshot, record: Record | None) -> Row:
+    def _row_of(self, snapshot: Snapshot, standing: Standing) -> Row:
         """The row of an issue read with comments, which may show an edit after the release."""
-        row = self._row(snapshot.issue, record)
+        row = self._row(snapshot.issue, standing.live)
         if row.stage is None or row.state is not RowState.READY:
             return row
-        shut = any(text_reasons(snapshot, row.stage, self._pipeline))
+        asked = (snapshot, standing.tries, row.stage, self._pipeline)
+        shut = any(gate_reasons(*asked)) or any(text_reasons(*asked))
         return replace(row, state=RowState.GATED) if shut else row
 
 

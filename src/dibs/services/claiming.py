@@ -17,7 +17,7 @@ from dibs.core.eligibility import (
     ReasonCode,
     Surroundings,
     Verdict,
-    approval_reasons,
+    gate_reasons,
     judge,
     judge_claimable,
     judge_picture,
@@ -457,8 +457,9 @@ class Claiming:
         """
         verdict = judge_picture(snapshot.issue, self._pipeline)
         reasons = verdict.reasons if vetoed(snapshot.issue, self._pipeline) else ()
-        reasons = (*reasons, *approval_reasons(snapshot, None, stage))
-        reasons = (*reasons, *text_reasons(snapshot, stage, self._pipeline))
+        tries = self._leases.standing(snapshot, apart_from=lease.run).tries
+        reasons = (*reasons, *gate_reasons(snapshot, tries, stage, self._pipeline))
+        reasons = (*reasons, *text_reasons(snapshot, tries, stage, self._pipeline))
         if self._pipeline.has_left(stage, snapshot.issue.labels):
             reasons = (*reasons, _moved(stage))
         ahead = self._ahead_of(lease, stage)

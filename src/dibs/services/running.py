@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, assert_never
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from dibs.core.approval import LONGEST_PLAN, Passage, passage_for, plans, render_plan
 from dibs.core.card import parse_mark
 from dibs.core.durations import OUTAGE_PAUSE_S, format_instant
 from dibs.core.eligibility import words_of
@@ -116,6 +117,8 @@ PythonHandler = Callable[[Work], object]
 class Advance(Struct, frozen=True):
     to: str | None = None
     note: str = ""
+    plan: str = ""
+    """A plan to post on the issue, for a person to approve."""
 
 
 class Return(Struct, frozen=True):
@@ -308,7 +311,7 @@ class Running:
             lease = finished.lease
             try:
                 claimed = self._resuming().resume(lease.issue, lease.run)
-                verdict = _verdict_of_result(finished.result)
+                verdict = _verdict_of_result(finished.result, finished.plan)
                 ours = isinstance(claimed, Claimed) and (
                     (claimed.lease.fence, claimed.lease.stage) == (lease.fence, lease.stage)
                 )
@@ -455,6 +458,12 @@ class Running:
                 claimed.lease.stage,
                 claimed.failed_attempts + 1,
                 claimed.stage.comments,
+                passage_for(
+                    claimed.snapshot,
+                    self._backlog.leases.standing(claimed.snapshot).tries,
+                    claimed.stage,
+                    self._backlog.pipeline,
+                ),
             )
             for claimed in job.claims
         ]
@@ -488,6 +497,9 @@ class Running:
         reported_at = LocalTime(-_REPORT_EVERY_S)
         while True:
             try:
+                if isinstance(verdict, Advance) and verdict.plan:
+                    self._post_plan(keeper, verdict)
+                    verdict = replace(verdict, plan="")
                 return self._end(keeper, judge(verdict))
             except IllegalMove as refusal:
                 verdict = Fail(self._mask(str(refusal)))
@@ -512,6 +524,18 @@ class Running:
                     supervision.stop()
                 if again_at > self._clock.now() or keeper.ours_s() <= 0:
                     raise
+
+    def _post_plan(self, keeper: Keeper, verdict: Advance) -> None:
+        """Post the plan before the ending, so that a gate never stands open for an older plan.
+
+        Raises IllegalMove, before any write, for a move that the pipeline forbids. After a lost
+        lease the plan is posted in vain: it is no plan of the visit that another run leads to.
+        """
+        lease = keeper.lease
+        self._backlog.pipeline.target(keeper.stage.name, verdict.to)
+        if not keeper.over.is_set():
+            body = render_plan(lease.stage, lease.run, lease.holder, self._mask(verdict.plan))
+            self._backlog.tracker.comment(lease.issue, body)
 
     def _end(self, keeper: Keeper, verdict: Verdict) -> FinishResult:
         match verdict:
@@ -599,15 +623,29 @@ def _assignment(
 
 
 def issue_document(
-    snapshot: Snapshot, stage: str, attempt: int, comments: WhoseComments = WhoseComments.AUTO
+    snapshot: Snapshot,
+    stage: str,
+    attempt: int,
+    comments: WhoseComments = WhoseComments.AUTO,
+    passage: Passage | None = None,
 ) -> dict[str, Any]:
     """The issue as a handler reads it. Marks are left out: dibs wrote them, not people.
 
     `trusted` of the issue and of each comment: whether the author may write to the repository.
     `comments`: whose comments go in; the number of the others is in `comments_left_out`.
+    `passage`: how the issue came through a gate, and with which plan.
     """
-    issue = snapshot.issue
-    said = [one for one in snapshot.comments if parse_mark(one.body) is None]
+    issue, posted = snapshot.issue, plans(snapshot)
+    plan = passage.plan if passage is not None and passage.plan is not None else None
+    plan = plan or (posted[-1] if posted else None)
+    left_out = {one.comment for one in posted}
+    said = [
+        one
+        for one in snapshot.comments
+        if parse_mark(one.body) is None
+        and one.id not in left_out
+        and not (one.by_writer and is_foreign(one.body))
+    ]
     if comments is WhoseComments.AUTO:
         comments = WhoseComments.WRITERS if snapshot.public else WhoseComments.ALL
     shown = [
@@ -631,6 +669,16 @@ def issue_document(
         "stage": stage,
         "attempt": attempt,
         "created_at": format_instant(issue.created_at),
+        "plan": plan.text if plan is not None else None,
+        "approval": {
+            "verdict": passage.verdict,
+            "by": passage.by,
+            "at": format_instant(passage.at),
+            "note": passage.note,
+            "text": passage.text,
+        }
+        if passage is not None
+        else None,
         "comments": [
             {
                 "author": comment.author,
@@ -646,34 +694,44 @@ def issue_document(
 
 def verdict_of(answer: object) -> Verdict:
     """The verdict of a handler's answer: None, the name of the next stage,
-    {"next": ..., "note": ...}, or {"ask": ...}.
+    {"next": ..., "note": ..., "plan": ...}, or {"ask": ...}.
     """
     match answer:
         case None:
             return Advance()
         case str(stage):
             return Advance(stage)
-        case {"next": None | str(), **rest} | {"note": str(), **rest} if not (
-            rest.keys() - {"next", "note"}
-        ):
+        case (
+            {"next": None | str(), **rest} | {"note": str(), **rest} | {"plan": str(), **rest}
+        ) if not (rest.keys() - {"next", "note", "plan"}):
             assert isinstance(answer, Mapping), "a mapping pattern matched"
-            return Advance(answer.get("next"), str(answer.get("note") or ""))
+            plan = str(answer.get("plan") or "")
+            if len(plan) > LONGEST_PLAN:
+                return Fail(f"its plan has {len(plan)} characters; {LONGEST_PLAN} fit a comment")
+            return Advance(answer.get("next"), str(answer.get("note") or ""), plan)
         case {"ask": str(question), **rest} if question.strip() and not rest:
             return Ask(question)
         case _:
             return Fail(f"the handler's answer is not understood: {answer!r:.2000}")
 
 
-def _verdict_of_result(result: bytes) -> Verdict:
-    """The verdict of the result file of a handler that exited with 0."""
+def _verdict_of_result(result: bytes, plan: bytes) -> Verdict:
+    """The verdict of the result and plan files of a handler that exited with 0."""
     try:
-        return verdict_of(json.loads(result)) if result.strip() else Advance()
+        verdict = verdict_of(json.loads(result)) if result.strip() else Advance()
+        text = plan.decode().strip()
     except (ValueError, RecursionError) as flaw:
-        return Fail(f"DIBS_RESULT cannot be read: {flaw}")
+        return Fail(f"DIBS_RESULT or DIBS_PLAN cannot be read: {flaw}")
+    if not isinstance(verdict, Advance) or not text:
+        return verdict
+    if verdict.plan:
+        return Fail("the handler answered with two plans: in DIBS_RESULT and in DIBS_PLAN")
+    given = verdict_of({"plan": text})
+    return replace(verdict, plan=text) if isinstance(given, Advance) else given
 
 
 def _verdict_of_exit(code: int, running: RunningHandler, *, at_once: bool) -> Verdict:
-    """The verdict of an exit code, the result file (DIBS_RESULT) and the end of the output.
+    """The verdict of an exit code, the files of the answer and the end of the output.
 
     The note of a failed attempt is in the handler's own words, if it wrote any: a person who looks
     into the failure reads the note. `at_once`: the handler ended right after its start.
@@ -681,13 +739,13 @@ def _verdict_of_exit(code: int, running: RunningHandler, *, at_once: bool) -> Ve
     if code == GIVE_BACK_EXIT:
         return Return("the handler gave it back")
     try:
-        result = running.result()
+        result, plan = running.answers()
         if code == 0:
-            return _verdict_of_result(result)
+            return _verdict_of_result(result, plan)
         answer = json.loads(result or b"{}")
     except (OSError, ValueError, RecursionError) as flaw:
         if code == 0:
-            return Fail(f"DIBS_RESULT cannot be read: {flaw}")
+            return Fail(f"DIBS_RESULT or DIBS_PLAN cannot be read: {flaw}")
         answer = None
     match answer:
         case {"ask": str(words)} | {"note": str(words)} if words.strip():

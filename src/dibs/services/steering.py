@@ -1,19 +1,27 @@
-"""Decisions of a person: approve, relabel, pause, resume or re-queue, and revoke."""
+"""Decisions of a person: approve or reject, relabel, pause, resume or re-queue, and revoke."""
 
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from dibs.core.eligibility import (
-    PauseScope,
-    last_move,
-    render_approval,
-    render_pause,
-    render_resume,
+from dibs.core.approval import (
+    AtGate,
+    Ruling,
+    RulingKind,
+    Void,
+    at_gate,
+    not_entitled,
+    present_text,
+    render_labelled,
+    render_plan,
+    render_released,
+    render_ruling,
 )
-from dibs.core.errors import BadConfiguration
+from dibs.core.eligibility import PauseScope, render_pause, render_resume, text_reasons
+from dibs.core.errors import BadConfiguration, Unavailable
 from dibs.core.events import Event, EventKind, about
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
 from dibs.core.issue import Snapshot
@@ -38,12 +46,35 @@ class NothingToRevoke(Struct, frozen=True):
     record: Record | None
 
 
-class Approved(Struct, frozen=True):
+class Answered(Struct, frozen=True):
+    """A person's ruling counts, at this gate."""
+
     stage: Stage
+    missing: int = 0
+    """How many approvals are missing still; 0 if the gate is open."""
+    again: bool = False
+    """The same person had given the same ruling before; nothing was written."""
+
+
+class TextDiffers(Struct, frozen=True):
+    """The text is not the one that the person read: nothing was written."""
+
+    text: str
+    """The digest of the text as it is now."""
+
+
+class NotEntitled(Struct, frozen=True):
+    """The person's ruling would not count: nothing was written."""
+
+    by: str
+    why: Void
 
 
 class NoGateHere(Struct, frozen=True):
     """No stage of the issue has an approval gate."""
+
+
+RulingResult = Answered | TextDiffers | NotEntitled | NoGateHere
 
 
 def no_key(stage: Stage) -> BadConfiguration:
@@ -69,36 +100,125 @@ class Steering:
         self._wake, self._signs = wake, signs
 
     @persons_word()
-    def approve(self, issue: IssueRef, *, by: str) -> Approved | NoGateHere:
-        """Open the approval gate of the issue's stage; without one, approve a changed text.
+    def approve(
+        self, issue: IssueRef, *, by: str, text: str | None = None, dry_run: bool = False
+    ) -> RulingResult:
+        """Approve what stands at the gate of the issue's stage; without one, a changed text.
 
+        `text`: the digest of what the person read; None for the present text.
         Raises BadConfiguration if the gate demands a signature, and there is no key to sign with.
         """
-        snapshot = self._tracker.read(issue)
-        current = snapshot.issue
-        for stage in self._pipeline.stages_of(current.labels):
-            if isinstance(stage.gate, ApprovalGate):
-                after = ""
-                if isinstance(stage.gate, SignedGate):
-                    if not self._signs:
-                        raise no_key(stage)
-                    after = last_move(self._leases.standing(snapshot).tries, stage.name)
-                # The comment comes first: it names the text that was approved. The label alone
-                # would open the gate for a text that was edited in between.
-                self._tracker.comment(issue, render_approval(current, stage.name, by, after))
-                self._tracker.edit_labels(issue, add=(stage.gate.label,))
-                self._record_event(EventKind.APPROVED, issue, by, stage.name)
-                return Approved(stage)
-        for stage in self._pipeline.stages_of(current.labels):
-            if current.changed is not None and not stage.final:
+        snapshot, gate = self._at_gate(issue)
+        if gate is not None:
+            found = self._rule(RulingKind.APPROVED, gate, snapshot, by, text, dry_run=dry_run)
+            if isinstance(found, Answered) and not found.missing and not dry_run:
+                assert isinstance(gate.stage.gate, ApprovalGate), "it stands at a gate"
+                self._tracker.edit_labels(issue, add=(gate.stage.gate.label,))
+            return found
+        tries = self._leases.standing(snapshot).tries
+        for stage in self._pipeline.stages_of(snapshot.issue.labels):
+            if any(text_reasons(snapshot, tries, stage, self._pipeline)):
                 # Without a gate the comment alone tells which text a person has read.
-                self._tracker.comment(issue, render_approval(current, stage.name, by))
-                self._record_event(EventKind.APPROVED, issue, by, stage.name)
-                return Approved(stage)
+                now = present_text(snapshot, tries, self._pipeline)
+                if text not in (None, now):
+                    return TextDiffers(now)
+                if not dry_run:
+                    self._tracker.comment(issue, render_released(now, stage, by))
+                    self._record_ruling(EventKind.APPROVED, issue, by, stage)
+                return Answered(stage)
         return NoGateHere()
 
-    def relabel(self, issue: IssueRef, *, add: tuple[str, ...], remove: tuple[str, ...]) -> None:
-        """Add labels, then remove labels, as a person asked."""
+    @persons_word()
+    def reject(
+        self,
+        issue: IssueRef,
+        *,
+        by: str,
+        note: str,
+        text: str | None = None,
+        dry_run: bool = False,
+    ) -> RulingResult:
+        """Reject what stands at the gate. The caller, or any worker, then sends the issue back."""
+        snapshot, gate = self._at_gate(issue)
+        if gate is None:
+            return NoGateHere()
+        kind, note = RulingKind.REJECTED, self._mask(note)
+        return self._rule(kind, gate, snapshot, by, text, note, dry_run=dry_run)
+
+    def _at_gate(self, issue: IssueRef) -> tuple[Snapshot, AtGate | None]:
+        """The issue, and what stands at the gate of its stage. Raises Unavailable if in doubt."""
+        snapshot = self._tracker.read(issue)
+        if not snapshot.complete:
+            raise Unavailable(f"not all comments of {issue} could be read")
+        tries, labels = self._leases.standing(snapshot).tries, snapshot.issue.labels
+        worked = self._pipeline.worked_stage(labels, tries[-1].stage if tries else None)
+        for stage in (worked,) if worked is not None else self._pipeline.stages_of(labels):
+            if isinstance(stage.gate, ApprovalGate):
+                return snapshot, at_gate(snapshot, tries, stage, self._pipeline)
+        return snapshot, None
+
+    def _rule(
+        self,
+        kind: RulingKind,
+        gate: AtGate,
+        snapshot: Snapshot,
+        by: str,
+        text: str | None,
+        note: str = "",
+        *,
+        dry_run: bool,
+    ) -> RulingResult:
+        """Write a person's ruling, unless it is for another text, or would not count, or stands."""
+        if text not in (None, gate.text):
+            return TextDiffers(gate.text)
+        login = self._tracker.login() if self._pipeline.approval.proven else None
+        relayed = login is not None and login.casefold() in self._pipeline.approval.relays
+        person = by if login is None or relayed else login
+        if (why := not_entitled(person, snapshot, self._pipeline)) is not None:
+            return NotEntitled(person, why)
+        if isinstance(gate.stage.gate, SignedGate) and not self._signs:
+            raise no_key(gate.stage)
+        standing = gate.approvals if kind is RulingKind.APPROVED else (gate.rejection,)
+        again = person.casefold() in {one.by.casefold() for one in standing if one is not None}
+        if not again:
+            ruling = Ruling(kind, person, snapshot.now, gate.text, gate.visit.name, note)
+            body, gate = (
+                render_ruling(kind, gate, by, note),
+                replace(gate, rulings=(*gate.rulings, ruling)),
+            )
+            if not dry_run:
+                self._tracker.comment(snapshot.issue.ref, body)
+                event = EventKind.APPROVED if kind is RulingKind.APPROVED else EventKind.REJECTED
+                self._record_ruling(event, snapshot.issue.ref, by, gate.stage, note)
+        return Answered(gate.stage, gate.missing, again)
+
+    def _record_ruling(
+        self, kind: EventKind, issue: IssueRef, by: str, stage: Stage, note: str = ""
+    ) -> None:
+        detail = {"note": note} if note else {}
+        event = Event(kind, issue=issue, holder=HolderId(by), stage=stage.name, detail=detail)
+        self._observer.observe(event)
+
+    @persons_word()
+    def plan(self, issue: IssueRef, text: str, *, by: str, run: RunId | None = None) -> None:
+        """Post a plan on the issue. `run`: the run that made it; None for a person."""
+        labels = self._tracker.read(issue).issue.labels
+        stages = self._pipeline.stages_of(labels)
+        stage = stages[0].name if stages else StageName("")
+        self._tracker.comment(issue, render_plan(stage, run or "", by, self._mask(text)))
+
+    def relabel(
+        self, issue: IssueRef, *, add: tuple[str, ...], remove: tuple[str, ...], by: str = ""
+    ) -> None:
+        """Add labels, then remove labels, as a person asked.
+
+        Where the tracker keeps no history of labels, a mark says who put which on: gates go by it.
+        """
+        deciding = {label for stage in self._pipeline.stages for label in stage.entry_labels}
+        if (told := tuple(one for one in add if one in deciding)) and (
+            not self._tracker.traits.label_history
+        ):
+            self._tracker.comment(issue, render_labelled(told, by))
         self._tracker.edit_labels(issue, add=add, remove=remove)
         if not self._pipeline.vetoes.isdisjoint(add):
             self._wake(issue)

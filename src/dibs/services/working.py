@@ -37,6 +37,7 @@ from dibs.services.bundling import Bundling, Waits
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 from dibs.services.ending import Finished, FinishRefused, FinishResult
 from dibs.services.following import Following
+from dibs.services.gatekeeping import Gatekeeping
 from dibs.services.running import Running, StopSignal
 from dibs.services.scanning import Candidate, LookCost, Scanner, Spread
 from dibs.services.sweeping import Share, Sweeping
@@ -137,6 +138,8 @@ class WorkReport(Struct):
     refused: int = 0
     swept: int = 0
     followed: int = 0
+    gated: int = 0
+    """Issues that were opened, sent back or parked at a gate."""
     outcomes: Counter[str] = field(default_factory=Counter)
     unsuccessful: set[IssueRef] = field(default_factory=set)
     """Issues whose last run by this worker failed, was parked or broke off."""
@@ -149,7 +152,7 @@ class WorkReport(Struct):
 
     @property
     def did_something(self) -> bool:
-        return bool(self.claimed or self.swept or self.followed)
+        return bool(self.claimed or self.swept or self.followed or self.gated)
 
 
 class Worker:
@@ -168,6 +171,7 @@ class Worker:
         workplaces: Callable[[], Workplaces],
         hints: Hints | None = None,
         following: Following | None = None,
+        gatekeeping: Gatekeeping | None = None,
         announce: Callable[[], Callable[[], None]] = lambda: lambda: None,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -190,6 +194,7 @@ class Worker:
         """How often in a row no working trees could be made for a run."""
         self._dozing = Dozing(hints, backlog.clock, dice, scanning.cost, poll_s=options.poll_s)
         self._following = following
+        self._gatekeeping = gatekeeping
         self._announce = announce
         self._tell = tell
         self._spread = Spread(dice, scanning.cost)
@@ -203,7 +208,7 @@ class Worker:
         self._sweep_at = LocalTime(0.0)
         self._limited_until = LocalTime(0.0)
         self._swept_to: IssueRef | None = None
-        self._follow_at = LocalTime(0.0)
+        self._follow_at = self._gates_at = LocalTime(0.0)
         self._followed_to: Mapping[str, IssueRef] | None = None
         self._told_lines: set[str] = set()
         self._told_idle = False
@@ -271,6 +276,7 @@ class Worker:
                     self._scanning.look_anew()
                     soon_s = self._dice.uniform(0.0, min(_FOLLOW_S, self._options.sweep_s))
                     self._follow_at = min(self._follow_at, LocalTime(self._clock.now() + soon_s))
+                    self._gates_at = min(self._gates_at, self._follow_at)
         except BaseException:
             self.leave()
             raise
@@ -291,6 +297,7 @@ class Worker:
                 # A job that ended woke us, or a sweep was due: the wait still holds.
                 return max(min(self._limited_until, self._sweep_at) - now, SHORTEST_S)
             self._follow_if_due()
+            self._watch_gates_if_due()
             self._mind_breaker()
             if len(self._jobs) >= options.jobs:  # no claim, so no need to know whether it may
                 return self._idle()
@@ -408,6 +415,24 @@ class Worker:
             self.report.followed += 1
             self._scanning.resting.forget(entry.issue)
             self._tell(f"{entry.issue} followed: {entry.text}")
+
+    def _watch_gates_if_due(self) -> None:
+        """Open gates for rulings by comment, and move back what was rejected or not answered."""
+        now = self._clock.now()
+        if self._gatekeeping is None or now < self._gates_at:
+            return
+        self._gates_at = LocalTime(now + self._jittered(self._options.sweep_s))
+        try:
+            done = self._gatekeeping.watch(self._options.holder, limit=_SWEEP_LIMIT)
+        except RateLimited as limit:  # the look can wait, and claims may have a budget left
+            self._gates_at = LocalTime(max(self._gates_at, now + limit.retry_after_s))
+            return
+        for entry in done:
+            if entry.changed:
+                self.report.gated += 1
+                self._scanning.resting.forget(entry.issue)
+                self._scanning.look_anew()
+                self._tell(f"{entry.issue} gate: {entry.text}")
 
     # Claiming
 

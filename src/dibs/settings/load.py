@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Struct, field
-from msgspec.structs import fields, replace
+from msgspec.structs import asdict, fields, replace
 
 from dibs.adapters.system import Sharing, WorkingTree, environment, small_text, working_tree
 from dibs.core.durations import format_duration, parse_duration, terms_for
@@ -28,6 +28,7 @@ from dibs.core.ids import StageName
 from dibs.core.named import SHORTEST_WINDOW, HoldSpec, LoopSpec, checked_name
 from dibs.core.pipeline import (
     BREAKER,
+    Approval,
     ApprovalGate,
     Backoff,
     BundleWorktree,
@@ -49,6 +50,7 @@ from dibs.core.pipeline import (
     PythonCallable,
     SignedGate,
     Stage,
+    Unanswered,
     WhichText,
     WhoseComments,
     WhosePulls,
@@ -103,6 +105,17 @@ class StageFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
         ),
     ] = None
     gate_label: Annotated[Label | None, doc("The label by which a person approves.")] = None
+    gate_timeout: Annotated[
+        Duration | None, doc("With a gate: how long it waits for an answer; unset: for ever.")
+    ] = None
+    gate_expires: Annotated[
+        Literal["back", "park", "stay"] | None,
+        doc("With gate_timeout: where an issue goes that nobody answered: 'back', 'park', 'stay'."),
+    ] = None
+    replans: Annotated[
+        CountOrNone | None,
+        doc("With a gate: so many times in a row it sends an issue back; then it is parked."),
+    ] = None
     follows: Annotated[
         str | None,
         doc(
@@ -111,7 +124,11 @@ class StageFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
         ),
     ] = None
     back: Annotated[
-        str | None, doc("With follows: where it goes if its pull request was closed unmerged.")
+        str | None,
+        doc(
+            "Where it goes if a gate rejects it, or with follows if its pull request was closed"
+            " unmerged."
+        ),
     ] = None
     authored: Annotated[
         str | None,
@@ -208,6 +225,23 @@ class PeopleFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = "released"
 
 
+class ApprovalFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """`[approval]`: whose approvals open gates."""
+
+    approvers: Annotated[
+        list[Login],
+        doc("The only people whose approvals count; without it, those of all who may write."),
+    ] = []
+    needed: Annotated[Count, doc("How many people must approve.")] = 1
+    four_eyes: Annotated[
+        bool, doc("Whoever asked for the work, or had a hand in it, does not count.")
+    ] = False
+    relays: Annotated[
+        list[Login],
+        doc("Accounts that hand on the approvals of others, and sign them with the fleet's key."),
+    ] = []
+
+
 class GithubFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[github]`: for a tracker on GitHub."""
 
@@ -301,6 +335,7 @@ class ConfigFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     labels: LabelsFile = field(default_factory=LabelsFile)
     worker: WorkerFile = field(default_factory=WorkerFile)
     people: PeopleFile = field(default_factory=PeopleFile)
+    approval: ApprovalFile = field(default_factory=ApprovalFile)
     github: GithubFile = field(default_factory=GithubFile)
     hook: HookFile = field(default_factory=HookFile)
     repos: Annotated[
@@ -902,6 +937,12 @@ def _pipeline(file: ConfigFile) -> Pipeline:
             marker_ttl=_positive("people.marker_ttl", people.marker_ttl),
             text=WhichText(people.text),
         ),
+        approval=Approval(
+            approvers=frozenset(file.approval.approvers),
+            needed=file.approval.needed,
+            four_eyes=file.approval.four_eyes,
+            relays=frozenset(file.approval.relays),
+        ),
         dialect=base.dialect if base else Dialect.NATIVE,
     )
 
@@ -929,7 +970,7 @@ def _stage(entry: StageFile, known: Stage) -> Stage:
             next=known.next if entry.next is None else _next(entry.next),
             closes=known.closes if entry.closes is None else entry.closes,
             handler=_handler(entry, known.handler),
-            gate=_gate(entry, known.gate),
+            gate=_gate(entry, known),
             follows=_follows(entry, known),
             attempts=entry.attempts or known.attempts,
             breaker=known.breaker if entry.breaker is None else entry.breaker,
@@ -999,16 +1040,28 @@ def _handler(entry: StageFile, known: Handler) -> Handler:
     return known
 
 
-def _gate(entry: StageFile, known: Gate) -> Gate:
-    label = entry.gate_label or (known.label if isinstance(known, ApprovalGate) else "approved")
+def _gate(entry: StageFile, known: Stage) -> Gate:
+    before = known.gate if isinstance(known.gate, ApprovalGate) else ApprovalGate("approved")
+    onward = known.next if entry.next is None else _next(entry.next)
+    kept = before.back if before.back in onward else None
+    gate = replace(
+        before,
+        label=entry.gate_label or before.label,
+        back=kept if entry.back is None else StageName(entry.back) or None,
+        timeout=_span(entry.gate_timeout, before.timeout),
+        unanswered=Unanswered(entry.gate_expires or before.unanswered),
+        replans=before.replans if entry.replans is None else entry.replans,
+    )
     match entry.gate:
-        case None:
-            return replace(known, label=label) if isinstance(known, ApprovalGate) else known
+        case None if isinstance(known.gate, ApprovalGate):
+            return gate
         case "approval":
-            return ApprovalGate(label)
+            return ApprovalGate(**asdict(gate))
         case "signed":
-            return SignedGate(label)
-        case "none" | "":
+            return SignedGate(**asdict(gate))
+        case None | "none" | "":
+            if any((entry.gate_timeout, entry.gate_expires, entry.replans)):
+                raise ValueError("gate_timeout, gate_expires and replans go with a gate")
             return NoGate()
         case other:
             raise ValueError(f"gate {other!r} is not one of approval, signed, none")
@@ -1024,8 +1077,10 @@ def _follows(entry: StageFile, known: Stage) -> Follows:
                 onward = known.next if entry.next is None else _next(entry.next)
                 before = FollowsPull(back=StageName("".join(onward[1:2])))
         case None | "none" | "":
-            if entry.back is not None or entry.authored is not None:
-                raise ValueError("back and authored go with follows = 'pull-request'")
+            if entry.authored is not None:
+                raise ValueError("authored goes with follows = 'pull-request'")
+            if entry.back is not None and isinstance(_gate(entry, known), NoGate):
+                raise ValueError("back goes with a gate, or with follows = 'pull-request'")
             return FollowsNothing()
         case other:
             raise ValueError(f"follows {other!r} is not one of pull-request, none")

@@ -30,6 +30,7 @@ from dibs.core.pipeline import (
 )
 from dibs.core.references import without_secrets
 from dibs.settings.load import (
+    ApprovalFile,
     ConfigFile,
     GithubFile,
     HoldFile,
@@ -62,6 +63,7 @@ def as_file(settings: Settings) -> ConfigFile:
         ),
         worker=_table(WorkerFile, settings),
         people=_table(PeopleFile, pipeline.people),
+        approval=_table(ApprovalFile, pipeline.approval),
         github=_table(GithubFile, github, api=without_secrets(github.api) or None),
         hook=_table(HookFile, settings.hook),
         repos={name: str(path) for name, path in settings.repos.items()},
@@ -80,9 +82,7 @@ def _stage_file(stage: Stage) -> StageFile:
         gate="signed"
         if isinstance(gate, SignedGate)
         else ("approval" if isinstance(gate, ApprovalGate) else "none"),
-        gate_label=gate.label if isinstance(gate, ApprovalGate) else None,
         follows="pull-request" if isinstance(follows, FollowsPull) else "none",
-        back=follows.back if isinstance(follows, FollowsPull) else None,
         authored=follows.authored if isinstance(follows, FollowsPull) else None,
         ttl=format_duration(terms.ttl),
         renew=format_duration(terms.renew_every),
@@ -92,6 +92,13 @@ def _stage_file(stage: Stage) -> StageFile:
         backoff_max=format_duration(stage.backoff.most),
         worktree="none",
     )
+    if isinstance(follows, FollowsPull):
+        file.back = follows.back
+    if isinstance(gate, ApprovalGate):
+        file.gate_label, file.back, file.replans = gate.label, gate.back or "", gate.replans
+        if gate.timeout is not None:
+            file.gate_timeout = format_duration(gate.timeout)
+            file.gate_expires = gate.unanswered.value
     match stage.handler:
         case Command(line):
             file.run = line

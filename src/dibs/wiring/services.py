@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from dibs.services.diagnosing import Diagnosing
     from dibs.services.ending import Advancing
     from dibs.services.following import Following
+    from dibs.services.gatekeeping import Gatekeeping
     from dibs.services.keeping import Keeper, Supervision
     from dibs.services.listening import Listening
     from dibs.services.migrating import Migrating
@@ -139,8 +140,8 @@ class Adapters(Struct):
 
 _ON_PIPELINE = (
     *("advancing", "board", "bundling", "checking", "claiming", "diagnosing", "explaining"),
-    *("following", "guarding", "holds", "migrating", "queueing", "resuming", "running"),
-    *("steering", "sweeping"),
+    *("following", "gatekeeping", "guarding", "holds", "migrating", "queueing", "resuming"),
+    *("running", "steering", "sweeping"),
 )
 """The services that hold the pipeline, or a service that does."""
 
@@ -327,6 +328,9 @@ class Services:
     following: Following = _once(
         lambda it: services.following.Following(it.backlog, it.claiming, it.keep, it.advancing)
     )
+    gatekeeping: Gatekeeping = _once(
+        lambda it: services.gatekeeping.Gatekeeping(it.backlog, it.claiming, it.keep, it.advancing)
+    )
     migrating: Migrating = _once(
         lambda it: services.migrating.Migrating(it.backlog, it.claiming, it.adapters.granters)
     )
@@ -496,6 +500,7 @@ class Services:
             workplaces=lambda: self.workplaces,
             hints=self.adapters.hints,
             following=following if following.stages else None,
+            gatekeeping=self.gatekeeping if self.gatekeeping.stages else None,
             announce=lambda: presence.announce(here) if presence else lambda: None,
             tell=tell,
         )
@@ -519,15 +524,16 @@ class Services:
 
 
 def _stamped(settings: Settings, adapters: Adapters) -> Pipeline:
-    """The pipeline's terms on the tracker, where leases run on the tracker's timestamps.
+    """The pipeline on the tracker, with its proofs of who approved, and its timestamps.
 
-    Raises BadConfiguration for a lease too short for the timestamps.
+    Raises BadConfiguration for a lease too short for the timestamps of the tracker it runs on.
     """
+    traits, pipeline = adapters.tracker.traits, settings.pipeline
+    pipeline = replace(pipeline, approval=replace(pipeline.approval, proven=traits.accounts))
     if adapters.store is not None:
-        return settings.pipeline
-    traits = adapters.tracker.traits
+        return pipeline
     stages = []
-    for stage in settings.pipeline.stages:
+    for stage in pipeline.stages:
         try:
             stages.append(replace(stage, terms=stage.terms.stamped_in(traits.grain)))
         except ValueError as flaw:
@@ -535,7 +541,7 @@ def _stamped(settings: Settings, adapters: Adapters) -> Pipeline:
                 f"stage {stage.name!r}: ttl {format_duration(stage.terms.ttl)} is too short for "
                 f"leases in comments on {traits.name}: {flaw}"
             ) from flaw
-    return replace(settings.pipeline, stages=tuple(stages))
+    return replace(pipeline, stages=tuple(stages))
 
 
 def connect(

@@ -205,7 +205,9 @@ class OverGraphql:
             rest = {pull.ref: pull for pull in crowds.get(issue.ref, ())}
             issue = replace(issue, pulls=tuple((rest | first).values()))
         changed = judging.change(self._translator.edits(shape), issue)
-        return replace(issue, pulls=judging.pulls(issue.pulls), changed=changed)
+        edited_at = self._translator.edited_at(shape)
+        pulls = judging.pulls(issue.pulls)
+        return replace(issue, pulls=pulls, changed=changed, edited_at=edited_at)
 
     def _read_issue(
         self, issue: IssueRef, number: int, purpose: Purpose

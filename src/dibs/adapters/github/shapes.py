@@ -371,6 +371,19 @@ class Translator:
             if actor is None or actor.kind != "Bot"
         ]
 
+    def edited_at(self, shape: WholeIssue) -> ServerTime:
+        """When title or body was last changed, by anybody; the creation if neither was.
+
+        A title may have changed before the listed events: then the oldest event, at the latest.
+        """
+        events = present(shape.timeline_items)
+        times = [event.created_at for event in events if event.label is None]
+        if shape.timeline_items is not None and shape.timeline_items.page_info.earlier:
+            times.append(min((event.created_at for event in events), default=shape.updated_at))
+        if shape.last_edited_at is not None:
+            times.append(shape.last_edited_at)
+        return whole_second(max((shape.created_at, *times)))
+
     def rest_edits(self, events: Sequence[RestEvent]) -> list[Edit]:
         """The changes of the title: REST does not report changes of the body."""
         return [

@@ -84,6 +84,7 @@ class GithubTracker(OverRest):
             applies=Applies.IN_ONE_REQUEST,
             shortlists=True,
             accounts=True,
+            label_history=True,
             checks_itself=True,
             pulls=True,
         )

@@ -17,11 +17,12 @@ from dibs.core.bounded import Bounded
 from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
-from dibs.core.issue import Comment, Draft, Issue, Person, Pull, Snapshot, TextChange
+from dibs.core.issue import Comment, Draft, Issue, Labelling, Person, Pull, Snapshot, TextChange
 from dibs.ports.tracker import Found, IssueQuery, OneAtATime, TrackerTraits
 
 _MOST_LISTINGS = 32
 _LONG_THREAD = 16
+_MOST_LABELLED = 50
 
 
 class _Listing:
@@ -80,6 +81,7 @@ class MemoryTracker(OneAtATime):
             pulls=True,
             long_thread=_LONG_THREAD,
             keeps_rests=True,
+            label_history=True,
         )
 
     def find(self, query: IssueQuery) -> Found:
@@ -127,6 +129,8 @@ class MemoryTracker(OneAtATime):
                 updated_at=now,
                 body=draft.body,
                 author=self._author,
+                labelled=tuple(Labelling(label, self._author, now) for label in draft.labels),
+                edited_at=now,
             )
             self._issues[ref], self._comments[ref] = issue, []
             self._refs.append(ref)
@@ -181,7 +185,8 @@ class MemoryTracker(OneAtATime):
         """Beyond the port: change the text; `by` names an account that may not write."""
         with self._lock:
             change = TextChange(by, at or self._now()) if by else None
-            self._change(self._issue(issue), body=body, changed=change)
+            edited_at = self._now()
+            self._change(self._issue(issue), body=body, changed=change, edited_at=edited_at)
 
     def link(self, issue: IssueRef, *pulls: LinkedPull) -> None:
         """Beyond the port: set the pull requests that claim to close the issue, in any state."""
@@ -198,13 +203,22 @@ class MemoryTracker(OneAtATime):
         return ()
 
     def edit_labels(
-        self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+        self,
+        issue: IssueRef,
+        *,
+        add: Sequence[str] = (),
+        remove: Sequence[str] = (),
+        by: str | None = None,
     ) -> None:
+        """Change labels. Beyond the port: in the name of any account."""
         with self._lock:
             known = self._issue(issue)
             labels = (known.labels | set(add)) - set(remove)
             if labels != known.labels:
-                self._change(known, labels=labels)
+                who, now = self._author if by is None else by, self._now()
+                new = [Labelling(one, who, now) for one in sorted(labels - known.labels)]
+                labelled = (*known.labelled, *new)[-_MOST_LABELLED:]
+                self._change(known, labels=labels, labelled=labelled)
 
     def close(self, issue: IssueRef) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ waiting, and counts only if it is a regular file.
 .dibs/runs/RUN/issue.json    the handler's standard input
 .dibs/runs/RUN/output.log    the handler's standard output and error
 .dibs/runs/RUN/result.json   the file that DIBS_RESULT names, if the handler wrote one
+.dibs/runs/RUN/plan.md       the file that DIBS_PLAN names, if the handler wrote one
 .dibs/runs/RUN/exit          the exit code of a handler that ended by itself, by the warden
 .dibs/runs/.open/RUN         the lease of a run that its worker has not ended; the worker locks it
 
@@ -53,7 +54,9 @@ from dibs.ports.system import Assignment, Exited, FinishedRun, RunEnd, Stopped
 
 _WARDEN_SLACK_S = 2.0
 _OPEN = ".open"
-_LARGEST_RESULT = 65_536
+_ANSWERS = {"result": "result.json", "plan": "plan.md"}
+"""The files in which a handler may answer."""
+_LARGEST_RESULT, _LARGEST_PLAN = 65_536, 262_144
 _LAST_LINES = 3
 _MOST_WORDS = 150
 """The last words of a handler: from so many lines, so many characters at most."""
@@ -152,7 +155,7 @@ class ProcessRunner:
                 with suppress(OSError, ValueError):  # without it, the work is done again if we die
                     self._note_open(assignment.lease)
             environment = self._handlers_environment(assignment, user)
-            environment |= {"DIBS_RESULT": files.result_path}
+            environment |= files.answers
             match assignment.handler:
                 case Command(line):
                     argv = ["/bin/sh", "-c", line]
@@ -241,7 +244,7 @@ class ProcessRunner:
             try:
                 _refuse_another_users(opened, self._runs / lease.run)
                 finished = read_regular("exit", 2, opened) == b"0"
-                return FinishedRun(lease, _result_in(opened)) if finished else None
+                return FinishedRun(lease, *_answers_in(opened)) if finished else None
             finally:
                 os.close(opened)
         except PermissionError:
@@ -376,10 +379,12 @@ class _RunFiles:
             except OSError:
                 self.close()
                 raise
-        self.result_path = str(((self._own or folder) / "result.json").absolute())
+        own = (self._own or folder).absolute()
+        self.answers = {f"DIBS_{name.upper()}": str(own / file) for name, file in _ANSWERS.items()}
+        """Where the handler may answer, by the variables that name the files."""
 
     def begin(self, stdin: bytes) -> None:
-        """Write the input of the handler, and remove the result of an earlier command."""
+        """Write the input of the handler, and remove the answers of an earlier command."""
         try:
             os.stat("issue.json", dir_fd=self.folder, follow_symlinks=False)
             if not stdin:
@@ -393,8 +398,9 @@ class _RunFiles:
         with os.fdopen(os.open("issue.json", flags, mode, dir_fd=self.folder), "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(stdin)
-        with suppress(FileNotFoundError):
-            os.unlink("result.json", dir_fd=self.folder)
+        for name in _ANSWERS.values():
+            with suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self.folder)
 
     def input(self) -> int:
         return open_regular("issue.json", os.O_RDONLY, self.folder)
@@ -402,16 +408,17 @@ class _RunFiles:
     def output(self) -> int:
         return open_regular("output.log", os.O_RDWR | os.O_APPEND | os.O_CREAT, self.folder)
 
-    def result(self) -> bytes:
-        """The content of DIBS_RESULT. From another user's handler, our folder gets a copy."""
-        found = _result_in(self._results, self._user)
-        if found and self._own is not None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with (
-                suppress(OSError),
-                os.fdopen(os.open("result.json", flags, 0o600, dir_fd=self.folder), "wb") as file,
-            ):
-                file.write(found)
+    def read_answers(self) -> tuple[bytes, bytes]:
+        """Result and plan. Of another user's handler, our folder gets copies."""
+        found = _answers_in(self._results, self._user)
+        for name, content in zip(_ANSWERS.values(), found, strict=True):
+            if content and self._own is not None:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                with (
+                    suppress(OSError),
+                    os.fdopen(os.open(name, flags, 0o600, dir_fd=self.folder), "wb") as file,
+                ):
+                    file.write(content)
         return found
 
     def tail(self) -> bytes:
@@ -439,7 +446,7 @@ class ProcessRun:
         self._files = files
         self._lock = threading.Lock()
         self._status_lines = b""
-        self._result: bytes | OSError | ValueError = b""
+        self._answers: tuple[bytes, bytes] | OSError | ValueError = (b"", b"")
         self._tail = b""
         self._clock = SystemClock()
         self._patience_s = assignment.stop_within.total_seconds() + _WARDEN_SLACK_S
@@ -528,9 +535,9 @@ class ProcessRun:
             os.close(self._status)
             self._control = -1
         try:
-            self._result = self._files.result()
+            self._answers = self._files.read_answers()
         except (OSError, ValueError) as flaw:
-            self._result = flaw
+            self._answers = flaw
         with suppress(OSError, ValueError):
             self._tail = self._files.tail()
         self._files.close()
@@ -545,10 +552,10 @@ class ProcessRun:
             _kill_group(int(rest))  # the warden was killed and cannot end the group
         return Stopped("its warden died")
 
-    def result(self) -> bytes:
-        if isinstance(self._result, bytes):
-            return self._result
-        raise self._result
+    def answers(self) -> tuple[bytes, bytes]:
+        if isinstance(self._answers, tuple):
+            return self._answers
+        raise self._answers
 
     def last_words(self) -> str:
         output = self._tail.decode(errors="replace")
@@ -557,26 +564,33 @@ class ProcessRun:
         return last_words_of(output, mask)
 
 
-def _result_in(folder: int, user: User | None = None) -> bytes:
-    owner, ours = user.uid if user else None, os.geteuid()
+def _answers_in(folder: int, user: User | None = None) -> tuple[bytes, bytes]:
+    """The contents of the files of `_ANSWERS`. Raises OSError, ValueError."""
     if user is not None:
         # In a folder that is ours, the user can put nothing else in place of what we look at.
-        os.fchown(folder, ours, -1)
+        os.fchown(folder, os.geteuid(), -1)
         os.fchmod(folder, 0o700)
+    result, plan = (_answer_in(folder, name, user) for name in _ANSWERS.values())
+    return result, plan
+
+
+def _answer_in(folder: int, name: str, user: User | None) -> bytes:
+    owner, ours = user.uid if user else None, os.geteuid()
+    most = _LARGEST_RESULT if name == _ANSWERS["result"] else _LARGEST_PLAN
     try:
-        result = read_regular("result.json", _LARGEST_RESULT + 1, folder, owner)
+        content = read_regular(name, most + 1, folder, owner)
     except FileNotFoundError:
         return b""
     except PermissionError:
         # A handler of another user with a strict umask, and a worker that is not root.
-        found = os.stat("result.json", dir_fd=folder, follow_symlinks=False)
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
         if not stat.S_ISREG(found.st_mode) or (found.st_uid, found.st_nlink) != (owner, 1):
             raise
-        os.chown("result.json", ours, -1, dir_fd=folder, follow_symlinks=False)
-        result = read_regular("result.json", _LARGEST_RESULT + 1, folder, ours)
-    if len(result) > _LARGEST_RESULT:
-        raise ValueError(f"it is larger than {_LARGEST_RESULT} bytes")
-    return result
+        os.chown(name, ours, -1, dir_fd=folder, follow_symlinks=False)
+        content = read_regular(name, most + 1, folder, ours)
+    if len(content) > most:
+        raise ValueError(f"{name} is larger than {most} bytes")
+    return content
 
 
 def last_words_of(output: str, mask: Callable[[str], str]) -> str:

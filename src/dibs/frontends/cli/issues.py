@@ -8,10 +8,13 @@ from pathlib import Path
 import click
 from msgspec.structs import asdict
 
+from dibs.core.approval import AtGate, at_gate, plans
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import paused_by, strangers_pulls
-from dibs.core.ids import StageName
-from dibs.core.issue import LONGEST_TITLE, Draft
+from dibs.core.ids import IssueRef, StageName
+from dibs.core.issue import LONGEST_TITLE, Draft, Snapshot
+from dibs.core.lease import Standing
+from dibs.core.pipeline import ApprovalGate
 from dibs.frontends.cli.context import Context, command, dry_run, reference, stage_option
 from dibs.frontends.cli.output import Answer, Exit, ago, issue_data, record_data, table, text_lines
 from dibs.services.board import Row
@@ -169,8 +172,18 @@ def details(context: Context, issue: str) -> Answer:
         )
     strange = strangers_pulls(snapshot.issue, context.services.pipeline.people)
     lines += [f"  note    {note}" for note in strange]
+    gate, plan = _gate(context, snapshot, standing, row), None
+    if gate is not None:
+        lines += _gate_lines(gate, snapshot.issue.ref, context.services.tracker.traits.accounts)
+        plan = gate.plan
+    elif posted := plans(snapshot):
+        plan = posted[-1]
     if snapshot.issue.body:
         lines += ["", *text_lines(snapshot.issue.body)]
+    if plan is not None:
+        edited = "" if plan.as_posted else ", edited since it was posted"
+        head = f"Plan by {plan.by or 'somebody'}, {ago(plan.at, snapshot.now)}{edited}:"
+        lines += ["", head, *text_lines(plan.text)]
     data = {
         **row_data(row),
         "body": snapshot.issue.body,
@@ -178,5 +191,42 @@ def details(context: Context, issue: str) -> Answer:
         "lease": record_data(standing.live),
         "runs": [asdict(entry) for entry in history],
         "strangers_pulls": strange,
+        "plan": asdict(plan) if plan is not None else None,
+        "gate": _gate_data(gate) if gate is not None else None,
     }
     return Answer(data, lines)
+
+
+def _gate(context: Context, snapshot: Snapshot, standing: Standing, row: Row) -> AtGate | None:
+    """What stands at the gate of the issue's stage, if the issue was wholly read."""
+    if row.stage is None or not isinstance(row.stage.gate, ApprovalGate) or not snapshot.complete:
+        return None
+    return at_gate(snapshot, standing.tries, row.stage, context.services.pipeline)
+
+
+def _gate_lines(gate: AtGate, ref: IssueRef, proven: bool) -> list[str]:
+    """The text to approve, and every ruling with what it is worth."""
+    lines = [f"  text    {gate.text}"]
+    for one in gate.rulings:
+        worth = f" (does not count: {one.void})" if one.void else ""
+        note = f": {one.note}" if one.note else ""
+        lines.append(f"  {one.kind.value:<8}by {one.by or 'somebody'}{note}{worth}")
+    if gate.missing:
+        ask = f"approve what you read: dibs approve {ref.typed} --text {gate.text}"
+        lines.append(f"  gate    shut, {gate.missing} of {gate.needed} approvals missing; {ask}")
+    else:
+        lines.append("  gate    open")
+    if gate.rulings and not proven:
+        lines.append("  note    this tracker does not prove who approved")
+    return lines
+
+
+def _gate_data(gate: AtGate) -> dict[str, object]:
+    return {
+        "text": gate.text,
+        "visit": gate.visit.name,
+        "since": gate.since,
+        "missing": gate.missing,
+        "needed": gate.needed,
+        "rulings": [asdict(one) for one in gate.rulings],
+    }

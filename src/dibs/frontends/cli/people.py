@@ -1,13 +1,17 @@
-"""Commands for people: take, give-back, approve, label, pause, resume, revoke."""
+"""Commands for people: take, give-back, approve, reject, plan, label, pause, resume, revoke."""
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 from datetime import timedelta
+from pathlib import Path
+from typing import assert_never
 
 import click
 from click.termui import confirm
 from msgspec.structs import replace
 
+from dibs.core.approval import LONGEST_PLAN
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.errors import LeaseLost, Misuse
@@ -34,7 +38,13 @@ from dibs.services.claiming import (
     Refused,
 )
 from dibs.services.resuming import NotHeld
-from dibs.services.steering import Approved, NothingToRevoke
+from dibs.services.steering import (
+    Answered,
+    NoGateHere,
+    NotEntitled,
+    NothingToRevoke,
+    TextDiffers,
+)
 
 
 @command("take")
@@ -122,44 +132,147 @@ def give_back_command(
     return answer
 
 
+_text = click.option(
+    "--text",
+    metavar="DIGEST",
+    help="The digest of the text that you read, as `dibs show` prints it: for no other text.",
+)
+
+
 @command("approve")
 @click.argument(
     "issues", metavar="ISSUE...", nargs=-1, required=True, shell_complete=complete_issue
 )
+@_text
 @as_name
 @dry_run
 def approve_command(
-    context: Context, issues: Sequence[str], name: str | None, dry_run: bool
+    context: Context, issues: Sequence[str], text: str | None, name: str | None, dry_run: bool
 ) -> Answer:
     """Approve issues that wait at a gate, and move them on where no handler has work first.
 
-    Exit 3 if none of the issues waits at a gate.
+    Exit 3 if none of the issues waits at a gate, 6 if an approval would not count or another
+    text is there than DIGEST.
     """
+    if text is not None and len(issues) > 1:
+        raise click.UsageError("--text goes with one issue")
     refs = [context.ref(issue) for issue in issues]
-    if dry_run:
-        lines = [f"{ref} would be approved" for ref in refs]
-        return Answer({"would_approve": [str(ref) for ref in refs]}, lines)
     services, by = context.services, context.holder(name)
-    approved, moved, lines = {}, {}, []
+    approved: dict[str, str] = {}
+    moved: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    lines: list[str] = []
     for ref in refs:
-        result = services.steering.approve(ref, by=by)
-        if not isinstance(result, Approved):
-            lines.append(f"{ref} waits at no gate")
+        result = services.steering.approve(ref, by=by, text=text, dry_run=dry_run)
+        if not isinstance(result, Answered):
+            lines.append(refused.setdefault(str(ref), _unanswered(ref, result)))
             continue
         stage = result.stage
         approved[str(ref)] = stage.name
-        if not stage.passes_by_itself or stage.name in services.present.handled:
-            lines.append(f"{ref} approved: a worker may work it in {stage.name} now")
-            continue
-        outcome = _move_on(context, ref, stage, by)
-        if isinstance(outcome, Answer):
+        verb = "would be approved" if dry_run else "approved"
+        if result.again:
+            verb = "is approved already"
+        if result.missing:
+            more = "one more approval" if result.missing == 1 else f"{result.missing} approvals"
+            lines.append(f"{ref} {verb}; {more} missing, out of {stage.name}")
+        elif dry_run:
+            lines.append(f"{ref} {verb}, out of {stage.name}")
+        elif not stage.passes_by_itself or stage.name in services.present.handled:
+            lines.append(f"{ref} {verb}: a worker may work it in {stage.name} now")
+        elif isinstance(outcome := _move_on(context, ref, stage, by), Answer):
             moved[str(ref)] = outcome.data["next"]
-            lines.append(f"{ref} approved, and moved on to {outcome.data['next']}")
+            lines.append(f"{ref} {verb}, and moved on to {outcome.data['next']}")
         else:
-            lines += [f"{ref} approved, but it is still in {stage.name}:", *outcome]
+            lines += [f"{ref} {verb}, but it is still in {stage.name}:", *outcome]
+    if approved and not dry_run:
+        services.wake()
+    data = {"approved": approved, "moved": moved, "refused": refused}
+    return Answer(data, lines, _exit_of(approved, refused, lines))
+
+
+def _unanswered(ref: IssueRef, result: TextDiffers | NotEntitled | NoGateHere) -> str:
+    """Why a ruling was not written."""
+    match result:
+        case NoGateHere():
+            return f"{ref} waits at no gate"
+        case TextDiffers(text):
+            return f"{ref} has another text now, {text}: read it again with dibs show {ref.typed}"
+        case NotEntitled(by, why):
+            return f"{ref}: a ruling by {by or 'nobody'} would not count: {why}"
+        case never:
+            assert_never(never)
+
+
+def _exit_of(done: Sized, refused: Mapping[str, str], lines: Sequence[str]) -> Exit:
+    if done or not refused:
+        return Exit.DONE
+    gateless = all(line.endswith("waits at no gate") for line in lines)
+    return Exit.NOTHING if gateless else Exit.SHUT
+
+
+@command("reject")
+@reference
+@click.option("--note", required=True, help="What is wrong, for the next attempt to read.")
+@_text
+@as_name
+@dry_run
+def reject_command(
+    context: Context, issue: str, note: str, text: str | None, name: str | None, dry_run: bool
+) -> Answer:
+    """Reject what stands at an issue's gate: it goes back, with your note.
+
+    After several times in a row it is parked instead. Exit 3 if it waits at no gate.
+    """
+    if not note.strip():
+        raise click.UsageError("--note is empty: say what is wrong")
+    ref, services, by = context.ref(issue), context.services, context.holder(name)
+    result = services.steering.reject(ref, by=by, note=note, text=text, dry_run=dry_run)
+    if not isinstance(result, Answered):
+        line = _unanswered(ref, result)
+        exit_code = Exit.NOTHING if isinstance(result, NoGateHere) else Exit.SHUT
+        return Answer({"issue": str(ref), "rejected": False, "reason": line}, [line], exit_code)
+    stage = result.stage.name
+    data = {"issue": str(ref), "rejected": True, "stage": stage, "act": None}
+    if dry_run:
+        return Answer(data, [f"{ref} would be rejected, out of {stage}"])
+    done = services.gatekeeping.look(ref, by)
     services.wake()
-    data = {"approved": approved, "moved": moved}
-    return Answer(data, lines, Exit.DONE if approved else Exit.NOTHING)
+    if done is None or not done.changed:
+        more = done.text if done is not None else "a worker sends it back once it is free"
+        return Answer(data, [f"{ref} rejected, and still in {stage}: {more}"])
+    return Answer({**data, "act": done.act.value}, [f"{ref} {done.text}"])
+
+
+@command("plan")
+@reference
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, allow_dash=True, exists=True, dir_okay=False),
+    required=True,
+    help="The plan, as Markdown; - for standard input.",
+)
+@as_name
+@dry_run
+def plan_command(
+    context: Context, issue: str, path: Path, name: str | None, dry_run: bool
+) -> Answer:
+    """Post a plan on an issue, for a person to approve at its gate."""
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
+    except UnicodeDecodeError as flaw:
+        raise click.UsageError(f"{path} is not UTF-8 text") from flaw
+    if not text.strip():
+        raise click.UsageError(f"{path} is empty: a plan has words")
+    if len(text) > LONGEST_PLAN:
+        raise click.UsageError(f"the plan has {len(text)} characters; {LONGEST_PLAN} fit a comment")
+    ref, by = context.ref(issue), context.holder(name)
+    data = {"issue": str(ref), "by": by, "characters": len(text)}
+    if dry_run:
+        return Answer(data, [f"a plan of {len(text)} characters would be posted on {ref}"])
+    run = RunId(os.environ["DIBS_RUN"]) if "DIBS_RUN" in os.environ else None
+    context.services.steering.plan(ref, text, by=by, run=run)
+    return Answer(data, [f"{ref} has a new plan; dibs show {ref.typed} prints it with its digest"])
 
 
 def _move_on(context: Context, ref: IssueRef, stage: Stage, by: HolderId) -> Answer | list[str]:
@@ -201,7 +314,8 @@ def label_command(
         raise click.UsageError("a label may not be empty or contain a comma")
     ref = context.ref(issue)
     if not dry_run:
-        context.services.steering.relabel(ref, add=tuple(add), remove=tuple(remove))
+        by = context.holder(None)
+        context.services.steering.relabel(ref, add=tuple(add), remove=tuple(remove), by=by)
     labels = sorted(context.services.tracker.read(ref).issue.labels)
     if dry_run:
         labels = sorted((set(labels) | set(add)) - set(remove))

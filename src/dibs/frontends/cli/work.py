@@ -155,6 +155,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         "lost_races": report.lost_races,
         "swept": report.swept,
         "followed": report.followed,
+        "gated": report.gated,
         "outcomes": dict(report.outcomes),
         "unsuccessful": [str(issue) for issue in sorted(report.unsuccessful)],
         "paused": [pause.reason for pause in report.paused],
