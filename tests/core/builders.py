@@ -4,13 +4,16 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from dibs.core.approval import PostedPlan, RulingKind, Visit, at_gate, render_ruling, text_of
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown
 from dibs.core.fold import FoldRules, PostedCard, PostedRevoke, RevokeMark
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, ServerTime, StageName, server_time
 from dibs.core.issue import Comment, Issue, Snapshot
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effects, PostComment, RemoveLabels
 from dibs.core.lease import Ending, Lease, Outcome, Record, Revocation, Try
+from dibs.core.presets import STAGES
 
 START = server_time(datetime(2026, 5, 1, 12, 0, tzinfo=UTC))
 REF = IssueRef("acme/shop", "7")
@@ -157,6 +160,25 @@ def make_snapshot(
     found = tuple(comments)
     issue = make_issue(labels, open=open, count=len(found), updated=updated, ref=ref)
     return Snapshot(issue, found, at(now))
+
+
+def ruling(
+    issue: Issue,
+    stage: str = "review",
+    by: str = "ann",
+    *,
+    kind: str = "approved",
+    visit: str = "first",
+    note: str = "",
+    plan: PostedPlan | None = None,
+) -> str:
+    """The mark by which somebody approves, or rejects, this text of the issue."""
+    stages = {one.name: one for one in STAGES.stages}
+    gate = at_gate(Snapshot(issue, (), at(0)), (), stages["review"], STAGES)
+    wanted = replace(stages["review"], name=StageName(stage))
+    here = Visit(visit, at(0))
+    gate = replace(gate, stage=wanted, visit=here, plan=plan, text=text_of(issue, plan))
+    return render_ruling(RulingKind(kind), gate, by, note)
 
 
 def make_lease(

@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from dibs.core.approval import visit_of
 from dibs.core.card import Card, CardState, parse_mark, render_card, render_excuse, render_revoke
 from dibs.core.compacting import TAIL, outlived
-from dibs.core.eligibility import Surroundings, failed_tries, judge, last_move
+from dibs.core.eligibility import Surroundings, failed_tries, judge
 from dibs.core.fold import (
     FoldRules,
     fold,
@@ -102,7 +103,8 @@ def verdicts(comments, now, *, atomic):
     found = [fold(marks, RULES), highest_fence(marks)]
     for stage in STAGE_NAMES:
         found.append(failed_tries(tries, stage))
-        found.append(last_move(tries, stage))
+        whole = Snapshot(Issue(REF, "t", True, frozenset(), 0, at(0), at(0)), tuple(comments), now)
+        found.append(visit_of(whole, tries, STAGES.stage(stage), STAGES))
     for labels in LABELS:
         issue = Issue(REF, "t", True, labels, len(comments), at(0), at(0))
         snapshot = Snapshot(issue, tuple(comments), now)

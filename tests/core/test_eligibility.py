@@ -18,7 +18,6 @@ from dibs.core.eligibility import (
     judge_claimable,
     judge_picture,
     paused_by,
-    render_approval,
     render_pause,
     render_resume,
     vetoed,
@@ -41,6 +40,7 @@ from .builders import (
     make_record,
     make_snapshot,
     make_try,
+    ruling,
     s,
 )
 
@@ -291,11 +291,11 @@ def test_a_text_waits_until_a_person_releases_it_again():
 
 def test_an_approval_by_a_writer_names_the_text_that_was_read():
     issue = text_case().snapshot().issue
-    mark = render_approval(issue, "ready", "ann")
+    mark = ruling(issue, "ready")
     assert verdict_of(text_case(comments=(make_comment(mark, 1, 1100),))).eligible
     forged = make_comment(mark, 1, 1100, by_writer=False)
     assert not verdict_of(text_case(comments=(forged,))).eligible
-    other = make_comment(render_approval(replace(issue, body="x"), "ready", "ann"), 1, 1100)
+    other = make_comment(ruling(replace(issue, body="x"), "ready"), 1, 1100)
     assert not verdict_of(text_case(comments=(other,))).eligible
 
 

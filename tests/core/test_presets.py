@@ -71,7 +71,7 @@ def test_the_stages_preset_paints_the_documented_labels():
         *("stage:ready", "stage:processing", "stage:review", "approved", "stage:done"),
         *("claimed", "paused", "parked", "do-not-pickup"),
     )
-    assert STAGES.stage("review").gate == ApprovalGate("approved")
+    assert STAGES.stage("review").gate == ApprovalGate("approved", back="ready")
 
 
 def test_the_agent_preset_paints_the_documented_labels():
@@ -85,7 +85,9 @@ def test_the_agent_preset_paints_the_documented_labels():
         *("paused", "needs:human-scope"),
         *("do-not-pickup", "needs:info", "agent:needs-human-review", "done-already"),
     }
-    assert AGENT.stage("plan-pending-approval").gate == ApprovalGate("agent:plan-approved")
+    assert AGENT.stage("plan-pending-approval").gate == ApprovalGate(
+        "agent:plan-approved", back="implement"
+    )
 
 
 def test_each_preset_starts_where_work_is_done_and_shows_it():

@@ -4,11 +4,12 @@ from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
+from tests.core.builders import ruling
 
 from dibs.adapters.github.control import GithubControl
 from dibs.adapters.wrappers.trackers import SignedTracker
 from dibs.core.card import Card, CardState, render_card, render_revoke
-from dibs.core.eligibility import PauseScope, render_approval
+from dibs.core.eligibility import PauseScope
 from dibs.core.errors import NotPermitted
 from dibs.core.fold import FoldRules
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId, StageName
@@ -94,7 +95,7 @@ def test_an_approval_counts_if_its_author_may_write(hub, ref, graphql):
     """A triager is associated with the repository, and a private member does not seem to be."""
     a_private_member(hub)
     hub.state.grant(REPOSITORY, "mallory", Permission.TRIAGE)
-    body = render_approval(hub.client().read(ref).issue, "review", "ann")
+    body = ruling(hub.client().read(ref).issue)
     for login in ("alice", "mallory"):
         hub.acting(login).create_comment(hub.issue(int(ref.key)), body)
     snapshot = hub.client("colleague", graphql=graphql).read(ref)

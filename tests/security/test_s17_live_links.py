@@ -18,16 +18,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from msgspec.structs import replace
+from tests.core.builders import ruling
 
 from dibs.core.agent_dialect import release_beside
+from dibs.core.approval import render_labelled, render_plan, render_released
 from dibs.core.card import Card, CardState, render_card, render_excuse, render_revoke
-from dibs.core.eligibility import PauseScope, render_approval, render_pause, render_resume
+from dibs.core.eligibility import PauseScope, render_pause, render_resume
 from dibs.core.granter import PauseWord, ResumeWord
 from dibs.core.granter import render_pause as log_pause
 from dibs.core.granter import render_resume as log_resume
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName, server_time
 from dibs.core.issue import Issue
 from dibs.core.lease import Ending, Outcome, Revocation
+from dibs.core.presets import STAGES
 from dibs_lab.fakehub import FakeHub, Limits, Permission
 
 from .conftest import SECRETS, Victim
@@ -139,7 +143,11 @@ def test_no_name_or_reason_is_live_in_any_comment(text: str) -> None:
         release_beside(render_card(cards[1]), "2026-05-01T00:00:00Z") or "",
         render_pause(text, text),
         render_resume(text),
-        render_approval(issue, text, text),
+        render_released(text, replace(STAGES.stages[0], name=StageName(text)), text),
+        ruling(issue, text, text, note=text),
+        ruling(issue, text, text, kind="rejected", note=text),
+        render_labelled((text,), text),
+        render_plan(StageName(text), text, text, text),
         render_revoke(Revocation(RunId("a1"), text, text)),
         render_excuse(RunId("a1"), HolderId(text), text),
         log_pause(PauseWord(PauseScope.FLEET, text, text)),

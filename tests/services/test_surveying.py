@@ -2,8 +2,9 @@
 
 import pytest
 from msgspec.structs import replace
+from tests.core.builders import ruling
 
-from dibs.core.eligibility import PauseScope, render_approval
+from dibs.core.eligibility import PauseScope
 from dibs.core.pipeline import Command
 from dibs.services.board import RowState
 
@@ -100,10 +101,10 @@ def test_an_approved_issue_whose_text_was_changed_waits_for_a_person_again():
     issue = world.add("stage:review", "approved")
     assert survey(world).people == ()
     read = replace(world.read(issue).issue, title="What ada has read")
-    world.tracker.comment(issue, render_approval(read, "review", "ada"))
+    world.tracker.comment(issue, ruling(read))
     (row,) = survey(world).people
     assert (row.issue.ref, row.state) == (issue, RowState.GATED)
-    assert "changed after it was approved" in row.note
+    assert "it is for another text" in row.note
 
 
 def test_a_pause_of_the_fleet_leaves_nothing_next_in_line(world):

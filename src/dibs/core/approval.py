@@ -75,7 +75,7 @@ def render_plan(stage: StageName, run: str, by: str, text: str) -> str:
     The plan stands in a block of code: so the reader sees every character that the next handler
     gets, and nothing in it is a link, a mention or hidden.
     """
-    text = text.replace("\r\n", "\n").strip("\n")
+    text = text.replace("\r\n", "\n").replace("\r", "\n").strip("\n")
     fence = "~" * (3 + max((len(run) for run in re.findall("~+", text)), default=0))
     fields = [("stage", stage), ("run", run), ("by", shortened(by, 300))]
     line = write_line(_PLAN, [*fields, ("text", _digest(text)), ("v", str(VERSION))])
@@ -143,7 +143,9 @@ def visit_of(snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: P
     visit = Visit(FIRST_VISIT, snapshot.issue.created_at)
     elsewhere = [one for one in tries if one.stage != stage.name or one.outcome is Outcome.ADVANCED]
     if elsewhere:
-        last = elsewhere[-1]
+        # The first card of each run counts: a copy of an old card begins no old visit again.
+        run = next(reversed(dict.fromkeys(one.run for one in elsewhere)))
+        last = next(one for one in elsewhere if one.run == run)
         card = _card_of(snapshot, last.run)
         visit = Visit(last.run, card.updated_at if card else last.ended_at or snapshot.now)
     by_hand = [
@@ -395,7 +397,7 @@ def at_gate(snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: Pi
         (
             one
             for one in reversed(plans(snapshot))
-            if one.run == visit.name or one.at >= visit.began_at
+            if one.run == visit.name or (not one.run and one.at > visit.began_at)
         ),
         None,
     )
