@@ -172,6 +172,12 @@ def test_a_label_by_hand_is_older_than_no_change():
     assert gate_of(changed, labelled=[hand(200)]).label_void is Void.TEXT_CHANGED
 
 
+def test_without_label_and_ruling_it_is_shut():
+    for labelled in ([], [hand(200)]):
+        found = gate_of(labels=["stage:review"], labelled=labelled)
+        assert (found.missing, found.label_void) == (1, Void.NOT_ON)
+
+
 def test_without_a_history_a_label_counts_until_somebody_rules():
     assert gate_of().missing == 0
     stale = make_comment(ruling(replace(ISSUE, body="v1")), 1, 10)

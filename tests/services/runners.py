@@ -42,8 +42,8 @@ class ScriptedRun:
     def kill(self):
         self.killed = True
 
-    def result(self):
-        return self.left
+    def answers(self):
+        return self.left, b""
 
     def last_words(self):
         return self.said

@@ -132,6 +132,12 @@ class Visit(Struct, frozen=True):
     """The run that led the issue here, or the time at which a person moved it."""
     began_at: ServerTime
     """By the tracker's clock."""
+    by_run: bool = False
+    """Whether a run began it: its card may have been written later in the same instant."""
+
+    def covers(self, moment: ServerTime) -> bool:
+        """Whether the moment is in this visit, and not before it."""
+        return moment > self.began_at or (moment == self.began_at and not self.by_run)
 
 
 def visit_of(snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: Pipeline) -> Visit:
@@ -147,7 +153,8 @@ def visit_of(snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: P
         run = next(reversed(dict.fromkeys(one.run for one in elsewhere)))
         last = next(one for one in elsewhere if one.run == run)
         card = _card_of(snapshot, last.run)
-        visit = Visit(last.run, card.updated_at if card else last.ended_at or snapshot.now)
+        ended_at = card.updated_at if card else last.ended_at or snapshot.now
+        visit = Visit(last.run, ended_at, by_run=True)
     by_hand = [
         one
         for one in labelled_by_people(snapshot, pipeline)
@@ -240,6 +247,7 @@ class Void(StrEnum):
     BY_RULING = "rulings decide, and none counts"
     BY_COMMAND = "an approval put it on, and that approval does not count"
     SEVERAL = "several people must approve"
+    NOT_ON = "nobody put it on"
 
 
 _OF_THE_TEXT = (Void.OTHER_TEXT, Void.TEXT_CHANGED, Void.NO_DIGEST)
@@ -397,11 +405,12 @@ def at_gate(snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: Pi
         (
             one
             for one in reversed(plans(snapshot))
-            if one.run == visit.name or (not one.run and one.at > visit.began_at)
+            if one.run == visit.name or (not one.run and visit.covers(one.at))
         ),
         None,
     )
-    changes = (issue.edited_at, plan.edited_at if plan is not None else None)
+    edited = issue.edited_at is not None and issue.edited_at > issue.created_at
+    changes = (issue.edited_at if edited else None, plan.edited_at if plan is not None else None)
     changed_at = max((at for at in changes if at is not None), default=None)
     text = text_of(issue, plan)
     rulings = tuple(
@@ -431,7 +440,7 @@ def at_gate(snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: Pi
 
 def _void(ruling: Ruling, text: str, visit: Visit, stage: Stage) -> Void | None:
     """Why a ruling of any person does not count for this text and visit."""
-    here = ruling.visit == visit.name if ruling.visit else ruling.at > visit.began_at
+    here = ruling.visit == visit.name if ruling.visit else visit.covers(ruling.at)
     if not here:
         return Void.EARLIER_VISIT
     if ruling.kind is RulingKind.REJECTED:
@@ -468,6 +477,8 @@ def _by_label(
     """
     gate, approval = stage.gate, pipeline.approval
     assert isinstance(gate, ApprovalGate), "only such a stage has something at its gate"
+    if gate.label not in snapshot.issue.labels:
+        return None, Void.NOT_ON
     history = (*snapshot.issue.labelled, *_labelled_by_command(snapshot))
     labelled = sorted((one for one in history if one.label == gate.label), key=lambda one: one.at)
     yes = [one.at for one in rulings if one.kind is RulingKind.APPROVED]
@@ -480,7 +491,7 @@ def _by_label(
         return last, Void.SEVERAL
     if last is None and (labelled or rulings):
         return None, Void.BY_COMMAND if labelled else Void.BY_RULING
-    if last is not None and last.at <= visit.began_at:
+    if last is not None and last.at < visit.began_at:
         return last, Void.EARLIER_VISIT
     if last is not None and changed_at is not None and changed_at >= last.at:
         return last, Void.TEXT_CHANGED

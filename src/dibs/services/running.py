@@ -719,9 +719,9 @@ def _verdict_of_result(result: bytes, plan: bytes) -> Verdict:
     """The verdict of the result and plan files of a handler that exited with 0."""
     try:
         verdict = verdict_of(json.loads(result)) if result.strip() else Advance()
-        text = plan.decode().strip()
     except (ValueError, RecursionError) as flaw:
-        return Fail(f"DIBS_RESULT or DIBS_PLAN cannot be read: {flaw}")
+        return Fail(f"DIBS_RESULT cannot be read: {flaw}")
+    text = plan.decode(errors="replace").strip()
     if not isinstance(verdict, Advance) or not text:
         return verdict
     if verdict.plan:
@@ -745,7 +745,7 @@ def _verdict_of_exit(code: int, running: RunningHandler, *, at_once: bool) -> Ve
         answer = json.loads(result or b"{}")
     except (OSError, ValueError, RecursionError) as flaw:
         if code == 0:
-            return Fail(f"DIBS_RESULT or DIBS_PLAN cannot be read: {flaw}")
+            return Fail(f"DIBS_RESULT cannot be read: {flaw}")
         answer = None
     match answer:
         case {"ask": str(words)} | {"note": str(words)} if words.strip():

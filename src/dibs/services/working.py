@@ -276,7 +276,8 @@ class Worker:
                     self._scanning.look_anew()
                     soon_s = self._dice.uniform(0.0, min(_FOLLOW_S, self._options.sweep_s))
                     self._follow_at = min(self._follow_at, LocalTime(self._clock.now() + soon_s))
-                    self._gates_at = min(self._gates_at, self._follow_at)
+                    if not self._options.cheap_reads:  # elsewhere nobody rules by comment
+                        self._gates_at = min(self._gates_at, self._follow_at)
         except BaseException:
             self.leave()
             raise
@@ -390,6 +391,7 @@ class Worker:
             # Lists may have a budget of their own. If claims must wait, they meet the limit too.
             _log.warning("rate limited; not sweeping for %.0f s", limit.retry_after_s)
             self._sweep_at = LocalTime(max(self._sweep_at, now + limit.retry_after_s))
+            self._gates_at = LocalTime(max(self._gates_at, self._sweep_at))
             return
         self._swept_to = report.resume_after
         for entry in report.changed:
