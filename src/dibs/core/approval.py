@@ -489,10 +489,10 @@ def _by_label(
         return last, Void.UNSIGNED
     if approval.needed > 1:
         return last, Void.SEVERAL
+    if labelled and (last or labelled[-1]).at < visit.began_at:
+        return last, Void.EARLIER_VISIT
     if last is None and (labelled or rulings):
         return None, Void.BY_COMMAND if labelled else Void.BY_RULING
-    if last is not None and last.at < visit.began_at:
-        return last, Void.EARLIER_VISIT
     if last is not None and changed_at is not None and changed_at >= last.at:
         return last, Void.TEXT_CHANGED
     return last, not_entitled(last.by if last is not None else "", snapshot, pipeline)

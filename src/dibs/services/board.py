@@ -342,7 +342,17 @@ class Board:
             # A list has not all fields that may keep a worker off.
             else (snapshot.issue for snapshot in walk_snapshots(self._tracker, query))
         )
-        return tuple(self._row(issue, held.get(issue.ref)) for issue in issues)
+        rows = (self._row(issue, held.get(issue.ref)) for issue in issues)
+        return tuple(self._before_its_gate(row) for row in rows)
+
+    def _before_its_gate(self, row: Row) -> Row:
+        """The row, read again if a label says that the gate is open: its comments may deny it."""
+        if row.state is not RowState.READY or row.stage is None:
+            return row
+        if not isinstance(row.stage.gate, ApprovalGate):
+            return row
+        snapshot = self._tracker.read(row.issue.ref)
+        return self._row_of(snapshot, self._leases.standing(snapshot))
 
     def ready(self, *, stage: StageName | None = None, limit: int = 100) -> tuple[Row, ...]:
         """The first `limit` of `offers`."""
