@@ -136,7 +136,8 @@ def test_every_state_of_an_issue_is_documented():
 def test_writing_commands_can_be_tried_dry():
     dry = {path for path in PROGRAM if "--dry-run" in _options(PROGRAM[path])}
     looking = {"add", "init", "claim", "heartbeat", "release", "work", "take", "give-back"}
-    looking |= {"pause", "resume", "revoke", "sweep", "fsck", "approve", "label"}
+    looking |= {"pause", "resume", "revoke", "sweep", "fsck", "approve", "reject"}
+    looking |= {"plan", "label"}
     looking |= {"leases migrate", "follow", "hook install", "hook uninstall"}
     assert dry == {f"dibs {name}" for name in looking}
 

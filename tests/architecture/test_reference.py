@@ -41,6 +41,7 @@ TABLES = {
     "[labels]": config.LabelsFile,
     "[worker]": config.WorkerFile,
     "[people]": config.PeopleFile,
+    "[approval]": config.ApprovalFile,
     "[github]": config.GithubFile,
     "[hook]": config.HookFile,
     "[[stage]]": config.StageFile,

@@ -116,7 +116,6 @@ ALLOWED_LABELS = {
     "settings/load.py": {"approved"},
     "core/eligibility.py": {"approved"},
     "core/events.py": {"approved"},
-    "core/signing.py": {"approved"},
     "frontends/cli/people.py": {"approved"},
 }
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.pretty import pretty_repr
 
-from dibs.core import approval, card, signing
+from dibs.core import card, signing
 from dibs.core import granter as control
 from dibs.core.agent_dialect import key_of, their_release
 from dibs.core.card import (
@@ -21,7 +21,7 @@ from dibs.core.card import (
     render_revoke,
     render_shown,
 )
-from dibs.core.eligibility import PauseScope
+from dibs.core.eligibility import GATE_KINDS, PauseScope
 from dibs.core.fold import FoldRules, standing_on_comments
 from dibs.core.granter import Appointed, Moving, PauseWord, ResumeWord, parse_entry
 from dibs.core.ids import Fence, IssueRef, RunId
@@ -74,7 +74,7 @@ each_mark = pytest.mark.parametrize("body", MARKS, ids=lambda body: body.split()
 
 
 def test_every_line_that_somebody_reads_as_a_mark_is_one_that_is_signed():
-    others = {"parked", *approval.KINDS}  # read in `labels` and `approval`
+    others = {"parked", *GATE_KINDS}  # read in `labels` and `approval`
     assert {*card._READERS, *control._READERS, *others} == set(signing.KINDS)
 
 

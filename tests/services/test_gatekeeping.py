@@ -9,12 +9,12 @@ from dibs.core.approval import Void, passage_for, render_plan
 from dibs.core.eligibility import ReasonCode
 from dibs.core.ids import HolderId
 from dibs.core.lease import Outcome
-from dibs.core.pipeline import Approval, Command, Unanswered
+from dibs.core.pipeline import AfterTimeout, Approval, Command
 from dibs.core.presets import AGENT
 from dibs.services.board import RowState
 from dibs.services.gatekeeping import GateAct
 from dibs.services.running import Advance, StopSignal, verdict_of
-from dibs.services.steering import Answered, NotEntitled, TextDiffers
+from dibs.services.steering import NotEntitled, Ruled, TextDiffers
 
 from .world import Crash, World, pipeline_of
 
@@ -138,8 +138,8 @@ def test_twice_is_once(world):
     issue = planned(world)
     first, second = approve(world, issue), approve(world, issue)
     assert (first, second) == (
-        Answered(first.stage),
-        Answered(first.stage, again=True),
+        Ruled(first.stage),
+        Ruled(first.stage, again=True),
     )
     said = [one for one in world.read(issue).comments if one.body.startswith("<!-- approved")]
     assert len(said) == 1
@@ -154,7 +154,7 @@ def test_what_was_read_is_approved_or_nothing_is(world):
     now = gate_of(world, issue).text
     assert approve(world, issue, text=read) == TextDiffers(now)
     assert not passes(world, issue)
-    assert isinstance(approve(world, issue, text=now), Answered)
+    assert isinstance(approve(world, issue, text=now), Ruled)
     assert passes(world, issue)
 
 
@@ -211,8 +211,8 @@ def test_a_dry_run_looks(world):
     """A7."""
     issue, elsewhere = planned(world), world.add("agent:implement")
     before = len(world.read(issue).comments)
-    assert isinstance(approve(world, issue, dry_run=True), Answered)
-    assert not isinstance(approve(world, elsewhere, dry_run=True), Answered)
+    assert isinstance(approve(world, issue, dry_run=True), Ruled)
+    assert not isinstance(approve(world, elsewhere, dry_run=True), Ruled)
     assert (len(world.read(issue).comments), passes(world, issue)) == (before, False)
 
 
@@ -225,14 +225,14 @@ def test_a_held_issue_stands_in_the_stage_of_its_lease(world):
     _, row, _ = board.show(issue)
     (listed,) = board.rows()
     assert (row.stage.name, listed.stage.name) == ("plan-pending-approval",) * 2
-    assert isinstance(approve(world, issue), Answered)
+    assert isinstance(approve(world, issue), Ruled)
 
 
 def test_a_rejection_carries_its_note_to_the_next_handler(kind):
     world = World(kind, pipeline=with_gate(), patience_s=0.03)
     issue = planned(world)
     found = world.process("ann").services.steering.reject(issue, by="ann", note="too vague")
-    assert isinstance(found, Answered)
+    assert isinstance(found, Ruled)
     world.clock.sleep(1)
     assert world.process("ann").services.gatekeeping.look(issue, HolderId("ann")).changed
     assert world.labels(issue) == {"agent:implement"}
@@ -260,13 +260,13 @@ def test_after_so_many_rounds_a_person_gets_it(kind):
 @pytest.mark.parametrize(
     ("unanswered", "act", "left"),
     [
-        (Unanswered.BACK, GateAct.SENT_BACK, "agent:implement"),
-        (Unanswered.PARK, GateAct.PARKED, "needs:human-scope"),
-        (Unanswered.STAY, None, "agent:plan-pending-approval"),
+        (AfterTimeout.BACK, GateAct.SENT_BACK, "agent:implement"),
+        (AfterTimeout.PARK, GateAct.PARKED, "needs:human-scope"),
+        (AfterTimeout.STAY, None, "agent:plan-pending-approval"),
     ],
 )
 def test_a_gate_waits_so_long_and_no_longer(kind, unanswered, act, left):
-    gate = {"timeout": timedelta(hours=1), "unanswered": unanswered}
+    gate = {"timeout": timedelta(hours=1), "after_timeout": unanswered}
     world = World(kind, pipeline=with_gate(**gate), patience_s=0.03)
     issue, process = planned(world), world.process("w2")
     world.clock.sleep(3500)
@@ -282,7 +282,7 @@ def test_nobody_who_worked_on_it_approves_it_where_four_eyes_are_wanted(kind):
     world = World(kind, pipeline=pipeline, patience_s=0.03)
     issue = planned(world, name="w1")
     assert approve(world, issue, by="w1") == NotEntitled("w1", Void.OWN_WORK)
-    assert isinstance(approve(world, issue, by="ann"), Answered)
+    assert isinstance(approve(world, issue, by="ann"), Ruled)
 
 
 # Plans

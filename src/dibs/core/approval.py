@@ -21,8 +21,7 @@ spelt, and refuses to know how a tracker proves who wrote a comment.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from enum import StrEnum
 
@@ -31,21 +30,27 @@ from msgspec.structs import replace
 
 from dibs.core.card import Card, CardState, parse_mark
 from dibs.core.durations import format_instant
+from dibs.core.eligibility import APPROVE, GATE_KINDS, REJECT, is_ruling
 from dibs.core.ids import RunId, ServerTime, StageName, later
 from dibs.core.issue import Comment, Issue, Labelling, Snapshot
 from dibs.core.lease import Outcome, Try
-from dibs.core.marker import VERSION, plain, quoted, read_line, shortened, starts_as, write_line
+from dibs.core.marker import (
+    VERSION,
+    marks,
+    plain,
+    quoted,
+    read_line,
+    shortened,
+    starts_as,
+    write_line,
+)
 from dibs.core.pipeline import Approval, ApprovalGate, Pipeline, SignedGate, Stage
 
-APPROVED, REJECTED, EXPIRED = "approved", "rejected", "expired"
-_PLAN, _LABELLED = "plan", "labelled"
-KINDS = (APPROVED, REJECTED, EXPIRED, _PLAN, _LABELLED)
-"""The kinds of line that this module spells."""
+APPROVED, REJECTED, EXPIRED, _PLAN, _LABELLED = GATE_KINDS
 LONGEST_PLAN = 60_000
 """The longest plan, in characters: GitHub takes comments of 65,536."""
 FIRST_VISIT = "first"
 _DIGITS = 32
-_YES, _NO = "/approve", "/reject"
 _UNEDITED = timedelta(seconds=1)
 """Trackers may stamp a comment that nobody edited with two times so far apart."""
 
@@ -79,7 +84,7 @@ def render_plan(stage: StageName, run: str, by: str, text: str) -> str:
     fence = "~" * (3 + max((len(run) for run in re.findall("~+", text)), default=0))
     fields = [("stage", stage), ("run", run), ("by", shortened(by, 300))]
     line = write_line(_PLAN, [*fields, ("text", _digest(text)), ("v", str(VERSION))])
-    asks = f"An approver answers with a comment: `{_YES}`, or `{_NO}` and why."
+    asks = f"An approver answers with a comment: `{APPROVE}`, or `{REJECT}` and why."
     return f"{line}\nA plan by {quoted(by)}. {asks}\n\n{fence}markdown\n{text}\n{fence}"
 
 
@@ -96,7 +101,7 @@ def plans(snapshot: Snapshot) -> tuple[PostedPlan, ...]:
             as_posted=_digest(text) == fields.get("text"),
             comment=comment.id,
         )
-        for comment, _, fields in marks(snapshot, (_PLAN,))
+        for comment, _, fields in marks(snapshot.comments, (_PLAN,))
     )
 
 
@@ -217,7 +222,7 @@ def render_labelled(add: Sequence[str], by: str) -> str:
 
 
 def _labelled_by_command(snapshot: Snapshot) -> Iterator[Labelling]:
-    for comment, _, fields in marks(snapshot, (_LABELLED,)):
+    for comment, _, fields in marks(snapshot.comments, (_LABELLED,)):
         for label in fields.get("add", "").split(","):
             yield Labelling(label, comment.author or fields.get("by", ""), comment.created_at)
 
@@ -296,7 +301,8 @@ def render_released(text: str, stage: Stage, by: str) -> str:
 
 def _rulings(snapshot: Snapshot, stage: Stage, approval: Approval) -> Iterator[Ruling]:
     """The rulings on the issue that are for this stage, the oldest first, valid or not."""
-    for comment in _in_order(snapshot):
+    ordered = sorted(snapshot.comments, key=lambda comment: (comment.created_at, comment.id))
+    for comment in ordered:
         if not comment.by_writer or not is_ruling(comment.body):
             continue
         edited = comment.updated_at - comment.created_at > _UNEDITED
@@ -318,19 +324,13 @@ def _rulings(snapshot: Snapshot, stage: Stage, approval: Approval) -> Iterator[R
         else:
             first, _, more = comment.body.strip().partition("\n")
             word, _, words = (part.strip() for part in first.partition(" "))
-            kind, visit = (APPROVED if word == _YES else REJECTED), ""
+            kind, visit = (APPROVED if word == APPROVE else REJECTED), ""
             text, note = ("", f"{words}\n{more}".strip()) if kind == REJECTED else (words, "")
             if text and not re.fullmatch(f"[0-9a-f]{{{_DIGITS}}}", text):
                 void = void or Void.HALF_DIGEST
         yield Ruling(
             RulingKind(kind), by, comment.created_at, text, visit, note, comment.signed, void
         )
-
-
-def is_ruling(body: str) -> bool:
-    """Whether a comment may be a ruling: a mark, or a comment that begins with its word."""
-    words = body.split(maxsplit=1)[:1]
-    return starts_as(body, (APPROVED, REJECTED)) or words in ([_YES], [_NO])
 
 
 def not_entitled(by: str, snapshot: Snapshot, pipeline: Pipeline) -> Void | None:
@@ -417,8 +417,7 @@ def at_gate(snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: Pi
         replace(
             one,
             void=one.void
-            or _void(one, text, visit, stage)
-            or _void_by_time(one, issue, changed_at)
+            or _void(one, text, visit, stage, issue.edited_at, changed_at)
             or not_entitled(one.by, snapshot, pipeline),
         )
         for one in _rulings(snapshot, stage, pipeline.approval)
@@ -438,8 +437,18 @@ def at_gate(snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: Pi
     )
 
 
-def _void(ruling: Ruling, text: str, visit: Visit, stage: Stage) -> Void | None:
-    """Why a ruling of any person does not count for this text and visit."""
+def _void(
+    ruling: Ruling,
+    text: str,
+    visit: Visit,
+    stage: Stage,
+    edited_at: ServerTime | None,
+    changed_at: ServerTime | None,
+) -> Void | None:
+    """Why a ruling of any person does not count for this text and visit.
+
+    `edited_at`: when the issue's text was last changed, if known; `changed_at`: that or the plan's.
+    """
     here = ruling.visit == visit.name if ruling.visit else visit.covers(ruling.at)
     if not here:
         return Void.EARLIER_VISIT
@@ -449,17 +458,10 @@ def _void(ruling: Ruling, text: str, visit: Visit, stage: Stage) -> Void | None:
         return Void.OTHER_TEXT
     if isinstance(stage.gate, SignedGate) and not (ruling.signed and ruling.text and ruling.visit):
         return Void.UNSIGNED
-    return None
-
-
-def _void_by_time(ruling: Ruling, issue: Issue, changed_at: ServerTime | None) -> Void | None:
-    """Why an approval without a digest does not count: the text may have changed after it."""
-    if ruling.text or ruling.kind is RulingKind.REJECTED:
-        return None
-    if issue.edited_at is None:
+    if not ruling.text and edited_at is None:
         return Void.NO_DIGEST
-    later_change = changed_at is not None and ruling.at <= changed_at
-    return Void.TEXT_CHANGED if later_change else None
+    late = not ruling.text and changed_at is not None and ruling.at <= changed_at
+    return Void.TEXT_CHANGED if late else None
 
 
 def _by_label(
@@ -533,7 +535,7 @@ def last_passage(snapshot: Snapshot, tries: Sequence[Try], pipeline: Pipeline) -
     )
     gate = at_gate(past, tries[: moves[-1]], gated[tries[moves[-1]].stage], pipeline)
     expired = any(
-        fields.get("visit") == gate.visit.name for _, _, fields in marks(past, (EXPIRED,))
+        fields.get("visit") == gate.visit.name for _, _, fields in marks(past.comments, (EXPIRED,))
     )
     counted = [one for one in gate.rulings if one.void is None or one.void in _OF_THE_TEXT]
     if expired:
@@ -588,7 +590,7 @@ def present_text(snapshot: Snapshot, tries: Sequence[Try], pipeline: Pipeline) -
 def times_sent_back(snapshot: Snapshot, stage: Stage) -> int:
     """In how many visits the issue was rejected or not answered, since it last was approved."""
     visits: list[str] = []
-    for _, kind, fields in marks(snapshot, (APPROVED, REJECTED, EXPIRED)):
+    for _, kind, fields in marks(snapshot.comments, (APPROVED, REJECTED, EXPIRED)):
         if fields.get("stage") != stage.name:
             continue
         if kind == APPROVED:
@@ -596,18 +598,3 @@ def times_sent_back(snapshot: Snapshot, stage: Stage) -> int:
         elif (name := fields.get("visit", "")) not in visits:
             visits.append(name)
     return len(visits)
-
-
-def marks(
-    snapshot: Snapshot, kinds: Sequence[str]
-) -> Iterator[tuple[Comment, str, Mapping[str, str]]]:
-    """The marks of these kinds by writers, the oldest first: comment, kind and fields."""
-    for comment in _in_order(snapshot):
-        if comment.by_writer and starts_as(comment.body, kinds):
-            with suppress(ValueError):
-                kind, fields = read_line(comment.body)
-                yield comment, kind, dict(fields.rest)
-
-
-def _in_order(snapshot: Snapshot) -> list[Comment]:
-    return sorted(snapshot.comments, key=lambda comment: (comment.created_at, comment.id))

@@ -23,23 +23,12 @@ from enum import StrEnum
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.core.approval import (
-    APPROVED,
-    AtGate,
-    RulingKind,
-    at_gate,
-    labelled_by_people,
-    last_passage,
-    marks,
-    text_of,
-)
-from dibs.core.approval import KINDS as APPROVAL_KINDS
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, StageName, later
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Outcome, Standing, Try
-from dibs.core.marker import VERSION, plain, quoted, shortened, starts_as, write_line
+from dibs.core.marker import VERSION, marks, plain, quoted, shortened, starts_as, write_line
 from dibs.core.pipeline import ApprovalGate, People, Pipeline, SignedGate, Stage, WhichText
 
 
@@ -83,15 +72,24 @@ def failed_tries(tries: Sequence[Try], stage: StageName) -> tuple[Try, ...]:
     return tuple(failed)
 
 
+APPROVE, REJECT = "/approve", "/reject"
+"""The words by which a person's comment begins that answers a gate."""
+GATE_KINDS = ("approved", "rejected", "expired", "plan", "labelled")
+"""The kinds of line that `approval` spells."""
 _PAUSED, _RESUMED = "paused", "resumed"
 
 
+def is_ruling(body: str) -> bool:
+    """Whether a comment may answer a gate: a mark, or a comment that begins with its word."""
+    return starts_as(body, GATE_KINDS[:2]) or body.split(maxsplit=1)[:1] in ([APPROVE], [REJECT])
+
+
 def words_of(body: str) -> str:
-    """A comment as people read it: an approval, a pause or a resume without its line for machines.
+    """A comment as people read it: a mark of a person's word without its line for machines.
 
     Other comments are not changed.
     """
-    ours = starts_as(body, (*APPROVAL_KINDS, _PAUSED, _RESUMED))
+    ours = starts_as(body, (*GATE_KINDS, _PAUSED, _RESUMED))
     return body.partition("\n")[2] if ours else body
 
 
@@ -118,7 +116,7 @@ def paused_by(snapshot: Snapshot, pipeline: Pipeline) -> IssuePause | None:
     if pipeline.labels.paused not in snapshot.issue.labels:
         return None
     newest: IssuePause | None = None
-    for comment, kind, fields in marks(snapshot, (_PAUSED, _RESUMED)):
+    for comment, kind, fields in marks(snapshot.comments, (_PAUSED, _RESUMED)):
         by, reason = fields.get("by", ""), fields.get("reason", "")
         newest = IssuePause(by, reason, comment.created_at) if kind == _PAUSED else None
     return newest
@@ -567,25 +565,25 @@ def gate_reasons(
     gate = stage.gate
     if not isinstance(gate, ApprovalGate) or gate.label not in snapshot.issue.labels:
         return
-    found = at_gate(snapshot, tries, stage, pipeline)
+    from dibs.core import approval  # the common claims are before no gate
+
+    found = approval.at_gate(snapshot, tries, stage, pipeline)
     if not found.missing:
         return
-    remedy = SIGNS if isinstance(gate, SignedGate) else "a person reads it and answers the gate"
-    yield Reason(ReasonCode.GATE_SHUT, _shut_because(found), remedy)
-
-
-def _shut_because(found: AtGate) -> str:
-    where = f"the gate of stage {found.stage.name!r} is shut"
+    yes = [one for one in found.rulings if one.kind is approval.RulingKind.APPROVED]
     if (no := found.rejection) is not None:
-        return f"{where}: {plain(no.by) or 'somebody'} rejected it"
-    if found.approvals:
+        why = f"{plain(no.by) or 'somebody'} rejected it"
+    elif found.approvals:
         names = ", ".join(plain(one.by) for one in found.approvals)
-        return f"{where}: {names} approved, and it needs {found.needed} people"
-    answered = [one for one in found.rulings if one.kind is RulingKind.APPROVED]
-    if answered:
-        last = answered[-1]
-        return f"{where}: the approval by {plain(last.by) or 'somebody'} opens it not: {last.void}"
-    return f"{where}: its label is on, and opens it not: {found.label_void}"
+        why = f"{names} approved, and it needs {found.needed} people"
+    elif yes:
+        who = plain(yes[-1].by) or "somebody"
+        why = f"the approval by {who} does not count: {yes[-1].void}"
+    else:
+        why = f"its label is on, and does not count: {found.label_void}"
+    remedy = SIGNS if isinstance(gate, SignedGate) else "a person reads it and answers the gate"
+    text = f"the gate of stage {stage.name!r} is shut: {why}"
+    yield Reason(ReasonCode.GATE_SHUT, text, remedy)
 
 
 def _foreign_reasons(snapshot: Snapshot, people: People) -> Iterable[Reason]:
@@ -607,24 +605,24 @@ def text_reasons(
     snapshot: Snapshot, tries: Sequence[Try], stage: Stage, pipeline: Pipeline
 ) -> Iterator[Reason]:
     """The reasons against work on the present text or plan, whatever the labels are."""
-    if stage.final or not stage.label:
+    issue = snapshot.issue
+    stranger = issue.changed if pipeline.people.text is not WhichText.ANY else None
+    gates = {one.name for one in pipeline.stages if isinstance(one.gate, ApprovalGate)}
+    passed = any(one.stage in gates and one.outcome is Outcome.ADVANCED for one in tries)
+    if stage.final or not stage.label or (stranger is None and not passed):
         return
-    issue, change = snapshot.issue, snapshot.issue.changed
-    passage = last_passage(snapshot, tries, pipeline)
-    stranger = change if pipeline.people.text is not WhichText.ANY else None
-    changed = passage is not None and passage.plan_changed and passage.verdict == APPROVED
-    if stranger is None and not changed:
+    from dibs.core import approval  # the common claims come through no gate
+
+    passage = approval.last_passage(snapshot, tries, pipeline) if passed else None
+    edited = passage is not None and passage.plan_changed and passage.verdict == approval.APPROVED
+    if stranger is None and not edited:
         return
-    plan = passage.plan if passage is not None else None
     # A person may read the present text again, and approve it.
-    good = {text_of(issue), text_of(issue, plan)}
-    read = any(
-        fields.get("text") in good and (passage is None or comment.created_at > passage.at)
-        for comment, _, fields in marks(snapshot, (APPROVED,))
-    )
-    if read:
-        return
-    if passage is not None and changed:
+    now = {approval.text_of(issue), approval.present_text(snapshot, tries, pipeline)}
+    for comment, _, fields in marks(snapshot.comments, (approval.APPROVED,)):
+        if fields.get("text") in now and (passage is None or comment.created_at > passage.at):
+            return
+    if passage is not None and edited:
         yield Reason(
             ReasonCode.TEXT_CHANGED,
             f"its plan was edited after {plain(passage.by) or 'somebody'} approved it",
@@ -632,7 +630,7 @@ def text_reasons(
         )
     if stranger is None:
         return
-    labelled = labelled_by_people(snapshot, pipeline)
+    labelled = approval.labelled_by_people(snapshot, pipeline)
     released = labelled[-1] if labelled else None
     if released is not None and (released.at > stranger.at or released.by == stranger.by):
         return  # a label by the same account: a form put it on, and nobody else released the issue

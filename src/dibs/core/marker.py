@@ -6,11 +6,14 @@ which kinds there are and what their fields mean: that is in `card`, `granter`, 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from msgspec import Struct, field
+
+from dibs.core.issue import Comment
 
 VERSION = 1
 LONGEST_LINE = 16_000
@@ -64,6 +67,17 @@ def read_line(body: str) -> tuple[str, Fields]:
     if version not in (None, str(VERSION)):
         raise ValueError(f"version {version!r} is not {VERSION}")
     return match[1], fields
+
+
+def marks(
+    comments: Iterable[Comment], kinds: Sequence[str]
+) -> Iterator[tuple[Comment, str, Mapping[str, str]]]:
+    """The marks of these kinds by writers, the oldest first: comment, kind and fields."""
+    for comment in sorted(comments, key=lambda comment: (comment.created_at, comment.id)):
+        if comment.by_writer and starts_as(comment.body, kinds):
+            with suppress(ValueError):
+                kind, fields = read_line(comment.body)
+                yield comment, kind, dict(fields.rest)
 
 
 def write_line(

@@ -177,7 +177,7 @@ class NoGate(Struct, frozen=True):
     """The stage has no gate."""
 
 
-class Unanswered(StrEnum):
+class AfterTimeout(StrEnum):
     """What becomes of an issue at whose gate nobody answers in time."""
 
     BACK = "back"
@@ -199,7 +199,7 @@ class ApprovalGate(Struct, frozen=True):
     """Where a rejected issue goes; None: it is parked."""
     timeout: timedelta | None = None
     """How long the gate waits for an answer; None: for ever."""
-    unanswered: Unanswered = Unanswered.STAY
+    after_timeout: AfterTimeout = AfterTimeout.STAY
     replans: int = REPLANS
     """So many times in a row an issue is sent back; then it is parked."""
 
@@ -521,9 +521,9 @@ def _check_gate(stage: Stage) -> None:
     if gate.back is not None and gate.back not in stage.next:
         found = ", ".join(stage.next)
         raise ValueError(f"stage {stage.name!r}: back {gate.back!r} is not one of next: {found}")
-    if gate.unanswered is not Unanswered.STAY and gate.timeout is None:
+    if gate.after_timeout is not AfterTimeout.STAY and gate.timeout is None:
         raise ValueError(f"stage {stage.name!r}: gate_expires goes with gate_timeout")
-    if gate.unanswered is Unanswered.BACK and gate.back is None:
+    if gate.after_timeout is AfterTimeout.BACK and gate.back is None:
         raise ValueError(f"stage {stage.name!r}: gate_expires = 'back' goes with back")
 
 

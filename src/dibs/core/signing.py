@@ -19,15 +19,14 @@ from msgspec.structs import replace
 
 from dibs.core.agent_dialect import OPENINGS as AGENT_OPENINGS
 from dibs.core.agent_dialect import as_native, key_in, others_release
-from dibs.core.approval import APPROVED, REJECTED
-from dibs.core.approval import KINDS as APPROVAL_KINDS
+from dibs.core.eligibility import GATE_KINDS
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Snapshot
 from dibs.core.marker import LONGEST_LINE, starts_as
 
 KINDS = (
     *("claim", "revoke", "shown", "excused", "granter", "pause", "resume"),
-    *("parked", *APPROVAL_KINDS),
+    *("parked", *GATE_KINDS),
 )
 """The kinds of line which are signed: all that decide about an issue or about the whole backlog."""
 
@@ -188,7 +187,7 @@ def believed(
         mark = re.match(_LINE, native) if verdict is Signed.VALID else None
         if mark is not None and mark[1] == "claim":
             run = next((pair for pair in mark[2].split() if pair.startswith("run=")), None)
-        if mark is not None and mark[1] in (APPROVED, REJECTED):
+        if mark is not None and mark[1] in GATE_KINDS[:2]:
             signed.add(comment.id)
         if not keyring.believes(verdict) or run in runs:
             refused.add(comment.id)

@@ -44,6 +44,7 @@ from dibs.services.backlog import with_ourselves
 from dibs.services.reading import read_each, walk, walk_snapshots
 
 if TYPE_CHECKING:
+    from dibs.core.approval import AtGate
     from dibs.core.eligibility import Verdict
     from dibs.ports.system import Present
     from dibs.services.backlog import Backlog
@@ -478,6 +479,15 @@ class Board:
         snapshot = self._tracker.read(ref)
         standing = self._leases.standing(snapshot)
         return snapshot, self._row_of(snapshot, standing), standing
+
+    def gate(self, snapshot: Snapshot, standing: Standing, row: Row) -> "AtGate | None":
+        """What stands at the gate of the issue's stage; None without a gate or in doubt."""
+        if row.stage is None or not isinstance(row.stage.gate, ApprovalGate):
+            return None
+        from dibs.core.approval import at_gate  # few commands need it
+
+        tries = standing.tries
+        return at_gate(snapshot, tries, row.stage, self._pipeline) if snapshot.complete else None
 
     def _row_of(self, snapshot: Snapshot, standing: Standing) -> Row:
         """The row of an issue read with comments, which may show an edit after the release."""

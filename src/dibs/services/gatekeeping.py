@@ -20,7 +20,6 @@ from dibs.core.approval import (
     RulingKind,
     Void,
     at_gate,
-    marks,
     render_expired,
     render_ruling,
     times_sent_back,
@@ -31,7 +30,8 @@ from dibs.core.errors import IssueLocked, NoSuchComment, NoSuchIssue
 from dibs.core.events import Event, EventKind
 from dibs.core.ids import HolderId, IssueRef, LocalTime, ServerTime, later
 from dibs.core.issue import Issue, Snapshot
-from dibs.core.pipeline import ApprovalGate, Stage, Unanswered
+from dibs.core.marker import marks
+from dibs.core.pipeline import AfterTimeout, ApprovalGate, Stage
 from dibs.ports.tracker import IssueQuery
 from dibs.services.claiming import Claimed, Claiming, ClaimOptions
 from dibs.services.ending import Advancing, Finished
@@ -119,7 +119,10 @@ class Gatekeeping:
                 if act is not None:
                     done.append(act)
                 else:
-                    seen[ref] = (changed[ref], self._due_at(gate, snapshot))
+                    over_at = _over_at(gate)
+                    left_s = (over_at - snapshot.now).total_seconds() if over_at else None
+                    due_at = None if left_s is None else LocalTime(self._clock.now() + left_s)
+                    seen[ref] = (changed[ref], due_at)
         self._looked = seen
         return tuple(done)
 
@@ -138,12 +141,6 @@ class Gatekeeping:
             return None
         return at_gate(snapshot, standing.tries, stage, self._pipeline)
 
-    def _due_at(self, gate: AtGate, snapshot: Snapshot) -> LocalTime | None:
-        over_at = _over_at(gate)
-        if over_at is None:
-            return None
-        return LocalTime(self._clock.now() + (over_at - snapshot.now).total_seconds())
-
     def _act(self, gate: AtGate, snapshot: Snapshot, holder: HolderId) -> Gated | None:
         ref, stage, labels = snapshot.issue.ref, gate.stage, snapshot.issue.labels
         assert isinstance(stage.gate, ApprovalGate), "it stands at a gate"
@@ -155,7 +152,10 @@ class Gatekeeping:
                 return None  # a worker that serves the stage moves it on
             self._tracker.edit_labels(ref, add=(stage.gate.label,))
             names = " and ".join(one.by for one in gate.approvals)
-            self._record(EventKind.APPROVED, ref, gate, names)
+            who = HolderId(names)
+            self._observer.observe(
+                Event(EventKind.APPROVED, issue=ref, holder=who, stage=stage.name)
+            )
             return Gated(ref, GateAct.OPENED, f"{names} approved it out of {stage.name}")
         if over_at is not None and snapshot.now >= over_at:
             return self._send_back(gate, snapshot, holder)
@@ -182,7 +182,7 @@ class Gatekeeping:
         assert isinstance(stage.gate, ApprovalGate), "it stands at a gate"
         here = {
             kind
-            for _, kind, fields in marks(now, (REJECTED, EXPIRED))
+            for _, kind, fields in marks(now.comments, (REJECTED, EXPIRED))
             if fields.get("visit") == gate.visit.name
         }
         if rejection is not None:
@@ -195,7 +195,7 @@ class Gatekeeping:
         if not here:
             self._tracker.comment(ref, body)
         back = stage.gate.back
-        parks = rejection is None and stage.gate.unanswered is Unanswered.PARK
+        parks = rejection is None and stage.gate.after_timeout is AfterTimeout.PARK
         rounds = times_sent_back(now, stage) + (0 if here else 1)
         if back is None or parks or rounds > stage.gate.replans:
             more = f"; sent back {rounds - 1} times before" if back and not parks else ""
@@ -207,9 +207,6 @@ class Gatekeeping:
             return Gated(ref, GateAct.LEFT, f"{note}, but the lease was lost: {done.why}")
         return Gated(ref, act, f"{note}; {where}")
 
-    def _record(self, kind: EventKind, issue: IssueRef, gate: AtGate, by: str) -> None:
-        self._observer.observe(Event(kind, issue=issue, holder=HolderId(by), stage=gate.stage.name))
-
 
 def _state(issue: Issue) -> tuple[object, ...]:
     return issue.updated_at, issue.comment_count, issue.labels
@@ -220,4 +217,4 @@ def _over_at(gate: AtGate) -> ServerTime | None:
     found = gate.stage.gate
     if not isinstance(found, ApprovalGate) or found.timeout is None:
         return None
-    return None if found.unanswered is Unanswered.STAY else later(gate.since, found.timeout)
+    return None if found.after_timeout is AfterTimeout.STAY else later(gate.since, found.timeout)

@@ -636,8 +636,7 @@ def issue_document(
     `passage`: how the issue came through a gate, and with which plan.
     """
     issue, posted = snapshot.issue, plans(snapshot)
-    plan = passage.plan if passage is not None and passage.plan is not None else None
-    plan = plan or (posted[-1] if posted else None)
+    plan = (passage.plan if passage is not None else None) or (posted[-1] if posted else None)
     left_out = {one.comment for one in posted}
     said = [
         one
@@ -670,15 +669,7 @@ def issue_document(
         "attempt": attempt,
         "created_at": format_instant(issue.created_at),
         "plan": plan.text if plan is not None else None,
-        "approval": {
-            "verdict": passage.verdict,
-            "by": passage.by,
-            "at": format_instant(passage.at),
-            "note": passage.note,
-            "text": passage.text,
-        }
-        if passage is not None
-        else None,
+        "approval": None if passage is None else _approval_data(passage),
         "comments": [
             {
                 "author": comment.author,
@@ -689,6 +680,17 @@ def issue_document(
             for comment in shown
         ],
         "comments_left_out": len(said) - len(shown),
+    }
+
+
+def _approval_data(passage: Passage) -> dict[str, Any]:
+    """How the issue came through its last gate, as a handler reads it."""
+    return {
+        "verdict": passage.verdict,
+        "by": passage.by,
+        "at": format_instant(passage.at),
+        "note": passage.note,
+        "text": passage.text,
     }
 
 

@@ -46,7 +46,7 @@ class NothingToRevoke(Struct, frozen=True):
     record: Record | None
 
 
-class Answered(Struct, frozen=True):
+class Ruled(Struct, frozen=True):
     """A person's ruling counts, at this gate."""
 
     stage: Stage
@@ -74,7 +74,7 @@ class NoGateHere(Struct, frozen=True):
     """No stage of the issue has an approval gate."""
 
 
-RulingResult = Answered | TextDiffers | NotEntitled | NoGateHere
+RulingResult = Ruled | TextDiffers | NotEntitled | NoGateHere
 
 
 def no_key(stage: Stage) -> BadConfiguration:
@@ -111,7 +111,7 @@ class Steering:
         snapshot, gate = self._at_gate(issue)
         if gate is not None:
             found = self._rule(RulingKind.APPROVED, gate, snapshot, by, text, dry_run=dry_run)
-            if isinstance(found, Answered) and not found.missing and not dry_run:
+            if isinstance(found, Ruled) and not found.missing and not dry_run:
                 assert isinstance(gate.stage.gate, ApprovalGate), "it stands at a gate"
                 self._tracker.edit_labels(issue, add=(gate.stage.gate.label,))
             return found
@@ -125,7 +125,7 @@ class Steering:
                 if not dry_run:
                     self._tracker.comment(issue, render_released(now, stage, by))
                     self._record_ruling(EventKind.APPROVED, issue, by, stage)
-                return Answered(stage)
+                return Ruled(stage)
         return NoGateHere()
 
     @persons_word()
@@ -190,7 +190,7 @@ class Steering:
                 self._tracker.comment(snapshot.issue.ref, body)
                 event = EventKind.APPROVED if kind is RulingKind.APPROVED else EventKind.REJECTED
                 self._record_ruling(event, snapshot.issue.ref, by, gate.stage, note)
-        return Answered(gate.stage, gate.missing, again)
+        return Ruled(gate.stage, gate.missing, again)
 
     def _record_ruling(
         self, kind: EventKind, issue: IssueRef, by: str, stage: Stage, note: str = ""

@@ -276,8 +276,9 @@ class Worker:
                     self._scanning.look_anew()
                     soon_s = self._dice.uniform(0.0, min(_FOLLOW_S, self._options.sweep_s))
                     self._follow_at = min(self._follow_at, LocalTime(self._clock.now() + soon_s))
-                    if not self._options.cheap_reads:  # elsewhere nobody rules by comment
-                        self._gates_at = min(self._gates_at, self._follow_at)
+                    # Where reading is cheap, nobody answers a gate by comment.
+                    gates_at = self._gates_at if self._options.cheap_reads else self._follow_at
+                    self._gates_at = min(self._gates_at, gates_at)
         except BaseException:
             self.leave()
             raise

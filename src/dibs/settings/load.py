@@ -28,6 +28,7 @@ from dibs.core.ids import StageName
 from dibs.core.named import SHORTEST_WINDOW, HoldSpec, LoopSpec, checked_name
 from dibs.core.pipeline import (
     BREAKER,
+    AfterTimeout,
     Approval,
     ApprovalGate,
     Backoff,
@@ -50,7 +51,6 @@ from dibs.core.pipeline import (
     PythonCallable,
     SignedGate,
     Stage,
-    Unanswered,
     WhichText,
     WhoseComments,
     WhosePulls,
@@ -1049,7 +1049,7 @@ def _gate(entry: StageFile, known: Stage) -> Gate:
         label=entry.gate_label or before.label,
         back=kept if entry.back is None else StageName(entry.back) or None,
         timeout=_span(entry.gate_timeout, before.timeout),
-        unanswered=Unanswered(entry.gate_expires or before.unanswered),
+        after_timeout=AfterTimeout(entry.gate_expires or before.after_timeout),
         replans=before.replans if entry.replans is None else entry.replans,
     )
     match entry.gate:

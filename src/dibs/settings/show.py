@@ -98,7 +98,7 @@ def _stage_file(stage: Stage) -> StageFile:
         file.gate_label, file.back, file.replans = gate.label, gate.back or "", gate.replans
         if gate.timeout is not None:
             file.gate_timeout = format_duration(gate.timeout)
-            file.gate_expires = gate.unanswered.value
+            file.gate_expires = gate.after_timeout.value
     match stage.handler:
         case Command(line):
             file.run = line

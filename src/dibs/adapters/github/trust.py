@@ -55,10 +55,9 @@ from dibs.adapters.github.shapes import (
     decode,
     folded,
 )
-from dibs.core.approval import KINDS as APPROVAL_KINDS
-from dibs.core.approval import is_ruling
 from dibs.core.bounded import Bounded
 from dibs.core.card import UnknownMark, parse_mark
+from dibs.core.eligibility import GATE_KINDS, is_ruling
 from dibs.core.errors import (
     BadConfiguration,
     IssueMoved,
@@ -532,7 +531,7 @@ def _reader_logins(repository: Mapping[str, Any]) -> Iterator[str]:
 
 def is_mark(body: str) -> bool:
     """Whether the comment is a mark or control log entry of dibs, or a person's ruling."""
-    if starts_as(body, APPROVAL_KINDS) or is_ruling(body):
+    if starts_as(body, GATE_KINDS) or is_ruling(body):
         return True
     mark = parse_mark(body)
     return not isinstance(mark, UnknownMark) if mark is not None else parse_entry(body) is not None

@@ -54,8 +54,8 @@ from dibs.ports.system import Assignment, Exited, FinishedRun, RunEnd, Stopped
 
 _WARDEN_SLACK_S = 2.0
 _OPEN = ".open"
-_ANSWERS = {"result": "result.json", "plan": "plan.md"}
-"""The files in which a handler may answer."""
+_ANSWERS = {"DIBS_RESULT": "result.json", "DIBS_PLAN": "plan.md"}
+"""The files in which a handler may answer, by the variables that name them."""
 _LARGEST_RESULT, _LARGEST_PLAN = 65_536, 262_144
 _LAST_LINES = 3
 _MOST_WORDS = 150
@@ -380,8 +380,7 @@ class _RunFiles:
                 self.close()
                 raise
         own = (self._own or folder).absolute()
-        self.answers = {f"DIBS_{name.upper()}": str(own / file) for name, file in _ANSWERS.items()}
-        """Where the handler may answer, by the variables that name the files."""
+        self.answers = {name: str(own / file) for name, file in _ANSWERS.items()}
 
     def begin(self, stdin: bytes) -> None:
         """Write the input of the handler, and remove the answers of an earlier command."""
@@ -576,7 +575,7 @@ def _answers_in(folder: int, user: User | None = None) -> tuple[bytes, bytes]:
 
 def _answer_in(folder: int, name: str, user: User | None) -> bytes:
     owner, ours = user.uid if user else None, os.geteuid()
-    most = _LARGEST_RESULT if name == _ANSWERS["result"] else _LARGEST_PLAN
+    most = _LARGEST_RESULT if name == _ANSWERS["DIBS_RESULT"] else _LARGEST_PLAN
     try:
         content = read_regular(name, most + 1, folder, owner)
     except FileNotFoundError:

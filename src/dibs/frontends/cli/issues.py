@@ -4,20 +4,21 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
 
-from dibs.core.approval import AtGate, at_gate, plans
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import paused_by, strangers_pulls
 from dibs.core.ids import IssueRef, StageName
-from dibs.core.issue import LONGEST_TITLE, Draft, Snapshot
-from dibs.core.lease import Standing
-from dibs.core.pipeline import ApprovalGate
+from dibs.core.issue import LONGEST_TITLE, Draft
 from dibs.frontends.cli.context import Context, command, dry_run, reference, stage_option
 from dibs.frontends.cli.output import Answer, Exit, ago, issue_data, record_data, table, text_lines
 from dibs.services.board import Row
+
+if TYPE_CHECKING:
+    from dibs.core.approval import AtGate
 
 
 @command("add")
@@ -172,12 +173,14 @@ def details(context: Context, issue: str) -> Answer:
         )
     strange = strangers_pulls(snapshot.issue, context.services.pipeline.people)
     lines += [f"  note    {note}" for note in strange]
-    gate, plan = _gate(context, snapshot, standing, row), None
+    gate = context.services.board.gate(snapshot, standing, row)
     if gate is not None:
-        lines += _gate_lines(gate, snapshot.issue.ref, context.services.tracker.traits.accounts)
-        plan = gate.plan
-    elif posted := plans(snapshot):
-        plan = posted[-1]
+        proven = context.services.tracker.traits.accounts
+        lines += _gate_lines(gate, snapshot.issue.ref, proven=proven)
+    from dibs.core.approval import plans  # no listing needs it
+
+    posted = plans(snapshot)
+    plan = gate.plan if gate is not None else posted[-1] if posted else None
     if snapshot.issue.body:
         lines += ["", *text_lines(snapshot.issue.body)]
     if plan is not None:
@@ -192,19 +195,12 @@ def details(context: Context, issue: str) -> Answer:
         "runs": [asdict(entry) for entry in history],
         "strangers_pulls": strange,
         "plan": asdict(plan) if plan is not None else None,
-        "gate": _gate_data(gate) if gate is not None else None,
+        "gate": None if gate is None else _gate_data(gate),
     }
     return Answer(data, lines)
 
 
-def _gate(context: Context, snapshot: Snapshot, standing: Standing, row: Row) -> AtGate | None:
-    """What stands at the gate of the issue's stage, if the issue was wholly read."""
-    if row.stage is None or not isinstance(row.stage.gate, ApprovalGate) or not snapshot.complete:
-        return None
-    return at_gate(snapshot, standing.tries, row.stage, context.services.pipeline)
-
-
-def _gate_lines(gate: AtGate, ref: IssueRef, proven: bool) -> list[str]:
+def _gate_lines(gate: "AtGate", ref: IssueRef, *, proven: bool) -> list[str]:
     """The text to approve, and every ruling with what it is worth."""
     lines = [f"  text    {gate.text}"]
     for one in gate.rulings:
@@ -221,7 +217,7 @@ def _gate_lines(gate: AtGate, ref: IssueRef, proven: bool) -> list[str]:
     return lines
 
 
-def _gate_data(gate: AtGate) -> dict[str, object]:
+def _gate_data(gate: "AtGate") -> dict[str, object]:
     return {
         "text": gate.text,
         "visit": gate.visit.name,

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import assert_never
@@ -39,10 +39,10 @@ from dibs.services.claiming import (
 )
 from dibs.services.resuming import NotHeld
 from dibs.services.steering import (
-    Answered,
     NoGateHere,
     NotEntitled,
     NothingToRevoke,
+    Ruled,
     TextDiffers,
 )
 
@@ -164,19 +164,16 @@ def approve_command(
     lines: list[str] = []
     for ref in refs:
         result = services.steering.approve(ref, by=by, text=text, dry_run=dry_run)
-        if not isinstance(result, Answered):
-            lines.append(refused.setdefault(str(ref), _unanswered(ref, result)))
+        if not isinstance(result, Ruled):
+            lines.append(refused.setdefault(str(ref), _not_ruled(ref, result)))
             continue
-        stage = result.stage
+        stage, verb = result.stage, "would be approved" if dry_run else "approved"
         approved[str(ref)] = stage.name
-        verb = "would be approved" if dry_run else "approved"
         if result.again:
             verb = "is approved already"
-        if result.missing:
-            more = "one more approval" if result.missing == 1 else f"{result.missing} approvals"
-            lines.append(f"{ref} {verb}; {more} missing, out of {stage.name}")
-        elif dry_run:
-            lines.append(f"{ref} {verb}, out of {stage.name}")
+        if result.missing or dry_run:
+            more = f"; {result.missing} more missing" if result.missing else ""
+            lines.append(f"{ref} {verb}, out of {stage.name}{more}")
         elif not stage.passes_by_itself or stage.name in services.present.handled:
             lines.append(f"{ref} {verb}: a worker may work it in {stage.name} now")
         elif isinstance(outcome := _move_on(context, ref, stage, by), Answer):
@@ -187,27 +184,25 @@ def approve_command(
     if approved and not dry_run:
         services.wake()
     data = {"approved": approved, "moved": moved, "refused": refused}
-    return Answer(data, lines, _exit_of(approved, refused, lines))
+    gateless = all(line.endswith(_NO_GATE) for line in refused.values())
+    none = Exit.NOTHING if gateless else Exit.SHUT
+    return Answer(data, lines, Exit.DONE if approved else none)
 
 
-def _unanswered(ref: IssueRef, result: TextDiffers | NotEntitled | NoGateHere) -> str:
+_NO_GATE = "waits at no gate"
+
+
+def _not_ruled(ref: IssueRef, result: TextDiffers | NotEntitled | NoGateHere) -> str:
     """Why a ruling was not written."""
     match result:
         case NoGateHere():
-            return f"{ref} waits at no gate"
+            return f"{ref} {_NO_GATE}"
         case TextDiffers(text):
             return f"{ref} has another text now, {text}: read it again with dibs show {ref.typed}"
         case NotEntitled(by, why):
             return f"{ref}: a ruling by {by or 'nobody'} would not count: {why}"
         case never:
             assert_never(never)
-
-
-def _exit_of(done: Sized, refused: Mapping[str, str], lines: Sequence[str]) -> Exit:
-    if done or not refused:
-        return Exit.DONE
-    gateless = all(line.endswith("waits at no gate") for line in lines)
-    return Exit.NOTHING if gateless else Exit.SHUT
 
 
 @command("reject")
@@ -227,8 +222,8 @@ def reject_command(
         raise click.UsageError("--note is empty: say what is wrong")
     ref, services, by = context.ref(issue), context.services, context.holder(name)
     result = services.steering.reject(ref, by=by, note=note, text=text, dry_run=dry_run)
-    if not isinstance(result, Answered):
-        line = _unanswered(ref, result)
+    if not isinstance(result, Ruled):
+        line = _not_ruled(ref, result)
         exit_code = Exit.NOTHING if isinstance(result, NoGateHere) else Exit.SHUT
         return Answer({"issue": str(ref), "rejected": False, "reason": line}, [line], exit_code)
     stage = result.stage.name
