@@ -161,16 +161,8 @@ def settings_for(slug: str) -> tuple[Settings, str]:
     """
     settings = config.load()
     if settings.source == _BUILT_IN:
-        wanted, window = full_slug(slug), claim_window()
-        document = {
-            "tracker": f"github:{wanted}",
-            "preset": "agent",
-            "ttl": format_duration(min(window, _LONGEST_LEASE)),
-            "journal": "",
-            "people": {"marker_ttl": format_duration(window)},
-        }
-        made = config.from_mapping(document, source="label_state", root=settings.root)
-        return config.override(made, leases=settings.leases), wanted
+        wanted = full_slug(slug)
+        return published_settings(wanted, settings), wanted
     if settings.pipeline.dialect is not Dialect.AGENT:
         # Callers of this package expect the labels of the state machine.
         agent = config.from_mapping({"preset": "agent"}, source=settings.source, root=settings.root)
@@ -183,6 +175,23 @@ def settings_for(slug: str) -> tuple[Settings, str]:
     if wanted.casefold() in configured:
         return settings, configured[wanted.casefold()]
     return config.override(settings, tracker=f"github:{wanted}"), wanted
+
+
+def published_settings(repo: str, default: Settings) -> Settings:
+    """The settings of `OWNER/REPO` on GitHub without a dibs.toml; `default` has the stores.
+
+    The environment names the server and the token, as in the published state machine.
+    """
+    window = claim_window()
+    document = {
+        "tracker": f"github:{repo}",
+        "preset": "agent",
+        "ttl": format_duration(min(window, _LONGEST_LEASE)),
+        "journal": "",
+        "people": {"marker_ttl": format_duration(window)},
+    }
+    made = config.from_mapping(document, source="label_state", root=default.root)
+    return config.override(made, leases=default.leases)
 
 
 class _Connections:

@@ -155,6 +155,13 @@ def github_transports(github: GithubSettings, environment: Mapping[str, str]) ->
     )
 
 
+def github_server() -> str:
+    """The host of the repositories whose API the environment names, without a port."""
+    from dibs.adapters.github.auth import api_of
+
+    return api_of(environment()).host.partition(":")[0].casefold()
+
+
 def _open_github(request: TrackerRequest) -> OpenTracker:
     """Open a tracker, or a tracker for each repository. Sends no request to GitHub."""
     from dibs.adapters.github.control import GithubControl
