@@ -3,6 +3,7 @@
 import os
 import pwd
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -293,6 +294,83 @@ def test_a_working_tree_of_another_user(open_place, closed):
     [ref] = shop.recovered
     assert shop.show(ref, "half") == "half"
     assert shop.show(f"{ref}^", "done") == "done"
+    assert shop.worktrees == []
+
+
+AS_NOBODY_TOO = r"""
+import sys
+from pathlib import Path
+from dibs.worktrees import Apart, MultiWorktree, WorktreeRequest
+root, clone, apart = sys.argv[1:]
+request = WorktreeRequest("shop", Path(clone))
+trees = MultiWorktree([request], "batman", "42", Path(root), apart=Apart() if apart else None)
+with trees:
+    path = trees.specs[0].worktree_path
+    (path / "half").write_text("work")
+    for name in ("go/pkg", "go"):
+        (path / name).mkdir(parents=True, exist_ok=True)
+        (path / name / "read only").write_text("x")
+    (path / ".gitignore").write_text("theirs/\n")
+    print(path, flush=True)
+    sys.stdin.readline()
+    for name in ("go/pkg", "go"):
+        (path / name).chmod(0o555)
+print(*trees.cleanup.left, sep="\n")
+"""
+RECOVERING = """
+import sys
+from pathlib import Path
+from dibs.worktrees import recover
+found = recover(Path(sys.argv[1]))
+print(len(found.removed), *found.left)
+"""
+
+
+AS_NOBODY_RUN = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser becomes another user")
+@pytest.mark.parametrize("apart", ["", "yes"], ids=["shared", "apart"])
+def test_a_folder_that_cannot_be_deleted_is_tried_again(open_place, apart, monkeypatch):
+    """A read-only folder of the user's own is no obstacle; one of another user is, for a while."""
+    shop = clone(open_place, "shop")
+    for top, folders, names in os.walk(open_place):
+        for name in (".", *folders, *names):
+            os.chown(Path(top, name), *pwd.getpwnam("nobody")[2:4])
+    root = open_place / "trees"
+
+    def started(script, *words):
+        return subprocess.Popen(
+            [*AS_NOBODY_RUN, sys.executable, "-c", script, *map(str, words)],
+            cwd=open_place,
+            env={"PATH": os.environ["PATH"], "HOME": str(open_place)} | ALONE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def recovering():
+        return started(RECOVERING, root).communicate(timeout=60)[0]
+
+    process = started(AS_NOBODY_TOO, root, shop.path, apart)
+    path = Path(process.stdout.readline().rstrip("\n"))
+    assert path.parent == root
+    write(path / "theirs", "file")  # as another user: as the superuser, here
+    said, _ = process.communicate("go\n", timeout=60)
+    assert "shop" in said
+    assert "Permission denied" in said
+    assert "its work is kept" in said
+    assert (path / "theirs/file").exists()
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "*")
+    [ref] = shop.recovered
+    assert shop.show(ref, "half") == "work"
+    assert shop.show(ref, "go/pkg/read only") == "x"
+    assert "Permission denied" in recovering()
+    os.chown(path / "theirs", *pwd.getpwnam("nobody")[2:4])
+    assert recovering() == "1\n"
+    assert not path.exists()
     assert shop.worktrees == []
 
 

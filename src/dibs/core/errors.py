@@ -247,7 +247,7 @@ class HandlerUnusable(DibsError):
     hint = "correct the stage's run, python, worktree or run_as setting; no attempt was counted"
 
 
-class Outage(DibsError):
+class Outage(DibsError, RuntimeError):
     """The tracker or the lease store did not do its part."""
 
     code = "OUTAGE"

@@ -326,11 +326,10 @@ class Git(Protocol):
         *,
         cwd: Path,
         timeout: float = 60,
-        env: Mapping[str, str] = ...,
     ) -> GitResult:
         """Run git with the words `args` in the folder `cwd`, for `timeout` seconds at most.
 
         A command which fails is a result. Raises Unavailable after the timeout; git has been ended
-        then. `env` is passed only where a command needs it.
+        then.
         """
         ...
