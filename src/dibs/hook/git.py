@@ -208,7 +208,8 @@ _GIT_ENV = {
 }
 _LOG = (
     *("-c", "i18n.logOutputEncoding=UTF-8", "-c", "log.showSignature=false"),
-    *("log", "--stdin", "--ignore-missing", f"--max-count={_MOST_COMMITS + 1}"),
+    # Commits that were never fetched are missing here; git reads the input as soon as it is named.
+    *("log", "--ignore-missing", "--stdin", f"--max-count={_MOST_COMMITS + 1}"),
     *("--format=%B", "-z", "--no-color", "--no-notes", "--no-patch", "--no-decorate"),
     *("--regexp-ignore-case", "--grep=clos", "--grep=fix", "--grep=resolv"),
     "--grep=^agent-firing-id:",  # the text of a pull request may close what these commits do not
