@@ -528,8 +528,8 @@ def test_what_the_clone_excludes_goes_and_is_told(backend, trees):
         write(path, ".gitignore", "cache/\n")
         write(path, "cache/big")
     assert files(backend, only(backend)) == {".gitignore", "README"}
-    [dropped] = made.cleanup.dropped
-    assert dropped.names == ("notes/", "x.tmp")
+    [excluded] = made.cleanup.excluded
+    assert excluded.names == ("notes/", "x.tmp")
     assert "notes/, x.tmp" in made.cleanup.told[-1]
 
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LARGEST_SMALL_FILE = 65_536
+_PIECE = 1 << 20
 SECRETS_IN_FILES = (
     *("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GH_ENTERPRISE_TOKEN"),
     *("GITHUB_ENTERPRISE_TOKEN", "GITHUB_WEBHOOK_SECRET", "DIBS_LEASES", "DIBS_SIGNING_KEY"),
@@ -730,6 +731,19 @@ def open_regular(name: str | Path, flags: int, folder: int | None = None) -> int
         return opened
     os.close(opened)
     raise ValueError("it is not a regular file")
+
+
+def same_content(one: Path, other: Path) -> bool:
+    """Whether two files have the same bytes; False if one of them is no regular file."""
+    with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(os.fdopen(open_regular(path, os.O_RDONLY), "rb"))
+            for path in (one, other)
+        ]
+        while (first := opened[0].read(_PIECE)) == opened[1].read(_PIECE):
+            if not first:
+                return True
+    return False
 
 
 def sync_folder(folder: Path) -> None:

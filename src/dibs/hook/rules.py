@@ -332,9 +332,8 @@ def judge_push(
             text = f"{pull.author.login} has an open pull request for it: {pull.ref}{branch}"
             look = f"look at {pull.ref}: add to it, or wait until it is merged or closed"
             others.append(Objection(ref, ReasonCode.PULL_OPEN.value, text, look))
-        label = _label_of_pull(snapshot, pulls, pipeline)
-        author = own or ref in pusher.pulls_for or _moved_on_by(standing, pusher)
-        if label is not None and not others and not author:
+        label = _label_of_pull(snapshot, standing, pulls, pipeline, pusher)
+        if label is not None and not own and not others:
             text = f"it carries {label!r}: a pull request is open for it"
             look = "look for the pull request: add to its branch, or wait for its end"
             others.append(Objection(ref, ReasonCode.PULL_OPEN.value, text, look))
@@ -409,33 +408,31 @@ def _objections(
 
 
 def _label_of_pull(
-    snapshot: Snapshot, pulls: Sequence[LinkedPull], pipeline: Pipeline
+    snapshot: Snapshot,
+    standing: Standing,
+    pulls: Sequence[LinkedPull],
+    pipeline: Pipeline,
+    pusher: Pusher,
 ) -> str | None:
-    """The label of a stage that follows a pull request; None if the issue carries none.
+    """The label of a stage that follows a pull request; None for the author of the pull request.
 
-    A label does not count on a closed issue, and when the end of a pull request has decided
-    already where the issue goes: then only nobody has moved the issue on yet.
+    The author pushes to a branch whose pull request names the issue, or had the lease that moved
+    the issue to the stage. A label does not count on a closed issue, nor when the end of a pull
+    request has decided already where the issue goes: then only nobody has moved the issue on yet.
     """
-    issue, comments = snapshot.issue, snapshot.comments
-    stages = pipeline.stages_of(issue.labels) if issue.open else ()
-    for stage in stages:
+    issue, comments, record = snapshot.issue, snapshot.comments, standing.record
+    author = issue.ref in pusher.pulls_for
+    if record is not None and record.ending and record.ending.outcome is Outcome.ADVANCED:
+        firing = firing_of(record.lease.holder)
+        author |= record.lease.run in pusher.runs
+        author |= firing is not None and _made_by_firing(firing, pusher)
+    for stage in pipeline.stages_of(issue.labels) if issue.open and not author else ():
         if isinstance(stage.follows, FollowsPull):
             left = undecided(heeded(pulls, pipeline.people), stage.name, comments)
             since = entered_at(stage.name, comments)
             if decided_by(left, since, issue_open=issue.open) is None:
                 return stage.label
     return None
-
-
-def _moved_on_by(standing: Standing, pusher: Pusher) -> bool:
-    """Whether the pusher had the issue's last lease, and ended it by moving the issue on."""
-    record = standing.record
-    if record is None or record.ending is None or record.ending.outcome is not Outcome.ADVANCED:
-        return False
-    firing = firing_of(record.lease.holder)
-    return record.lease.run in pusher.runs or (
-        firing is not None and _made_by_firing(firing, pusher)
-    )
 
 
 def _made_by_firing(firing: tuple[str, str], pusher: Pusher) -> bool:

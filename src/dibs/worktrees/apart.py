@@ -156,8 +156,7 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
     words = ("-c", "submodule.recurse=false", "read-tree", "-m", "-u", "HEAD")
     # If the clone is a partial one, git fetches what is missing: into the clone.
     env = {"GIT_OBJECT_DIRECTORY": str(repo.folder / "objects")}
-    words = (*places, *QUIETLY, *words)
-    done = run_with(repo.git, words, env, cwd=path, timeout=CHECKOUT_S)
+    done = run_with(repo.git, (*places, *QUIETLY, *words), env, cwd=path, timeout=CHECKOUT_S)
     if done.returncode:
         raise refused(done, f"{repo.name}: {start} cannot be checked out at {path}")
     (own / "info/attributes").unlink()

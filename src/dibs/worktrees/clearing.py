@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.git.program import GitProgram
-from dibs.adapters.system import open_regular, worktrees_folder
+from dibs.adapters.system import same_content, worktrees_folder
 from dibs.core.errors import DibsError
 from dibs.ports.system import Git, GitResult
 from dibs.worktrees.apart import (
@@ -48,7 +48,7 @@ from dibs.worktrees.repository import (
 from dibs.worktrees.sessions import Entry, OpenSession, Sessions
 from dibs.worktrees.values import (
     CleanUp,
-    Dropped,
+    Excluded,
     Kept,
     Left,
     Unsaveable,
@@ -61,7 +61,6 @@ _GITLINK = "160000 "
 _DEEPEST = 8
 _NAMES_PER_COMMAND = 200
 _SNAPSHOTS = 3
-_PIECE = 1 << 20
 _MADE = "dibs-made"
 """A file in git's folder of a working tree, made when the files had been checked out."""
 _NO_ENV: Mapping[str, str] = {}
@@ -208,7 +207,9 @@ class Tree(Struct, frozen=True):
                 # A filter that fails checks out nothing: then the file on disk counts.
                 words = ("checkout-index", "--quiet", f"--prefix={made}/", "--", *some)
                 self._ask(*words, env=env, timeout=CHECKOUT_S)
-                lossy = [name for name in some if not _equal(Path(made, name), self.path / name)]
+                lossy = [
+                    name for name in some if not same_content(Path(made, name), self.path / name)
+                ]
             if not lossy:
                 continue
             words = ("hash-object", "-w", "--no-filters", "--", *lossy)
@@ -362,22 +363,6 @@ class Tree(Struct, frozen=True):
         return None
 
 
-def _equal(expected: Path, actual: Path) -> bool:
-    """Whether two files have the same bytes; False if one of them is no regular file."""
-    with suppress(OSError, ValueError), ExitStack() as stack:
-        files = [
-            stack.enter_context(os.fdopen(open_regular(path, os.O_RDONLY), "rb"))
-            for path in (expected, actual)
-        ]
-        while True:
-            one, other = (file.read(_PIECE) for file in files)
-            if one != other:
-                return False
-            if not one:
-                return True
-    return False
-
-
 class WorktreeStep(StrEnum):
     """The points at which a crash must lose no work, in the order in which they are reached."""
 
@@ -509,8 +494,8 @@ def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reac
         tree, after = look()
         if after == before:
             names = tree.excluded()
-            dropped = (Dropped(entry.repo_name, path, names),) if names else ()
-            return CleanUp(kept=kept, dropped=dropped)
+            excluded = (Excluded(entry.repo_name, path, names),) if names else ()
+            return CleanUp(kept=kept, excluded=excluded)
         before = after
     raise Unsaveable("somebody is still writing in it")
 
@@ -523,25 +508,20 @@ def _remove(repo: Repository, entry: Entry, *, half_made: bool) -> CleanUp:
     path = Path(entry.path)
     try:
         if path.exists():
-            _delete(path)
+            with suppress(PermissionError):
+                shutil.rmtree(path)
+        for top, folders, _ in os.walk(path):  # what is left, with read-only folders of our own
+            for folder in (Path(top, name) for name in folders):
+                mode = folder.lstat().st_mode
+                if stat.S_ISDIR(mode) and not mode & stat.S_IWUSR:
+                    folder.chmod(stat.S_IMODE(mode) | stat.S_IWUSR)
+        if path.exists():
+            shutil.rmtree(path)
     except OSError as flaw:
         why = f"its work is kept, but it cannot be deleted: {flaw}"
         return CleanUp(left=(Left(entry.repo_name, path, why),))
     repo.remove(path, half_made=half_made)
     return CleanUp(removed=(path,))
-
-
-def _delete(path: Path) -> None:
-    """Delete a folder with all in it, read-only folders of our own as well."""
-    try:
-        shutil.rmtree(path)
-    except PermissionError:
-        for top, folders, _ in os.walk(path):
-            for folder in (Path(top, name) for name in folders):
-                mode = folder.lstat().st_mode
-                if stat.S_ISDIR(mode) and not mode & stat.S_IWUSR:
-                    folder.chmod(stat.S_IMODE(mode) | stat.S_IWUSR)
-        shutil.rmtree(path)
 
 
 _log = logging.getLogger("dibs.worktrees")

@@ -73,7 +73,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class Excluded:
     """Files that went with their working tree because `info/exclude` of the clone names them.
 
     Files that a `.gitignore` names go without a word: the project itself says what they are.
@@ -101,20 +101,20 @@ class CleanUp:
     removed: tuple[Path, ...] = ()
     kept: tuple[Kept, ...] = ()
     left: tuple[Left, ...] = ()
-    dropped: tuple[Dropped, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
 
     def __add__(self, other: "CleanUp") -> "CleanUp":
         return CleanUp(
             self.removed + other.removed,
             self.kept + other.kept,
             self.left + other.left,
-            self.dropped + other.dropped,
+            self.excluded + other.excluded,
         )
 
     @property
     def told(self) -> tuple[str, ...]:
-        """One line of text for each entry of `kept`, `left` and `dropped`, for the user."""
-        return tuple(map(str, (*self.kept, *self.left, *self.dropped)))
+        """One line of text for each entry of `kept`, `left` and `excluded`, for the user."""
+        return tuple(map(str, (*self.kept, *self.left, *self.excluded)))
 
 
 def ignored(*_: object) -> None:

@@ -187,7 +187,7 @@ def _find_settings(context: Context, address: str | None = None) -> Settings:
 def _described(settings: Settings) -> str:
     """The backlog for people: where its issues are, and what names it."""
     tracker = without_secrets(settings.tracker)
-    return f"{tracker} ({settings.file or settings.root})" if settings.file else tracker
+    return tracker if settings.file is None else f"{tracker} ({settings.file})"
 
 
 def _check_push(
