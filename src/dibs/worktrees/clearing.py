@@ -510,11 +510,10 @@ def _remove(repo: Repository, entry: Entry, *, half_made: bool) -> CleanUp:
         if path.exists():
             with suppress(PermissionError):
                 shutil.rmtree(path)
-        for top, folders, _ in os.walk(path):  # what is left, with read-only folders of our own
-            for folder in (Path(top, name) for name in folders):
-                mode = folder.lstat().st_mode
-                if stat.S_ISDIR(mode) and not mode & stat.S_IWUSR:
-                    folder.chmod(stat.S_IMODE(mode) | stat.S_IWUSR)
+        for folder, *_ in os.walk(path):  # what is left, with read-only folders of our own
+            mode = stat.S_IMODE(Path(folder).lstat().st_mode)
+            if not mode & stat.S_IWUSR:
+                Path(folder).chmod(mode | stat.S_IWUSR)
         if path.exists():
             shutil.rmtree(path)
     except OSError as flaw:
