@@ -16,8 +16,8 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (171, 48_300),
-    "adapters": (48, 16_960),
+    "": (171, 48_350),
+    "adapters": (48, 17_000),
     "core": (26, 5_680),
     "frontends": (25, 5_480),
     "ports": (5, 1_100),
