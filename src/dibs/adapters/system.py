@@ -580,15 +580,24 @@ def working_tree(folder: Path) -> WorkingTree | None:
 
 
 def small_text(path: Path, *, errors: str = "strict", newline: str | None = None) -> str:
-    """The text of a regular file of at most four megabytes; an OSError for any other file.
+    """The text of a regular file of at most four megabytes; an OSError for any other file."""
+    return small_file(path, errors=errors, newline=newline)[0]
 
-    The file may be a stranger's, who unpacked or cloned it here: a pipe, a device or the kernel's
-    log would keep the reader waiting, and a file with holes would fill the memory.
+
+def small_file(
+    path: Path, *, errors: str = "strict", newline: str | None = None
+) -> tuple[str, os.stat_result]:
+    """The text of a regular file of at most four megabytes, and the status of that very file.
+
+    Raises an OSError for any other file. The file may be a stranger's, who unpacked or cloned it
+    here: a pipe, a device or the kernel's log would keep the reader waiting, and a file with holes
+    would fill the memory.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     data = b""
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path} is not a regular file")
         while part := os.read(descriptor, _LARGEST_TEXT + 1 - len(data)):
             data += part
@@ -596,7 +605,7 @@ def small_text(path: Path, *, errors: str = "strict", newline: str | None = None
                 raise OSError(f"{path} is larger than {_LARGEST_TEXT} bytes")
     finally:
         os.close(descriptor)
-    return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors, newline).read()
+    return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors, newline).read(), status
 
 
 @contextlib.contextmanager
