@@ -28,6 +28,7 @@ from dibs.core.marker import plain
 _LONGEST_MARKER = 4000
 _KAGAN_GRACE = timedelta(hours=2)  # how long kagan itself leaves an expired lease of its own alone
 
+_RUNNERS = "agent-claim"
 _AGENT = r"<!-- agent-(claim|release):([^>]{0,2000}?)-->"
 _AFK = r"<!-- afk:claim v1 ([^>]{0,2000}?)-->"
 _TRIAGE = r"<!-- fabrika-triage-claim (session=[^>]{0,2000}?)-->"
@@ -83,6 +84,17 @@ def foreign_claims(
     return tuple(claim for claim in claims.values() if now < claim.until)
 
 
+def by_runners(comments: Iterable[Comment]) -> tuple[Comment, ...]:
+    """The claims and releases, in force or not, of runners of the issue-claim state machine."""
+    return tuple(
+        comment
+        for comment in comments
+        if comment.by_writer
+        and (marker := _read(comment.body)) is not None
+        and marker.tool == _RUNNERS
+    )
+
+
 def is_foreign(body: str) -> bool:
     """Whether the comment is a marker of another tool, and decides if its author is a writer."""
     return _read(body) is not None
@@ -109,7 +121,7 @@ def _agent(text: str) -> _Marker | None:
         return None  # a card of ours in the same dialect, or its release: `card` reads it
     codename, firing = fields.get("codename", ""), fields.get("firing_id", "")
     key = f"{codename} {firing}"
-    return _Marker("agent-claim", key, codename, over=match[1] == "release")
+    return _Marker(_RUNNERS, key, codename, over=match[1] == "release")
 
 
 def _afk(text: str) -> _Marker | None:

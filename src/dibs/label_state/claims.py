@@ -207,10 +207,15 @@ def release_issue(
 
 
 def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, finish: _Finish) -> Answer:
-    """End the lease. True with UNPAINTED if the labels could not be changed yet."""
+    """End the lease. True with UNPAINTED if the labels could not be changed yet, and with
+    LABELS_KEPT if a person put the issue elsewhere meanwhile: the claim is over either way.
+    """
     result = firing.end(finish)
     held.pop(_held_as(backlog, num, key), None)
     if isinstance(result, Finished):
+        if result.left_in:
+            text = f"a person put it into {', '.join(result.left_in)} meanwhile, and there it stays"
+            return Answer(True, "LABELS_KEPT", text)
         if result.record.painted:
             return Answer(True)
         return Answer(True, "UNPAINTED", "its labels wait for a sweep")
