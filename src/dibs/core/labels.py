@@ -48,7 +48,7 @@ from dibs.core.fold import (
 from dibs.core.foreign import by_runners
 from dibs.core.granter import CONTROL_LABEL
 from dibs.core.ids import IssueRef, RunId, StageName, later
-from dibs.core.issue import Snapshot
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Outcome, Record, Standing, Try, asked
 from dibs.core.marker import VERSION, plain, quoted, write_line
 from dibs.core.pipeline import ApprovalGate, Dialect, FollowsPull, Pipeline, Stage
@@ -78,6 +78,16 @@ class CloseIssue(Struct, frozen=True):
 
 Effect = AddLabels | RemoveLabels | PostComment | EditComment | CloseIssue
 Effects = tuple[Effect, ...]
+
+
+def labels_after(effects: Effects, labels: frozenset[str]) -> frozenset[str]:
+    """The labels of an issue with these labels, once the effects are applied."""
+    for effect in effects:
+        if isinstance(effect, AddLabels):
+            labels |= set(effect.labels)
+        elif isinstance(effect, RemoveLabels):
+            labels -= set(effect.labels)
+    return labels
 
 
 def claim_effects(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Effects:
@@ -128,7 +138,7 @@ def ending_effects(pipeline: Pipeline, record: Record, labels: frozenset[str]) -
 def moved_by_hand(
     pipeline: Pipeline, record: Record, labels: frozenset[str]
 ) -> tuple[StageName, ...]:
-    """The stages into which a person put the issue during the lease, if its ending is an advance."""
+    """The stages into which a person put the issue during a lease that ends with an advance."""
     ending = record.ending
     if ending is None or ending.outcome is not Outcome.ADVANCED:
         return ()
@@ -153,16 +163,17 @@ def _going_back(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Eff
     return (*back, *_letting_go(pipeline, stage, labels))
 
 
-def freeing_effects(
-    pipeline: Pipeline, labels: frozenset[str], worked: StageName | None = None
-) -> Effects:
+def freeing_effects(pipeline: Pipeline, issue: Issue, worked: StageName | None = None) -> Effects:
     """Take off the labels of a vanished holder: all working labels, then `claimed`.
 
-    `worked` is the stage of its lease, if a card names it: a label that gave way is put back.
+    `worked` is the stage of its lease, if a card names it: a label that gave way is put back, but
+    not on a closed issue, which a person who reopens it would find queued.
     """
+    labels = issue.labels
     stage = pipeline.worked_stage(labels, worked)
+    gave_way = stage is not None and stage.gives_way and issue.open
     return (
-        *(_adding((stage.label,), labels) if stage is not None and stage.gives_way else ()),
+        *(_adding((stage.label,), labels) if stage is not None and gave_way else ()),
         *_removing(pipeline.working_labels, labels),
         *_removing((pipeline.labels.claimed,), labels),
     )
@@ -571,5 +582,5 @@ def _lease_flaws(snapshot: Snapshot, standing: Standing, pipeline: Pipeline) -> 
             return  # no card explains the label yet: a claim may just be under way
         text = "its labels say claimed but no lease is live"
         worked = standing.record.lease.stage if standing.record is not None else None
-        repair = freeing_effects(pipeline, labels, worked)
+        repair = freeing_effects(pipeline, snapshot.issue, worked)
         yield Flaw(ref, FlawCode.CLAIMED_WITHOUT_LEASE, text, repair)
