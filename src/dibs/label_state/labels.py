@@ -160,7 +160,16 @@ def feature_dev_pickup_blocking_labels(labels: Iterable[str]) -> list[str]:
 
 
 def _says_pr_open(label: str) -> bool:
-    return label.endswith(AGENT_PR_OPEN_SUFFIX) or label == PR_OPEN
+    return label == PR_OPEN or is_agent_pr_open_label(label)
+
+
+def is_agent_pr_open_label(label: str) -> bool:
+    """Whether the label is a single agent's own, for an issue with a pull request."""
+    return label.endswith(AGENT_PR_OPEN_SUFFIX) and label != PR_OPEN
+
+
+def agent_pr_open_labels(labels: Iterable[str]) -> list[str]:
+    return sorted({label for label in labels if is_agent_pr_open_label(label)})
 
 
 def _unpromoted_products(labels: set[str]) -> set[str]:
