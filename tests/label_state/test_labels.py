@@ -1,7 +1,5 @@
 """The labels: their names, what keeps agents off, and the one table of moves."""
 
-from pathlib import Path
-
 import httpx
 import pytest
 
@@ -90,7 +88,7 @@ def test_the_longest_slug_that_fits_a_label_is_taken():
     ("label", "claim", "pickup", "feature_dev"),
     [
         ("agent:in-flight", True, True, False),
-        ("agent:pr-open", True, True, True),
+        ("agent:pr-open", True, True, False),
         ("lucius-pr-open", True, True, True),
         ("do-not-pickup", True, True, False),
         ("needs:human-scope", True, True, False),
@@ -130,18 +128,18 @@ def test_the_table_of_moves_knows_every_state_and_nothing_else():
     assert {one.src for one in labels.TRANSITIONS} == STATES - {labels.DONE}
     assert {one.dst for one in labels.TRANSITIONS} == STATES
     assert all(one.trigger for one in labels.TRANSITIONS)
-    assert labels.legal_transitions(labels.DONE) == []
+    assert labels.legal_transitions(labels.DONE) == ()
 
 
 def test_the_table_and_the_pipeline_allow_the_same_moves():
     """What the table calls in-flight is a lease in the stage that gave way."""
     queued = AGENT.stage("implement")
     led_on = {AGENT.stage(name).label for name in queued.next}
-    legal = set(labels.legal_transitions(labels.IN_FLIGHT))
+    legal = {move.dst for move in labels.legal_transitions(labels.IN_FLIGHT)}
     assert legal - {labels.NO_STATE} == led_on | {queued.label, AGENT.labels.parked}
     for stage in AGENT.stages[2:]:
         onward = {AGENT.stage(name).label for name in stage.next}
-        assert set(labels.legal_transitions(stage.label)) == onward
+        assert {move.dst for move in labels.legal_transitions(stage.label)} == onward
 
 
 @pytest.mark.parametrize(
@@ -189,5 +187,4 @@ def test_the_environment_is_read_as_it_always_was(monkeypatch):
     told = {"GH_ORG": "acme", "LABEL_STATE_SWEEP_REPOS": "a, b/c,,", "ALFRED_HOME": "/srv/a"}
     found = labels.LabelStateConfig.from_env(told)
     assert (found.gh_org, found.sweep_repos) == ("acme", ("a", "b/c"))
-    assert found.alfred_home == Path("/srv/a")
-    assert labels.LabelStateConfig.from_env({}).alfred_home == Path.home() / ".alfred"
+    assert found.alfred_home == "/srv/a"

@@ -507,7 +507,7 @@ def label_looks(pipeline: Pipeline) -> Mapping[str, LabelLook]:
         if isinstance(stage.gate, ApprovalGate):
             looks[stage.gate.label] = LabelLook("0e8a16", "dibs: a person approved it")
         if isinstance(stage.follows, FollowsPull) and stage.follows.authored:
-            authored = LabelLook("c5def5", "dibs: a run of the fleet opened this pull request")
+            authored = LabelLook("c2e0c6", "dibs: a run of the fleet opened this pull request")
             looks[stage.follows.authored] = authored
     if pipeline.dialect is Dialect.AGENT:
         looks |= {label.name: LabelLook(label.color, label.description) for label in EVERY}

@@ -33,7 +33,8 @@ from dibs.wiring.services import Services
 
 _Finish = Callable[[Keeper], FinishResult]
 _FOR_EVER = timedelta(days=36500)
-ENDS = [name for name in labels.legal_transitions(labels.IN_FLIGHT) if name != labels.NO_STATE]
+_MOVES = labels.legal_transitions(labels.IN_FLIGHT)
+ENDS = [move.dst for move in _MOVES if move.dst != labels.NO_STATE]
 """The labels that a caller may name for the end of a claim."""
 
 
