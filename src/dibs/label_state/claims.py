@@ -5,7 +5,6 @@ claims"). Their claims have no lease and no fence: only the age of the comment i
 that a card of ours holds is never released as one of theirs.
 """
 
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -22,7 +21,7 @@ from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effect, PostComment, RemoveLabels
 from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
-from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, refused
+from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, dry_run, refused
 from dibs.label_state.firings import Firing, FiringKey, Rehearsed, held, key_in, turns_taken
 from dibs.label_state.pauses import paused_by_file
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, Doubtful, Refused
@@ -97,10 +96,6 @@ FEATURE_DEV = "feature-dev"
 _OVERLOOKED = frozenset({ReasonCode.BACKING_OFF})
 """A firing comes on a schedule of its own. The pause after a failed attempt is for workers, which
 ask all the time."""
-
-
-def dry_run() -> bool:
-    return os.environ.get("ALFRED_DRY_RUN", "") not in {"", "0"}
 
 
 def _held_as(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, FiringKey]:

@@ -22,7 +22,7 @@ from dibs.core.words import visible
 from dibs.label_state import labels
 from dibs.label_state.adopting import examine
 from dibs.label_state.backlogs import backlog_of
-from dibs.label_state.claims import dry_run as rehearsing
+from dibs.label_state.backlogs import dry_run as rehearsing
 from dibs.label_state.labels import LabelStateConfig
 from dibs.label_state.pauses import list_paused_repos, set_repo_paused
 from dibs.label_state.stale import age_of, free, silent_on, stale_on, suspects

@@ -21,8 +21,15 @@ from dibs.core.labels import AddLabels, Effect, PostComment
 from dibs.core.lease import Lease
 from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
-from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, claim_window
-from dibs.label_state.claims import dry_run, their_claims
+from dibs.label_state.backlogs import (
+    Answer,
+    Backlog,
+    answering,
+    backlog_of,
+    claim_window,
+    dry_run,
+)
+from dibs.label_state.claims import their_claims
 from dibs.label_state.firings import FiringKey
 from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import apply_to, free_issue

@@ -22,7 +22,15 @@ from dibs.core.events import Reached, Step, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
-from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
+from dibs.core.labels import (
+    AddLabels,
+    CloseIssue,
+    EditComment,
+    Effect,
+    LabelLook,
+    PostComment,
+    RemoveLabels,
+)
 
 
 class Applies(StrEnum):
@@ -217,8 +225,11 @@ class Tracker(Protocol):
         """
         ...
 
-    def prepare(self, labels: Sequence[str]) -> None:
-        """Create the missing labels, where labels must exist before use."""
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
+        """Create the missing labels, where labels must exist before use.
+
+        `looks`: the looks of labels that are not to look as the tracker's settings say.
+        """
         ...
 
     # About itself

@@ -16,7 +16,7 @@ from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
-from dibs.core.labels import Effect
+from dibs.core.labels import Effect, LabelLook
 from dibs.ports.tracker import Found, FoundSnapshots, IssueQuery, Standpoint, TrackerTraits
 
 
@@ -174,9 +174,9 @@ class SeveralRepositories:
 
     # All of them
 
-    def prepare(self, labels: Sequence[str]) -> None:
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
         for tracker in self._trackers:
-            tracker.prepare(labels)
+            tracker.prepare(labels, looks)
 
     def flaws(self) -> tuple[str, ...]:
         return tuple(flaw for tracker in self._trackers for flaw in tracker.flaws())
