@@ -3,6 +3,8 @@
 import pytest
 
 import dibs.label_state as ls
+from dibs.core.ids import HolderId
+from dibs.services.claiming import ClaimOptions
 from dibs_lab.fakehub import Permission
 
 from .old_runner import OldRunner, unreleased, words
@@ -249,3 +251,34 @@ def test_a_move_by_a_person_is_told_on_every_tracker(place):
     answer = ls.release_issue(place.slug, number, **LUCIUS, transition_to="agent:pr-open")
     assert (bool(answer), answer.reason) == (True, "LABELS_KEPT")
     assert place.labels(number) == {"agent:plan-pending-approval"}
+
+
+# What people see of it
+
+
+@pytest.mark.parametrize("label", ["on", "stripped"])
+def test_every_view_says_the_same_of_a_claim_of_theirs(place, label):
+    number, free = place.issue("agent:implement"), place.issue("agent:implement")
+    assert OldRunner(place, "old", "o1").claim(number)
+    if label == "stripped":
+        place.edit(number, add=("agent:implement",), remove=("agent:in-flight",))
+    ref, board = place.ref(number), place.services.board
+    states = {row.issue.ref: row.state for row in board.rows()}
+    assert states == {ref: "theirs", place.ref(free): "ready"}
+    assert board.show(ref)[1].state == "theirs"
+    assert [row.issue.ref for row in board.ready()] == [place.ref(free)]
+    (stage, *_) = board.survey().overview.stages
+    assert (stage.stage.name, stage.apart, stage.waiting) == ("implement", {"theirs": 1}, 1)
+    codes = {reason.code for reason in place.services.explaining.explain(ref).reasons}
+    assert "FOREIGN_CLAIM" in codes
+
+
+def test_a_list_says_of_a_failed_issue_what_a_claim_would_say(place):
+    number = place.issue("agent:implement")
+    stage = place.services.pipeline.stage("implement")
+    options = ClaimOptions(HolderId("w1"))
+    claimed = place.services.claiming.claim(place.ref(number), stage, options)
+    keeper = place.services.keep(claimed)
+    place.services.advancing.fail(keeper, "the tests are red")
+    assert [row.state for row in place.services.board.rows()] == ["resting"]
+    assert place.services.board.ready() == ()
