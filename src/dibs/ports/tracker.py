@@ -168,6 +168,10 @@ class Tracker(Protocol):
         """
         ...
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        """These pull requests, without those which do not exist or cannot be seen."""
+        ...
+
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
         """Title and text of each open pull request from the branch of the repository."""
         ...
@@ -306,6 +310,9 @@ class OneAtATime:
         self,
         issues: Sequence[IssueRef],  # noqa: ARG002 - there are none
     ) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
+        return {}
+
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:  # noqa: ARG002
         return {}
 
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:  # noqa: ARG002

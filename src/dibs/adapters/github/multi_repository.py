@@ -113,6 +113,12 @@ class SeveralRepositories:
             found |= tracker.pulls_of(mine)
         return found
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        found: dict[IssueRef, LinkedPull] = {}
+        for tracker, mine in self._by_tracker(pulls):
+            found |= tracker.pulls_named(mine)
+        return found
+
     def _by_tracker(
         self, issues: Sequence[IssueRef]
     ) -> Iterator[tuple[GithubTracker, list[IssueRef]]]:

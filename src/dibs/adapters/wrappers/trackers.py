@@ -118,6 +118,9 @@ class WrappedTracker:
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         return self._inner.pulls_of(issues)
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        return self._inner.pulls_named(pulls)
+
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
         return self._inner.pull_texts(repo, branch)
 
