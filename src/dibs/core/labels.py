@@ -403,8 +403,8 @@ def put_right(pipeline: Pipeline, snapshot: Snapshot, added: frozenset[str]) -> 
 
 
 def _left_behind(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> tuple[str, ...]:
-    """Stage labels which nobody means who can move the issue: those of late painters, and of
-    runners that lost a race, beside the stage of the lease which is now ending.
+    """Stage labels beside the stage of the lease which is now ending that are no person's word: a
+    late painter put them on, or a runner that lost a race.
     """
     target = record.ending.next if record.ending is not None else None
     own = {stage.label for stage in pipeline.stages if stage.name in (record.lease.stage, target)}
@@ -426,16 +426,15 @@ def _put_on_by_runners(pipeline: Pipeline, snapshot: Snapshot, run: RunId) -> se
     queued, so its comments explain the label. If the tracker names who put the label on last, it
     must be the account of such a comment.
     """
-    if IMPLEMENT not in snapshot.issue.labels or not pipeline.stages_of(frozenset({IMPLEMENT})):
+    if not pipeline.stages_of(snapshot.issue.labels & {IMPLEMENT}):
         return set()
-    cards = (posted for posted in read_marks(snapshot.comments, ANY_TTL).cards)
+    cards = read_marks(snapshot.comments, ANY_TTL).cards
     card = next((posted for posted in cards if posted.card.run == run), None)
-    since = by_runners(one for one in snapshot.comments if card is not None and one.id > card.id)
-    named = [
-        one.by
-        for one in snapshot.issue.labelled
-        if card is not None and one.label == IMPLEMENT and one.at >= card.created_at
-    ]
+    if card is None:
+        return set()
+    since = by_runners(comment for comment in snapshot.comments if comment.id > card.id)
+    queued = (one for one in snapshot.issue.labelled if one.label == IMPLEMENT)
+    named = [one.by for one in queued if one.at >= card.created_at]
     theirs = not named or named[-1] in {comment.author for comment in since}
     return {IMPLEMENT} if since and theirs else set()
 

@@ -339,11 +339,8 @@ def doubted(snapshot: Snapshot) -> str:
     names = snapshot.issue.labels
     agents = labels.agent_pr_open_labels(names)
     ahead = [name for name in (labels.DONE, labels.PR_OPEN, *agents) if name in names]
-    if (
-        labels.IMPLEMENT in names
-        and ahead
-        and not (snapshot.issue.pulls and ahead[0] != labels.DONE)
-    ):
+    told = bool(snapshot.issue.pulls) and labels.DONE not in names
+    if labels.IMPLEMENT in names and ahead and not told:
         return f"{labels.IMPLEMENT} and {ahead[0]}: a person may have queued it again; take one off"
     known = {label.name for label in EVERY} | {labels.LEGACY_PR_OPEN}
     claims = (latest_claim(replace(snapshot, comments=(one,))) for one in snapshot.comments)
