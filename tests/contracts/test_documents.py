@@ -35,6 +35,7 @@ def every_document():
         "control": documents.CONTROL,
         **{f"threads of {count}": snapshots(count) for count in (1, 2, MOST_AT_ONCE)},
         **{f"pulls of {count}": documents.pulls(count) for count in (1, 2, MOST_AT_ONCE)},
+        **{f"{count} pulls named": documents.pulls_named(count) for count in (1, MOST_AT_ONCE)},
         **{f"finding {count}": documents.finding(count) for count in (1, 2, 8)},
         **{f"tally of {count}": documents.tally(count) for count in (1, 12)},
         **{f"label ids of {count}": documents.label_ids(count) for count in (1, 12)},

@@ -22,7 +22,15 @@ from dibs.core.events import Reached, Step, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
-from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
+from dibs.core.labels import (
+    AddLabels,
+    CloseIssue,
+    EditComment,
+    Effect,
+    LabelLook,
+    PostComment,
+    RemoveLabels,
+)
 
 
 class Applies(StrEnum):
@@ -160,6 +168,10 @@ class Tracker(Protocol):
         """
         ...
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        """These pull requests, without those which do not exist or cannot be seen."""
+        ...
+
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
         """Title and text of each open pull request from the branch of the repository."""
         ...
@@ -217,8 +229,11 @@ class Tracker(Protocol):
         """
         ...
 
-    def prepare(self, labels: Sequence[str]) -> None:
-        """Create the missing labels, where labels must exist before use."""
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
+        """Create the missing labels, where labels must exist before use.
+
+        `looks`: the looks of labels that are not to look as the tracker's settings say.
+        """
         ...
 
     # About itself
@@ -295,6 +310,9 @@ class OneAtATime:
         self,
         issues: Sequence[IssueRef],  # noqa: ARG002 - there are none
     ) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
+        return {}
+
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:  # noqa: ARG002
         return {}
 
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:  # noqa: ARG002

@@ -131,17 +131,20 @@ def snapshots(count: int) -> str:
     return _reading("Threads", "  " + _each(count, "$n#: Int!", ", "), fields)
 
 
-_CLOSING_PULLS = """
-fragment Closing on PullRequestConnection {
-  pageInfo { hasNextPage endCursor }
-  nodes {
-    number state authorAssociation createdAt closedAt mergedAt headRefName isCrossRepository
-    repository { nameWithOwner }
-    author { __typename login }
-    labels(first: 20) @include(if: $labels) { nodes { id name } }
-  }
+_PULL = """
+fragment Linked on PullRequest {
+  number state authorAssociation createdAt closedAt mergedAt headRefName isCrossRepository
+  repository { nameWithOwner }
+  author { __typename login }
+  labels(first: 20) @include(if: $labels) { nodes { id name } }
 }
 """
+_CLOSING_PULLS = f"""
+fragment Closing on PullRequestConnection {{
+  pageInfo {{ hasNextPage endCursor }}
+  nodes {{ ...Linked }}
+}}
+{_PULL}"""
 
 
 def pulls(count: int) -> str:
@@ -160,6 +163,13 @@ def pulls(count: int) -> str:
     variables = ", $first: Int!, $closed: Boolean!, $labels: Boolean!"
     variables += _each(count, ", $n#: Int!, $a#: String", "")
     return _query("Pulls", variables, fields, f"\n{_CLOSING_PULLS}")
+
+
+def pulls_named(count: int) -> str:
+    """Read `count` pull requests by number: `$n0`, `$n1`; `p0`, `p1` in the answer."""
+    fields = _each(count, "    p#: pullRequest(number: $n#) { ...Linked }")
+    variables = ", $labels: Boolean!" + _each(count, ", $n#: Int!", "")
+    return _query("PullsNamed", variables, fields, f"\n{_PULL}")
 
 
 def finding(count: int) -> str:

@@ -25,7 +25,7 @@ author is trusted; every reading decides anew which one that is.
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -343,6 +343,14 @@ class OverGraphql:
                     pages[issue] = read.repository.name_with_owner, page
         return pages
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> dict[IssueRef, ClosingPull]:
+        """The pull requests, without those which do not exist or may not be seen."""
+        variables: dict[str, object] = {"labels": True}
+        variables |= {f"n{place}": int(pull.key) for place, pull in enumerate(pulls)}
+        reply = self.ask(documents.pulls_named(len(pulls)), variables, Purpose.DISCOVER)
+        answers = {pull: reply.data["repository"].get(f"p{at}") for at, pull in enumerate(pulls)}
+        return {pull: convert(answer, ClosingPull) for pull, answer in answers.items() if answer}
+
     def query_many(self, document: str, variables: Mapping[str, object]) -> GraphqlReply:
         """Send a large reading. If it fails, `at_once` is halved: it may have taken too long.
 
@@ -623,7 +631,18 @@ class Pulls:
 
         If the token may not read pull requests, logs a warning once and returns none.
         """
-        wanted = list(dict.fromkeys(issues))
+        return self._cached_or_read(issues, self._request)
+
+    def named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        """These pull requests of the repository, without those that may not be read."""
+        read = self._cached_or_read(pulls, self._request_named)
+        return {ref: found[0] for ref, found in read.items() if found}
+
+    def _cached_or_read(
+        self, refs: Sequence[IssueRef], read: Callable[[Sequence[IssueRef]], PullsByIssue]
+    ) -> PullsByIssue:
+        """A number is an issue's or a pull request's, never both: they share the cache."""
+        wanted = list(dict.fromkeys(refs))
         if not wanted or self._forbidden:
             return {}
         try:
@@ -633,7 +652,11 @@ class Pulls:
             self._asked_before = True
             missing = [issue for issue in wanted if issue not in found]
             for place in range(0, len(missing), documents.MOST_AT_ONCE):
-                found |= self._request(missing[place : place + documents.MOST_AT_ONCE], etag)
+                page = read(missing[place : place + documents.MOST_AT_ONCE])
+                found |= page
+                with self._lock:
+                    if etag and self._etag == etag:
+                        self._cached |= page
         except NotPermitted as refusal:
             _log.warning("pull requests of %s are not followed: %s", self._door.name, refusal)
             self._forbidden = True
@@ -654,8 +677,16 @@ class Pulls:
                 self._cached = {}
             return etag, dict(self._cached)
 
-    def _request(self, issues: Sequence[IssueRef], etag: str) -> PullsByIssue:
-        """Read the issues' pull requests; cache them if the list of the latest has this ETag.
+    def _request_named(self, pulls: Sequence[IssueRef]) -> PullsByIssue:
+        translator, judging = self._door.translator, Judging(self._trust, Purpose.DISCOVER)
+        home = translator.repository
+        return {
+            ref: judging.pulls([_linked_pull(node, translator, home)])
+            for ref, node in self._graphql.pulls_named(pulls).items()
+        }
+
+    def _request(self, issues: Sequence[IssueRef]) -> PullsByIssue:
+        """Read the issues' pull requests.
 
         Without issues which do not exist, or whose pull requests the token may not see.
         """
@@ -672,9 +703,6 @@ class Pulls:
             )
         for issue, (home, nodes) in read.items():
             found[issue] = judging.pulls([_linked_pull(node, translator, home) for node in nodes])
-        with self._lock:
-            if etag and self._etag == etag:
-                self._cached |= found
         return found
 
     def texts(self, repo: str, branch: str) -> tuple[str, ...]:

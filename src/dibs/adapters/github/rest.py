@@ -530,16 +530,16 @@ class OverRest:
         self._ids.saw_labels(listed)
         return listed
 
-    def prepare(self, labels: Sequence[str]) -> None:
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
         """Make the labels which the repository does not have."""
         existing = {folded(label.name) for label in self.labels()}
         missing = {folded(name): name for name in labels if folded(name) not in existing}
         for name in missing.values():
-            self.make_label(name)
+            self.make_label(name, (looks or {}).get(name))
 
-    def make_label(self, name: str) -> bool:
+    def make_label(self, name: str, look: LabelLook | None = None) -> bool:
         """Make the label; False if the repository already has the label."""
-        look = self.looks.get(folded(name), LabelLook())
+        look = look or self.looks.get(folded(name), LabelLook())
         reply = self._transport.rest(
             "POST",
             f"{self.door.path}/labels",

@@ -171,6 +171,9 @@ class GithubTracker(OverRest):
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         return self._either(lambda: self._pulls.of(issues), dict)
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        return self._either(lambda: self._pulls.named(pulls), dict)
+
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
         return self._pulls.texts(repo, branch)
 
