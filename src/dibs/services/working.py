@@ -371,7 +371,7 @@ class Worker:
             if isinstance(result, Finished):
                 self.report.swept += 1
                 run = claimed.lease.run
-                self._tell(f"the worker of run {run} died when its handler had finished:")
+                self._tell(f"the worker of run {run} ended when its handler had finished:")
             self._record(claimed, result)
         first = not self._sweep_at
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
