@@ -523,7 +523,7 @@ class Worker:
             self._paused_repos.add(candidate.issue.ref.repo)
         resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
         bidding = candidate.snapshot is not None and (paid or ReasonCode.BID_PENDING in codes)
-        if bidding or not codes.isdisjoint(_TAKEN):
+        if bidding or (isinstance(refused, Refused) and codes & _TAKEN):
             self._spread.met()
         if isinstance(refused, Waits):  # a claim that starts from another member would wait as well
             for other in refused.others:
