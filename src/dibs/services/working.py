@@ -103,7 +103,7 @@ _FOLLOW_S = 30.0
 _ISSUE_REFUSALS = (NoSuchIssue, NoSuchComment, IssueLocked)
 """The tracker refuses a single issue: deleted, transferred, locked. The worker goes on."""
 _TAKEN = frozenset({ReasonCode.HELD, ReasonCode.NOT_SERVED})
-"""Another worker came between our look and our bid: it holds the issue, or has moved it on."""
+"""Another worker came between the scan and the look: it holds the issue, or has moved it on."""
 _PARKED_FOR = reasons_with(lambda meaning: meaning.whose is Whose.ATTEMPTS)
 """An issue without attempts left is parked if no other reason keeps workers off."""
 
@@ -523,7 +523,8 @@ class Worker:
             self._paused_repos.add(candidate.issue.ref.repo)
         resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
         bidding = candidate.snapshot is not None and (paid or ReasonCode.BID_PENDING in codes)
-        if bidding or (isinstance(refused, Refused) and codes & _TAKEN):
+        looked = self._options.cheap_reads and isinstance(refused, Refused) and not paid
+        if bidding or (looked and codes & _TAKEN):
             self._spread.met()
         if isinstance(refused, Waits):  # a claim that starts from another member would wait as well
             for other in refused.others:
