@@ -4,6 +4,7 @@ import random
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import (
@@ -354,6 +355,32 @@ def test_a_lost_race_widens_the_search(world):
     assert report.lost_races == 1
     assert report.attempts == report.claimed + 1
     assert report.outcomes == {"advanced": 3}
+    assert worker._spread.window > 1
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["at work", "ended"])
+def test_an_issue_that_another_took_after_the_scan_widens_the_search(world, ended):
+    first, *_ = [world.add() for _ in range(4)]
+    handler = Handler(None)
+    process, worker = make_worker(world, handler)
+    worker._options = replace(worker._options, cheap_reads=True)  # it looks before each bid
+    rival = world.process("rival")
+    taken = []
+
+    def be_first(call):
+        if call.name == "read" and call.args[0] == first and not taken:
+            taken.append(rival.hold(first))
+            if ended:
+                rival.services.advancing.advance(taken[0])
+        elif taken and len(handler.seen) == 1 and not ended:
+            handler.seen.append("the rival's")
+            rival.services.advancing.advance(taken[0])
+
+    process.tracker.before = be_first
+    report = worker.run()
+    assert report.outcomes == {"advanced": 3}
+    assert report.refused == 1
+    assert report.lost_races == 0
     assert worker._spread.window > 1
 
 

@@ -521,6 +521,7 @@ class FlawCode(StrEnum):
     NO_STAGE = "NO_STAGE"
     OPEN_AT_THE_END = "OPEN_AT_THE_END"
     UNREADABLE_CARD = "UNREADABLE_CARD"
+    NEARLY_FULL = "NEARLY_FULL"
 
 
 class Flaw(Struct, frozen=True):
@@ -531,10 +532,13 @@ class Flaw(Struct, frozen=True):
     """Empty where only a person can decide."""
 
 
-def diagnose(snapshot: Snapshot, standing: Standing, pipeline: Pipeline) -> tuple[Flaw, ...]:
+def diagnose(
+    snapshot: Snapshot, standing: Standing, pipeline: Pipeline, *, most_comments: int | None = None
+) -> tuple[Flaw, ...]:
     """Name each contradiction between labels and leases, with its repair.
 
-    An unpainted ending explains all flaws of the labels, and is then the only flaw named.
+    And an open issue that soon cannot be claimed any more: its comments near `most_comments`. An
+    unpainted ending explains all flaws of the labels, and is then the only flaw named.
     """
     if not snapshot.complete:
         return ()  # an incomplete list decides nothing
@@ -562,6 +566,10 @@ def diagnose(snapshot: Snapshot, standing: Standing, pipeline: Pipeline) -> tupl
         if isinstance(mark, UnknownMark):
             text = f"comment {comment.id} looks like a card but is left alone: {mark.why}"
             flaws.append(Flaw(ref, FlawCode.UNREADABLE_CARD, text))
+    count = snapshot.issue.comment_count
+    if most_comments and snapshot.issue.open and count * 5 >= most_comments * 4:
+        text = f"it has {count:,} of {most_comments:,} comments; go on in a new issue before"
+        flaws.append(Flaw(ref, FlawCode.NEARLY_FULL, f"{text} it takes no further claim"))
     return tuple(flaws)
 
 

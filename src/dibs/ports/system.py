@@ -168,7 +168,10 @@ class Runner(Protocol):
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> RunningHandler: ...
 
     def settle(self, run: RunId) -> None:
-        """The run is over for us, with or without an ending: nothing is left to others."""
+        """The run is over for us, with or without an ending: nothing is left to others.
+
+        Without this call, others may end a finished run once this process has ended.
+        """
         ...
 
     def finished_by_the_dead(self) -> Iterator[FinishedRun]:

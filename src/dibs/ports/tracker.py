@@ -89,6 +89,8 @@ class TrackerTraits(Struct, frozen=True):
     """Whether it can list the pull requests of an issue."""
     long_thread: int = 0
     """How many comments make a thread long, so that outlived cards are archived; 0: never."""
+    most_comments: int | None = None
+    """How many comments an issue takes; None: any number."""
     keeps_rests: bool = False
     """Whether it remembers rests (`Tracker.rest`), and leaves resting issues out of a query."""
 

@@ -256,6 +256,7 @@ class Running:
         held = LeaseGroup(tuple(self._keep(claimed) for claimed in claims))
         kept = [Supervision(keeper, self._clock, self._threads) for keeper in held]
         with ExitStack() as stack:  # the place is cleared once the issues are free
+            to_an_heir = False
             try:
                 place = self._open_place(claims, held.lead, stack)
                 job = _Job(claims, held, place, self._clock.now())
@@ -276,6 +277,10 @@ class Running:
                     refused = isinstance(results[0], FinishRefused | Misuse)
                     if refused and isinstance(verdict, Advance):
                         verdict = Return(_APART)
+                # A worker that leaves: the next one here ends finished work, as if we had died.
+                unwritten = any(isinstance(result, Outage) for result in results)
+                finished = isinstance(verdict, Advance | Ask)
+                to_an_heir = leaving.why is not None and unwritten and finished
                 return tuple(results)
             except (HandlerUnusable, WorktreeUnavailable) as flaw:  # not the issue's fault
                 # Last first: a worker that claims them in their order finds the first free last.
@@ -287,7 +292,8 @@ class Running:
             finally:
                 for supervision in kept:
                     supervision.stop()
-                self._runner.settle(held.lead.run)
+                if not to_an_heir:
+                    self._runner.settle(held.lead.run)
 
     def park(self, claimed: Claimed) -> FinishResult:
         """Set an issue without attempts left aside for a person, under the lease."""

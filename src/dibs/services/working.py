@@ -102,6 +102,8 @@ _FOLLOW_S = 30.0
 """A worker looks at pull requests within so long of a hint; the first of a fleet looks soon."""
 _ISSUE_REFUSALS = (NoSuchIssue, NoSuchComment, IssueLocked)
 """The tracker refuses a single issue: deleted, transferred, locked. The worker goes on."""
+_TAKEN = frozenset({ReasonCode.HELD, ReasonCode.NOT_SERVED})
+"""Another worker came between the scan and the look: it holds the issue, or has moved it on."""
 _PARKED_FOR = reasons_with(lambda meaning: meaning.whose is Whose.ATTEMPTS)
 """An issue without attempts left is parked if no other reason keeps workers off."""
 
@@ -369,7 +371,7 @@ class Worker:
             if isinstance(result, Finished):
                 self.report.swept += 1
                 run = claimed.lease.run
-                self._tell(f"the worker of run {run} died when its handler had finished:")
+                self._tell(f"the worker of run {run} ended when its handler had finished:")
             self._record(claimed, result)
         first = not self._sweep_at
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
@@ -520,7 +522,9 @@ class Worker:
         if ReasonCode.REPOSITORY_PAUSED in codes:
             self._paused_repos.add(candidate.issue.ref.repo)
         resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
-        if candidate.snapshot is not None and (paid or ReasonCode.BID_PENDING in codes):
+        bidding = candidate.snapshot is not None and (paid or ReasonCode.BID_PENDING in codes)
+        looked = self._options.cheap_reads and isinstance(refused, Refused) and not paid
+        if bidding or (looked and codes & _TAKEN):
             self._spread.met()
         if isinstance(refused, Waits):  # a claim that starts from another member would wait as well
             for other in refused.others:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dibs.adapters.github.batch import under_way
 from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.graphql import ControlReading
-from dibs.adapters.github.tracker import GithubTracker
+from dibs.adapters.github.tracker import MOST_COMMENTS, GithubTracker
 from dibs.adapters.github.trust import Judging
 from dibs.core.durations import UNSEEN_WRITE
 from dibs.core.eligibility import Pause, PauseScope
@@ -42,7 +42,6 @@ from dibs.ports.tracker import persons_word
 
 _log = logging.getLogger("dibs.github.control")
 _RECENT_S = 30.0
-_MOST = 2500
 _MANY = 2000
 
 
@@ -114,7 +113,7 @@ class RepositoryControl:
         if shape is None or shape.comments < _MANY:
             return None
         return (
-            f"the control issue {self._ref(shape.number)} has {shape.comments} of {_MOST} "
+            f"the control issue {self._ref(shape.number)} has {shape.comments} of {MOST_COMMENTS} "
             "comments, the most that GitHub takes: if strangers wrote them, lock its conversation"
         )
 

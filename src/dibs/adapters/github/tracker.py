@@ -40,6 +40,7 @@ from dibs.ports.tracker import (
 
 _SETTLE = timedelta(seconds=2)
 _GRAIN = timedelta(seconds=1)
+MOST_COMMENTS = 2500
 _ENDED_BY_GITHUB = timedelta(seconds=10)
 """GitHub gives up a request after this time, counted from when GitHub began with it, which may have
 been as late as when we stopped waiting."""
@@ -86,6 +87,7 @@ class GithubTracker(OverRest):
             accounts=True,
             checks_itself=True,
             pulls=True,
+            most_comments=MOST_COMMENTS,
         )
         self._wants_graphql, self._minds_people = graphql, minds_people
         self.control_readings = own = ControlReadings(self.trust)
