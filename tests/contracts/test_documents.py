@@ -37,7 +37,6 @@ def every_document():
         **{f"pulls of {count}": documents.pulls(count) for count in (1, 2, MOST_AT_ONCE)},
         **{f"finding {count}": documents.finding(count) for count in (1, 2, 8)},
         **{f"tally of {count}": documents.tally(count) for count in (1, 12)},
-        **{f"label ids of {count}": documents.label_ids(count) for count in (1, 12)},
         **{f"trip of {type(kind).__name__}": documents.trip((kind,)) for kind in kinds},
         **{f"trip to {type(kind).__name__}": documents.trip((*kinds, kind)) for kind in kinds},
     }

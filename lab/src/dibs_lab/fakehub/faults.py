@@ -86,7 +86,7 @@ class Fault:
     cut: Cut = Cut.DEEP
     """With `resource_limits`."""
     nodes: int = 0
-    """With `resource_limits`: only documents that ask for more entries than this."""
+    """With `resource_limits`: only documents that ask for so many entries at least."""
     number: int | None = None
     """With `forbidden_node`: only the issue with this number."""
     author: str = ""
@@ -171,7 +171,7 @@ class Faults:
             for place, fault in enumerate(self._faults):
                 meant = (
                     (label is None or re.search(fault.label, label) is not None)
-                    and (nodes is None or nodes > fault.nodes)
+                    and (nodes is None or nodes >= fault.nodes)
                     and (number is None or fault.number in (None, number))
                 )
                 if fault.wrong is wrong and meant and _fits(fault, asked) and self._rolls(fault):

@@ -30,7 +30,7 @@ def cut(body: dict[str, Any], how: Cut) -> dict[str, Any]:
     told: list[Path | None]
     match how:
         case Cut.DEEP:
-            told = [*paths]
+            told = [*paths] or [*first]
             for _, parent, name in lists:
                 parent[name]["nodes"] = None
         case Cut.BUBBLED:

@@ -104,13 +104,14 @@ class Trips:
                 raise NoSuchComment(issue, comment)
         changes = [effect for effect in effects if isinstance(effect, AddLabels | RemoveLabels)]
         named = [label for effect in changes for label in effect.labels]
-        self._graphql.learn_labels(self._ids.unknown_labels(named))
+        if self._ids.unknown_labels(named):
+            self._rest.labels(Purpose.FINISH)
         added = [
             label for effect in changes if isinstance(effect, AddLabels) for label in effect.labels
         ]
         for label in self._ids.unknown_labels(added):
             if not self._rest.make_label(label):
-                self._graphql.learn_labels([label])  # another client made it at the same time
+                self._rest.labels(Purpose.FINISH)  # another client made it at the same time
 
     def _without_unknown_labels(self, effects: Sequence[Effect]) -> tuple[Effect, ...]:
         """The effects to send, without removals of labels which the repository does not have.

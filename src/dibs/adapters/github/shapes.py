@@ -19,6 +19,8 @@ from dibs.core.ids import IssueRef, ServerTime, server_time
 from dibs.core.issue import Comment, Issue, Labelling, Person, Pull
 
 Shape = TypeVar("Shape")
+PAGE = 100
+"""The most entries of a page, over REST and over GraphQL."""
 
 
 def decode(body: bytes, shape: type[Shape]) -> Shape:
@@ -235,7 +237,7 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     body: str = ""
     url: str = ""
     author: Actor | None = None
-    labels: Connection[Label] | None = None
+    labels: Page[Label] | None = None
     assignees: Connection[Actor] | None = None
     closed_by_pull_requests_references: Page[LinkedPullNode] | None = None
     author_association: str = "NONE"
@@ -250,6 +252,14 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def label_names(self) -> list[str]:
         return [label.name for label in present(self.labels)]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a page of a hundred would show more labels, or all comments."""
+        labels, comments = self.labels, self.comments
+        more_labels = labels is not None and labels.page_info.more and len(labels.nodes) < PAGE
+        more_comments = comments.page_info.more and len(comments.nodes) < PAGE
+        return more_labels or (more_comments and comments.total_count <= PAGE)
 
 
 class ControlIssueNode(msgspec.Struct, frozen=True, rename="camel"):
