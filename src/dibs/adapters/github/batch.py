@@ -56,9 +56,8 @@ class Trips:
             return look()
         bodies = [effect.body for effect in wanted if isinstance(effect, PostComment | EditComment)]
         with self._ids.writing_cards(number, bodies, self._transport.clock.now()):
-            reply = self._transport.graphql(
-                documents.trip(wanted), self._variables(number, wanted), purpose=judging.purpose
-            )
+            variables = self._variables(number, wanted)
+            reply = self._graphql.send(documents.trip(wanted), variables, judging.purpose)
             self._graphql.insist_understood(reply)
             with under_way(issue):
                 repeated = self._repeat_failed(issue, wanted, reply)

@@ -194,6 +194,8 @@ class OverGraphql:
         self._hidden: Bounded[str, bool] = Bounded(_MOST_HIDDEN)
         """The issues which the token may not read, as far as they were logged."""
         self._lock = threading.Lock()
+        self._knows_actors = True
+        """False once the server did not know the field that lists programs among assignees."""
         self.understood = True
         """False once the server did not know a field: it is older than our documents."""
 
@@ -516,7 +518,7 @@ class OverGraphql:
         repository = self._translator.repository
         owner, _, name = repository.partition("/")
         variables = {"owner": owner, "name": name, "labels": not self._has_labels, **variables}
-        reply = self.door.transport.graphql(document, variables, purpose=purpose)
+        reply = self.send(document, variables, purpose)
         if asked_too_much(reply.errors):
             raise TooMuch(f"{repository}: GitHub gave the request up: {reply.errors[0].message}")
         self.insist_understood(reply)
@@ -538,6 +540,18 @@ class OverGraphql:
                 raise NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
         why = f": {reply.errors[0].message}" if reply.errors else ""
         raise Unavailable(f"{repository}: GitHub did not answer{why}")
+
+    def send(
+        self, document: str, variables: Mapping[str, object], purpose: Purpose
+    ) -> GraphqlReply:
+        """Send a document; to a server that does not know `assignedActors`, without this field."""
+        if self._knows_actors:
+            reply = self.door.transport.graphql(document, variables, purpose=purpose)
+            if reply.data or not any("assignedActors" in one.message for one in reply.errors):
+                return reply
+            self._knows_actors = False
+        document = documents.without_actors(document)
+        return self.door.transport.graphql(document, variables, purpose=purpose)
 
     def insist_understood(self, reply: GraphqlReply) -> None:
         """Raises if GitHub did not run the document at all, and made no change."""

@@ -447,9 +447,14 @@ def folded(name: str) -> str:
 
 
 def login_of(actor: Actor | None) -> str:
-    """The login in REST's spelling: a bot's login ends in `[bot]`, which GraphQL leaves out."""
+    """The login in REST's spelling: a bot's login ends in `[bot]`, which GraphQL leaves out.
+
+    GitHub's own agent has a name of its own over REST.
+    """
     if actor is None:
         return GHOST
+    if actor.kind == "Bot" and actor.login == "copilot-swe-agent":
+        return "Copilot"
     bare = actor.kind != "Bot" or actor.login.endswith("[bot]")
     return actor.login if bare else f"{actor.login}[bot]"
 
