@@ -191,7 +191,7 @@ class OverGraphql:
         """By issue with more open pull requests than a reading has: all, and when we asked."""
         self.at_once = documents.MOST_AT_ONCE
         """How many issues a large reading may have now."""
-        self._hidden: Bounded[str, bool] = Bounded(_MOST_HIDDEN)
+        self._hidden: Bounded[IssueRef, bool] = Bounded(_MOST_HIDDEN)
         """The issues which the token may not read, as far as they were logged."""
         self._lock = threading.Lock()
         self._knows_actors = True
@@ -300,16 +300,14 @@ class OverGraphql:
             reply, most = self.query_many(partial(request, left))
             part = left[: min(most, limit)]
             left = left[len(part) :]
-            paths: dict[Path, IssueRef | None] = {
+            asked: dict[Path, IssueRef] = {
                 ("repository", f"i{place}"): issue for place, issue in enumerate(part)
             }
-            missing = {path for path in paths if _is_missing(reply, path)}
-            answers = {path: one for path, one in paths.items() if path not in missing}
-            for path in self.readable(reply, answers):
-                issue, answer = paths[path], reply.data["repository"][path[1]]
+            there = {path: one for path, one in asked.items() if not _is_missing(reply, path)}
+            for path in self.readable(reply, there):
                 with suppress(IssueMoved):
-                    shape = self.saw(convert(answer, WholeIssue), issue)
-                    found[self._translator.ref(shape.number)] = shape, reply.now
+                    shape = convert(_answer_at(reply, path), WholeIssue)
+                    found[there[path]] = self.saw(shape, there[path]), reply.now
         return found
 
     def completed(self, read: ReadIssues) -> ReadIssues:
@@ -322,28 +320,30 @@ class OverGraphql:
             if issue in again or issue not in cut
         }
 
-    def readable(self, reply: GraphqlReply, answers: Mapping[Path, IssueRef | None]) -> list[Path]:
+    def readable(self, reply: GraphqlReply, answers: Mapping[Path, IssueRef]) -> list[Path]:
         """The paths whose answers are whole. Logs issues which the token may not read, once each.
 
         Raises Unavailable if any other part is missing, and NotPermitted if the token lacks a right
         that the reading of every issue needs.
         """
         found: list[Path] = []
-        refused: list[tuple[str, IssueHidden | NotPermitted]] = []
+        refused: dict[IssueRef, str] = {}
+        lacking: NotPermitted | None = None
         for path, issue in answers.items():
             try:
-                insist_whole(reply, issue or self._translator.ref(0), path)
+                insist_whole(reply, issue, path)
                 found.append(path)
-            except (IssueHidden, NotPermitted) as refusal:
-                refused.append((str(issue or "an issue in a list"), refusal))
-        lacking = next((one for _, one in refused if isinstance(one, NotPermitted)), None)
+            except IssueHidden as hidden:
+                refused[issue] = hidden.why
+            except NotPermitted as refusal:
+                refused[issue], lacking = str(refusal), refusal
         if lacking is not None and not found:
             raise lacking
-        for name, why in refused:
+        for issue, why in refused.items():
             with self._lock:
-                told, self._hidden[name] = name in self._hidden, True
+                told, self._hidden[issue] = issue in self._hidden, True
             if not told:
-                _log.warning("%s is left alone, since it cannot be read: %s", name, why)
+                _log.warning("%s is left alone, since it cannot be read: %s", issue, why)
         return found
 
     def each_snapshot(self, read: ReadIssues, judging: Judging) -> Iterator[Snapshot]:
@@ -528,7 +528,8 @@ class OverGraphql:
                 self._ids.saw_labels(present(labels))
                 self._has_labels = True
                 if labels.page_info.more:
-                    self.rest.labels(purpose)
+                    with suppress(Outage):  # a label that is not known is looked for when needed
+                        self.rest.labels(purpose)
             return reply
         # An error of a field below may leave the whole repository null: only its own tells of it.
         own = [flaw for flaw in reply.errors if flaw.path == ("repository",)]
@@ -712,6 +713,7 @@ class FindingSnapshots:
         self, search: _Search, reply: GraphqlReply, field: str, judging: Judging
     ) -> None:
         """Add the matching issues of a page to the search."""
+        repository = self._graphql.door.name
         answer, path = reply.data["repository"].get(field), ("repository", field)
         below = len(path) + 1  # an error at an entry, or below it, concerns this entry alone
         flaw = next((one for one in reply.flaws(*path) if len(one.path) <= below), None)
@@ -719,24 +721,19 @@ class FindingSnapshots:
             message = flaw.message if flaw else "no answer"
             raise Unavailable(f"a list of issues could not be read: {message}")
         listed = convert(answer, Page[dict[str, Any]])
-        entries: dict[Path, IssueRef | None] = {}
-        for place, node in enumerate(listed.nodes):
-            if node is not None or reply.at(*path, "nodes", place):
-                number = (node or {}).get("number")
-                ref = self._graphql.door.translator.ref(number) if number else None
-                entries[(*path, "nodes", place)] = ref
-        kept = {place for *_, place in self._graphql.readable(reply, entries)}
-        page = convert(answer, Page[WholeIssue])
-        read = self._graphql.completed(
-            {
-                self._graphql.door.translator.ref(node.number): (self._graphql.saw(node), reply.now)
-                for place, node in enumerate(page.nodes)
-                if node is not None and place in kept
-            }
-        )
+        listed_refs: dict[Path, IssueRef] = {
+            (*path, "nodes", place): IssueRef(repository, str((node or {}).get("number", "?")))
+            for place, node in enumerate(listed.nodes)
+            if node is not None or reply.at(*path, "nodes", place)
+        }
+        read: dict[IssueRef, tuple[WholeIssue, ServerTime]] = {}
+        for place in self._graphql.readable(reply, listed_refs):
+            shape = convert(_answer_at(reply, place), WholeIssue)
+            if shape.lacks_labels or asked_for(shape, search.query, search.after):
+                read[listed_refs[place]] = self._graphql.saw(shape), reply.now
         shapes = {
             ref: (shape, now)
-            for ref, (shape, now) in read.items()
+            for ref, (shape, now) in self._graphql.completed(read).items()
             if asked_for(shape, search.query, search.after)
         }
         skipped, left = min(search.skip, len(shapes)), search.query.limit - len(search.snapshots)
@@ -749,11 +746,11 @@ class FindingSnapshots:
         if len(shapes) > skipped + left:
             search.more = search.over = True
             return
-        search.cursor = page.page_info.end
+        search.cursor = listed.page_info.end
         # `more` if there are further pages, although no issue there may match: to find out would
         # cost a request, and a caller that continues the search finds out anyway.
-        search.more = page.page_info.more and len(search.snapshots) == search.query.limit
-        search.over = search.more or not page.page_info.more
+        search.more = listed.page_info.more and len(search.snapshots) == search.query.limit
+        search.over = search.more or not listed.page_info.more
 
 
 _KEPT_FOR = timedelta(minutes=10)

@@ -256,10 +256,12 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def is_cut(self) -> bool:
         """Whether a page of a hundred would show more labels, or all comments."""
-        labels, comments = self.labels, self.comments
-        more_labels = labels is not None and labels.page_info.more and len(labels.nodes) < PAGE
-        more_comments = comments.page_info.more and len(comments.nodes) < PAGE
-        return more_labels or (more_comments and comments.total_count <= PAGE)
+        more_comments = self.comments.page_info.more and len(self.comments.nodes) < PAGE
+        return self.lacks_labels or (more_comments and self.comments.total_count <= PAGE)
+
+    @property
+    def lacks_labels(self) -> bool:
+        return self.labels is not None and self.labels.page_info.more
 
 
 class ControlIssueNode(msgspec.Struct, frozen=True, rename="camel"):
