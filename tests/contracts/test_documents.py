@@ -72,6 +72,14 @@ def test_looking_at_many_costs_a_few_points():
     assert priced(snapshots(1), {"away": True, "labels": True}).points == 1
 
 
+def test_looking_at_many_asks_for_half_of_the_entries_of_whole_issues():
+    """GitHub gives up documents whose lists are long, far below its limit of nodes."""
+    alone = {"away": False, "labels": False}
+    few, all_of_them = (priced(snapshots(MOST_AT_ONCE, full=full), alone) for full in (False, True))
+    assert few.points == all_of_them.points
+    assert few.nodes <= 25_000 <= all_of_them.nodes / 1.8
+
+
 def test_the_checker_finds_a_field_that_does_not_exist():
     assert "Cannot query field 'stars'" in flaws("{ viewer { stars } }")[0]
 
