@@ -269,6 +269,10 @@ class Storm:
         return read_marks(comments, FoldRules()).cards
 
 
+_AGAIN = 1_000_000
+"""Without this some faults would happen once."""
+
+
 def faults_of(weather: Weather) -> Iterator[Fault]:
     """At least one fault of each kind that the fake has, so also of a kind that it learns later."""
     half, stray = weather.lost_replies / 2, weather.strays
@@ -294,7 +298,7 @@ def faults_of(weather: Weather) -> Iterator[Fault]:
         ],
     }
     for wrong in Wrong:
-        for fault in special.get(wrong, [Fault(wrong, chance=stray)]):
+        for fault in special.get(wrong, [Fault(wrong, chance=stray, times=_AGAIN)]):
             yield replace(fault, login="fleet")
 
 
