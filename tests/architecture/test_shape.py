@@ -16,12 +16,12 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (171, 48_300),
-    "adapters": (48, 16_960),
-    "core": (26, 5_680),
+    "": (171, 48_600),
+    "adapters": (48, 17_200),
+    "core": (26, 5_710),
     "frontends": (25, 5_480),
     "ports": (5, 1_100),
-    "services": (22, 7_750),
+    "services": (22, 7_760),
     "wiring": (4, 1_520),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
