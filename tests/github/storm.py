@@ -271,6 +271,8 @@ class Storm:
 
 _AGAIN = 1_000_000
 """Without this some faults would happen once."""
+_RESTS = ("RATE_LIMIT", "TOO_QUICKLY")
+"""Each of these stops the whole fleet for a minute, which is longer than a lease."""
 
 
 def faults_of(weather: Weather) -> Iterator[Fault]:
@@ -290,7 +292,6 @@ def faults_of(weather: Weather) -> Iterator[Fault]:
             *(Fault(Wrong.RESOURCE_LIMITS, chance=stray, cut=cut) for cut in Cut),
             Fault(Wrong.RESOURCE_LIMITS, cut=Cut.PATHLESS, nodes=10_000),
         ],
-        Wrong.RATE_LIMIT: [Fault(Wrong.RATE_LIMIT, chance=stray, times=2)],
         Wrong.HIDDEN_COMMENT: [Fault(Wrong.HIDDEN_COMMENT, chance=10 * stray, author="flagged")],
         Wrong.LABEL_CASE: [Fault(Wrong.LABEL_CASE)],
         Wrong.UNKNOWN_FIELD: [
@@ -298,7 +299,8 @@ def faults_of(weather: Weather) -> Iterator[Fault]:
         ],
     }
     for wrong in Wrong:
-        for fault in special.get(wrong, [Fault(wrong, chance=stray, times=_AGAIN)]):
+        times = 2 if wrong.name in _RESTS else _AGAIN
+        for fault in special.get(wrong, [Fault(wrong, chance=stray, times=times)]):
             yield replace(fault, login="fleet")
 
 
