@@ -1,9 +1,11 @@
 """One repository's issues over GraphQL: readings, lists with comments, counts, pull requests.
 
 `OverGraphql` reads a whole issue, or many, in one request, and counts issues by label. It trusts no
-incomplete reply. A missing issue is looked for over REST, which answers where the issue went. An
-issue with an error in any part is not read. An issue with more than one page of comments is read
-over REST, where pages can be proved to belong together and are mostly free.
+incomplete reply: an error which names no place, or a place above the issue, spoils every issue in
+the reply. A missing issue is looked for over REST, which answers where the issue went. Readings of
+many have small pages; issues with more are read again together, with pages of a hundred. An issue
+with more comments than that is read over REST, where pages can be proved to belong together and are
+mostly free.
 
 `FindingSnapshots` reads several lists of issues with their comments in one request. Each list is
 requested by one label only and filtered here, since GitHub does not document whether several labels
