@@ -278,10 +278,11 @@ _RESTS = ("RATE_LIMIT", "TOO_QUICKLY")
 def faults_of(weather: Weather) -> Iterator[Fault]:
     """At least one fault of each kind that the fake has, so also of a kind that it learns later."""
     half, stray = weather.lost_replies / 2, weather.strays
-    lag = (0.0, weather.settle_s * 0.95)
+    # Together within `settle`, by which every reader sees a write: else nothing is promised.
+    lag, behind = (0.0, weather.settle_s * 0.6), (0.0, weather.settle_s * 0.35)
     special = {
         Wrong.LAG: [Fault(Wrong.LAG, seconds=lag)],
-        Wrong.STALE: [Fault(Wrong.STALE, chance=stray, seconds=lag)],
+        Wrong.STALE: [Fault(Wrong.STALE, chance=stray, seconds=behind)],
         Wrong.ERROR_AFTER: [Fault(Wrong.ERROR_AFTER, chance=half)],
         Wrong.DROP_AFTER: [Fault(Wrong.DROP_AFTER, chance=half)],
         Wrong.ERROR_BEFORE: [Fault(Wrong.ERROR_BEFORE, chance=weather.errors, status=503)],
