@@ -109,6 +109,8 @@ class State:
         """Called once per write: how long replicas take to learn of it."""
         self.reading: Callable[[View], View] = lambda view: view
         """Called once per read: adds the faults of that read."""
+        self.forbids: Callable[[int], bool] = lambda _number: False
+        """Called for each issue that GraphQL is about to show, with its number."""
         self.listeners: list[Callable[[Happening], None]] = []
         self.changes = 0
         """Rises with every write, so an equal number means an unchanged world."""

@@ -435,7 +435,7 @@ class Transport:
         errors = graphql_errors(answer.get("errors"))
         if all(part is None for part in data.values()):
             # GitHub refuses a whole document with status 200: the errors say why.
-            limit = limit_among(errors)
+            limit = limit_among(errors, reply)
             if limit is not None:
                 raise self._sender.limited(request, reply, limit)
             if is_broken(errors):
