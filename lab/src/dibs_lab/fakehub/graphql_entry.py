@@ -8,12 +8,10 @@ from graphql import FieldNode, GraphQLError, OperationDefinitionNode, get_operat
 
 from .exchange import Request
 from .graphql_door import Budget, execute, priced
+from .graphql_mutations import CREATES
 from .limits import Cost
 from .records import Viewer
 from .world import World
-
-CREATES = frozenset({"createIssue", "addComment", "createPullRequest", "addDiscussionComment"})
-"""Mutations whose creations notify people."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from . import access
+from .faults import Wrong
 from .graphql_asked import FIELDS, Asked, answers, plain
 from .graphql_pages import Bounds, Page
 from .graphql_refusals import Complaint, no_node
@@ -203,6 +204,7 @@ def _numbered(
 ) -> Issue:
     try:
         there = access.seen_issue(asked.view, asked.viewer, repository, number)
+        there = None if asked.state.strays(Wrong.NODE_NOT_FOUND_ONCE) else there
     except Refusal:  # to GraphQL, deleted, moved and never existing are the same
         there = None
     if there is None or pull not in (None, there.pull is not None):
