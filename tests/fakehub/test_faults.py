@@ -250,3 +250,8 @@ def test_content_that_was_submitted_too_quickly_is_not_made(shop, writer):
     (error,) = told["errors"]
     assert (error["type"], error["message"]) == ("UNPROCESSABLE", "was submitted too quickly")
     assert bodies(writer) == ["two"]
+
+
+def test_a_fault_may_wait_for_a_certain_request(shop, writer):
+    shop.hub.faults.add(Fault(Wrong.UNAUTHORIZED_ONCE, after=2))
+    assert [listed(writer).status_code for _ in range(4)] == [200, 200, 401, 200]

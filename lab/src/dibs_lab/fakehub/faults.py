@@ -72,6 +72,8 @@ class Fault:
     """With `unlabel`: a regular expression that is searched in the label's name."""
     times: int | None = None
     """At most this many times; None: no limit, and once if the fault's name ends with `ONCE`."""
+    after: int = 0
+    """So many of these requests pass before the first is struck."""
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> "Fault":
@@ -195,6 +197,9 @@ class Faults:
         return fresh
 
     def _rolls(self, fault: Fault) -> bool:
+        if fault.after:
+            self._faults[self._faults.index(fault)] = replace(fault, after=fault.after - 1)
+            return False
         return fault.chance >= 1 or self._dice.random() < fault.chance
 
     def _spend(self, place: int, fault: Fault) -> None:

@@ -14,7 +14,7 @@ from .graphql_refusals import Complaint, no_node
 from .graphql_schema import GREATEST_INT, served
 from .graphql_search import found
 from .records import Comment, Event, Issue, Label, Reaction, Repository, User
-from .refusal import Refusal
+from .refusal import Refusal, not_found
 from .view import Node
 
 # roots
@@ -203,8 +203,9 @@ def _numbered(
     repository: Repository, asked: Asked, number: int, what: str, *, pull: bool | None
 ) -> Issue:
     try:
+        if asked.state.strays(Wrong.NODE_NOT_FOUND_ONCE):
+            raise not_found()
         there = access.seen_issue(asked.view, asked.viewer, repository, number)
-        there = None if asked.state.strays(Wrong.NODE_NOT_FOUND_ONCE) else there
     except Refusal:  # to GraphQL, deleted, moved and never existing are the same
         there = None
     if there is None or pull not in (None, there.pull is not None):

@@ -436,8 +436,10 @@ class OverGraphql:
         if flaw is None:
             raise Unavailable(f"{repository}: GitHub did not answer")
         if flaw.type == _NOT_FOUND:
-            raise NotPermitted(f"there is no repository {repository}, or this token may not see it")
-        raise NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
+            self.door.told(purpose)  # raises NotPermitted if REST does not find it either
+            raise Unavailable(f"{repository}: GitHub's REST API finds it, and its GraphQL does not")
+        refusal = NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
+        raise self.door.transport.doubted(refusal)
 
     def insist_understood(self, reply: GraphqlReply) -> None:
         """Raises if GitHub did not run the document at all, and made no change."""
@@ -448,7 +450,8 @@ class OverGraphql:
             self.understood = False
             raise NoGraphql(f"this server's GraphQL does not know what was asked: {messages}")
         if any(error.type in _FORBIDDEN for error in reply.errors):
-            raise NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
+            refusal = NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
+            raise self.door.transport.doubted(refusal)
         raise Unavailable(f"{self._translator.repository}: GitHub did not answer: {messages}")
 
 

@@ -31,7 +31,7 @@ caller has to know which: after a 404 the door finds out.
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from http import HTTPStatus
@@ -97,8 +97,6 @@ class RepositoryDoor:
         """Its name in the settings and its names in replies, folded: it may have been renamed."""
         self.private: bool | None = None
         """Whether only members may read it, by the last reply that tells; None before."""
-        self._reached = False
-        """Whether GitHub has answered any request about the repository with success."""
 
     # Asking
 
@@ -111,11 +109,9 @@ class RepositoryDoor:
         fresh: bool = False,
     ) -> Reply:
         """GET a resource that must exist. `path`: below the repository, or a whole address."""
-        reply = self.transport.rest(
+        return self.transport.rest(
             "GET", self._at(path), purpose=purpose, params=params, conditional=True, fresh=fresh
         )
-        self._reached = True
-        return reply
 
     def about(
         self,
@@ -129,7 +125,15 @@ class RepositoryDoor:
         fresh: bool = False,
     ) -> Reply:
         """Send a request about an issue. Raises NoSuchIssue, IssueMoved, IssueLocked."""
-        reply = self.ask(verb, path, purpose=purpose, wanted=wanted, params=params, fresh=fresh)
+        reply = self.ask(
+            verb,
+            path,
+            purpose=purpose,
+            wanted=wanted,
+            params=params,
+            fresh=fresh,
+            final=(*_ABSENT, _FORBIDDEN),
+        )
         if reply.status in _MOVED:
             # The issue was transferred: name its new place as people do, if GitHub shows it.
             address = reply.headers.get("location", "")
@@ -139,9 +143,6 @@ class RepositoryDoor:
                 place = decode(moved.body, RestIssue).html_url or address
             raise IssueMoved(issue, place)
         if reply.status in _ABSENT:
-            # A 410 proves that the repository exists; a 404 may mean that the token cannot see it.
-            if reply.status == HTTPStatus.NOT_FOUND and not self._reached:
-                self.told()  # raises NotPermitted if the repository is hidden from the token
             raise NoSuchIssue(issue)
         self.permitted(reply, verb, path, issue)
         return reply
@@ -155,10 +156,12 @@ class RepositoryDoor:
         wanted: object = None,
         params: Mapping[str, str] | None = None,
         fresh: bool = False,
+        final: Collection[int] = (_FORBIDDEN,),
     ) -> Reply:
         """Send a request; return also a reply that means: not there, moved or forbidden.
 
-        Raises NotPermitted if GitHub answers "not there" because of the token's scopes.
+        `final`: see `Transport.rest`. Raises NotPermitted if GitHub answers "not there" because of
+        the token's scopes.
         """
         reply = self.transport.rest(
             verb,
@@ -169,9 +172,8 @@ class RepositoryDoor:
             conditional=verb == "GET",
             fresh=fresh,
             ok=(*_DONE, *_MOVED, *_ABSENT, _FORBIDDEN),
+            final=final,
         )
-        if reply.status in _DONE:
-            self._reached = True
         if verb != "GET" and lacks_scope(reply):
             raise refusal_of(reply, f"{verb} {self._at(path)}")
         return reply
@@ -192,9 +194,9 @@ class RepositoryDoor:
 
     # The meaning of a reply
 
-    def told(self) -> RestRepository:
+    def told(self, purpose: Purpose = Purpose.LOOK) -> RestRepository:
         """GitHub's description of the repository. Raises NotPermitted if hidden from the token."""
-        reply = self.look("", purpose=Purpose.LOOK)
+        reply = self.look("", purpose=purpose)
         described = decode(reply.body, RestRepository)
         self._names.add(folded(described.full_name))
         self.private = described.private
@@ -295,7 +297,7 @@ class WriterTrust:
                 return
         asked_at = self.door.transport.clock.now()
         params = {"per_page": str(_PAGE)}
-        reply = self.door.ask("GET", "/collaborators", purpose=purpose, params=params)
+        reply = self.door.ask("GET", "/collaborators", purpose=purpose, params=params, final=())
         writers: frozenset[str] | None = None
         if reply.status == HTTPStatus.OK:
             listed = decode(reply.body, list[RestCollaborator])
@@ -362,8 +364,9 @@ class WriterTrust:
     def _request_access(self, login: str, purpose: Purpose) -> tuple[WriteAccess, bool]:
         """GitHub's answer about the account, and whether GitHub refused to answer (403)."""
         path = f"/collaborators/{quote(login, safe='')}/permission"
-        reply = self.door.ask("GET", path, purpose=purpose)
-        if reply.status in (_FORBIDDEN, HTTPStatus.NOT_FOUND):
+        final = (_FORBIDDEN, HTTPStatus.NOT_FOUND)
+        reply = self.door.ask("GET", path, purpose=purpose, final=final)
+        if reply.status in final:
             return WriteAccess.UNKNOWN, reply.status == _FORBIDDEN
         self.door.insist_done(reply, "GET", path)
         may = decode(reply.body, RestPermission).permission in _MAY_WRITE
