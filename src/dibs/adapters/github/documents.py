@@ -17,7 +17,7 @@ MOST_AT_ONCE = 100
 
 _SAID = """
 fragment Said on IssueComment {
-  id fullDatabaseId body createdAt updatedAt authorAssociation viewerDidAuthor
+  id fullDatabaseId body createdAt updatedAt authorAssociation
   author { __typename login }
 }
 """
@@ -27,7 +27,7 @@ _WHOLE = (
 fragment Whole on Issue {
   id number title state body url createdAt updatedAt
   repository { nameWithOwner }
-  authorAssociation viewerDidAuthor author { __typename login }
+  authorAssociation author { __typename login }
   lastEditedAt editor { __typename login }
   userContentEdits(first: 50) {
     pageInfo { hasNextPage }
@@ -70,7 +70,7 @@ _CONTROL = f"""
     first: 100, labels: ["{CONTROL_LABEL}"], orderBy: {{field: CREATED_AT, direction: ASC}}
   ) {{
     pageInfo {{ hasNextPage }}
-    nodes {{ number authorAssociation viewerDidAuthor author {{ __typename login }} }}
+    nodes {{ number authorAssociation author {{ __typename login }} }}
   }}
   logs: issues(
     first: 3, labels: ["{CONTROL_LABEL}"], orderBy: {{field: CREATED_AT, direction: ASC}}
@@ -94,6 +94,7 @@ _LABELS = "labels(first: 100) @include(if: $labels) { nodes { id name } }"
 
 def _reading(operation: str, variables: str, fields: str) -> str:
     return f"""query {operation}({_WHERE}{variables}) {{
+  viewer {{ login }}
   repository(owner: $owner, name: $name) {{
     viewerPermission isPrivate
 {fields}
@@ -105,6 +106,10 @@ def _reading(operation: str, variables: str, fields: str) -> str:
 {_WHOLE}{_LOG}"""
 
 
+READER = """query Reader($owner: String!, $name: String!) {
+  viewer { login }
+  repository(owner: $owner, name: $name) { viewerPermission isPrivate }
+}"""
 READ = _reading("Read", "  $number: Int!", "    issue(number: $number) { ...Whole }")
 
 

@@ -358,6 +358,10 @@ class OverGraphql:
             self.at_once = min(documents.MOST_AT_ONCE, self.at_once + _FEWEST_AT_ONCE)
         return reply
 
+    def read_reader(self) -> None:
+        """Have `WriterTrust` note who asks."""
+        self.rest.trust.note_reader(self.ask(documents.READER, {}, Purpose.LOOK).data)
+
     # The control issue by itself
 
     def read_control(self) -> None:
@@ -413,7 +417,7 @@ class OverGraphql:
             "homeName": home_name,
         }
         reply = self.ask(document, {**extras, **variables}, purpose)
-        self.rest.trust.note_reader(reply.data["repository"])
+        self.rest.trust.note_reader(reply.data)
         labels = reply.data["repository"].get("labels")
         if labels is not None:
             self._ids.saw_labels(present(convert(labels, Connection[Label])))

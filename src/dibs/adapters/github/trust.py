@@ -31,13 +31,14 @@ caller has to know which: after a 404 the door finds out.
 
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.github.cache import IdCache
@@ -251,6 +252,18 @@ class WriteAccess(Enum):
     """GitHub refused to answer, or does not know the account: then the association decides."""
 
 
+class Reader(Struct, frozen=True):
+    """The account of our token, by GraphQL; that of an App ends with `[bot]`."""
+
+    login: str
+    may_write: bool | None
+    """None: GitHub does not tell it to this token."""
+
+
+def is_bot(login: str) -> bool:
+    return folded(login).endswith("[bot]")
+
+
 class WriterTrust:
     """Which accounts' marks count in a repository. Safe for many threads."""
 
@@ -265,6 +278,8 @@ class WriterTrust:
         self._access: Bounded[str, tuple[WriteAccess, LocalTime]] = Bounded(_MOST)
         """By login in lower case: the last answer, and when we had it."""
         self._refused_at: LocalTime | None = None
+        self.reader: Reader | None = None
+        """By the last GraphQL reading; None before."""
 
     def cached_verdict(self, login: str, *, associated: bool, marks: bool = True) -> bool | None:
         """Whether the account may write; None if only a request can answer.
@@ -277,7 +292,7 @@ class WriterTrust:
             return by_name
         if name == self._owner:
             return True
-        if name == GHOST or name.endswith("[bot]"):
+        if name == GHOST or is_bot(name):
             return associated
         with self._lock:
             if self._is_fresh(self._refused_at):
@@ -335,20 +350,23 @@ class WriterTrust:
             self._refused_at = now if refused else None
             self._access[folded(login)] = access, now
 
-    def note_reader(self, repository: Mapping[str, Any]) -> None:
-        """Note from a GraphQL reading whether the reading account may write, and the visibility.
+    def note_reader(self, answer: Mapping[str, Any]) -> None:
+        """Note from a GraphQL reading who reads, whether it may write, and the visibility.
 
-        The reader's login is taken from an issue or comment which the reader wrote. Only a yes is
-        kept: without a yes the account is looked up like all accounts.
+        Only a yes spares the account its lookup.
         """
-        private = repository.get("isPrivate")
+        repository, viewer = answer["repository"], answer.get("viewer")
+        private, permission = repository.get("isPrivate"), repository.get("viewerPermission")
         if isinstance(private, bool):
             self.door.private = private
-        if str(repository.get("viewerPermission")).lower() in _MAY_WRITE:
-            login = next(_reader_logins(repository), None)
-            if login is not None:
-                with self._lock:
-                    self._access[folded(login)] = WriteAccess.YES, self.door.transport.clock.now()
+        login = viewer.get("login") if isinstance(viewer, Mapping) else None
+        if not isinstance(login, str):
+            return
+        may_write = permission.lower() in _MAY_WRITE if isinstance(permission, str) else None
+        with self._lock:
+            self.reader = Reader(login, may_write)
+            if may_write and not is_bot(login):
+                self._access[folded(login)] = WriteAccess.YES, self.door.transport.clock.now()
 
     @property
     def lookups_refused(self) -> bool:
@@ -516,22 +534,6 @@ class Judging:
         return None
 
 
-def _reader_logins(repository: Mapping[str, Any]) -> Iterator[str]:
-    """The author of each issue and comment by the reader: always the reader's login.
-
-    An App's bot is left out: GraphQL omits `[bot]`, and a user may have the same login.
-    """
-    for part in repository.values():
-        issues = part.get("nodes", [part]) if isinstance(part, Mapping) else ()
-        for issue in filter(None, issues):
-            comments = (issue.get("comments") or {}).get("nodes") or ()
-            for written in (issue, *comments):
-                by_reader = written and written.get("viewerDidAuthor")
-                author = written.get("author") if by_reader else None
-                if author and author.get("__typename") == "User":
-                    yield author["login"]
-
-
 def is_mark(body: str) -> bool:
     """Whether the comment is a well-formed mark or control log entry of dibs, or an approval."""
     if starts_as(body, (APPROVAL,)):
@@ -543,22 +545,62 @@ def is_mark(body: str) -> bool:
 class Viewer:
     """The token's own account and its rights in a repository. Safe for many threads."""
 
-    def __init__(self, trust: WriterTrust) -> None:
+    def __init__(self, trust: WriterTrust, ask_for_reader: Callable[[], None]) -> None:
+        """`ask_for_reader`: has `trust` note who asks, if GraphQL is to be had."""
         self._trust, self._door, self._translator = trust, trust.door, trust.door.translator
+        self._ask_for_reader = ask_for_reader
         self._lock = threading.Lock()
         self._login: str | None = None
         """None before we asked; empty if the account has none."""
 
     def login(self) -> str | None:
-        """The account's login, asked for once; None for the token of an App's installation."""
+        """The account's login, asked for once; None if GitHub does not tell it."""
         with self._lock:
             if self._login is None:
-                try:
-                    reply = self._door.transport.rest("GET", "/user", purpose=Purpose.LOOK)
-                    self._login = decode(reply.body, RestUser).login
-                except NotPermitted:
-                    self._login = ""
+                reader = self.reader()
+                if reader is not None:
+                    self._login = reader.login
+                else:
+                    self._login = self._login_over_rest()
             return self._login or None
+
+    def _login_over_rest(self) -> str:
+        """Empty for the token of an App's installation: to it REST names no account."""
+        try:
+            reply = self._door.transport.rest("GET", "/user", purpose=Purpose.LOOK)
+        except NotPermitted:
+            return ""
+        return decode(reply.body, RestUser).login
+
+    def reader(self) -> Reader | None:
+        """Who asks, by the last GraphQL reading, or by a request; None without GraphQL."""
+        if self._trust.reader is None:
+            self._ask_for_reader()
+        return self._trust.reader
+
+    def insist_counts(self) -> None:
+        """Raises NotPermitted if what we would post could not count, as far as GraphQL tells."""
+        reader = self.reader()
+        if reader is None:
+            return
+        by_name = self._translator.believed(reader.login, "")
+        may_write = reader.may_write is not False and not is_bot(reader.login)
+        if not (by_name or (may_write and not self._translator.trusts_by_name)):
+            raise self.not_believed(reader.login)
+
+    def not_believed(self, author: str) -> NotPermitted:
+        """The error for a comment or issue of ours which does not count."""
+        if self._translator.trusts_by_name:
+            how = "is not among those that [github] trusted names"
+        elif is_bot(author):
+            how = "is an App's, which GitHub calls nobody in particular"
+        else:
+            how = "may not write to the repository, as far as GitHub tells"
+        return NotPermitted(
+            f"what {author!r} writes counts for nothing in {self._door.name}: the account "
+            f"{how}, so its cards would be a stranger's; give it write access, or name all "
+            "accounts of the fleet in [github] trusted of every worker's dibs.toml"
+        )
 
     def may_write(self) -> bool | None:
         """Whether our account may write to the repository; None if GitHub does not answer."""
@@ -576,7 +618,7 @@ class Viewer:
                 "those by accounts that may write to the repository",
                 permission,
                 may_write,
-                ours_count=may_write,
+                ours_count=may_write if not is_bot(self.login() or "") else False,
                 doubt=self._doubt(repository),
             )
         login = self.login()
@@ -605,7 +647,7 @@ class Viewer:
     def _doubt(self, repository: RestRepository) -> str:
         """Why readers may come to different verdicts about a card; empty if they cannot."""
         login = self.login()
-        if login is None:
+        if login is None or is_bot(login):
             why = "an App's bot cannot be looked up"
         elif self._trust.refuses_lookup(login):
             why = "GitHub does not tell this token who may write"
