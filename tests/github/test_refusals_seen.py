@@ -128,6 +128,24 @@ def test_a_token_that_dies_in_the_middle_of_the_work(project, standing):
     assert_advanced_once(project, number)
 
 
+def test_an_ending_that_did_not_get_through_is_named_and_shown_by_the_exit_code(project):
+    project.begin_with(GATED)
+    (number,) = project.backlog(1)
+    worker = project.holding(number)
+    down = Fault(Wrong.ERROR_BEFORE, status=503, kind="PATCH|mutation", login=FLEET)
+    project.hub.faults.add(down)
+    project.let_go()
+    until(lambda: "is not recorded" in worker.err, "it gives up", within_s=60)
+    (run,) = project.runs_on(number)
+    project.hub.faults.add(Fault(Wrong.ERROR_BEFORE, status=503, login=FLEET))  # and claims no more
+    worker.process.terminate()
+    reply = worker.wait().quiet()
+    assert reply.code == 1, reply.err
+    assert f"#{number} was not finished" in reply.err
+    assert f"dibs runs --output {run}" in reply.err
+    project.hub.faults.clear()
+
+
 LESSER = {
     "classic without the scope": ({"scopes": frozenset({"read:org"})}, "scopes that it has"),
     "fine-grained without issues": (
