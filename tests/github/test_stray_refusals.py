@@ -105,7 +105,7 @@ def test_a_token_that_no_longer_works_is_believed_after_the_second_refusal(hub, 
 def test_a_401_is_not_believed_while_the_token_is_good_elsewhere(hub, client):
     hub.hub.faults.add(Fault(Wrong.UNAUTHORIZED_ONCE, kind="labels", times=9))
     for _ in range(3):
-        with pytest.raises(Unconfirmed, match="/rate_limit was answered with 200"):
+        with pytest.raises(Unconfirmed, match="/rate_limit was answered 200"):
             client.labels()
 
 

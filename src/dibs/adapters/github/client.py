@@ -187,11 +187,12 @@ class Sender:
             raise refusal
         if self._wait_for_proof(what, refusal, request.purpose):
             again = self.send(request)
-        if again.status == reply.status:
-            return self._seconded(request, again)
-        if is_doubtful(again):
-            raise Unconfirmed(str(refusal_of(again, what)))
-        return again
+        if not is_doubtful(again):
+            return again
+        refused_again = refusal_of(again, what)
+        if self._refusals.left_s(what, str(refused_again)) > 0:  # it differs, or others had success
+            raise Unconfirmed(str(refused_again))
+        return self._seconded(request, again)
 
     def doubted(self, refusal: NotPermitted) -> Outage:
         """The refusal, if it came before, some seconds ago; else Unconfirmed."""
@@ -228,16 +229,15 @@ class Sender:
             address, narrow = f"{place.whole}/labels?per_page=1", False
         second = Request("GET", address, Kind.REST_READ, request.purpose)
         answer = self.send(second)
-        if narrow and place is not None and answer.status == reply.status == HTTPStatus.NOT_FOUND:
-            raise refusal_of(reply, self.what(request))  # what is not there is the repository
+        refusal = refusal_of(reply, self.what(request))
         refused = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
         of_token = HTTPStatus.UNAUTHORIZED in (answer.status, reply.status)
-        if (refused and not of_token) or answer.status == reply.status:
-            return reply
-        if narrow and answer.status < HTTPStatus.BAD_REQUEST:
-            return reply
-        text = refusal_of(reply, self.what(request))
-        raise Unconfirmed(f"{text}; but {self.what(second)} was answered with {answer.status}")
+        if refused and narrow and place is not None and not of_token:
+            raise refusal  # of the repository: a thing in it is not proved to be gone
+        agrees = answer.status == reply.status if of_token else refused or narrow
+        if not agrees or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise Unconfirmed(f"{refusal}; but {self.what(second)} was answered {answer.status}")
+        return reply
 
     def what(self, request: Request) -> str:
         """The server and the request, for people."""
