@@ -178,7 +178,12 @@ def with_fault(wrong, place):
     with ExitStack() as opened:
         hub = Hub(opened)
         crew = Crew(hub, opened, wrong)
-        options = {"login": FIRST, "after": place, "times": 1, **NEEDS.get(wrong.value, {})}
+        options = {
+            "login": FIRST,
+            "after": place,
+            "times": int(__import__("os").environ.get("BURST", "1")),
+            **NEEDS.get(wrong.value, {}),
+        }
         if wrong is Wrong.NEW_TOKEN_LAG:
             options = {"seconds": (place + 1, place + 1)}
         hub.hub.faults.add(Fault(wrong, **options))
