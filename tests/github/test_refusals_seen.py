@@ -44,8 +44,13 @@ def assert_no_token_anywhere(project):
 
 
 def refused(project, *words, says, code=FORBIDDEN):
-    """One command that is refused: its exit code, a line that says why, and no token in it."""
-    reply = project.dibs(*words).told(code, says)
+    """One command that is refused: its exit code, a line that says why, and no token in it.
+
+    Before it, there may be a line by which the command says that it asks again.
+    """
+    reply = project.dibs(*words)
+    lines = [line for line in reply.err.splitlines() if "; asking again in 5 s" not in line]
+    replace(reply, err="\n".join(lines)).told(code, says)
     assert TOKEN not in reply.err
 
 
