@@ -1,5 +1,6 @@
 """What the doctor finds, on adapters in memory: every finding provoked, and nothing written."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
@@ -124,6 +125,7 @@ class Accounts(MemoryTracker):
     name: str | None = "fleet-bot"
     stands = Standpoint("authors with write access", "write", may_write=True, ours_count=True)
     missing: tuple[str, ...] = ()
+    misspelt: Mapping[str, str] = {}
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -137,6 +139,9 @@ class Accounts(MemoryTracker):
 
     def missing_labels(self, labels):
         return self.missing
+
+    def misspelt_labels(self, labels):
+        return self.misspelt
 
 
 @pytest.fixture
@@ -180,6 +185,12 @@ def test_labels_that_are_not_there_are_named(hub):
     [(level, text)] = found(hub.process(), "labels")
     assert level is WARN
     assert "stage:ready, claimed" in text
+
+
+def test_labels_that_the_tracker_spells_in_another_case_are_named(hub):
+    hub.tracker.misspelt = {"claimed": "Claimed"}
+    assert [level for level, _ in found(hub.process(), "labels")] == [OK, WARN]
+    assert "'claimed' is 'Claimed'" in found(hub.process(), "labels")[1][1]
 
 
 def test_a_stage_that_cannot_be_undone_on_a_weak_store_is_a_failure():

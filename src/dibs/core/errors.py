@@ -6,6 +6,7 @@
     │   ├── NoSuchIssue           the tracker does not have it
     │   ├── NoSuchComment         the issue does not have it (any more)
     │   ├── IssueMoved            it is in another repository by now
+    │   ├── IssueHidden           this token may not read all of it
     │   ├── IssueLocked           its conversation is locked, and we may not write there
     │   ├── BadTtl                a lease cannot run that long, or that short
     │   ├── BadName               not a name for a hold or a loop
@@ -91,6 +92,18 @@ class IssueMoved(NoSuchIssue):
         super().__init__(issue)
         self.where = where
         self.args = (f"{issue} was transferred to {where}",)
+
+
+class IssueHidden(NoSuchIssue):
+    """The tracker has the issue, and refuses to show this token a part of it."""
+
+    code = "ISSUE_HIDDEN"
+    hint = "workers leave the issue alone; look at it in the tracker, with the token's account"
+
+    def __init__(self, issue: IssueRef, why: str) -> None:
+        super().__init__(issue)
+        self.why = why
+        self.args = (f"{issue} cannot be read with this token: {why}",)
 
 
 class IssueLocked(Misuse):

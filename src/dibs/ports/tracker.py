@@ -235,6 +235,10 @@ class Tracker(Protocol):
         """The labels which do not exist yet, where labels must exist before use."""
         ...
 
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:
+        """The labels which the tracker spells in another case, with the tracker's spelling."""
+        ...
+
     def flaws(self) -> tuple[str, ...]:
         """Damages of the tracker's own storage, in words."""
         ...
@@ -308,6 +312,9 @@ class OneAtATime:
 
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
         return ()
+
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:  # noqa: ARG002
+        return {}
 
     def flaws(self) -> tuple[str, ...]:
         return ()

@@ -187,6 +187,11 @@ def _labels(of: Subject) -> Iterator[Finding]:
         yield Finding("labels", Level.WARN, text, "dibs init makes them, with their colours")
     else:
         yield fine("labels", f"all {len(wanted)} labels of the pipeline are there")
+    if of.tracker.traits.accounts and (misspelt := of.tracker.misspelt_labels(wanted)):
+        pairs = ", ".join(f"{ours!r} is {theirs!r}" for ours, theirs in misspelt.items())
+        text = f"the tracker spells labels in another case, which dibs takes for the same: {pairs}"
+        look = "spell them alike in the settings or in the tracker, for people and other tools"
+        yield Finding("labels", Level.WARN, text, look)
 
 
 @_check("leases")

@@ -278,6 +278,8 @@ _CHOICES = 4
 """How many issues a worker chooses among, for each issue that others took recently."""
 _MISSED_S = 2.0
 _LONGEST_MISSED_S = 300.0
+_UNREADABLE_AFTER = 2
+"""An issue which so many reads, and one more, did not show at all is given up until it changes."""
 """How long an issue rests if no read shows it as new as the list does: twice as long each time."""
 
 
@@ -503,12 +505,15 @@ class Scanner:
         chosen = left.pop(place)
         ref, look = chosen.issue.ref, self._snapshot_of(chosen.issue)
         # Used up in any case: the reason that keeps the issue back may lift without any change.
-        self._looks.pop(ref, None)
+        shown = self._looks.pop(ref, None) is not None
         if look is None:
             # A read that lags, which the next may mend; or a list that will never be right.
             doublings = min(self._missed[ref], 10)
             self._missed[ref] += 1
-            self.resting.rest(ref, min(_MISSED_S * (1 << doublings), _LONGEST_MISSED_S))
+            if not shown and doublings >= _UNREADABLE_AFTER:
+                self.resting.given_up(chosen.issue)
+            else:
+                self.resting.rest(ref, min(_MISSED_S * (1 << doublings), _LONGEST_MISSED_S))
             return None
         self._missed.pop(ref, None)
         if chosen.stage not in stages or self.resting.leaves_alone(look.issue):

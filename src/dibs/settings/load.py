@@ -186,6 +186,7 @@ class PeopleFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[people]`: which people keep workers off an issue."""
 
     assignees: Annotated[bool, doc("A person is assigned to it.")] = True
+    delegates: Annotated[bool, doc("A program outside the fleet is assigned to it.")] = True
     pulls: Annotated[
         bool | Literal["writers", "all", "none"],
         doc(
@@ -896,6 +897,7 @@ def _pipeline(file: ConfigFile) -> Pipeline:
         priorities=tuple(labels.priorities or ()),
         people=People(
             assignees=people.assignees,
+            delegates=people.delegates,
             pulls=pulls,
             markers=people.markers,
             fleet=frozenset(people.fleet),

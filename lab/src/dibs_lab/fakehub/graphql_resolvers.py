@@ -136,7 +136,9 @@ plain({"databaseId": "id", "createdAt": "created_at"}, *PEOPLE)
 
 @answers("Bot", name="login")
 def bot_login(bot: User, _asked: Asked) -> str:
-    """The login without `[bot]`: REST adds it to a bot's login, GraphQL does not."""
+    """The login without `[bot]`, which REST adds; GitHub's own agent has two logins."""
+    if bot.login == "Copilot":
+        return "copilot-swe-agent"
     return bot.login.removesuffix("[bot]")
 
 
@@ -211,7 +213,13 @@ def _numbered(
     if there is None or pull not in (None, there.pull is not None):
         text = f"Could not resolve to {what} with the number of {number}."
         raise Complaint("NOT_FOUND", text)
+    if asked.state.forbids(number):
+        raise _forbidden()
     return there
+
+
+def _forbidden() -> Complaint:
+    return Complaint("FORBIDDEN", "Resource not accessible by personal access token")
 
 
 # lists
@@ -230,6 +238,12 @@ def _entered() -> None:
 
 
 _entered()
+
+
+@answers("IssueConnection", name="nodes")
+def issues_listed(page: Page, asked: Asked) -> list[object]:
+    """An issue that the token may not see is null, with an error, and does not stop the others."""
+    return [_forbidden() if asked.state.forbids(one.number) else one for one in page.nodes]  # type: ignore[union-attr]
 
 
 def small(number: int) -> int | None:

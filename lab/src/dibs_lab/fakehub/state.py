@@ -112,6 +112,8 @@ class State:
         """Called once per read: adds the faults of that read."""
         self.strays: Callable[[Wrong], bool] = lambda _wrong: False
         """Called for each field of GraphQL that may meet the fault; whether it does."""
+        self.forbids: Callable[[int], bool] = lambda _number: False
+        """Called for each issue that GraphQL is about to show, with its number."""
         self.listeners: list[Callable[[Happening], None]] = []
         self.changes = 0
         """Rises with every write, so an equal number means an unchanged world."""

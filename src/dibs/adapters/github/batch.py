@@ -55,9 +55,8 @@ class Trips:
             return look()
         bodies = [effect.body for effect in wanted if isinstance(effect, PostComment | EditComment)]
         with self._ids.writing_cards(number, bodies, self._transport.clock.now()):
-            reply = self._transport.graphql(
-                documents.trip(wanted), self._variables(number, wanted), purpose=judging.purpose
-            )
+            variables = self._variables(number, wanted)
+            reply = self._graphql.send(documents.trip(wanted), variables, judging.purpose)
             self._graphql.insist_understood(reply)
             done = any(part is not None for part in reply.data.values())
             with under_way(issue) if done else nullcontext():
@@ -104,13 +103,14 @@ class Trips:
                 self._rest.look_for_comment(issue, comment)
         changes = [effect for effect in effects if isinstance(effect, AddLabels | RemoveLabels)]
         named = [label for effect in changes for label in effect.labels]
-        self._graphql.learn_labels(self._ids.unknown_labels(named))
+        if self._ids.unknown_labels(named):
+            self._rest.labels(Purpose.FINISH)
         added = [
             label for effect in changes if isinstance(effect, AddLabels) for label in effect.labels
         ]
         for label in self._ids.unknown_labels(added):
             if not self._rest.make_label(label):
-                self._graphql.learn_labels([label])  # another client made it at the same time
+                self._rest.labels(Purpose.FINISH)  # another client made it at the same time
 
     def _without_unknown_labels(self, effects: Sequence[Effect]) -> tuple[Effect, ...]:
         """The effects to send, without removals of labels which the repository does not have.

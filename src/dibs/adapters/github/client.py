@@ -577,7 +577,7 @@ class Transport:
         errors = graphql_errors(answer.get("errors"))
         done = any(part is not None for part in data.values())
         # GitHub refuses a whole document with status 200: the errors say why.
-        limit = limit_among(errors)
+        limit = limit_among(errors, reply)
         if limit is not None and (not done or isinstance(limit, SlowDown)):
             limited = self._sender.limited(request, reply, limit)
             raise Unavailable(str(limited)) if done else limited

@@ -4,7 +4,7 @@ An issue number without a repository may name an issue in each of them, so it is
 issues are made in the first repository, whose control issue also has the fleet's log.
 """
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -184,6 +184,9 @@ class SeveralRepositories:
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
         missing = (tracker.missing_labels(labels) for tracker in self._trackers)
         return tuple(dict.fromkeys(chain.from_iterable(missing)))
+
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:
+        return ChainMap(*(dict(tracker.misspelt_labels(labels)) for tracker in self._trackers))
 
     def login(self) -> str | None:
         return self._trackers[0].login()

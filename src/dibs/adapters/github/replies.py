@@ -70,6 +70,17 @@ class GraphqlReply(Struct, frozen=True):
         """The first error at the field `path` or below."""
         return next((error for error in self.errors if error.path[: len(path)] == path), None)
 
+    def flaws(self, *path: str | int) -> list[GraphqlError]:
+        """The errors which may concern the field `path`: at it, below, above, or without a path.
+
+        If GitHub gives up a document, its errors need not name what is missing.
+        """
+        return [
+            error
+            for error in self.errors
+            if all(one == other for one, other in zip(error.path, path, strict=False))
+        ]
+
 
 def served_at(headers: Mapping[str, str]) -> ServerTime | None:
     """The time in the reply's `Date` header; None if invalid: the reply cannot be ordered."""
@@ -105,7 +116,7 @@ def graphql_errors(listed: object) -> tuple[GraphqlError, ...]:
             message = " ".join(str(error.get("message", "")).split())[:_LONGEST_MESSAGE]
             # If a document cannot be run at all, GitHub gives a code instead of a type.
             extensions = error.get("extensions")
-            code = extensions.get("code") if isinstance(extensions, dict) else None
+            code = extensions.get("code") if isinstance(extensions, dict) else error.get("code")
             errors.append(GraphqlError(str(error.get("type") or code or ""), path, message))
     return tuple(errors)
 
@@ -132,7 +143,8 @@ _FULL = (
     "what is left to do needs an issue of its own; look at who wrote so much with: dibs show",
 )
 _WRITING_SCOPES = frozenset({"repo", "public_repo"})
-_EXHAUSTED = "RATE_LIMITED"
+_EXHAUSTED = frozenset({"RATE_LIMITED", "RATE_LIMIT", "graphql_rate_limit"})
+_TOO_MUCH = ("RESOURCE_LIMITS_EXCEEDED", "MAX_NODE")
 _WHY: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "the token is mistyped, revoked or expired",
     HTTPStatus.GONE: "it was deleted, or the repository has issues turned off",
@@ -144,6 +156,10 @@ _BROKEN_WORDS = ("something went wrong", "timeout", "timed out", "try again")
 
 class NoGraphql(Unavailable):
     """The server has no GraphQL, only REST. The document was not carried out."""
+
+
+class TooMuch(Unavailable):
+    """GitHub gave a GraphQL document up: it asked for too much. Any part of it may be missing."""
 
 
 class Exhausted(Struct, frozen=True):
@@ -173,15 +189,25 @@ def limit_in(reply: Reply) -> Exhausted | SlowDown | None:
     return SlowDown(None) if limited or any(word in message for word in _LIMIT_WORDS) else None
 
 
-def limit_among(errors: tuple[GraphqlError, ...]) -> Exhausted | SlowDown | None:
-    """The limit that refused a GraphQL document, if any: GitHub answers 200 with errors."""
-    if any(error.type == _EXHAUSTED for error in errors):
+def limit_among(errors: tuple[GraphqlError, ...], reply: Reply) -> Exhausted | SlowDown | None:
+    """The limit that refused a GraphQL document, if any: GitHub answers 200 with errors.
+
+    If the headers say that some of the budget is left, to wait for the next window may be an hour
+    too long.
+    """
+    if any(error.type in _EXHAUSTED for error in errors):
         secondary = any("secondary" in error.message.lower() for error in errors)
-        return SlowDown(None) if secondary else Exhausted()
+        left = reply.headers.get("x-ratelimit-remaining", "0") != "0"
+        return SlowDown(None) if secondary or left else Exhausted()
     if any(_TOO_QUICKLY in error.message.lower() for error in errors):
         return SlowDown(None)
     messages = (error.message.lower() for error in errors if not error.path)
     return SlowDown(None) if any("secondary rate limit" in text for text in messages) else None
+
+
+def asked_too_much(errors: tuple[GraphqlError, ...]) -> bool:
+    """Whether GitHub gave up the document for its size, with no data or with a part of them."""
+    return any(error.type.startswith(_TOO_MUCH) for error in errors)
 
 
 def is_broken(errors: tuple[GraphqlError, ...]) -> bool:

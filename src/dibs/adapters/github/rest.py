@@ -37,6 +37,7 @@ from msgspec.structs import replace
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.replies import Reply
 from dibs.adapters.github.shapes import (
+    PAGE,
     RestComment,
     RestEvent,
     RestIssue,
@@ -57,7 +58,6 @@ from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import LabelLook
 from dibs.ports.tracker import Found, IssueQuery
 
-PAGE = 100
 _ROUNDS = 4
 _MOST_PAGES = 1000
 
@@ -531,8 +531,8 @@ class OverRest:
 
     # Labels of the repository
 
-    def labels(self) -> list[RestLabel]:
-        listed = self._every("/labels", _PAGE, Purpose.LOOK, list[RestLabel])
+    def labels(self, purpose: Purpose = Purpose.LOOK) -> list[RestLabel]:
+        listed = self._every("/labels", _PAGE, purpose, list[RestLabel])
         self._ids.saw_labels(listed)
         return listed
 

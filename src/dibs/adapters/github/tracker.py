@@ -297,6 +297,11 @@ class GithubTracker(OverRest):
         existing = {folded(label.name) for label in self.labels()}
         return tuple(label for label in labels if folded(label) not in existing)
 
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:
+        self.labels()
+        spelt = {label: self._ids.spelling(label) for label in labels}
+        return {label: other for label, other in spelt.items() if other != label}
+
     def flaws(self) -> tuple[str, ...]:
         """Why the repository cannot be a backlog, or is an expensive backlog."""
         found = self._viewer.flaws()

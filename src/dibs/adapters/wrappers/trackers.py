@@ -130,6 +130,9 @@ class WrappedTracker:
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
         return self._inner.missing_labels(labels)
 
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:
+        return self._inner.misspelt_labels(labels)
+
     def flaws(self) -> tuple[str, ...]:
         return self._inner.flaws()
 

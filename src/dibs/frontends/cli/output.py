@@ -23,6 +23,7 @@ from dibs.core.errors import (
     DibsError,
     GrantedElsewhere,
     HandlerMayNot,
+    IssueHidden,
     IssueLocked,
     LeaseLost,
     Misuse,
@@ -53,6 +54,7 @@ class Exit(IntEnum):
 
 
 _ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
+    (IssueHidden, Exit.FORBIDDEN),
     (NoSuchIssue, Exit.ERROR),
     (NoSuchComment, Exit.ERROR),
     (IssueLocked, Exit.FORBIDDEN),
