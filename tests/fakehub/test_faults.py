@@ -176,6 +176,87 @@ def test_faults_are_set_from_outside(shop, writer):
     assert writer.post("/_fakehub/faults", json={"wrong": "whatever"}).status_code == 422
 
 
+# Refusals without a reason
+
+
+def listed(client):
+    return client.get(f"{SHOP}/issues")
+
+
+def asked(client, document, **variables):
+    reply = client.post("/graphql", json={"query": document, "variables": variables})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+SAY = """mutation Say($id: ID!) {
+  a: addComment(input: {subjectId: $id, body: "one"}) { subject { id } }
+  b: addComment(input: {subjectId: $id, body: "two"}) { subject { id } }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status"),
+    [
+        (Wrong.UNAUTHORIZED_ONCE, 401),
+        (Wrong.FORBIDDEN_ONCE, 403),
+        (Wrong.NOT_FOUND_ONCE, 404),
+    ],
+)
+def test_a_stray_refusal_comes_once_does_nothing_and_is_no_limit(shop, writer, wrong, status):
+    opened(writer)
+    shop.hub.faults.add(Fault(wrong, kind=POST_COMMENT))
+    refused = writer.post(COMMENTS, json={"body": "x"})
+    assert refused.status_code == status
+    assert "Retry-After" not in refused.headers
+    assert bodies(writer) == []
+    said(writer, 1, "again")
+    assert bodies(writer) == ["again"]
+    shop.hub.faults.add(Fault(wrong, kind="graphql"))
+    assert writer.post("/graphql", json={"query": "{ viewer { login } }"}).status_code == status
+    assert asked(writer, "{ viewer { login } }") == {"data": {"viewer": {"login": "alice"}}}
+
+
+def test_a_node_that_a_replica_does_not_know_yet_fails_one_field_of_a_document(shop, writer):
+    node = opened(writer)["node_id"]
+    shop.hub.faults.add(Fault(Wrong.NODE_NOT_FOUND_ONCE))
+    told = asked(writer, SAY, id=node)
+    (error,) = told["errors"]
+    assert (error["type"], error["path"]) == ("NOT_FOUND", ["a"])
+    assert error["message"].startswith("Could not resolve to a node")
+    assert bodies(writer) == ["two"]
+    shop.hub.faults.add(Fault(Wrong.NODE_NOT_FOUND_ONCE))
+    told = asked(writer, '{ repository(owner: "acme", name: "shop") { issue(number: 1) { id } } }')
+    assert told["data"] == {"repository": {"issue": None}}
+
+
+def test_rest_refuses_a_comment_on_a_node_that_it_does_not_know_yet(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.NODE_NOT_FOUND_ONCE))
+    assert listed(writer).status_code == 200, "it strikes new content only"
+    refused = writer.post(COMMENTS, json={"body": "x"})
+    assert refused.status_code == 422
+    assert refused.json()["message"].startswith("Could not resolve to a node")
+    assert bodies(writer) == []
+
+
+def test_content_that_was_submitted_too_quickly_is_not_made(shop, writer):
+    node = opened(writer)["node_id"]
+    shop.hub.faults.add(Fault(Wrong.TOO_QUICKLY, times=2))
+    refused = writer.post(COMMENTS, json={"body": "x"})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["message"] == "was submitted too quickly"
+    told = asked(writer, SAY, id=node)
+    (error,) = told["errors"]
+    assert (error["type"], error["message"]) == ("UNPROCESSABLE", "was submitted too quickly")
+    assert bodies(writer) == ["two"]
+
+
+def test_a_fault_may_wait_for_a_certain_request(shop, writer):
+    shop.hub.faults.add(Fault(Wrong.UNAUTHORIZED_ONCE, after=2))
+    assert [listed(writer).status_code for _ in range(4)] == [200, 200, 401, 200]
+
+
 # Incidents that others reported of GitHub
 
 LOOK = """query Look { repository(owner: "acme", name: "shop") {

@@ -53,7 +53,7 @@ class Hub:
         return made
 
     def transport(self, login="fleet", *, token="", clock=None):
-        made = transport_to(self.hub.url, token or f"{login}-token", clock)
+        made = transport_to(self.hub.url, token or f"{login}-token", clock or self.clock)
         self._opened.callback(made.close)
         return made
 

@@ -22,6 +22,7 @@
     ├── HandlerUnusable           the operator must mend the handler (missing, not executable)
     └── Outage                    the tracker or the store did not do its part
         ├── Unavailable           try again later
+        │   ├── Unconfirmed           refused, but perhaps by mistake: nothing was done
         │   └── WorktreeUnavailable   no working tree could be made for a run now
         ├── RateLimited           try again after `retry_after_s`
         ├── NotPermitted          trying again will not help; a person must change access
@@ -272,6 +273,13 @@ class Unavailable(Outage):
 
     code = "UNAVAILABLE"
     retryable = True
+
+
+class Unconfirmed(Unavailable):
+    """The tracker refused, and may not mean it. Nothing was done; a later try may pass."""
+
+    code = "UNCONFIRMED"
+    hint = "try again in some seconds: a refusal that lasts is reported as NOT_PERMITTED"
 
 
 class WorktreeUnavailable(Unavailable):

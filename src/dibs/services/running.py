@@ -23,6 +23,7 @@ from dibs.core.card import parse_mark
 from dibs.core.durations import OUTAGE_PAUSE_S, format_instant
 from dibs.core.eligibility import words_of
 from dibs.core.errors import (
+    Damaged,
     HandlerUnusable,
     IllegalMove,
     LeaseLost,
@@ -487,7 +488,8 @@ class Running:
     ) -> FinishResult:
         """Write the ending, and try again after an outage for as long as the lease lasts.
 
-        Finished work is worth some patience: the lease is renewed between two tries. The outage is
+        Finished work is worth some patience: the lease is renewed between two tries. A tracker that
+        refuses is asked again as well: nothing is lost by trying. The outage is
         raised, while the lease is still ours, if the lease would be over before the next try, or if
         the worker leaves and its grace is over.
         """
@@ -498,7 +500,7 @@ class Running:
             except IllegalMove as refusal:
                 verdict = Fail(self._mask(str(refusal)))
             except Outage as failure:
-                if not failure.retryable:
+                if isinstance(failure, Damaged):
                     raise
                 if (now := self._clock.now()) >= reported_at + _REPORT_EVERY_S:
                     waits = "%s: the handler has ended, and its ending cannot be written yet: %s"

@@ -23,6 +23,7 @@ from dibs.core.errors import (
     Misuse,
     NoSuchComment,
     NoSuchIssue,
+    NotPermitted,
     Outage,
     RateLimited,
     WorktreeUnavailable,
@@ -142,6 +143,8 @@ class WorkReport(Struct):
     outcomes: Counter[str] = field(default_factory=Counter)
     unsuccessful: set[IssueRef] = field(default_factory=set)
     """Issues whose last run by this worker failed, was parked or broke off."""
+    unrecorded: set[IssueRef] = field(default_factory=set)
+    """Issues whose last run by this worker came to an end that did not reach tracker or store."""
     paused: tuple[Pause, ...] = ()
     barred: str = ""
     """Why this process may claim no issue at all; empty if it may."""
@@ -198,6 +201,7 @@ class Worker:
         self._wake = threading.Event()
         self._leaving = threading.Event()
         self._hurried = threading.Event()
+        self._patient = False
         self._stop_jobs = StopSignal()
         self._jobs: set[RunId] = set()
         self._lock = threading.Lock()
@@ -221,8 +225,12 @@ class Worker:
 
     # Leaving
 
-    def leave(self) -> None:
-        """Claim no more issues. Running handlers get `stop_grace_s`, then are stopped."""
+    def leave(self, *, patient: bool = False) -> None:
+        """Claim no more issues. Running handlers get `stop_grace_s`, then are stopped.
+
+        `patient`: they go on, and their endings are tried again, for as long as their leases last.
+        """
+        self._patient = patient
         self._leaving.set()
         self._wake.set()
 
@@ -273,8 +281,8 @@ class Worker:
                     self._scanning.look_anew()
                     soon_s = self._dice.uniform(0.0, min(_FOLLOW_S, self._options.sweep_s))
                     self._follow_at = min(self._follow_at, LocalTime(self._clock.now() + soon_s))
-        except BaseException:
-            self.leave()
+        except BaseException as flaw:
+            self.leave(patient=isinstance(flaw, NotPermitted))
             raise
         finally:
             withdraw()  # it claims no more
@@ -554,7 +562,7 @@ class Worker:
         try:
             results = self._running.run_together(claims, self._stop_jobs, self._breaker.judge)
             for member, result in zip(claims, results, strict=True):
-                self._record(member, result)
+                self._record(member, result, output=claimed.lease.run)
                 if isinstance(result, Finished):
                     self._breaker.ended(claimed.stage, result)
             self._failed_places = 0
@@ -613,12 +621,28 @@ class Worker:
             self.report.outcomes["broken"] += 1
             self.report.unsuccessful.update(claimed.lease.issue for claimed in claims)
 
-    def _record(self, claimed: Claimed, result: FinishResult | Outage | Misuse) -> None:
-        """Tell and count the result of a claimed issue."""
+    def _record(
+        self,
+        claimed: Claimed,
+        result: FinishResult | Outage | Misuse,
+        *,
+        output: RunId | None = None,
+    ) -> None:
+        """Tell and count the result of a claimed issue. `output`: the run with its output."""
         issue = claimed.lease.issue
         match result:
-            case Outage() | Misuse():
+            case Misuse():
                 self._broken(f"{issue} was not finished: {result}", claimed)
+                return
+            case Outage():
+                look = f"dibs runs --output {output or claimed.lease.run}"
+                self._broken(
+                    f"{issue} was not finished: {result}; its work is not recorded, and will be "
+                    f"done again; its output is with: {look}",
+                    claimed,
+                )
+                with self._lock:
+                    self.report.unrecorded.add(issue)
                 return
             case Finished(_, ending) as finished:
                 onward = f" to {ending.next}" if ending.next else ""
@@ -633,6 +657,7 @@ class Worker:
                 assert_never(never)
         with self._lock:
             self.report.outcomes[outcome] += 1
+            self.report.unrecorded.discard(issue)
             if outcome in _WITHOUT_SUCCESS:
                 self.report.unsuccessful.add(issue)
             else:
@@ -655,8 +680,8 @@ class Worker:
     def _go_home(self) -> None:
         """Wait for the running jobs to end.
 
-        Once asked to leave, stop the jobs after `stop_grace_s`; once asked to leave at once, give
-        up after a moment.
+        Once asked to leave, stop the jobs after `stop_grace_s`, unless patient; once asked to leave
+        at once, give up after a moment.
         """
         deadline: LocalTime | None = None
         hurry: LocalTime | None = None
@@ -666,7 +691,7 @@ class Worker:
                 hurry = hurry or LocalTime(self._clock.now() + _HURRY_S)
                 if self._clock.now() >= hurry:
                     return
-            if self._leaving.is_set() and deadline is None:
+            if self._leaving.is_set() and not self._patient and deadline is None:
                 deadline = LocalTime(self._clock.now() + self._options.stop_grace_s)
             if deadline is not None and self._clock.now() >= deadline:
                 self._stop_jobs.stop_all("the worker is leaving")

@@ -36,6 +36,18 @@ class Wrong(StrEnum):
     """The connection ends without a reply; nothing was done."""
     DROP_AFTER = "drop_after"
     """The connection ends without a reply; everything was done."""
+    UNAUTHORIZED_ONCE = "unauthorized_once"
+    """A 401 for a good token; nothing was done."""
+    FORBIDDEN_ONCE = "forbidden_once"
+    """A 403 that is no limit; nothing was done."""
+    NOT_FOUND_ONCE = "not_found_once"
+    """A 404 for what is there, on any route, /graphql too; nothing was done."""
+    NODE_NOT_FOUND_ONCE = "node_not_found_once"
+    """A replica does not know the node yet: NOT_FOUND for a field of GraphQL, 422 for a comment."""
+    TOO_QUICKLY = "too_quickly"
+    """A 422 for new content: "was submitted too quickly"; nothing was done."""
+    NEW_TOKEN_LAG = "new_token_lag"  # noqa: S105 - the name of a fault
+    """An installation's token is refused with 401 until it is `seconds` old, at most."""
     SLOW = "slow"
     """The reply takes `seconds` longer; the request is carried out before that."""
     UNLABEL = "unlabel"
@@ -92,7 +104,9 @@ class Fault:
     author: str = ""
     """With `hidden_comment`: whose comments."""
     times: int | None = None
-    """At most this many times; None: no limit."""
+    """At most this many times; None: no limit, and once if the fault's name ends with `ONCE`."""
+    after: int = 0
+    """So many of these requests pass before the first is struck."""
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> "Fault":
@@ -111,6 +125,13 @@ class Asked:
     login: str
 
 
+STRAY = {
+    Wrong.UNAUTHORIZED_ONCE: (401, "Bad credentials"),
+    Wrong.FORBIDDEN_ONCE: (403, "Resource not accessible by integration"),
+    Wrong.NOT_FOUND_ONCE: (404, "Not Found"),
+}
+"""The faults that refuse any request without a reason: status and message."""
+_ONCE = (*STRAY, Wrong.NODE_NOT_FOUND_ONCE)
 _OF_READINGS = (Wrong.STALE, Wrong.SHORT, Wrong.HIDDEN_COMMENT)
 _asked: ContextVar[Asked | None] = ContextVar("asked", default=None)
 OTHER_BOT = "tidy-labels[bot]"
@@ -201,6 +222,19 @@ class Faults:
             view = replace(view, exact_labels=True)
         return view if short is None else replace(view, short_by=short.count)
 
+    def stray(self) -> tuple[int, str] | None:
+        """The status and message by which the current request is refused for no reason."""
+        return next((told for wrong, told in STRAY.items() if self.strikes(wrong)), None)
+
+    def meets(self, wrong: Wrong) -> bool:
+        return self.strikes(wrong) is not None
+
+    def new_token_lag_s(self) -> float:
+        """Up to which age an installation's token may be refused."""
+        with self._lock:
+            lags = [one.seconds[1] for one in self._faults if one.wrong is Wrong.NEW_TOKEN_LAG]
+        return max(lags, default=0.0)
+
     def forbids(self, number: int) -> bool:
         return self.strikes(Wrong.FORBIDDEN_NODE, number=number) is not None
 
@@ -221,15 +255,19 @@ class Faults:
         return fresh
 
     def _rolls(self, fault: Fault) -> bool:
+        if fault.after:
+            self._faults[self._faults.index(fault)] = replace(fault, after=fault.after - 1)
+            return False
         return fault.chance >= 1 or self._dice.random() < fault.chance
 
     def _spend(self, place: int, fault: Fault) -> None:
-        if fault.times is None:
+        times = 1 if fault.times is None and fault.wrong in _ONCE else fault.times
+        if times is None:
             return
-        if fault.times <= 1:
+        if times <= 1:
             del self._faults[place]
         else:
-            self._faults[place] = replace(fault, times=fault.times - 1)
+            self._faults[place] = replace(fault, times=times - 1)
 
 
 def _fits(fault: Fault, asked: Asked) -> bool:

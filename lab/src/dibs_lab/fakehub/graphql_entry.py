@@ -10,13 +10,11 @@ from .exchange import Request
 from .faults import Wrong
 from .graphql_cut import cut
 from .graphql_door import Budget, Price, execute, priced
+from .graphql_mutations import CREATES
 from .graphql_refusals import rate_limited, unknown_field
 from .limits import Cost
 from .records import Viewer
 from .world import World
-
-CREATES = frozenset({"createIssue", "addComment", "createPullRequest", "addDiscussionComment"})
-"""Mutations whose creations notify people."""
 
 
 @dataclass(frozen=True, slots=True)

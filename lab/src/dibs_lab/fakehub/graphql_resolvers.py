@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from . import access
+from .faults import Wrong
 from .graphql_asked import FIELDS, Asked, answers, plain
 from .graphql_pages import Bounds, Page
 from .graphql_refusals import Complaint, no_node
 from .graphql_schema import GREATEST_INT, served
 from .graphql_search import found
 from .records import Comment, Event, Issue, Label, Reaction, Repository, User
-from .refusal import Refusal
+from .refusal import Refusal, not_found
 from .view import Node
 
 # roots
@@ -204,6 +205,8 @@ def _numbered(
     repository: Repository, asked: Asked, number: int, what: str, *, pull: bool | None
 ) -> Issue:
     try:
+        if asked.state.strays(Wrong.NODE_NOT_FOUND_ONCE):
+            raise not_found()
         there = access.seen_issue(asked.view, asked.viewer, repository, number)
     except Refusal:  # to GraphQL, deleted, moved and never existing are the same
         there = None

@@ -20,7 +20,7 @@ MOST_WHOLE_AT_ONCE = 25
 
 _SAID = """
 fragment Said on IssueComment {
-  id fullDatabaseId body createdAt updatedAt authorAssociation viewerDidAuthor
+  id fullDatabaseId body createdAt updatedAt authorAssociation
   author { __typename login }
 }
 """
@@ -29,7 +29,7 @@ _WHOLE = """
 fragment Whole on Issue {
   id number title state body url createdAt updatedAt
   repository { nameWithOwner }
-  authorAssociation viewerDidAuthor author { __typename login }
+  authorAssociation author { __typename login }
   lastEditedAt editor { __typename login }
   userContentEdits(first: 50) {
     pageInfo { hasNextPage }
@@ -88,7 +88,7 @@ _CONTROL = """
     first: 100, labels: $control, orderBy: {field: CREATED_AT, direction: ASC}
   ) {
     pageInfo { hasNextPage }
-    nodes { number authorAssociation viewerDidAuthor author { __typename login } }
+    nodes { number authorAssociation author { __typename login } }
   }
   logs: issues(
     first: 3, labels: $control, orderBy: {field: CREATED_AT, direction: ASC}
@@ -112,6 +112,7 @@ _LABELS = "labels(first: 100) @include(if: $labels) { pageInfo { hasNextPage } n
 
 def _reading(operation: str, variables: str, fields: str, whole: str = _FULL) -> str:
     return f"""query {operation}({_WHERE}{variables}) {{
+  viewer {{ login }}
   repository(owner: $owner, name: $name) {{
     viewerPermission isPrivate
 {fields}
@@ -123,6 +124,10 @@ def _reading(operation: str, variables: str, fields: str, whole: str = _FULL) ->
 {whole}{_LOG}"""
 
 
+READER = """query Reader($owner: String!, $name: String!) {
+  viewer { login }
+  repository(owner: $owner, name: $name) { viewerPermission isPrivate }
+}"""
 READ = _reading("Read", "  $number: Int!", "    issue(number: $number) { ...Whole }")
 
 

@@ -452,6 +452,10 @@ class OverGraphql:
                     self.at_once = min(documents.MOST_AT_ONCE, grown)
                 return reply, most
 
+    def read_reader(self) -> None:
+        """Have `WriterTrust` note who asks."""
+        self.rest.trust.note_reader(self.ask(documents.READER, {}, Purpose.LOOK).data)
+
     # The control issue by itself
 
     def read_control(self) -> None:
@@ -512,7 +516,7 @@ class OverGraphql:
             "homeControl": [home],
         }
         reply = self.ask(document, {**extras, **variables}, purpose)
-        self.rest.trust.note_reader(reply.data["repository"])
+        self.rest.trust.note_reader(reply.data)
         if own == self._own.label:
             self._own.take_along("repository", reply, purpose)
         if self._home is not self._own and home == self._home.label:
@@ -545,10 +549,12 @@ class OverGraphql:
         own = [flaw for flaw in reply.errors if flaw.path == ("repository",)]
         for flaw in own:
             if flaw.type == _NOT_FOUND:
-                text = f"there is no repository {repository}, or this token may not see it"
-                raise NotPermitted(text)
+                self.door.told(purpose)  # raises NotPermitted if REST does not find it either
+                text = f"{repository}: GitHub's REST API finds it, and its GraphQL does not"
+                raise Unavailable(text)
             if flaw.type in _FORBIDDEN:
-                raise NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
+                refusal = NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
+                raise self.door.transport.doubted(refusal)
         why = f": {reply.errors[0].message}" if reply.errors else ""
         raise Unavailable(f"{repository}: GitHub did not answer{why}")
 
@@ -573,7 +579,8 @@ class OverGraphql:
             self.understood = False
             raise NoGraphql(f"this server's GraphQL does not know what was asked: {messages}")
         if any(error.type in _FORBIDDEN for error in reply.errors):
-            raise NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
+            refusal = NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
+            raise self.door.transport.doubted(refusal)
         raise Unavailable(f"{self._translator.repository}: GitHub did not answer: {messages}")
 
 

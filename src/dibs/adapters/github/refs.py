@@ -28,6 +28,7 @@ _UNKNOWN = (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.NOT_FOUND)
 _REFUSALS = (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.CONFLICT)
 
 _ANY_STATUS = range(100, 600)
+_FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 Shape = TypeVar("Shape")
 
@@ -181,7 +182,7 @@ class GithubRefs:
 
     def _ask(self, verb: str, address: str, wanted: object = None) -> Reply:
         return self._transport.rest(
-            verb, address, purpose=Purpose.HOLD, wanted=wanted, ok=_ANY_STATUS
+            verb, address, purpose=Purpose.HOLD, wanted=wanted, ok=_ANY_STATUS, final=_FINAL
         )
 
     def _expect(self, reply: Reply, status: HTTPStatus, shape: type[Shape]) -> Shape:

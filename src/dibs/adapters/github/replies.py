@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dibs.core.errors import IssueLocked, NotPermitted, Outage, Unavailable
+from dibs.core.errors import IssueLocked, NotPermitted, Outage, Unavailable, Unconfirmed
 from dibs.core.ids import IssueRef, LocalTime, ServerTime, server_time
 
 _NEXT = re.compile(r'<([^<>]+)>\s*;[^,<]*\brel="?next"?', re.IGNORECASE)
@@ -127,6 +127,15 @@ def _list_or_empty(value: object) -> list[Any]:
 
 _LIMITS = (HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
 _LIMIT_WORDS = ("rate limit", "abuse detection", "too many requests")
+_TOO_QUICKLY = "submitted too quickly"
+_NO_NODE = "could not resolve to a node"
+"""A replica of GitHub may not know yet what was just made."""
+_DOUBTFUL = (
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+)
 _LOCKED_WORDS = ("locked", "commenting is disabled", "unable to comment", "cannot comment")
 _FULL_WORDS = "more than 2500 comments"
 _FULL = (
@@ -166,6 +175,8 @@ class SlowDown(Struct, frozen=True):
 
 def limit_in(reply: Reply) -> Exhausted | SlowDown | None:
     """The limit that the reply reports, if any; then GitHub did not carry out the request."""
+    if reply.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        return SlowDown(None) if _TOO_QUICKLY in reply.message.lower() else None
     if reply.status not in _LIMITS:
         return None
     retry_after = reply.headers.get("retry-after", "")
@@ -188,6 +199,8 @@ def limit_among(errors: tuple[GraphqlError, ...], reply: Reply) -> Exhausted | S
         secondary = any("secondary" in error.message.lower() for error in errors)
         left = reply.headers.get("x-ratelimit-remaining", "0") != "0"
         return SlowDown(None) if secondary or left else Exhausted()
+    if any(_TOO_QUICKLY in error.message.lower() for error in errors):
+        return SlowDown(None)
     messages = (error.message.lower() for error in errors if not error.path)
     return SlowDown(None) if any("secondary rate limit" in text for text in messages) else None
 
@@ -237,6 +250,13 @@ def _scope_set(scopes: str) -> frozenset[str]:
     return frozenset(scope.strip() for scope in scopes.split(",") if scope.strip())
 
 
+def is_doubtful(reply: Reply) -> bool:
+    """Whether GitHub may have refused by mistake: the reply names no reason of its own."""
+    if reply.status not in _DOUBTFUL or lacks_scope(reply):
+        return False
+    return reply.status != HTTPStatus.FORBIDDEN or _known_reason(reply) is None
+
+
 def refusal_of(reply: Reply, what: str) -> Outage:
     """The error for a reply without success. `what`: the server and the request, for people."""
     text = f"{what}: GitHub answered {reply.status} {reply.message}".rstrip()
@@ -244,9 +264,11 @@ def refusal_of(reply: Reply, what: str) -> Outage:
         return Unavailable(text)
     if HTTPStatus.MULTIPLE_CHOICES <= reply.status < HTTPStatus.BAD_REQUEST:
         return Unavailable(f"{text}: it points somewhere else")
+    if reply.status == HTTPStatus.UNPROCESSABLE_ENTITY and _NO_NODE in text.lower():
+        return Unconfirmed(text)
     match reply.status:
         case HTTPStatus.FORBIDDEN:
-            why = _why_forbidden(reply)
+            why = _known_reason(reply) or f"the token may not do this{_scopes(reply)}"
         case HTTPStatus.NOT_FOUND:
             why = f"it is not there, or this token may not see it{_scopes(reply)}"
         case status:
@@ -254,7 +276,8 @@ def refusal_of(reply: Reply, what: str) -> Outage:
     return NotPermitted(f"{text}: {why}" if why else text)
 
 
-def _why_forbidden(reply: Reply) -> str:
+def _known_reason(reply: Reply) -> str | None:
+    """Why GitHub forbids the request, if the reply says so; None if the token lacks a right."""
     message = reply.message.lower()
     if "archived" in message:
         return "the repository is archived, and nothing can be written to it"
@@ -264,7 +287,7 @@ def _why_forbidden(reply: Reply) -> str:
         return "the organisation wants the token authorised for its single sign-on"
     if "ip allow list" in message:
         return "the organisation takes requests from other addresses only"
-    return f"the token may not do this{_scopes(reply)}"
+    return None
 
 
 def _scopes(reply: Reply) -> str:

@@ -146,6 +146,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
     """The counts of a finished worker, with the exit code.
 
     With --once or --drain it is 1 if the last run of an issue here failed, was parked or broke off.
+    It is 1 for every worker that could not record the end of an issue's last run.
     Without a claim, the exit code is 0 only if the worker may be idle, left on a signal, or did
     work such as sweeping. Otherwise the exit code gives the reason.
     """
@@ -157,6 +158,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         "followed": report.followed,
         "outcomes": dict(report.outcomes),
         "unsuccessful": [str(issue) for issue in sorted(report.unsuccessful)],
+        "unrecorded": [str(issue) for issue in sorted(report.unrecorded)],
         "paused": [pause.reason for pause in report.paused],
         "barred": report.barred,
         "unusable": mask(report.unusable),
@@ -171,7 +173,9 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
     faults = [f"stage {stage} is stopped: {why}" for stage, why in report.tripped.items()]
     if report.unsuccessful and not may_be_idle:
         faults.append(f"without success: {', '.join(data['unsuccessful'])}")
-    if faults and not received:
+    if report.unrecorded:
+        faults.append(f"not recorded: {', '.join(data['unrecorded'])}")
+    if faults and (report.unrecorded or not received):
         return Answer(data, [*lines, *faults], Exit.ERROR)
     if received or report.claimed or may_be_idle:
         return Answer(data, lines)
