@@ -29,6 +29,7 @@ from .hubs import REPOSITORY, Hub
 REDIS, COMMENTS = Appointed("redis://host"), Appointed("comments")
 LIST = "GET /repos/{owner}/{repo}/issues"
 ISSUE = "GET /repos/{owner}/{repo}/issues/{number}"
+COMMENTS_LISTED = "GET .*/comments"
 
 
 class Clock:
@@ -394,6 +395,38 @@ def test_a_log_that_cannot_be_read_whole_decides_nothing(hub):
     hub.hub.faults.add(Fault(Wrong.SHORT, kind="comments"))
     clock.sleep(60)
     with pytest.raises(Unavailable, match="control issue"):
+        control.granter()
+
+
+@BOTH
+def test_a_control_issue_with_comments_that_nobody_sees_stops_the_fleet_for_ten_minutes(
+    hub, graphql, caplog
+):
+    """As where a flagged account wrote there: GitHub may count what it shows to nobody."""
+    control, _, clock = control_of(hub, graphql=graphql)
+    control.appoint(COMMENTS, instead_of=None)
+    control.pause(PauseScope.FLEET, repo="", reason="lunch", by="ann")
+    issue, mallory = hub.issue(1), hub.acting("mallory")
+    mallory.create_comment(issue, "spam")
+    hub.hub.faults.add(Fault(Wrong.SHORT, kind=COMMENTS_LISTED))
+    clock.sleep(60)
+    for _ in range(5):
+        with pytest.raises(Unavailable, match="2 of the control issue's 3 comments"):
+            control.granter()
+        clock.sleep(108)
+    clock.sleep(10)
+    assert control.granter() == COMMENTS
+    assert [pause.reason for pause in control.pauses()] == ["lunch"]
+    (worry,) = control.worries()
+    assert "counts 1 more comments of the control issue acme/shop#1 than it lists" in worry
+    assert [record.message for record in caplog.records] == [worry]
+    mallory.create_comment(issue, "more spam")
+    hub.hub.faults.set([Fault(Wrong.SHORT, kind=COMMENTS_LISTED)])
+    assert control.granter() == COMMENTS, "it lacks no more than before"
+    mallory.create_comment(issue, "and more")
+    hub.hub.faults.set([Fault(Wrong.SHORT, kind=COMMENTS_LISTED, count=2)])
+    clock.sleep(60)
+    with pytest.raises(Unavailable):
         control.granter()
 
 

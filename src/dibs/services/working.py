@@ -438,12 +438,12 @@ class Worker:
                         self._spread.lost()
                         self._clock.wait(self._leaving, self._spread.pause_s())
                         if isinstance(lost, Doubtful):
-                            _log.info("%s: not won: %s", lost.issue, lost.why)
-                            free_in_s = None
-                        else:
-                            free_in_s = max(lost.record.remaining.total_seconds(), 0.2)
+                            self._tell(f"{lost.issue} was bid for and not won: {lost.why}")
                         for ref in {lost.issue, candidate.issue.ref}:
-                            resting.rest(ref, free_in_s or self._jittered(self._options.poll_s))
+                            if isinstance(lost, Doubtful):
+                                resting.unproven(ref, self._jittered(self._options.poll_s))
+                            else:
+                                resting.rest(ref, max(lost.record.remaining.total_seconds(), 0.2))
                     case Refused() | Waits() as refused:
                         self._leave_alone(candidate, refused, stages)
                     case never:
@@ -520,6 +520,8 @@ class Worker:
         if ReasonCode.REPOSITORY_PAUSED in codes:
             self._paused_repos.add(candidate.issue.ref.repo)
         resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
+        if ReasonCode.UNREADABLE in codes:
+            resting.unproven(candidate.issue.ref, self._jittered(self._options.poll_s))
         if candidate.snapshot is not None and (paid or ReasonCode.BID_PENDING in codes):
             self._spread.met()
         if isinstance(refused, Waits):  # a claim that starts from another member would wait as well
