@@ -434,16 +434,7 @@ class Worker:
                         self._start(*claims)
                         return True
                     case Beaten() | Doubtful() as lost:
-                        self.report.lost_races += 1
-                        self._spread.lost()
-                        self._clock.wait(self._leaving, self._spread.pause_s())
-                        if isinstance(lost, Doubtful):
-                            self._tell(f"{lost.issue} was bid for and not won: {lost.why}")
-                        for ref in {lost.issue, candidate.issue.ref}:
-                            if isinstance(lost, Doubtful):
-                                resting.unproven(ref, self._jittered(self._options.poll_s))
-                            else:
-                                resting.rest(ref, max(lost.record.remaining.total_seconds(), 0.2))
+                        self._lose(candidate, lost)
                     case Refused() | Waits() as refused:
                         self._leave_alone(candidate, refused, stages)
                     case never:
@@ -453,6 +444,23 @@ class Worker:
                 self._tell(f"{candidate.issue.ref} is left alone: {refusal}")
                 resting.given_up(candidate.issue)
         return False
+
+    def _lose(self, candidate: Candidate, lost: Beaten | Doubtful) -> None:
+        """Let the issue of a lost bid rest, and the candidate by which its bundle was found."""
+        self.report.lost_races += 1
+        self._spread.lost()
+        self._clock.wait(self._leaving, self._spread.pause_s())
+        resting, issues = self._scanning.resting, {lost.issue, candidate.issue.ref}
+        match lost:
+            case Beaten(_, record):
+                for issue in issues:
+                    resting.rest(issue, max(record.remaining.total_seconds(), 0.2))
+            case Doubtful(_, why):
+                self._tell(f"{lost.issue} was bid for and not won: {why}")
+                for issue in issues:
+                    resting.unproven(issue, self._jittered(self._options.poll_s))
+            case never:
+                assert_never(never)
 
     def _next_candidate(self, stages: list[Stage]) -> Candidate | None:
         """The next issue to try. An issue that failed since the last success comes after all

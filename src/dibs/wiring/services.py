@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         Workplaces,
     )
     from dibs.ports.tracker import Budgeted, BudgetReport
+    from dibs.services.adding import Adding
     from dibs.services.board import Board, Explaining
     from dibs.services.bundling import Bundling
     from dibs.services.claiming import Claimed, Claiming
@@ -326,6 +327,9 @@ class Services:
 
     following: Following = _once(
         lambda it: services.following.Following(it.backlog, it.claiming, it.keep, it.advancing)
+    )
+    adding: Adding = _once(
+        lambda it: services.adding.Adding(it.tracker, it.adapters.clock, it.rules.settle)
     )
     migrating: Migrating = _once(
         lambda it: services.migrating.Migrating(it.backlog, it.claiming, it.adapters.granters)

@@ -340,8 +340,8 @@ class Transport:
         address = self._renames.current(self._address(path_or_url, params))
         if verb == "GET":
             kind = Kind.REST_READ
-        elif verb == "POST" and _CREATING_PATH.search(_path(address)):
-            kind = Kind.REST_CREATE
+        elif verb == "POST" and (creates := _CREATING_PATH.search(_path(address))):
+            kind = Kind.REST_ISSUE if creates[0] == "/issues" else Kind.REST_CREATE
         else:
             kind = Kind.REST_EDIT
         conditional = conditional and verb == "GET"
