@@ -24,27 +24,12 @@ from dibs.core.issue import Draft
 from dibs.ports.tracker import IssueQuery, persons_word
 from dibs_lab.fakehub import Fault, Permission, Wrong
 
-from .hubs import REPOSITORY, Hub
+from .hubs import REPOSITORY, Hub, PushedClock
 
 REDIS, COMMENTS = Appointed("redis://host"), Appointed("comments")
 LIST = "GET /repos/{owner}/{repo}/issues"
 ISSUE = "GET /repos/{owner}/{repo}/issues/{number}"
 COMMENTS_LISTED = "GET .*/comments"
-
-
-class Clock:
-    """A local clock whose sleeps move the server's time too, so that what lags arrives."""
-
-    def __init__(self, hub):
-        self._hub = hub
-        self._local_s = 1000.0
-
-    def now(self):
-        return LocalTime(self._local_s)
-
-    def sleep(self, seconds):
-        self._local_s += seconds
-        self._hub.clock.advance(seconds)
 
 
 @pytest.fixture
@@ -54,7 +39,7 @@ def hub():
 
 
 def control_of(hub, login="fleet", *, clock=None, graphql=True, **options):
-    clock = clock or Clock(hub)
+    clock = clock or PushedClock(hub)
     tracker = hub.client(login, graphql=graphql, clock=clock, **options)
     return GithubControl([tracker], clock), tracker, clock
 

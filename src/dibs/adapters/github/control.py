@@ -54,13 +54,13 @@ late: it hides what flagged accounts wrote, and a count may be wrong for good.""
 class RepositoryControl:
     """The control issue of a repository."""
 
-    def __init__(self, tracker: GithubTracker, clock: Clock) -> None:
+    def __init__(self, tracker: GithubTracker, clock: Clock, settle: timedelta) -> None:
         self._tracker, self._readings = tracker, tracker.control_readings
         self.repository = self._readings.repository
         self.host = tracker.door.transport.api.host
         self._ref = tracker.door.translator.ref
         self._clock = clock
-        self._settle_s = tracker.traits.settle.total_seconds()
+        self._settle_s = settle.total_seconds()
         self._looked = False
         self._hidden = 0
         """So many comments of the control issue are counted and shown to nobody."""
@@ -207,8 +207,14 @@ class RepositoryControl:
 class GithubControl:
     """`Granters` and `Pauses` for one or several repositories."""
 
-    def __init__(self, trackers: Sequence[GithubTracker], clock: Clock) -> None:
-        self._issues = tuple(RepositoryControl(tracker, clock) for tracker in trackers)
+    def __init__(
+        self, trackers: Sequence[GithubTracker], clock: Clock, *, settle: timedelta | None = None
+    ) -> None:
+        """`settle`: as set in the settings; None: the trackers' own."""
+        self._issues = tuple(
+            RepositoryControl(tracker, clock, tracker.traits.settle if settle is None else settle)
+            for tracker in trackers
+        )
         self._home = self._issues[0]
         self._clock = clock
 
