@@ -16,13 +16,13 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (171, 48_300),
-    "adapters": (48, 16_960),
+    "": (173, 49_250),
+    "adapters": (49, 17_500),
     "core": (26, 5_680),
-    "frontends": (25, 5_480),
-    "ports": (5, 1_100),
-    "services": (22, 7_750),
-    "wiring": (4, 1_520),
+    "frontends": (25, 5_620),
+    "ports": (5, 1_140),
+    "services": (23, 7_960),
+    "wiring": (4, 1_540),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
 EMBEDDED, ON_GITHUB, ON_GITHUB_WITH_REDIS = 36, 48, 52
