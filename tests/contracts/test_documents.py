@@ -19,6 +19,13 @@ from dibs_lab.fakehub.graphql_schema import served
 
 from .graphql import flaws
 
+PROBES = {
+    "account": documents.PROBE_ACCOUNT,
+    "comments": documents.PROBE_COMMENTS,
+    "labels": documents.PROBE_LABELS,
+    "trip": documents.PROBE_TRIP,
+    "price": documents.priced(snapshots(50)),
+}
 SOURCE = Path(dibs.__file__).parent
 
 
@@ -41,6 +48,7 @@ def every_document():
         **{f"tally of {count}": documents.tally(count) for count in (1, 12)},
         **{f"trip of {type(kind).__name__}": documents.trip((kind,)) for kind in kinds},
         **{f"trip to {type(kind).__name__}": documents.trip((*kinds, kind)) for kind in kinds},
+        **{f"probe of the {name}": document for name, document in PROBES.items()},
     }
 
 

@@ -52,7 +52,7 @@ def test_what_is_left_and_what_was_spent(hub, tmp_path):
     assert 0 < (resets - datetime.fromisoformat(budget["now"])).total_seconds() <= 3600
     assert resets.tzinfo == UTC
     assert {one["name"]: one["used"] for one in budget["pace"]}["creations a minute"] == 1
-    assert budget["counted"]["rest create"] == 1
+    assert budget["counted"]["rest issue"] == 1
     assert (budget["shared"], budget["shut"], budget["trouble"]) == (True, None, None)
 
 

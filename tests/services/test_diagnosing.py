@@ -26,6 +26,7 @@ from dibs.services.diagnosing import (
     about_terms,
 )
 
+from .costly import CostlyWorld
 from .places import NotedPlaces
 from .test_signed_marks import keyed
 from .world import World, outage, pipeline_of
@@ -82,6 +83,35 @@ def test_a_store_that_does_not_answer_fails_alone():
     findings = examined(process)
     assert [one.check for one in findings if one.level is FAIL] == ["leases"]
     assert "granter" in {one.check for one in findings}
+
+
+def test_an_issue_that_hides_a_comment_is_named_because_nobody_will_claim_it():
+    world = CostlyWorld()
+    process = world.process(handlers={"ready": print})
+    assert found(process, "comments") == []
+    odd, whole = world.add(), world.add()
+    world.tracker.comment(whole, "all is said")
+    assert found(process, "comments") == [(OK, "all comments of the 2 foremost issues can be read")]
+
+    def hide(call, answer):
+        if call.name != "find_snapshots" and not (call.name == "read" and call.args[0] == odd):
+            return answer
+        if call.name == "read":
+            return replace(answer, issue=replace(answer.issue, comment_count=2))
+        pages = [replace(page, snapshots=tuple(map(hidden, page.snapshots))) for page in answer]
+        return tuple(pages)
+
+    def hidden(snapshot):
+        odd_one = snapshot.issue.ref == odd
+        return (
+            replace(snapshot, issue=replace(snapshot.issue, comment_count=2))
+            if odd_one
+            else snapshot
+        )
+
+    process.tracker.change = hide
+    (said,) = found(process, "comments")
+    assert said == (WARN, f"only 0 of 2 comments of {odd} can be read, so no worker claims it")
 
 
 @pytest.mark.parametrize("call", ["acquire", "release"])

@@ -464,7 +464,8 @@ def judge_claimable(
                 f"only {len(snapshot.comments)} of {issue.comment_count} comments could be read"
                 if len(snapshot.comments) < issue.comment_count
                 else "not every page of its comments could be read",
-                "read it again: an incomplete list decides nothing",
+                "an incomplete list decides nothing: read it again; if it stays incomplete, the "
+                "tracker counts comments that it does not show to this account",
             )
         )
     stage = picture.stage

@@ -8,7 +8,7 @@ The traits of a tracker say what it can do. `OneAtATime` builds every call for m
 effects from the calls for one issue and one effect, for trackers that have no better way.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -362,6 +362,44 @@ def apply_one(
             reached(Step.FINISH_CLOSED)
         case _:
             assert_never(effect)
+
+
+class ProbeVerdict(StrEnum):
+    """What a probe found of an assumption about the server."""
+
+    HOLDS = "holds"
+    DIFFERS = "differs"
+    """It does not hold, and dibs is prepared for that, at some cost."""
+    BREAKS = "breaks"
+    """It does not hold, and claims depend on it."""
+    UNKNOWN = "unknown"
+
+
+class Probed(Struct, frozen=True):
+    probe: str
+    verdict: ProbeVerdict
+    text: str
+
+
+class Lag(Struct, frozen=True):
+    """How long after the replies to writes a reader saw each of them."""
+
+    over: str
+    """By which API it read."""
+    seconds: tuple[float, ...]
+
+
+class Probing(Protocol):
+    """Tries what the adapter assumes about its server, on a scratch issue of its own."""
+
+    @property
+    def plan(self) -> str:
+        """What a run will write, for a person, before it does."""
+        ...
+
+    def run(self) -> Generator[Probed | Lag]:
+        """Make the scratch issue, run the probes, and clean up, also if the run is broken off."""
+        ...
 
 
 class Allowance(Struct, frozen=True):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
 
 
-_MOST_RETURNS = 10_000
+_MOST_VAIN = 10_000
 _LONGEST_REST_S = 900.0
 _LASTING = reasons_with(lambda meaning: meaning.lifts is Lifts.WITH_A_CHANGE)
 """Only people and other programs lift these reasons: a draining worker does not wait for them."""
@@ -119,7 +119,8 @@ class Resting:
         self._patience = patience
         self._rests: dict[IssueRef, _Rest] = {}
         self._hopeless: set[IssueRef] = set()
-        self._returns: Counter[IssueRef] = Counter()
+        self._vain: Counter[IssueRef] = Counter()
+        """How often an issue was given back by our own handler, or a reading proved nothing."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -146,10 +147,14 @@ class Resting:
 
     def returned(self, issue: IssueRef, seconds: float) -> None:
         """Our own handler gave the issue back: leave it to another worker, longer each time."""
-        with self._lock:
-            self._returns[issue] += 1
-            doublings = min(self._returns[issue] - 1, 10)
-        self.rest(issue, min(seconds * (1 << doublings), _LONGEST_REST_S))
+        self._rest_longer(issue, seconds)
+
+    def unproven(self, issue: IssueRef, seconds: float) -> None:
+        """No reading proved who holds the issue: leave it alone, longer each time.
+
+        A bid that proves nothing is a comment all the same, and what hides comments may stay.
+        """
+        self._rest_longer(issue, max(seconds, self._patience.passing_s))
 
     def given_up(self, issue: Issue) -> None:
         """We cannot claim the issue at all: gone, transferred or locked."""
@@ -196,8 +201,14 @@ class Resting:
             for issue in over:
                 del self._rests[issue]
                 self._hopeless.discard(issue)
-            if len(self._returns) > _MOST_RETURNS:
-                self._returns.clear()
+            if len(self._vain) > _MOST_VAIN:
+                self._vain.clear()
+
+    def _rest_longer(self, issue: IssueRef, seconds: float) -> None:
+        with self._lock:
+            self._vain[issue] += 1
+            doublings = min(self._vain[issue] - 1, 10)
+        self.rest(issue, min(seconds * (1 << doublings), _LONGEST_REST_S))
 
     def _start_rest(self, issue: IssueRef, seconds: float, unless: ServerTime | None) -> None:
         with self._lock:

@@ -444,16 +444,7 @@ class Worker:
                         self._start(*claims)
                         return True
                     case Beaten() | Doubtful() as lost:
-                        self.report.lost_races += 1
-                        self._spread.lost()
-                        self._clock.wait(self._leaving, self._spread.pause_s())
-                        if isinstance(lost, Doubtful):
-                            _log.info("%s: not won: %s", lost.issue, lost.why)
-                            free_in_s = None
-                        else:
-                            free_in_s = max(lost.record.remaining.total_seconds(), 0.2)
-                        for ref in {lost.issue, candidate.issue.ref}:
-                            resting.rest(ref, free_in_s or self._jittered(self._options.poll_s))
+                        self._lose(candidate, lost)
                     case Refused() | Waits() as refused:
                         self._leave_alone(candidate, refused, stages)
                     case never:
@@ -463,6 +454,23 @@ class Worker:
                 self._tell(f"{candidate.issue.ref} is left alone: {refusal}")
                 resting.given_up(candidate.issue)
         return False
+
+    def _lose(self, candidate: Candidate, lost: Beaten | Doubtful) -> None:
+        """Let the issue of a lost bid rest, and the candidate by which its bundle was found."""
+        self.report.lost_races += 1
+        self._spread.lost()
+        self._clock.wait(self._leaving, self._spread.pause_s())
+        resting, issues = self._scanning.resting, {lost.issue, candidate.issue.ref}
+        match lost:
+            case Beaten(_, record):
+                for issue in issues:
+                    resting.rest(issue, max(record.remaining.total_seconds(), 0.2))
+            case Doubtful(_, why):
+                self._tell(f"{lost.issue} was bid for and not won: {why}")
+                for issue in issues:
+                    resting.unproven(issue, self._jittered(self._options.poll_s))
+            case never:
+                assert_never(never)
 
     def _next_candidate(self, stages: list[Stage]) -> Candidate | None:
         """The next issue to try. An issue that failed since the last success comes after all
@@ -530,6 +538,8 @@ class Worker:
         if ReasonCode.REPOSITORY_PAUSED in codes:
             self._paused_repos.add(candidate.issue.ref.repo)
         resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
+        if ReasonCode.UNREADABLE in codes:
+            resting.unproven(candidate.issue.ref, self._jittered(self._options.poll_s))
         bidding = candidate.snapshot is not None and (paid or ReasonCode.BID_PENDING in codes)
         looked = self._options.cheap_reads and isinstance(refused, Refused) and not paid
         if bidding or (looked and codes & _TAKEN):

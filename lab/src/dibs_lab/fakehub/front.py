@@ -25,6 +25,7 @@ from .world import World
 
 DOCUMENTATION = "https://docs.github.com/rest"
 MOST_KEPT = 2_000
+_NEW_ISSUE = "POST /repos/{owner}/{repo}/issues"
 GRAPHQL_PATHS = ("/graphql", "/api/graphql")
 
 
@@ -96,7 +97,8 @@ class Front:
             return _Way(f"{request.verb} other", Cost())
         route, at = found
         points = 1 if request.verb in ("GET", "HEAD") else 5
-        cost = Cost("core", 0 if route.free else 1, points, route.content)
+        issues = int(route.kind == _NEW_ISSUE)
+        cost = Cost("core", 0 if route.free else 1, points, route.content, issues)
         return _Way(route.kind, cost, route, tuple(at.items()))
 
     def _viewer(self, request: Request, way: _Way) -> Viewer:

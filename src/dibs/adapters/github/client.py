@@ -248,6 +248,10 @@ class Sender:
         self._wire.close()
         self._ledger.close()
 
+    def as_stranger(self, path: str) -> Answered:
+        """The answer to a GET without a token; it counts against this address, not the token."""
+        return self._wire.send("GET", self._api.rest + path, "")
+
     # There and back
 
     def _token(self, purpose: Purpose) -> str:
@@ -432,9 +436,11 @@ class Transport:
         clock: Clock,
         *,
         reply_s: float = REPLY_S,
+        wire: Wire | None = None,
     ) -> None:
         self.api, self.clock, self._ledger = api, clock, ledger
-        self._sender = Sender(api, credential, ledger, Wire(api, clock, reply_s=reply_s), clock)
+        wire = wire or Wire(api, clock, reply_s=reply_s)
+        self._sender = Sender(api, credential, ledger, wire, clock)
         self._replies = Replies()
         self._renames = Renames(api.rest)
         self.graphql_gone = False
@@ -478,8 +484,8 @@ class Transport:
         address = self._renames.current(self._address(path_or_url, params))
         if verb == "GET":
             kind = Kind.REST_READ
-        elif verb == "POST" and _CREATING_PATH.search(_path(address)):
-            kind = Kind.REST_CREATE
+        elif verb == "POST" and (creates := _CREATING_PATH.search(_path(address))):
+            kind = Kind.REST_ISSUE if creates[0] == "/issues" else Kind.REST_CREATE
         else:
             kind = Kind.REST_EDIT
         conditional = conditional and verb == "GET"
@@ -503,6 +509,10 @@ class Transport:
             kept = CachedReply(reply.headers["etag"], reply.headers, reply.body, self.clock.now())
             self._replies.put(address, kept)
         return reply
+
+    def as_stranger(self, path: str) -> Answered:
+        """What GitHub answers to a GET without a token."""
+        return self._sender.as_stranger(path)
 
     def follow(self, reply: Reply) -> str | None:
         """The address of the next page, unchanged from GitHub's reply; None on the last page."""

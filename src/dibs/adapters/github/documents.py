@@ -274,3 +274,41 @@ def _mutation(effect: Effect, place: int, *, last: bool) -> tuple[list[str], str
             return [], "closeIssue(input: {issueId: $issue})", f"issue {{ {issue} }}"
         case _:
             assert_never(effect)
+
+
+# Probes
+
+PROBE_ACCOUNT = """query ProbeAccount {
+  viewer { login }
+  issue: __type(name: "Issue") { fields { name } }
+}"""
+
+PROBE_COMMENTS = """query ProbeComments($owner: String!, $name: String!, $number: Int!) {
+  repository(owner: $owner, name: $name) {
+    issue(number: $number) { comments(last: 100) { nodes { fullDatabaseId body } } }
+  }
+}"""
+
+PROBE_LABELS = """query ProbeLabels(
+  $owner: String!, $name: String!, $same: String!, $other: String!, $sames: [String!],
+  $others: [String!]
+) {
+  repository(owner: $owner, name: $name) {
+    same: label(name: $same) { id }
+    other: label(name: $other) { id }
+    sames: issues(labels: $sames) { totalCount }
+    others: issues(labels: $others) { totalCount }
+  }
+}"""
+
+PROBE_TRIP = """mutation ProbeTrip($issue: ID!, $labels: [ID!]!, $comment: ID!, $body: String!) {
+  e0: addLabelsToLabelable(input: {labelableId: $issue, labelIds: $labels}) {
+    labelable { ... on Issue { id } }
+  }
+  e1: updateIssueComment(input: {id: $comment, body: $body}) { issueComment { body } }
+}"""
+
+
+def priced(document: str) -> str:
+    """The query, which tells its cost as well."""
+    return document.replace(") {", ") {\n  rateLimit { cost nodeCount }", 1)

@@ -38,7 +38,9 @@ from dibs.ports.tracker import (
     apply_one,
 )
 
-_SETTLE = timedelta(seconds=2)
+_SETTLE = timedelta(seconds=5)
+"""GitHub promises nothing here. Others saw their own comments missing two seconds after the post,
+and waited 5 to 10 s; in rare cases minutes, which no wait covers. `dibs doctor --live` measures."""
 _GRAIN = timedelta(seconds=1)
 MOST_COMMENTS = 2500
 _ENDED_BY_GITHUB = timedelta(seconds=10)

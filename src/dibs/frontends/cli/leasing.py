@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
-from dibs.core.durations import describe_span, parse_duration
+from dibs.core.durations import describe_span
 from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import LeaseLost, NoSuchRun
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
@@ -22,6 +22,7 @@ from dibs.frontends.cli.context import (
     complete_issue,
     complete_run,
     dry_run,
+    duration,
 )
 from dibs.frontends.cli.output import (
     Answer,
@@ -49,15 +50,6 @@ pass_env_option = click.option(
 )
 run_or_issue = click.argument("named", metavar="[RUN|ISSUE]", required=False)
 _A_RUN = re.compile("[0-9a-f]{12}")
-
-
-def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
-    if value is None:
-        return None
-    try:
-        return parse_duration(value)
-    except ValueError as flaw:
-        raise click.BadParameter(str(flaw)) from flaw
 
 
 @command("claim")

@@ -13,8 +13,7 @@ import click
 from msgspec.structs import replace
 
 from dibs.core.pipeline import Command, Pipeline
-from dibs.frontends.cli.context import Context, command, dry_run
-from dibs.frontends.cli.leasing import duration
+from dibs.frontends.cli.context import Context, command, dry_run, duration
 from dibs.frontends.cli.output import Answer, Exit, tell
 from dibs.wiring import mask
 
