@@ -97,7 +97,7 @@ bench-label-state: $(STAMP) ## requests of a claim, a release and a sweep beside
 bench-mixed-fleet: $(STAMP) ## double holders while a fleet is switched, counted in the simulator
 	$(BIN)/python -m benchmarks.mixed_fleet
 
-storm-github: $(STAMP) ## sixteen workers, 300 issues, lag, lost replies, kills and freezes: some minutes
+storm-github: $(STAMP) ## sixteen workers, 300 issues, every fault of the fake, kills and freezes: some minutes
 	$(BIN)/python -m tests.github.storm
 
 intervals: $(STAMP) ## does any store let two processes trust one lease? kills, cuts, clock steps: some ten minutes

@@ -123,7 +123,7 @@ def test_finished_work_is_not_done_again_while_the_dead_workers_lease_is_live(
 
     reply = project.drain()
 
-    assert f"the worker of run {left.name} died when its handler had finished" in reply.err
+    assert f"the worker of run {left.name} ended when its handler had finished" in reply.err
     project.assert_drained(ISSUES)
     assert sorted(project.ledger().values()) == [1, 1, 1, 1]
     assert not list((project.root / ".dibs" / "runs" / ".open").iterdir())

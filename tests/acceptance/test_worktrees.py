@@ -297,7 +297,8 @@ def test_a_bundles_handler_may_push_what_closes_any_of_its_issues(
     bundled(project, "auto", close, 1)
     assert project.dibs("hook", "install", cwd=shop).code == 0
     project.drain(env=env)
-    assert (project.root / "said").read_text() == ""
+    said = (project.root / "said").read_text()
+    assert said == "dibs: checked #1, #2, #3: nobody else is at work\n"
     assert len(pushed(shop)) == 1
 
 

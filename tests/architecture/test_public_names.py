@@ -36,6 +36,7 @@ PUBLIC = [
     "HandlerUnusable",
     "HeldLease",
     "IllegalMove",
+    "IssueHidden",
     "IssueLocked",
     "IssueMoved",
     "IssueRef",

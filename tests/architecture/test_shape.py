@@ -16,10 +16,10 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (171, 48_300),
-    "adapters": (48, 16_960),
+    "": (171, 48_620),
+    "adapters": (48, 16_970),
     "core": (26, 5_680),
-    "frontends": (25, 5_480),
+    "frontends": (25, 5_530),
     "ports": (5, 1_100),
     "services": (22, 7_750),
     "wiring": (4, 1_520),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.core.ids import IssueRef
-from dibs.hook.rules import LONGEST_TEXT, closed_by_commit, closed_by_pull
+from dibs.hook.rules import LONGEST_TEXT, closed_by_commit, closed_by_pull, named_by_pull
 
 KEYWORDS = ["close", "closes", "closed", "fix", "fixes", "fixed", "resolve", "resolves", "resolved"]
 HERE = IssueRef("", "12")
@@ -171,3 +171,16 @@ def test_nothing_makes_it_slow(text):
     """It would take minutes if it looked at every pair of places; the test's own limit tells."""
     closed_by_pull(text)
     closed_by_commit(text)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_pull_request_names_an_issue_with_a_keyword_or_without(form):
+    for text in ("For {}: prices", "({})", "### Part 1 of 2 for {}", "Fixes {}"):
+        assert FORMS[form] in named_by_pull(text.format(form)), text
+    for text in ("`{}`", "> {}", "<!-- {} -->"):
+        assert named_by_pull(text.format(form)) == (), text
+
+
+@pytest.mark.parametrize("text", ["x#12", "&#12;", "a/b/c#12x", "see 12", "GH12", "#0"])
+def test_what_is_no_reference_names_nothing(text):
+    assert named_by_pull(text) == ()

@@ -28,9 +28,18 @@ LONG_AGO = 10_000
 CODES = FlawCode
 
 
-def flaws_of(labels, standing=FREE, *, now=LONG_AGO, open=True, comments=(), updated=0):  # noqa: A002
+def flaws_of(
+    labels,
+    standing=FREE,
+    *,
+    now=LONG_AGO,
+    open=True,  # noqa: A002
+    comments=(),
+    updated=0,
+    most=None,
+):
     snapshot = make_snapshot(comments, now=now, labels=labels, open=open, updated=updated)
-    return diagnose(snapshot, standing, STAGES)
+    return diagnose(snapshot, standing, STAGES, most_comments=most)
 
 
 @pytest.mark.parametrize(
@@ -92,6 +101,16 @@ def test_a_flaw_is_named_and_mended_only_as_the_truth_says(labels, standing, cod
     (flaw,) = flaws_of(labels, standing)
     assert (flaw.issue, flaw.code, flaw.repair) == (REF, code, repair)
     assert flaw.text
+
+
+@pytest.mark.parametrize(
+    ("count", "most", "is_open", "named"),
+    [(7, 10, True, 0), (8, 10, True, 1), (8, 10, False, 0), (8, None, True, 0)],
+)
+def test_an_issue_that_soon_takes_no_claim_is_named(count, most, is_open, named):
+    talk = [make_comment("talk", number, 1) for number in range(count)]
+    flaws = flaws_of(["stage:ready"], comments=talk, open=is_open, most=most)
+    assert [flaw.code for flaw in flaws] == [CODES.NEARLY_FULL] * named
 
 
 @pytest.mark.parametrize(
@@ -227,7 +246,7 @@ def test_every_flaw_has_a_row():
             (["bug"], Standing(ADVANCED), (WORKED,)),
             ([], FREE, (make_comment("<!-- claim x -->", 1, 0),)),
         ]
-        for flaw in flaws_of(labels, standing, comments=comments)
+        for flaw in flaws_of(labels, standing, comments=comments, most=1)
     }
     assert seen == set(FlawCode)
 

@@ -156,8 +156,13 @@ CASES = [
     Case(CODES.UNREADABLE, missing=3, words=("0 of 3",)),
     Case(
         CODES.ASSIGNED,
-        assignees=(Person("ann"), Person("bob"), Person("a-bot", human=False)),
+        assignees=(Person("ann"), Person("bob")),
         words=("ann and bob",),
+    ),
+    Case(
+        CODES.DELEGATED,
+        assignees=(Person("Copilot", human=False), Person("devin[bot]", human=False)),
+        words=("Copilot and devin[bot]", "program"),
     ),
     Case(
         CODES.PULL_OPEN,
@@ -225,13 +230,15 @@ def test_what_cannot_be_undone_is_claimed_only_where_the_store_protects_it():
     assert judge(snapshot, FREE, pipeline, Surroundings(protected=True)).eligible
 
 
-PEOPLE = [CODES.ASSIGNED, CODES.PULL_OPEN, CODES.FOREIGN_CLAIM]
+PEOPLE = [CODES.ASSIGNED, CODES.DELEGATED, CODES.PULL_OPEN, CODES.FOREIGN_CLAIM]
 
 
 @pytest.mark.parametrize("case", [one for one in CASES if one.code in PEOPLE], ids=lambda c: c.code)
 def test_each_way_of_being_somebodys_can_be_turned_off_by_itself(case):
-    switch = dict(zip(PEOPLE, ("assignees", "pulls", "markers"), strict=True))[case.code]
-    off = {"assignees": False, "pulls": WhosePulls.NONE, "markers": False}
+    switch = dict(zip(PEOPLE, ("assignees", "delegates", "pulls", "markers"), strict=True))[
+        case.code
+    ]
+    off = {"assignees": False, "delegates": False, "pulls": WhosePulls.NONE, "markers": False}
     for name, value in off.items():
         pipeline = replace(LIMITED, people=People(**{name: value}))
         verdict = judge(case.snapshot(), FREE, pipeline, NO_PAUSE)
@@ -324,10 +331,21 @@ def test_a_label_of_a_dead_runs_ending_releases_nothing_however_late_a_sweep_pai
     assert verdict_of(text_case(painted, again, comments=(card,))).eligible
 
 
-def test_a_programs_pull_request_is_somebodys_and_its_assignment_is_not():
-    bot = Person("copilot", human=False)
-    case = Case(CODES.PULL_OPEN, assignees=(bot,), pulls=(Pull(IssueRef("acme/shop", "4"), bot),))
-    assert [one.code for one in verdict_of(case).reasons] == [CODES.PULL_OPEN]
+def test_people_and_programs_who_have_the_issue_are_named_each_by_their_reason():
+    bot = Person("Copilot", human=False)
+    pull = Pull(IssueRef("acme/shop", "4"), bot)
+    case = Case(CODES.DELEGATED, assignees=(bot, Person("ann")), pulls=(pull,))
+    found = {one.code: one.text for one in verdict_of(case).reasons}
+    assert list(found) == [CODES.ASSIGNED, CODES.DELEGATED, CODES.PULL_OPEN]
+    assert "Copilot" not in found[CODES.ASSIGNED]
+    assert "ann" not in found[CODES.DELEGATED]
+
+
+def test_a_program_of_the_fleet_keeps_nobody_off():
+    case = Case(CODES.DELEGATED, assignees=(Person("acme-fleet[bot]", human=False),))
+    ours = replace(LIMITED, people=People(fleet=frozenset({"Acme-Fleet[bot]"})))
+    assert not verdict_of(case).eligible
+    assert judge(case.snapshot(), FREE, ours, NO_PAUSE).eligible
 
 
 def test_a_crowd_is_not_listed_to_the_last_name():
@@ -344,7 +362,7 @@ def test_a_later_assignment_stops_nothing_that_runs():
 
 def test_a_scan_that_has_only_the_fields_sees_assignees_and_pulls():
     for case in CASES:
-        if case.code in (CODES.ASSIGNED, CODES.PULL_OPEN):
+        if case.code in (CODES.ASSIGNED, CODES.DELEGATED, CODES.PULL_OPEN):
             (reason,) = judge_picture(case.snapshot().issue, LIMITED).reasons
             assert reason.code is case.code
 

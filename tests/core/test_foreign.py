@@ -134,7 +134,7 @@ def test_of_several_kagan_leases_the_last_counts():
         "I have it",
         f"They say `{AGENT}`, do they not?",
         f"> {AGENT}",
-        "<!-- agent-claim:codename=lucius firing_id=1",
+        "<!-- agent-claim:codename=lucius",
         "<!-- afk:claim v1 kind=claim runner=claude -->",
         "<!-- afk:claim v1 worker=w kind=maybe -->",
         "<!-- afk:claim v2 worker=w kind=claim -->",
@@ -199,3 +199,23 @@ def test_any_comment_at_all_can_be_looked_at(body):
 def test_a_junk_comment_costs_a_look_at_its_beginning():
     huge = "<!-- kagan:lease:v1 -->```json{" + "{" * 200_000
     assert found(huge, "<!-- agent-claim:" + "a=" * 100_000, " " * 300_000) == ()
+
+
+ODD = [
+    "<!-- agent-claim:codename=lucius firing_id=a>b ts=2026-05-01T19:42:33Z -->",
+    "<!-- agent-claim:codename=<lucius> firing_id=f1 ts=2026-05-01T19:42:33Z -->",
+    "<!-- agent-claim:codename=lucius firing_id=f1 ts=2026-05-01T19:42:33Z",
+    "<!-- agent-claim:codename=lucius firing_id=f1 ts=2026-05-01T19:42:33Z --",
+]
+
+
+@pytest.mark.parametrize("body", ODD)
+def test_a_claim_is_seen_as_its_own_runners_see_it_however_it_is_cut_or_spelt(body):
+    (claim,) = found(body)
+    assert (claim.tool, claim.who.strip("_")) == ("agent-claim", "lucius")
+    assert found(body, body.replace("agent-claim", "agent-release")) == ()
+
+
+def test_a_line_of_ours_that_is_cut_is_no_claim_of_another_tool():
+    ours = "<!-- agent-claim:codename=lucius firing_id=f1 run=r1 ttl=600s v=1 stage=imple"
+    assert found(ours) == ()

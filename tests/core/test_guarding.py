@@ -10,8 +10,8 @@ from dibs.core.fold import standing_on_comments
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.ids import Fence, HolderId, IssueRef, RunId
 from dibs.core.issue import Person, Snapshot
-from dibs.core.pipeline import People, WhosePulls
-from dibs.core.presets import STAGES
+from dibs.core.pipeline import Dialect, People, WhosePulls
+from dibs.core.presets import AGENT, STAGES
 from dibs.hook.rules import Pusher, judge_push
 
 from .builders import REF, RULES, at, bid, edited, make_comment, make_issue, revoke
@@ -26,7 +26,8 @@ STRANGER = Pusher()
 
 
 def judged(comments=(), pusher=STRANGER, *, pulls=(), pipeline=STAGES, labels=(), now=50, grace=0):
-    issue = make_issue(["stage:ready", *labels], count=len(comments))
+    first = () if pipeline.dialect is Dialect.AGENT else ("stage:ready",)
+    issue = make_issue([*first, *labels], count=len(comments))
     snapshot = Snapshot(issue, tuple(comments), at(now))
     standing = standing_on_comments(snapshot, RULES)
     return judge_push(snapshot, standing, pulls, pipeline, timedelta(seconds=grace), pusher)
@@ -36,8 +37,8 @@ def codes(result):
     return [objection.code for objection in result.objections]
 
 
-def pull(fate=PullFate.OPEN, *, head="fix", foreign=False, repo="acme/shop"):
-    return LinkedPull(IssueRef(repo, "31"), ANN, fate, at(0), None, head, foreign)
+def pull(fate=PullFate.OPEN, *, head="fix", foreign=False, repo="acme/shop", ended=None):
+    return LinkedPull(IssueRef(repo, "31"), ANN, fate, at(0), ended, head, foreign)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +120,24 @@ def test_another_tools_claim_is_its_own_commits():
     ]
 
 
+@pytest.mark.parametrize(
+    ("firing", "refused"), [("f-1", []), ("f-2", ["FOREIGN_CLAIM"]), (None, ["FOREIGN_CLAIM"])]
+)
+def test_the_label_beside_another_tools_claim_is_the_claims(firing, refused):
+    """As an old runner leaves it: the label, and a comment that says whose it is."""
+    pusher = Pusher(firings=frozenset({("lucius", firing)} if firing else ()))
+    claim = make_comment(CLAIM.format("f-1"), 5, 0)
+    labels = ["agent:implement", "agent:in-flight"]
+    assert codes(judged([claim], pusher, pipeline=AGENT, labels=labels)) == refused
+
+
+def test_a_label_is_nobodys_where_the_claims_of_other_tools_do_not_count():
+    pipeline = replace(AGENT, people=People(markers=False))
+    claim = make_comment(CLAIM.format("f-1"), 5, 0)
+    told = judged([claim], pipeline=pipeline, labels=["agent:in-flight"])
+    assert codes(told) == ["CLAIM_LABEL_ONLY"]
+
+
 def test_flaw_08_a_strangers_release_frees_nothing_and_a_runners_own_does():
     claim = make_comment(CLAIM.format("f-1"), 5, 0)
     text = "<!-- agent-release:codename=lucius firing_id=f-1 outcome=success ts=x -->"
@@ -172,10 +191,58 @@ def test_a_holder_is_only_told_of_a_pull_request():
     assert "ann has an open pull request for it: acme/shop#31 from branch fix" in result.remarks[0]
 
 
+MOVED_ON = edited(
+    "a", "released", 5, 0, prev=20, updated=10, outcome="advanced", target="pr-open", shown=True
+)
+BRANCH = Pusher(branches=frozenset({"fix"}))
+
+
+@pytest.mark.parametrize(
+    ("comments", "pulls", "pusher", "refused"),
+    [
+        ([], [], STRANGER, ["PULL_OPEN"]),
+        ([], [], BRANCH, ["PULL_OPEN"]),
+        ([], [pull()], BRANCH, []),  # more commits for its pull request
+        ([], [pull()], STRANGER, ["PULL_OPEN"]),
+        ([], [replace(pull(), by_writer=False)], BRANCH, ["PULL_OPEN"]),
+        ([], [], Pusher(pulls_for=frozenset({REF})), []),  # a pull request that names it
+        ([], [], Pusher(pulls_for=frozenset({IssueRef("acme/shop", "8")})), ["PULL_OPEN"]),
+        ([MOVED_ON], [], ME, []),
+        ([MOVED_ON], [], STRANGER, ["PULL_OPEN"]),
+        ([RETURNED], [], ME, ["PULL_OPEN"]),
+        ([], [pull(PullFate.MERGED, ended=at(30))], STRANGER, []),  # not followed yet
+        ([], [pull(PullFate.UNMERGED, ended=at(30))], STRANGER, []),
+        ([MOVED_ON], [pull(PullFate.UNMERGED, ended=at(-5))], STRANGER, ["PULL_OPEN"]),
+    ],
+)
+def test_a_stage_that_follows_a_pull_request_is_refused_to_all_but_its_author(
+    comments, pulls, pusher, refused
+):
+    told = judged(comments, pusher, pulls=pulls, pipeline=AGENT, labels=["agent:pr-open"])
+    assert codes(told) == refused
+
+
+def test_the_label_of_a_closed_issue_refuses_nothing():
+    issue = make_issue(["agent:pr-open"], open=False)
+    snapshot = Snapshot(issue, (), at(50))
+    standing = standing_on_comments(snapshot, RULES)
+    assert codes(judge_push(snapshot, standing, (), AGENT, timedelta(), STRANGER)) == []
+
+
+def test_commits_of_the_firing_that_moved_it_on_are_its_authors():
+    holder = str(firing_holder("lucius", "f-1")).replace(" ", "%20")
+    comment = replace(MOVED_ON, body=MOVED_ON.body.replace("worker-a", holder))
+    for firing, refused in (("f-1", []), ("f-2", ["PULL_OPEN"])):
+        pusher = Pusher(firings=frozenset({("lucius", firing)}))
+        assert codes(judged([comment], pusher, pipeline=AGENT, labels=["agent:pr-open"])) == refused
+
+
 def test_what_is_turned_off_for_workers_is_turned_off_for_pushes():
     pipeline = replace(STAGES, people=People(pulls=WhosePulls.NONE, markers=False))
     comments = [make_comment(CLAIM.format("f"), 5, 0)]
     assert codes(judged(comments, pulls=[pull()], pipeline=pipeline)) == []
+    pipeline = replace(AGENT, people=People(pulls=WhosePulls.NONE))
+    assert codes(judged(pipeline=pipeline, labels=["agent:pr-open"])) == []
 
 
 def test_no_objection_offers_a_way_to_take_it():

@@ -19,7 +19,7 @@ from dibs.core.lease import Ending, Outcome
 from dibs.core.pipeline import ApprovalGate
 from dibs.core.presets import AGENT, PRESETS, STAGES
 
-from .builders import labels_after, make_record
+from .builders import labels_after, make_issue, make_record
 
 OTHERS = ["bug", "area:shop", "good first issue", "dependencies", "Claimed?"]
 MOVES = [
@@ -292,13 +292,13 @@ def test_freeing_takes_off_working_labels_and_then_claimed_and_nothing_else(pres
     before = data.draw(label_sets(pipeline))
     claimed = pipeline.labels.claimed
     working = {stage.working_label for stage in pipeline.stages if stage.working_label}
-    effects = freeing_effects(pipeline, before)
+    effects = freeing_effects(pipeline, make_issue(before))
     hidden = claimed in before and not before & stage_labels(pipeline)
     home = {stage.label for stage in pipeline.stages if stage.gives_way and hidden}
     after = labels_after(effects, before)
     assert after - home == before - working - {claimed}
     assert len(after & home) == bool(home), "one that may have given way is put back"
-    assert freeing_effects(pipeline, after) == ()
+    assert freeing_effects(pipeline, make_issue(after)) == ()
     if claimed in before:
         assert effects[-1] == RemoveLabels((claimed,))
 
@@ -315,7 +315,7 @@ def test_freeing_takes_off_working_labels_and_then_claimed_and_nothing_else(pres
 )
 def test_what_a_vanished_holder_worked_in_is_put_back(worked, home):
     before = frozenset({"agent:in-flight", "bug"})
-    effects = freeing_effects(AGENT, before, worked)
+    effects = freeing_effects(AGENT, make_issue(before), worked)
     assert labels_after(effects, before) == {"bug", *home}
     assert all(seen & (home | {"agent:in-flight"}) for seen in [*moments(effects, before)][:-1])
 

@@ -5,6 +5,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from dibs_lab.fakehub import Fault, Wrong
+
 from .clients import SHOP, opened, said
 
 
@@ -103,3 +105,13 @@ def test_a_locked_conversation_is_for_people_who_write_and_not_for_apps(shop, wr
     with shop.client(token) as bot:
         assert bot.post(f"{SHOP}/issues/1/comments", json={"body": "x"}).status_code == 403
         assert bot.post(f"{SHOP}/issues/1/labels", json={"labels": ["x"]}).status_code == 200
+
+
+def test_a_new_token_may_be_refused_until_all_replicas_know_it(shop, clock, installed):
+    shop.hub.faults.add(Fault(Wrong.NEW_TOKEN_LAG, seconds=(3, 3)))
+    with shop.client(proof(shop, installed.app.id)) as app:
+        token = app.post(f"/app/installations/{installed.id}/access_tokens").json()["token"]
+    with shop.client(token) as bot:
+        assert bot.get(f"{SHOP}/issues").status_code == 401
+        clock.turn(3)
+        assert bot.get(f"{SHOP}/issues").status_code == 200

@@ -5,7 +5,7 @@ import threading
 import httpx
 import pytest
 
-from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Wrong
+from dibs_lab.fakehub import Cut, FakeHub, Fault, Limits, Permission, Wrong
 
 from .clients import SHOP, Shop, label_names, opened, said
 
@@ -174,3 +174,191 @@ def test_faults_are_set_from_outside(shop, writer):
     lag = {"wrong": "lag", "seconds": 2}
     assert writer.post("/_fakehub/faults", json=lag).json()["faults"][0]["seconds"] == [2, 2]
     assert writer.post("/_fakehub/faults", json={"wrong": "whatever"}).status_code == 422
+
+
+# Refusals without a reason
+
+
+def listed(client):
+    return client.get(f"{SHOP}/issues")
+
+
+def asked(client, document, **variables):
+    reply = client.post("/graphql", json={"query": document, "variables": variables})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+SAY = """mutation Say($id: ID!) {
+  a: addComment(input: {subjectId: $id, body: "one"}) { subject { id } }
+  b: addComment(input: {subjectId: $id, body: "two"}) { subject { id } }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status"),
+    [
+        (Wrong.UNAUTHORIZED_ONCE, 401),
+        (Wrong.FORBIDDEN_ONCE, 403),
+        (Wrong.NOT_FOUND_ONCE, 404),
+    ],
+)
+def test_a_stray_refusal_comes_once_does_nothing_and_is_no_limit(shop, writer, wrong, status):
+    opened(writer)
+    shop.hub.faults.add(Fault(wrong, kind=POST_COMMENT))
+    refused = writer.post(COMMENTS, json={"body": "x"})
+    assert refused.status_code == status
+    assert "Retry-After" not in refused.headers
+    assert bodies(writer) == []
+    said(writer, 1, "again")
+    assert bodies(writer) == ["again"]
+    shop.hub.faults.add(Fault(wrong, kind="graphql"))
+    assert writer.post("/graphql", json={"query": "{ viewer { login } }"}).status_code == status
+    assert asked(writer, "{ viewer { login } }") == {"data": {"viewer": {"login": "alice"}}}
+
+
+def test_a_node_that_a_replica_does_not_know_yet_fails_one_field_of_a_document(shop, writer):
+    node = opened(writer)["node_id"]
+    shop.hub.faults.add(Fault(Wrong.NODE_NOT_FOUND_ONCE))
+    told = asked(writer, SAY, id=node)
+    (error,) = told["errors"]
+    assert (error["type"], error["path"]) == ("NOT_FOUND", ["a"])
+    assert error["message"].startswith("Could not resolve to a node")
+    assert bodies(writer) == ["two"]
+    shop.hub.faults.add(Fault(Wrong.NODE_NOT_FOUND_ONCE))
+    told = asked(writer, '{ repository(owner: "acme", name: "shop") { issue(number: 1) { id } } }')
+    assert told["data"] == {"repository": {"issue": None}}
+
+
+def test_rest_refuses_a_comment_on_a_node_that_it_does_not_know_yet(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.NODE_NOT_FOUND_ONCE))
+    assert listed(writer).status_code == 200, "it strikes new content only"
+    refused = writer.post(COMMENTS, json={"body": "x"})
+    assert refused.status_code == 422
+    assert refused.json()["message"].startswith("Could not resolve to a node")
+    assert bodies(writer) == []
+
+
+def test_content_that_was_submitted_too_quickly_is_not_made(shop, writer):
+    node = opened(writer)["node_id"]
+    shop.hub.faults.add(Fault(Wrong.TOO_QUICKLY, times=2))
+    refused = writer.post(COMMENTS, json={"body": "x"})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["message"] == "was submitted too quickly"
+    told = asked(writer, SAY, id=node)
+    (error,) = told["errors"]
+    assert (error["type"], error["message"]) == ("UNPROCESSABLE", "was submitted too quickly")
+    assert bodies(writer) == ["two"]
+
+
+def test_a_fault_may_wait_for_a_certain_request(shop, writer):
+    shop.hub.faults.add(Fault(Wrong.UNAUTHORIZED_ONCE, after=2))
+    assert [listed(writer).status_code for _ in range(4)] == [200, 200, 401, 200]
+
+
+# Incidents that others reported of GitHub
+
+LOOK = """query Look { repository(owner: "acme", name: "shop") {
+  issue(number: 1) {
+    number labels(first: 10) { nodes { name } } comments(first: 10) { totalCount nodes { body } }
+  } } }"""
+
+
+def looked(client, document=LOOK):
+    return client.post("/graphql", json={"query": document}).json()
+
+
+@pytest.mark.parametrize("cut", list(Cut))
+def test_a_document_that_was_given_up_has_holes_and_errors(shop, writer, cut):
+    opened(writer)
+    said(writer, 1, "said")
+    shop.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS, cut=cut, nodes=15, times=1))
+    assert "errors" not in looked(writer, LOOK.replace("10", "5")), "ten entries are not too many"
+    answer = looked(writer)
+    assert {error["type"] for error in answer["errors"]} == {"RESOURCE_LIMITS_EXCEEDED"}
+    deep = ["repository", "issue", "comments", "nodes"]
+    paths = [error.get("path") for error in answer["errors"]]
+    issue = (answer["data"]["repository"] or {}).get("issue")
+    match cut:
+        case Cut.DEEP:
+            assert deep in paths
+            assert issue["comments"] == {"totalCount": 1, "nodes": None}
+        case Cut.BUBBLED:
+            assert (paths, issue) == ([deep], None)
+        case Cut.PREFIX | Cut.PATHLESS:
+            assert paths == [["repository"] if cut is Cut.PREFIX else None]
+            assert (issue["number"], issue["labels"]) == (1, None)
+    assert "errors" not in looked(writer)
+
+
+def test_the_newer_refusal_of_the_budget_has_a_type_a_code_and_no_data(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.RATE_LIMIT, times=1))
+    (error,) = looked(writer)["errors"]
+    assert (error["type"], error["code"]) == ("RATE_LIMIT", "graphql_rate_limit")
+    assert "errors" not in looked(writer)
+
+
+def test_a_forbidden_issue_is_null_beside_the_others(shop, writer):
+    opened(writer)
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.FORBIDDEN_NODE, number=2))
+    document = """query All { repository(owner: "acme", name: "shop") {
+      issues(first: 5) { nodes { number } } issue(number: 2) { number } } }"""
+    answer = looked(writer, document)
+    assert answer["data"]["repository"] == {
+        "issues": {"nodes": [{"number": 1}, None]},
+        "issue": None,
+    }
+    told = [(error["type"], error["path"]) for error in answer["errors"]]
+    assert ("FORBIDDEN", ["repository", "issues", "nodes", 1]) in told
+    assert ("FORBIDDEN", ["repository", "issue"]) in told
+
+
+def test_a_flagged_accounts_comments_are_counted_and_shown_to_itself_only(shop, writer):
+    opened(writer)
+    said(writer, 1, "hidden")
+    shop.hub.faults.add(Fault(Wrong.HIDDEN_COMMENT, author="alice"))
+    assert bodies(writer) == ["hidden"]
+    with shop.as_("bea", Permission.WRITE) as reader:
+        assert bodies(reader) == []
+        assert reader.get(f"{SHOP}/issues/1").json()["comments"] == 1
+
+
+def test_graphql_can_heed_the_case_of_labels(shop, writer):
+    writer.post(f"{SHOP}/labels", json={"name": "Ready"})
+    writer.post(f"{SHOP}/issues", json={"title": "one", "labels": ["ready"]})
+    shop.hub.faults.add(Fault(Wrong.LABEL_CASE))
+    document = """query By($name: String!) { repository(owner: "acme", name: "shop") {
+      label(name: $name) { name } issues(first: 1, labels: [$name]) { totalCount } } }"""
+    for name, there in (("ready", False), ("Ready", True)):
+        asked = {"query": document, "variables": {"name": name}}
+        found = writer.post("/graphql", json=asked).json()["data"]["repository"]
+        assert (found["label"] is not None, found["issues"]["totalCount"]) == (there, int(there))
+    assert len(writer.get(f"{SHOP}/issues", params={"labels": "ready"}).json()) == 1
+
+
+def test_an_older_server_refuses_a_document_with_a_field_that_it_does_not_know(shop, writer):
+    opened(writer)
+    shop.hub.faults.add(Fault(Wrong.UNKNOWN_FIELD, containing="assignedActors"))
+    assert "errors" not in looked(writer)
+    (error,) = looked(
+        writer,
+        LOOK.replace("labels", "a: assignedActors(first: 1) { nodes { __typename } } labels"),
+    )["errors"]
+    assert error["extensions"]["code"] == "undefinedField"
+
+
+def test_a_program_is_assigned_and_only_the_newer_list_has_it(shop, writer):
+    shop.hub.state.add_user("Copilot", kind="Bot")
+    opened(writer)
+    writer.post(f"{SHOP}/issues/1/assignees", json={"assignees": ["Copilot"]})
+    (there,) = writer.get(f"{SHOP}/issues/1").json()["assignees"]
+    assert (there["login"], there["type"]) == ("Copilot", "Bot")
+    document = """query Who { repository(owner: "acme", name: "shop") { issue(number: 1) {
+      assignees(first: 5) { nodes { login } }
+      assignedActors(first: 5) { nodes { __typename ... on Actor { login } } } } } }"""
+    issue = looked(writer, document)["data"]["repository"]["issue"]
+    assert issue["assignees"]["nodes"] == []
+    assert issue["assignedActors"]["nodes"] == [{"__typename": "Bot", "login": "copilot-swe-agent"}]

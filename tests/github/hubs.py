@@ -12,19 +12,35 @@ from dibs.adapters.github.client import Transport
 from dibs.adapters.github.limits import Limits as Paces
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.adapters.system import SystemClock
+from dibs.core.ids import LocalTime
 from dibs.testing.clock import FakeClock
 from dibs_lab.fakehub import FakeHub, Limits, Permission
 
 from .tiny import memory_ledger
 
 REPOSITORY = "acme/shop"
-UNPACED = Paces(10**9, 10**9, 10**9, 10**9)
+UNPACED = Paces.none()
 
 
 def transport_to(url, token, clock=None, *, kind=Transport):
     clock = clock or SystemClock()
     ledger = memory_ledger(clock, UNPACED)
     return kind(api_at(url), Token(token, "the test"), ledger, clock)
+
+
+class PushedClock:
+    """A local clock whose sleeps move the server's time too, so that what lags arrives."""
+
+    def __init__(self, hub):
+        self._hub = hub
+        self._local_s = 1000.0
+
+    def now(self):
+        return LocalTime(self._local_s)
+
+    def sleep(self, seconds):
+        self._local_s += seconds
+        self._hub.clock.advance(seconds)
 
 
 class Hub:
@@ -53,7 +69,7 @@ class Hub:
         return made
 
     def transport(self, login="fleet", *, token="", clock=None):
-        made = transport_to(self.hub.url, token or f"{login}-token", clock)
+        made = transport_to(self.hub.url, token or f"{login}-token", clock or self.clock)
         self._opened.callback(made.close)
         return made
 

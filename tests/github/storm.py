@@ -1,7 +1,8 @@
 """A fleet of real worker processes on the fake in bad weather: python -m tests.github.storm.
 
 Writes become visible up to `settle` late, replies get lost after the write took effect, the server
-answers 5xx, a worker is killed and another frozen for longer than its lease, again and again.
+answers 5xx, a worker is killed and another frozen for longer than its lease, again and again. Every
+other fault that the fake has happens as well, and the repository spells its labels in another case.
 Counted at the end: issues not done, stages advanced not exactly once, two handlers at one time.
 """
 
@@ -13,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from dibs.core.fold import FoldRules, PostedCard, counted_in_time, read_marks
 from dibs.core.ids import ServerTime, server_time
 from dibs.core.issue import Comment
 from dibs.core.lease import Outcome as Ended
-from dibs_lab.fakehub import FakeHub, Fault, Limits, Permission, Wrong
+from dibs_lab.fakehub import Cut, FakeHub, Fault, Limits, Permission, Wrong
 from dibs_lab.fakehub.seeding import seed
 
 REPOSITORY = "acme/shop"
@@ -85,6 +86,8 @@ class Weather:
     work_s: float = 0.5
     lost_replies: float = 0.05
     errors: float = 0.02
+    strays: float = 0.005
+    """How likely each of the other faults is."""
     every_s: float = 60.0
     """How often one is killed and another frozen."""
     patience_s: float = 1800.0
@@ -135,13 +138,11 @@ class Storm:
             for number in range(weather.issues)
         ]
         seed(self._hub.state, {"repositories": [{"full_name": REPOSITORY, "issues": issues}]})
-        half = weather.lost_replies / 2
-        self._hub.faults.add(
-            Fault(Wrong.LAG, seconds=(0.0, weather.settle_s * 0.95), login="fleet"),
-            Fault(Wrong.ERROR_AFTER, chance=half, login="fleet"),
-            Fault(Wrong.DROP_AFTER, chance=half, login="fleet"),
-            Fault(Wrong.ERROR_BEFORE, chance=weather.errors, status=503, login="fleet"),
-        )
+        commenting = self._hub.state.acting(self._hub.state.viewer("flagged-token"))
+        view, repository = self._hub.state.primary(), self._hub.state.named(REPOSITORY)
+        for issue in view.issues(repository.id)[::10]:
+            commenting.create_comment(issue, "hidden from everybody else, and counted")
+        self._hub.faults.add(*faults_of(weather))
 
     def blow(self) -> None:
         weather, began_at = self._weather, self._clock.now()
@@ -248,7 +249,7 @@ class Storm:
         flaws += [f"two handlers at one time: {line}" for line in double]
         outcome.handlers = len(_lines(self._folder / "ledger"))
         for issue in self._everything("issues?state=all"):
-            names = {label["name"] for label in issue["labels"]}
+            names = {label["name"].lower() for label in issue["labels"]}
             if CONTROL in names:
                 continue
             if issue["state"] == "open" or names != {"stage:done"}:
@@ -266,6 +267,42 @@ class Storm:
             for one in self._everything(f"issues/{number}/comments")
         ]
         return read_marks(comments, FoldRules()).cards
+
+
+_AGAIN = 1_000_000
+"""Without this some faults would happen once."""
+_RESTS = ("RATE_LIMIT", "TOO_QUICKLY")
+"""Each of these stops the whole fleet for a minute, which is longer than a lease."""
+
+
+def faults_of(weather: Weather) -> Iterator[Fault]:
+    """At least one fault of each kind that the fake has, so also of a kind that it learns later."""
+    half, stray = weather.lost_replies / 2, weather.strays
+    # Together within `settle`, by which every reader sees a write: else nothing is promised.
+    lag, behind = (0.0, weather.settle_s * 0.6), (0.0, weather.settle_s * 0.35)
+    special = {
+        Wrong.LAG: [Fault(Wrong.LAG, seconds=lag)],
+        Wrong.STALE: [Fault(Wrong.STALE, chance=stray, seconds=behind)],
+        Wrong.ERROR_AFTER: [Fault(Wrong.ERROR_AFTER, chance=half)],
+        Wrong.DROP_AFTER: [Fault(Wrong.DROP_AFTER, chance=half)],
+        Wrong.ERROR_BEFORE: [Fault(Wrong.ERROR_BEFORE, chance=weather.errors, status=503)],
+        Wrong.SLOW: [Fault(Wrong.SLOW, chance=stray, seconds=(0.1, 2.0))],
+        # A stage's label that somebody takes off is for a person; `claimed` is put on again.
+        Wrong.UNLABEL: [Fault(Wrong.UNLABEL, chance=stray, label="(?i)^claimed$")],
+        Wrong.RESOURCE_LIMITS: [
+            *(Fault(Wrong.RESOURCE_LIMITS, chance=stray, cut=cut) for cut in Cut),
+            Fault(Wrong.RESOURCE_LIMITS, cut=Cut.PATHLESS, nodes=10_000),
+        ],
+        Wrong.HIDDEN_COMMENT: [Fault(Wrong.HIDDEN_COMMENT, chance=10 * stray, author="flagged")],
+        Wrong.LABEL_CASE: [Fault(Wrong.LABEL_CASE)],
+        Wrong.UNKNOWN_FIELD: [
+            Fault(Wrong.UNKNOWN_FIELD, chance=10 * stray, containing="assignedActors")
+        ],
+    }
+    for wrong in Wrong:
+        times = 2 if wrong.name in _RESTS else _AGAIN
+        for fault in special.get(wrong, [Fault(wrong, chance=stray, times=times)]):
+            yield replace(fault, login="fleet")
 
 
 def _advanced(posted: PostedCard) -> bool:
@@ -287,6 +324,9 @@ def ride_out(weather: Weather) -> Outcome:
         hub.repository(REPOSITORY)
         hub.user("fleet", {REPOSITORY: Permission.WRITE}, token=TOKEN)
         hub.user("onlooker", {REPOSITORY: Permission.READ})
+        hub.user("flagged")
+        spelt = [{"name": name} for name in ("Stage:Ready", "STAGE:check", "Claimed")]
+        seed(hub.state, {"repositories": [{"full_name": REPOSITORY, "labels": spelt}]})
         storm = Storm(weather, Path(folder), hub)
         try:
             storm.prepare()
@@ -307,7 +347,8 @@ def main(words: Sequence[str] | None = None) -> int:
     print(
         f"{asked.workers} workers, {asked.issues} issues, two stages: {outcome.took_s:.0f} s, "
         f"{outcome.killed} killed, {outcome.frozen} frozen, {outcome.handlers} handlers ended, "
-        f"{outcome.lost_bids} lost bids, {outcome.requests} requests"
+        f"{outcome.lost_bids} lost bids, {outcome.requests} requests, "
+        f"workers that ended by themselves: {dict(outcome.ended_with)}"
     )
     print("\n".join(outcome.flaws) or "all done, each stage advanced once, never two at one issue")
     return 1 if outcome.flaws else 0

@@ -17,6 +17,7 @@ from dibs.adapters.github.auth import (
     Answered,
     Api,
     AppInstallation,
+    Remedy,
     Token,
     _AccessToken,
     api_of,
@@ -334,9 +335,12 @@ def test_a_token_that_is_refused_is_replaced_once():
     clock = FakeClock()
     github, ours = Github(clock), app(clock, installation="42")
     first = ours.token(github)
-    assert ours.refused(first)
+    assert ours.refused(first) is Remedy.SAME_AGAIN
+    assert ours.token(github) == first
+    clock.advance(10)
+    assert ours.refused(first) is Remedy.ANOTHER
     assert ours.token(github) == "ghs_2"
-    assert ours.refused(first), "an old one that others still try"
+    assert ours.refused(first) is Remedy.ANOTHER, "an old one that others still try"
     assert ours.token(github) == "ghs_2"
 
 
@@ -387,7 +391,7 @@ def test_owners_repositories_share_an_installation_and_so_its_limits():
 
 def test_an_app_whose_token_ended_early_asks_for_another_and_goes_on():
     """Over a real server: 401 once, and the write is sent again, since it was refused."""
-    clock, good = FakeClock(), {"ghs_2"}
+    clock, good = FakeClock(), {"ghs_1"}
 
     def answer(heard):
         if heard.path.endswith("/access_tokens"):
@@ -403,7 +407,12 @@ def test_an_app_whose_token_ended_early_asks_for_another_and_goes_on():
         path = "/repos/acme/shop/issues/1/comments"
         reply = transport.rest("POST", path, purpose=Purpose.CLAIM, wanted={"body": "x"})
         assert reply.status == 201
-        assert [one.bearer for one in server.heard if one.path == path] == ["ghs_1", "ghs_2"]
+        clock.advance(60)
+        good.clear()
+        good.add("ghs_2")
+        assert transport.rest("GET", path, purpose=Purpose.CLAIM).status == 201
+        bearers = [one.bearer for one in server.heard if one.path == path]
+        assert bearers == ["ghs_1", "ghs_1", "ghs_2"]
         good.clear()
         with pytest.raises(NotPermitted, match="expired"):
             transport.rest("GET", "/user", purpose=Purpose.LOOK)

@@ -124,6 +124,8 @@ SMALL = Limits(
     creations_an_hour=20,
     rest_points_a_minute=60,
     graphql_points_a_minute=80,
+    issues_a_minute=3,
+    issues_an_hour=9,
 )
 
 
@@ -147,6 +149,8 @@ def test_no_minute_and_no_hour_ever_holds_more_than_it_may(asks):
 
     assert most(60, lambda kind: kind.creates) <= SMALL.creations_a_minute
     assert most(HOUR, lambda kind: kind.creates) <= SMALL.creations_an_hour
+    assert most(60, lambda kind: kind is Kind.REST_ISSUE) <= SMALL.issues_a_minute
+    assert most(HOUR, lambda kind: kind is Kind.REST_ISSUE) <= SMALL.issues_an_hour
     assert most(60, lambda kind: kind.points * kind.graphql) <= SMALL.graphql_points_a_minute
     assert most(60, lambda kind: kind.points * (not kind.graphql)) <= SMALL.rest_points_a_minute
 
@@ -191,12 +195,26 @@ def test_edits_and_reads_are_not_content():
         "creations an hour": 0,
         "REST points a minute": 600,
         "GraphQL points a minute": 500,
+        "new issues a minute": 0,
+        "new issues an hour": 0,
     }
+
+
+def test_new_issues_have_a_limit_of_their_own_and_leave_comments_theirs():
+    pace, now, limits = Pace(), LocalTime(100.0), Limits()
+    made = 0
+    while pace.wait_s(Kind.REST_ISSUE, Purpose.FINISH, limits, now) <= 0:
+        pace.add(Kind.REST_ISSUE, limits, now)
+        made += 1
+    assert made == 19
+    assert 60 <= pace.wait_s(Kind.REST_ISSUE, Purpose.FINISH, limits, now) <= 63
+    assert pace.wait_s(Kind.REST_CREATE, Purpose.FINISH, limits, now) == 0
+    assert limits.shared_by(4).issues_a_minute == 5
 
 
 def test_several_machines_keep_to_their_parts():
     assert Limits().shared_by(1) == Limits()
-    assert Limits().shared_by(4) == Limits(20, 125, 225, 500)
+    assert Limits().shared_by(4) == Limits(20, 125, 225, 500, 5, 37)
     tiny = Limits().shared_by(1_000_000)
     pace = Pace()
     assert all(pace.wait_s(kind, Purpose.DISCOVER, tiny, T) == 0 for kind in Kind)

@@ -52,8 +52,18 @@ def test_what_is_left_and_what_was_spent(hub, tmp_path):
     assert 0 < (resets - datetime.fromisoformat(budget["now"])).total_seconds() <= 3600
     assert resets.tzinfo == UTC
     assert {one["name"]: one["used"] for one in budget["pace"]}["creations a minute"] == 1
-    assert budget["counted"]["rest create"] == 1
+    assert budget["counted"]["rest issue"] == 1
     assert (budget["shared"], budget["shut"], budget["trouble"]) == (True, None, None)
+
+
+def test_the_limits_are_those_that_github_reports_such_as_a_job_of_actions_has(hub, tmp_path):
+    hub.world.meter.limits = Limits(rest_per_hour=1000, graphql_per_hour=1000)
+    code, budget = told(hub, tmp_path)
+    assert code == 0
+    assert {one["name"]: one["limit"] for one in budget["limits"]} == {
+        "REST": 1000,
+        "GraphQL": 1000,
+    }
 
 
 def test_asking_costs_nothing(hub, tmp_path):

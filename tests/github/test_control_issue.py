@@ -24,26 +24,12 @@ from dibs.core.issue import Draft
 from dibs.ports.tracker import IssueQuery, persons_word
 from dibs_lab.fakehub import Fault, Permission, Wrong
 
-from .hubs import REPOSITORY, Hub
+from .hubs import REPOSITORY, Hub, PushedClock
 
 REDIS, COMMENTS = Appointed("redis://host"), Appointed("comments")
 LIST = "GET /repos/{owner}/{repo}/issues"
 ISSUE = "GET /repos/{owner}/{repo}/issues/{number}"
-
-
-class Clock:
-    """A local clock whose sleeps move the server's time too, so that what lags arrives."""
-
-    def __init__(self, hub):
-        self._hub = hub
-        self._local_s = 1000.0
-
-    def now(self):
-        return LocalTime(self._local_s)
-
-    def sleep(self, seconds):
-        self._local_s += seconds
-        self._hub.clock.advance(seconds)
+COMMENTS_LISTED = "GET .*/comments"
 
 
 @pytest.fixture
@@ -53,7 +39,7 @@ def hub():
 
 
 def control_of(hub, login="fleet", *, clock=None, graphql=True, **options):
-    clock = clock or Clock(hub)
+    clock = clock or PushedClock(hub)
     tracker = hub.client(login, graphql=graphql, clock=clock, **options)
     return GithubControl([tracker], clock), tracker, clock
 
@@ -394,6 +380,38 @@ def test_a_log_that_cannot_be_read_whole_decides_nothing(hub):
     hub.hub.faults.add(Fault(Wrong.SHORT, kind="comments"))
     clock.sleep(60)
     with pytest.raises(Unavailable, match="control issue"):
+        control.granter()
+
+
+@BOTH
+def test_a_control_issue_with_comments_that_nobody_sees_stops_the_fleet_for_ten_minutes(
+    hub, graphql, caplog
+):
+    """As where a flagged account wrote there: GitHub may count what it shows to nobody."""
+    control, _, clock = control_of(hub, graphql=graphql)
+    control.appoint(COMMENTS, instead_of=None)
+    control.pause(PauseScope.FLEET, repo="", reason="lunch", by="ann")
+    issue, mallory = hub.issue(1), hub.acting("mallory")
+    mallory.create_comment(issue, "spam")
+    hub.hub.faults.add(Fault(Wrong.SHORT, kind=COMMENTS_LISTED))
+    clock.sleep(60)
+    for _ in range(5):
+        with pytest.raises(Unavailable, match="2 of the control issue's 3 comments"):
+            control.granter()
+        clock.sleep(108)
+    clock.sleep(10)
+    assert control.granter() == COMMENTS
+    assert [pause.reason for pause in control.pauses()] == ["lunch"]
+    (worry,) = control.worries()
+    assert "counts 1 more comments of the control issue acme/shop#1 than it lists" in worry
+    assert [record.message for record in caplog.records] == [worry]
+    mallory.create_comment(issue, "more spam")
+    hub.hub.faults.set([Fault(Wrong.SHORT, kind=COMMENTS_LISTED)])
+    assert control.granter() == COMMENTS, "it lacks no more than before"
+    mallory.create_comment(issue, "and more")
+    hub.hub.faults.set([Fault(Wrong.SHORT, kind=COMMENTS_LISTED, count=2)])
+    clock.sleep(60)
+    with pytest.raises(Unavailable):
         control.granter()
 
 

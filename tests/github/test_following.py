@@ -10,6 +10,7 @@ from dibs.adapters.github.control import GithubControl
 from dibs.adapters.github.multi_repository import SeveralRepositories
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.adapters.system import MemoryJournal
+from dibs.core.agent_dialect import their_release
 from dibs.core.following import PullFate
 from dibs.core.ids import HolderId, IssueRef
 from dibs.core.issue import Draft
@@ -261,6 +262,69 @@ def test_a_token_that_may_not_read_pull_requests_follows_nothing_and_says_so_onc
     hub.hub.faults.add(Fault(Wrong.ERROR_BEFORE, kind="/pulls|query Pulls", status=403))
     for _ in range(2):
         assert fleet.follow() == []
-    assert [record.message for record in caplog.records if "not followed" in record.message]
-    assert len(caplog.records) == 1
+    told = [record.message for record in caplog.records]
+    assert ["asking again" in line for line in told] == [True, False]
+    assert "not followed" in told[1]
+    assert fleet.labels(ref) == {"agent:pr-open"}
+
+
+# A pull request that is known only because its run named it
+
+
+def named_in_review(hub, fleet, *, repository=REPOSITORY):
+    """Its text says nothing of the issue; the release names its address."""
+    ref = fleet.add()
+    title = "Mend the till"
+    pull = hub.acting("fleet").create_pull(
+        hub.state.named(repository), title, f"fix-{ref.key}", "main"
+    )
+    url = f"{hub.hub.url}/{repository}/pull/{pull.number}"
+    fleet.work(ref)
+    fleet.tracker.comment(ref, their_release("w1", "f1", "success", "now", pr=url))
+    return ref, pull
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_pull_request_that_only_the_release_names_is_followed(hub, fleet, merged):
+    ref, pull = named_in_review(hub, fleet)
+    assert fleet.tracker.pulls_of([ref]) == {ref: ()}
+    assert fleet.follow() == [Follow.LABELLED], "it is one of the fleet's"
+    hub.clock.advance(5)
+    if merged:
+        hub.acting("colleague").merge_pull(hub.issue(pull.number))
+    else:
+        hub.acting("colleague").edit_pull(hub.issue(pull.number), state="closed")
+    assert fleet.follow() == [Follow.MOVED_ON if merged else Follow.MOVED_BACK]
+    assert fleet.labels(ref) == {"agent:done" if merged else "agent:implement"}
+    assert fleet.follow() == []
+
+
+def test_a_named_pull_request_costs_nothing_while_nothing_changes(hub, fleet):
+    named_in_review(hub, fleet)
+    fleet.follow()
+    fleet.follow()
+    with hub.counted() as counted:
+        assert fleet.follow() == []
+    assert hub.points == 0, counted
+
+
+def test_the_release_of_an_old_runner_names_it_as_well(hub, fleet):
+    ref = fleet.add()
+    pull = hub.acting("fleet").create_pull(hub.state.named(REPOSITORY), "Mend it", "fix", "main")
+    url = f"https://github.com/{REPOSITORY}/pull/{pull.number}"
+    fleet.tracker.edit_labels(ref, add=["agent:pr-open"], remove=["agent:implement"])
+    fleet.tracker.comment(ref, their_release("lucius", "f1", "success", "now", pr=url))
+    hub.acting("colleague").merge_pull(pull)
+    assert fleet.follow() == [Follow.MOVED_ON]
+
+
+def test_a_named_pull_request_that_cannot_be_seen_decides_nothing(hub, fleet):
+    hub.repository("acme/elsewhere")
+    ref, pull = named_in_review(hub, fleet, repository="acme/elsewhere")
+    hub.acting("colleague").merge_pull(hub.issue(pull.number, "acme/elsewhere"))
+    lost = fleet.add()
+    fleet.tracker.edit_labels(lost, add=["agent:pr-open"], remove=["agent:implement"])
+    url = f"https://github.com/{REPOSITORY}/pull/4711"
+    fleet.tracker.comment(lost, their_release("x", "y", "z", "now", pr=url))
+    assert fleet.follow() == []
     assert fleet.labels(ref) == {"agent:pr-open"}

@@ -290,6 +290,10 @@ def test_an_issue_that_is_full_is_left_alone_and_the_others_are_worked(project):
     project.assert_worked_once(other)
     assert project.label_names(full) == {"stage:ready"}
     assert len(project.comments(full)) == 2_500
+    named = project.dibs("fsck", "--json").data["flaws"]
+    assert [(one["issue"], one["code"]) for one in named] == [
+        (f"{REPOSITORY}#{full}", "NEARLY_FULL")
+    ]
     project.dibs("claim", str(full)).told(9, f"{REPOSITORY}#{full} is full")
     refused = project.dibs("claim", str(full), "--json")
     assert (refused.code, refused.error["code"]) == (9, "ISSUE_LOCKED")

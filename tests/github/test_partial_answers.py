@@ -1,23 +1,44 @@
 """GraphQL's answers with holes in them: the fake's own, of which a part is taken on the way."""
 
 from contextlib import ExitStack
+from dataclasses import replace as replace_limits
+from datetime import UTC, datetime
 
 import pytest
 from msgspec.structs import replace
 
+from dibs.adapters.github.documents import MOST_AT_ONCE, snapshots
 from dibs.adapters.github.limits import Budget, Purpose, Resource
-from dibs.adapters.github.replies import GraphqlError
+from dibs.adapters.github.replies import (
+    Exhausted,
+    GraphqlError,
+    Reply,
+    graphql_errors,
+    limit_among,
+)
 from dibs.core.card import CardState
-from dibs.core.errors import IssueMoved, NoSuchIssue, NotPermitted, RateLimited, Unavailable
-from dibs.core.ids import IssueRef, LocalTime
+from dibs.core.errors import (
+    IssueHidden,
+    IssueMoved,
+    NoSuchIssue,
+    NotPermitted,
+    RateLimited,
+    Unavailable,
+)
+from dibs.core.granter import CONTROL_LABEL
+from dibs.core.ids import IssueRef, LocalTime, ServerTime
 from dibs.core.issue import Draft
-from dibs.core.labels import AddLabels, EditComment, PostComment
+from dibs.core.labels import AddLabels, EditComment, LabelLook, PostComment, RemoveLabels
 from dibs.ports.tracker import IssueQuery
 from dibs.services.reading import walk_snapshots
+from dibs_lab.fakehub import Cut, Fault, Limits, Wrong
+from dibs_lab.fakehub.graphql_door import priced
 
 from .hubs import REPOSITORY, Hub
+from .projects import QUICK, project_on_a_hub
 from .test_believing import card
 
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 PULLS = "closedByPullRequestsReferences"
 
 
@@ -199,3 +220,232 @@ def test_nothing_is_bid_for_while_pull_requests_cannot_be_seen(hub, ref):
         ).complete, "what is held goes on"
     over_rest = hub.client(graphql=False, minds_people=True)
     over_rest.comment(ref, card("cccccccccccc"))
+
+
+# Documents that GitHub gives up
+
+USES = {
+    "read": lambda tracker, ref: tracker.read(ref),
+    "read_many": lambda tracker, ref: tracker.read_many([ref]),
+    "find_snapshots": lambda tracker, ref: tracker.find_snapshots([IssueQuery(("stage:ready",))]),
+    "pulls_of": lambda tracker, ref: tracker.pulls_of([ref]),
+    "tally": lambda tracker, ref: tracker.tally(["stage:ready"]),
+    "apply": lambda tracker, ref: tracker.apply(ref, (AddLabels(("claimed",)),)),
+}
+
+
+@pytest.mark.parametrize("cut", list(Cut))
+@pytest.mark.parametrize("use", sorted(USES))
+def test_what_github_gave_up_is_tried_again_and_never_taken_for_an_answer(hub, ref, cut, use):
+    tracker = hub.client()
+    tracker.read(ref)
+    hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS, cut=cut))
+    with pytest.raises(Unavailable):
+        USES[use](tracker, ref)
+    hub.hub.faults.clear()
+    USES[use](tracker, ref)
+    assert tracker.read(ref).issue.labels >= {"stage:ready"}
+
+
+@pytest.mark.parametrize(
+    "path", [(), ("repository",), ("repository", "i0"), ("repository", "i0", PULLS)]
+)
+def test_an_error_above_or_without_a_place_makes_a_reading_not_whole(hub, ref, path):
+    """Whatever its type: the pull requests that are not there would read as none."""
+
+    def change(reply):
+        reply.data["repository"]["i0"][PULLS] = None
+        return replace(reply, errors=(GraphqlError("SOMETHING_NEW", path, "timed out"),))
+
+    broken = answering(hub.client(), change)
+    with pytest.raises(Unavailable, match="timed out"):
+        broken.read_many([ref])
+
+
+@pytest.mark.parametrize("cut", list(Cut))
+def test_too_large_a_look_is_halved_at_once_and_grows_slowly_again(hub, ref, cut):
+    tracker = hub.client()
+    refs = [ref, *(tracker.create(Draft(f"{number}")).ref for number in range(59))]
+    many = priced(snapshots(20), {"away": False, "labels": False}).nodes
+    hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS, cut=cut, nodes=many))
+    with hub.counted() as counted:
+        assert set(tracker.read_many(refs)) == set(refs)
+    assert 4 <= counted["graphql query Threads"] <= 9
+    small = tracker.traits.reads_together
+    hub.hub.faults.clear()
+    tracker.read_many(refs[:2])
+    assert small < tracker.traits.reads_together <= small + 5
+    for _ in range(60):
+        tracker.read_many(refs[:2])
+    assert tracker.traits.reads_together == MOST_AT_ONCE
+
+
+def test_lists_with_comments_are_halved_too(hub, ref):
+    tracker = hub.client()
+    for number in range(59):
+        tracker.create(Draft(f"{number}", labels=frozenset({"stage:ready"})))
+    hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS, cut=Cut.PATHLESS, nodes=8_000))
+    (found,) = tracker.find_snapshots([IssueQuery(("stage:ready",), limit=100)])
+    assert len(found.snapshots) == 60
+
+
+def test_a_look_at_one_that_is_too_large_ends_in_an_outage_and_not_in_a_loop(hub, ref):
+    hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS))
+    tracker = hub.client()
+    with hub.counted() as counted, pytest.raises(Unavailable):
+        tracker.read_many([ref] * 100)
+    assert counted["graphql query Threads"] <= 8
+
+
+def test_a_refusal_of_the_budget_that_the_headers_do_not_confirm_rests_for_a_minute(hub, ref):
+    tracker = hub.client()
+    tracker.read(ref)
+    hub.hub.world.meter.limits = replace_limits(Limits.off(), graphql_per_hour=5_000)
+    hub.hub.faults.add(Fault(Wrong.RATE_LIMIT))
+    with hub.counted() as counted, pytest.raises(RateLimited) as limit:
+        tracker.find_snapshots([IssueQuery(("stage:ready",))])
+    assert 50 < limit.value.retry_after_s <= 65
+    assert sum(counted.values()) == 1
+    hub.hub.faults.clear()
+    with hub.counted() as counted, pytest.raises(RateLimited):
+        tracker.read_many([ref])
+    assert counted == {}, "nothing is asked before that is over"
+
+
+@pytest.mark.parametrize("kind", ["RATE_LIMITED", "RATE_LIMIT", "graphql_rate_limit"])
+def test_a_spent_budget_is_known_by_each_of_its_names(kind):
+    told = {"type": kind} if kind.isupper() else {"code": kind}
+    headers = {"x-ratelimit-remaining": "0"}
+    reply = Reply(200, headers, b"", ServerTime(EPOCH), LocalTime(1.0))
+    assert limit_among(graphql_errors([{**told, "message": "exceeded"}]), reply) == Exhausted()
+
+
+# Issues that the token may not read
+
+
+def test_an_issue_that_the_token_may_not_read_is_named_and_the_others_are_read(hub, ref, caplog):
+    tracker = hub.client()
+    draft = Draft("shown", labels=frozenset({"stage:ready"}))
+    shown = [tracker.create(draft).ref for _ in range(2)]
+    hub.hub.faults.add(Fault(Wrong.FORBIDDEN_NODE, number=int(ref.key)))
+    with pytest.raises(IssueHidden, match="not accessible") as refusal:
+        tracker.read(ref)
+    assert refusal.value.code == "ISSUE_HIDDEN"
+    assert set(tracker.read_many([ref, *shown])) == set(shown)
+    (found,) = tracker.find_snapshots([IssueQuery(("stage:ready",))])
+    assert [snapshot.issue.ref for snapshot in found.snapshots] == shown
+    assert f"{ref} is left alone" in caplog.text
+    before = len(caplog.records)
+    tracker.read_many([ref, *shown])
+    assert len(caplog.records) == before, "once is enough"
+
+
+def test_an_odd_node_below_an_issue_hides_this_issue_only(hub, ref):
+    tracker = hub.client()
+    other = tracker.create(Draft("other")).ref
+    path = ("repository", "i0", PULLS, "nodes", 0)
+
+    def change(reply):
+        return replace(reply, errors=(GraphqlError("FORBIDDEN", path, "not accessible"),))
+
+    assert set(answering(tracker, change).read_many([ref, other])) == {other}
+
+
+def test_an_issue_that_we_hold_is_not_taken_for_gone(hub, ref):
+    tracker = hub.client()
+    tracker.read(ref)
+    tracker.comment(ref, card("aaaaaaaaaaaa", CardState.HELD))
+    hub.hub.faults.add(Fault(Wrong.FORBIDDEN_NODE, number=int(ref.key)))
+    with pytest.raises(Unavailable):
+        tracker.read(ref)
+
+
+def test_one_unreadable_issue_neither_ends_a_worker_nor_keeps_it_from_the_others(tmp_path):
+    with project_on_a_hub(tmp_path) as project:
+        project.begin_with(QUICK)
+        hidden, *others = project.backlog(3)
+        project.hub.faults.add(Fault(Wrong.FORBIDDEN_NODE, number=hidden))
+        answer = project.start("work", "work", "--drain").wait(60)
+        assert answer.code == 0
+        project.assert_worked_once(*others)
+        assert project.label_names(hidden) == {"stage:ready"}
+        assert f"acme/shop#{hidden} is left alone" in answer.err
+
+
+# Pages that were too small
+
+
+def test_what_a_look_at_many_cuts_is_read_to_its_end(hub, ref):
+    tracker, acting = hub.client(), hub.acting()
+    others = [tracker.create(Draft("short")).ref for _ in range(3)]
+    tracker.edit_labels(ref, add=[f"label-{number}" for number in range(30)])
+    issue = hub.issue(int(ref.key))
+    for number in range(60):
+        acting.create_comment(issue, f"{number}")
+    with hub.counted() as counted:
+        (read, *_) = tracker.read_many([ref, *others]).values()
+    assert counted == {"graphql query Threads": 2}
+    assert read.complete
+    assert len(read.comments) == 60
+    assert len(read.issue.labels) == 31
+    tracker.edit_labels(ref, add=["zz-last"])
+    (found,) = tracker.find_snapshots([IssueQuery(("zz-last",))])
+    assert [len(snapshot.comments) for snapshot in found.snapshots] == [60]
+
+
+# Labels that the repository spells in another way
+
+QUERY = IssueQuery(("stage:ready",))
+
+
+@pytest.fixture
+def spelt():
+    """A repository whose labels differ in case from the settings', and a GraphQL that heeds it."""
+    with ExitStack() as opened:
+        hub = Hub(opened)
+        for name in ("Stage:Ready", "CLAIMED", "Dibs:Control"):
+            hub.client().make_label(name)
+        for number in range(2):
+            hub.client().create(Draft(f"{number}", labels=frozenset({"stage:ready"})))
+        hub.hub.faults.add(Fault(Wrong.LABEL_CASE))
+        yield hub
+
+
+def looks():
+    return {name: LabelLook() for name in ("stage:ready", "claimed")}
+
+
+def test_issues_are_counted_and_found_by_labels_as_the_repository_spells_them(spelt):
+    tracker = spelt.client(looks=looks())
+    assert tracker.tally(["stage:ready", "claimed"]) == {"stage:ready": 2, "claimed": 0}
+    (found,) = spelt.client(looks=looks()).find_snapshots([QUERY])
+    assert [one.issue.labels for one in found.snapshots] == [{"stage:ready"}] * 2
+
+
+def test_labels_are_put_on_and_taken_off_as_the_repository_spells_them(spelt):
+    tracker = spelt.client()
+    first, _ = (issue.ref for issue in tracker.find(QUERY).issues)
+    tracker.apply(first, (AddLabels(("claimed",)), PostComment("said")))
+    assert spelt.client(looks=looks()).read(first).issue.labels == {"stage:ready", "claimed"}
+    spelt.client().apply(first, (RemoveLabels(("claimed",)),))
+    assert spelt.client(looks=looks()).read(first).issue.labels == {"stage:ready"}
+
+
+def test_the_control_issue_is_found_by_its_label_in_any_case(spelt):
+    spelt.client().create(Draft("control", labels=frozenset({CONTROL_LABEL})))
+    tracker = spelt.client()
+    tracker.find_control()
+    assert tracker.control_readings.number == 3
+
+
+def test_a_repository_with_more_labels_than_a_page_is_read_to_its_last(spelt):
+    for number in range(120):
+        spelt.client().make_label(f"a-{number}")
+    spelt.client().make_label("Zz")
+    spelt.client().create(Draft("last", labels=frozenset({"zz"})))
+    assert spelt.client().tally(["zz"]) == {"zz": 1}
+
+
+def test_doctor_names_labels_with_another_spelling(spelt):
+    found = spelt.client().misspelt_labels(["stage:ready", "claimed", "stage:done"])
+    assert found == {"stage:ready": "Stage:Ready", "claimed": "CLAIMED"}

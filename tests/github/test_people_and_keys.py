@@ -15,13 +15,14 @@ from dibs.core.eligibility import PauseScope
 from dibs.core.granter import Appointed, PauseWord, render_appointment, render_pause
 from dibs.core.ids import HolderId, RunId, StageName
 from dibs.core.issue import Draft
-from dibs.core.labels import label_looks
+from dibs.core.labels import CloseIssue, PostComment, label_looks
 from dibs.core.presets import STAGES
 from dibs.core.signing import parse_keyring
 from dibs.services.claiming import A_PERSON_MAY_OVERLOOK, Claimed, ClaimOptions
 from dibs.services.diagnosing import Level
 from dibs.settings import load as config
 from dibs.wiring.services import Adapters, Services
+from dibs_lab.fakehub import Fault, Wrong
 
 from .hubs import REPOSITORY, Hub, transport_to
 
@@ -32,10 +33,11 @@ USER = "GET /user"
 class Fleet:
     """One process of a fleet: its services on the fake, with or without a key."""
 
-    def __init__(self, hub, keyring=None, login="fleet"):
+    def __init__(self, hub, keyring=None, login="fleet", **options):
         transport = transport_to(hub.hub.url, f"{login}-token", hub.clock)
         hub._opened.callback(transport.close)
-        tracker = GithubTracker(transport, REPOSITORY, looks=label_looks(STAGES), keyring=keyring)
+        options = {"looks": label_looks(STAGES), "keyring": keyring, **options}
+        tracker = GithubTracker(transport, REPOSITORY, **options)
         self.control = GithubControl([tracker], hub.clock)
         settings = config.from_mapping(
             {"tracker": f"github:{REPOSITORY}", "leases": "comments", "journal": ""},
@@ -98,6 +100,43 @@ def test_a_colleague_who_is_assigned_keeps_the_fleet_off_and_we_ourselves_do_not
     with hub.counted() as counted:
         assert isinstance(fleet.claim(ours), Claimed)
     assert counted.get(USER, 0) == 0, "who we are was asked before, and once is enough"
+
+
+@pytest.mark.parametrize("graphql", [True, False])
+def test_an_issue_that_another_agent_has_is_left_to_it_until_it_is_unassigned(hub, graphql):
+    hub.state.add_user("Copilot", kind="Bot")
+    fleet = Fleet(hub, graphql=graphql)
+    ref = fleet.add()
+    hub.acting().assign(on(hub, ref), ["Copilot"])
+    why = fleet.why(ref)
+    assert list(why) == ["DELEGATED"]
+    assert "Copilot, a program" in why["DELEGATED"].text
+    assert not isinstance(fleet.claim(ref), Claimed)
+    hub.acting().unassign(on(hub, ref), ["Copilot"])
+    assert isinstance(fleet.claim(ref), Claimed)
+
+
+def test_a_server_that_does_not_list_programs_is_asked_for_them_once(hub):
+    hub.hub.faults.add(Fault(Wrong.UNKNOWN_FIELD, containing="assignedActors"))
+    fleet = Fleet(hub)
+    ref, theirs = fleet.add(), fleet.add()
+    hub.acting().assign(on(hub, theirs), ["colleague"])
+    with hub.counted() as counted:
+        assert list(fleet.why(theirs)) == ["ASSIGNED"]
+    assert counted["graphql query Read"] == 2
+    with hub.counted() as counted:
+        assert isinstance(fleet.claim(ref), Claimed)
+    assert counted["graphql mutation Trip"] == 1
+
+
+def test_a_trip_to_a_server_that_does_not_list_programs_is_carried_out_once(hub):
+    tracker = hub.client()
+    ref = tracker.create(Draft("one")).ref
+    tracker.read(ref)
+    hub.hub.faults.add(Fault(Wrong.UNKNOWN_FIELD, containing="assignedActors"))
+    snapshot = tracker.apply(ref, (PostComment("said"), CloseIssue()))
+    assert [comment.body for comment in snapshot.comments] == ["said"]
+    assert not snapshot.issue.open
 
 
 def test_an_open_pull_request_of_somebody_else_keeps_the_fleet_off_until_it_is_merged(hub):

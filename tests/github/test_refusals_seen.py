@@ -44,8 +44,13 @@ def assert_no_token_anywhere(project):
 
 
 def refused(project, *words, says, code=FORBIDDEN):
-    """One command that is refused: its exit code, a line that says why, and no token in it."""
-    reply = project.dibs(*words).told(code, says)
+    """One command that is refused: its exit code, a line that says why, and no token in it.
+
+    Before it, there may be a line by which the command says that it asks again.
+    """
+    reply = project.dibs(*words)
+    lines = [line for line in reply.err.splitlines() if "; asking again in 5 s" not in line]
+    replace(reply, err="\n".join(lines)).told(code, says)
     assert TOKEN not in reply.err
 
 
@@ -126,6 +131,24 @@ def test_a_token_that_dies_in_the_middle_of_the_work(project, standing):
     project.pass_time(TTL_S)
     assert project.work().code == 0
     assert_advanced_once(project, number)
+
+
+def test_an_ending_that_did_not_get_through_is_named_and_shown_by_the_exit_code(project):
+    project.begin_with(GATED)
+    (number,) = project.backlog(1)
+    worker = project.holding(number)
+    down = Fault(Wrong.ERROR_BEFORE, status=503, kind="PATCH|mutation", login=FLEET)
+    project.hub.faults.add(down)
+    project.let_go()
+    until(lambda: "is not recorded" in worker.err, "it gives up", within_s=60)
+    (run,) = project.runs_on(number)
+    project.hub.faults.add(Fault(Wrong.ERROR_BEFORE, status=503, login=FLEET))  # and claims no more
+    worker.process.terminate()
+    reply = worker.wait().quiet()
+    assert reply.code == 1, reply.err
+    assert f"#{number} was not finished" in reply.err
+    assert f"dibs runs --output {run}" in reply.err
+    project.hub.faults.clear()
 
 
 LESSER = {

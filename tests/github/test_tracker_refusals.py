@@ -4,6 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from dibs.core.durations import REFUSED
 from dibs.core.errors import (
     IssueLocked,
     IssueMoved,
@@ -240,10 +241,13 @@ def test_an_issue_that_is_none_any_more_is_not_there(hub, tracker, ref, fate, gr
 
 @BOTH
 def test_a_card_that_somebody_deleted_is_said_to_be_missing(hub, tracker, ref, graphql):
-    client = hub.client(looks=LOOKS, graphql=graphql)
+    client = hub.client(looks=LOOKS, graphql=graphql, clock=hub.clock)
     card = client.comment(ref, "bid")
     client.read(ref)
     hub.acting().delete_comment(hub.state.view().comment(card.id))
+    with pytest.raises(Unavailable):
+        client.edit_comment(ref, card.id, "held")
+    hub.clock.advance(REFUSED.pause_s)
     with pytest.raises(NoSuchComment):
         client.apply(ref, (EditComment(card.id, "held"), AddLabels(("claimed",))))
     with pytest.raises(NoSuchComment):

@@ -715,7 +715,7 @@ def test_the_token_is_in_no_error_no_log_and_no_repr():
     try:
         with TinyServer(always(*answers, Say(body={"data": None}))) as server:
             transport = server.transport()
-            for _ in range(len(answers)):
+            for _ in range(len(answers) - 1):  # the 401 is believed after a second look only
                 with pytest.raises(Outage) as refusal:
                     post(transport)
                 seen += traceback.format_exception(refusal.value)

@@ -1,10 +1,14 @@
 """Real pushes with the backlog in SQLite: who is refused, who is let through, and what is said."""
 
+import json
 import sqlite3
+import threading
 
 import pytest
 
 import dibs
+from dibs.adapters.system import SystemClock, SystemThreads
+from dibs.hook.guard import in_time
 from dibs.hook.rules import parse_updates
 
 from .repositories import Clone
@@ -59,11 +63,15 @@ def test_what_another_holds_is_refused_and_it_is_said_who_and_what_to_look_at(ba
     assert clone.git("rev-parse", "origin/main") != clone.git("rev-parse", "main")
 
 
-def test_what_nobody_holds_goes_out_without_a_word(backlog, clone):
+def test_what_nobody_holds_goes_out_and_it_is_said_what_was_checked(backlog, clone):
     clone.commit("Prices are right\n\nCloses #1")
     pushed = clone.push("main")
     assert pushed.went_out
-    assert (pushed.out, pushed.err) == ("", "")
+    assert (pushed.out, pushed.err) == ("", "dibs: checked #1: nobody else is at work\n")
+    clone.commit("Part of #1")
+    pushed = clone.push("main")
+    assert pushed.went_out
+    assert "dibs: the push closes no issue of sqlite:.dibs/backlog.db" in pushed.err
 
 
 def test_flaw_22_the_holder_pushes_with_its_run_in_the_environment(backlog, clone):
@@ -161,17 +169,50 @@ def test_flaw_22_what_keeps_workers_off_keeps_nobody_from_pushing(backlog, clone
     assert clone.push("main").went_out
 
 
-def test_another_tools_claim_is_refused_and_its_own_commits_are_not(backlog, clone):
+AGENTS = f'preset = "agent"\n{PATIENT}'
+TRAILERS = "Agent-Codename: lucius\nAgent-Firing-Id: {}\n"
+
+
+def test_an_old_runners_claim_is_refused_and_its_own_commits_are_not(clone):
+    """Its claim is a label and a comment; the label alone would be nobody's."""
+    Backlog(clone, AGENTS)
     with dibs.open(clone.folder) as opened:
-        opened._services.tracker.comment(
-            opened.reference("1"), "<!-- agent-claim:codename=lucius firing_id=f-1 ts=x -->"
-        )
+        ref, tracker = opened.reference("1"), opened._services.tracker
+        tracker.edit_labels(ref, add=["agent:in-flight"])
+        tracker.comment(ref, "<!-- agent-claim:codename=lucius firing_id=f-1 ts=x -->")
     clone.commit("Closes #1")
     assert clone.push("main").refused("FOREIGN_CLAIM", "lucius")
-    trailers = "Agent-Codename: lucius\nAgent-Firing-Id: {}\n"
-    clone.commit("Closes #1\n\n" + trailers.format("f-2"), "--amend")
+    clone.commit("Closes #1\n\n" + TRAILERS.format("f-2"), "--amend")
     assert clone.push("main").refused("FOREIGN_CLAIM")
-    clone.commit("Closes #1\n\n" + trailers.format("f-1"), "--amend")
+    clone.commit("Closes #1\n\n" + TRAILERS.format("f-1"), "--amend")
+    assert clone.push("main").went_out
+
+
+def test_a_pull_request_that_the_label_tells_of_is_refused_to_all_but_its_author(clone):
+    """The embedded backlog knows no pull requests: the lease before says whose it is."""
+    backlog = Backlog(clone, AGENTS)
+    elsewhere = clone.worktree("elsewhere", "-b", "elsewhere")
+    run, _ = backlog.claim()
+    assert clone.dibs("release", "1", "--run", run, "--outcome", "advanced").code == 0
+    for place in (clone, elsewhere):
+        place.commit("Closes #1")
+    pushed = elsewhere.push("elsewhere")
+    assert pushed.refused("#1 PULL_OPEN", "carries 'agent:pr-open'")
+    assert elsewhere.push("elsewhere", DIBS_RUN=run).went_out
+    with dibs.open(clone.folder) as opened:
+        opened._services.tracker.edit_labels(opened.reference("1"), remove=["agent:pr-open"])
+    assert clone.push("main").went_out
+
+
+def test_the_working_tree_that_moved_it_on_may_push_more_of_it(clone):
+    Backlog(clone, AGENTS)
+    elsewhere = clone.worktree("elsewhere", "-b", "elsewhere")
+    assert clone.dibs("take", "1").code == 0
+    [run] = json.loads((clone.folder / ".git/dibs-runs.json").read_text())["runs"]
+    assert clone.dibs("release", "1", "--run", run, "--outcome", "advanced").code == 0
+    for place, branch in ((clone, "main"), (elsewhere, "elsewhere")):
+        place.commit(f"Closes #1, on {branch}")
+    assert elsewhere.push("elsewhere").refused("#1 PULL_OPEN")
     assert clone.push("main").went_out
 
 
@@ -251,10 +292,8 @@ def test_a_forced_push_over_commits_that_we_never_fetched(backlog, clone, tmp_pa
     clone.git("clone", "--quiet", clone.remote, tmp_path / "other", cwd=tmp_path)
     other.commit("From elsewhere")
     assert other.push("main").went_out
-    clone.commit("Closes #1")
-    assert clone.push("--force", "main").went_out
     backlog.claim()
-    clone.commit("Closes #1 again")
+    clone.commit("Closes #1")
     assert clone.push("--force", "main").refused("HELD")
 
 
@@ -341,11 +380,15 @@ def test_issues_of_other_repositories_and_unknown_ones_are_nobodys(backlog, clon
     assert clone.push("main").went_out
 
 
-def test_a_repository_without_a_backlog_is_left_alone(clone):
-    assert clone.dibs("hook", "install").code == 0
+def test_a_repository_without_a_backlog_is_left_alone_and_told_so(clone):
+    installed = clone.dibs("hook", "install")
+    assert installed.code == 0
+    assert "the hook checks nothing yet: there is no backlog" in installed.err
     clone.commit("Closes #1")
     pushed = clone.push("main")
-    assert (pushed.went_out, pushed.err) == (True, "")
+    assert pushed.went_out
+    assert "nothing was checked: there is no backlog in" in pushed.err
+    assert "GH_ORG is not set" in pushed.err
     assert not (clone.folder / ".dibs").exists()
 
 
@@ -483,6 +526,43 @@ def test_a_backlog_that_does_not_answer_in_time_warns_and_lets_pass(clone):
         sql.close()
     assert pushed.went_out
     assert "the push was not checked" in pushed.err
+
+
+SLOW = """
+import sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "dibs.adapters.sqlite.tracker":
+            time.sleep(5)
+sys.meta_path.insert(0, Slow())
+"""
+
+
+def test_the_time_of_a_busy_machine_is_not_the_trackers(clone, tmp_path):
+    """A program that is slow to start is no tracker that does not answer."""
+    backlog = Backlog(clone, '[hook]\ntimeout = "4s"\n')
+    backlog.claim()
+    clone.commit("Closes #1")
+    (tmp_path / "sitecustomize.py").write_text(SLOW)
+    assert clone.push("main", PYTHONPATH=str(tmp_path)).refused("#1 HELD")
+
+
+class Asleep(SystemClock):
+    """The clock of a machine that sleeps through the first wait, whatever was to be waited for."""
+
+    def __init__(self):
+        self.awake = threading.Event()
+
+    def wait(self, event, seconds):
+        if self.awake.is_set():
+            return super().wait(event, 30)
+        self.awake.set()
+        return False
+
+
+def test_the_time_of_a_sleeping_machine_is_not_the_trackers():
+    clock = Asleep()
+    assert in_time(lambda: clock.awake.wait(30), 3.0, clock, SystemThreads())
 
 
 def test_a_backlog_that_does_not_answer_in_time_refuses_if_it_has_to_be_sure(clone):

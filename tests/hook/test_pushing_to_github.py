@@ -1,5 +1,6 @@
 """Real pushes with the backlog on the fake GitHub: leases in comments, pull requests, outages."""
 
+import shutil
 from contextlib import contextmanager
 
 import pytest
@@ -57,6 +58,9 @@ class Hub:
         ):
             yield lease
 
+    def issue(self, key):
+        return self.hub.state.view().issue(self.hub.state.named(REPOSITORY).id, int(key))
+
     def acting(self, login="colleague"):
         return self.hub.state.acting(self.hub.state.viewer(f"{login}-token"))
 
@@ -95,7 +99,7 @@ def test_flaw_11_a_claim_is_seen_behind_any_number_of_comments(hub, clone):
     key = hub.add()
     hub.branch("fix", f"Closes #{key}")
     with hub.held(key):
-        issue = hub.hub.state.view().issue(hub.hub.state.named(REPOSITORY).id, int(key))
+        issue = hub.issue(key)
         for number in range(120):
             hub.acting().create_comment(issue, f"comment {number}")
         assert clone.push("fix").refused("HELD", "worker-7")
@@ -185,10 +189,104 @@ def test_across_repositories(hub, clone):
 def test_a_label_that_says_in_flight_is_believed_while_it_is_fresh(hub, clone):
     """As an older fleet leaves it between its label and its comment."""
     key = hub.add()
-    issue = hub.hub.state.view().issue(hub.hub.state.named(REPOSITORY).id, int(key))
+    issue = hub.issue(key)
     hub.acting().add_labels(issue, ["agent:in-flight"])
     hub.branch("mend", f"Closes #{key}")
     assert clone.push("mend").refused("CLAIM_LABEL_ONLY")
+
+
+CLAIM = "<!-- agent-claim:codename=lucius firing_id=f-1 ts=2026-05-01T19:42:33Z -->"
+TRAILERS = "Agent-Codename: lucius\nAgent-Firing-Id: f-1\n"
+
+
+def test_an_old_runner_pushes_its_own_though_its_label_is_on(hub, clone):
+    key = hub.add()
+    issue = hub.issue(key)
+    hub.acting().add_labels(issue, ["agent:in-flight"])
+    hub.acting().create_comment(issue, CLAIM)
+    hub.branch("lucius/7", f"Closes #{key}\n\n{TRAILERS}")
+    assert clone.push("lucius/7").went_out
+    hub.branch("mine", f"Closes #{key}")
+    assert clone.push("mine").refused("FOREIGN_CLAIM", "lucius")
+
+
+def test_its_later_commits_are_its_own_too_if_only_its_pull_request_closes_the_issue(hub, clone):
+    key = hub.add()
+    issue = hub.issue(key)
+    hub.acting().add_labels(issue, ["agent:in-flight"])
+    hub.acting().create_comment(issue, CLAIM)
+    hub.pull(key, "lucius/7", "fleet")
+    sha = hub.branch("lucius/7", f"More tests\n\n{TRAILERS}")
+    line = f"refs/heads/lucius/7 {sha} refs/heads/lucius/7 {'0' * 40}\n".encode()
+    words = ("hook", "run", "origin", "https://github.com/acme/shop.git")
+    done = clone.dibs(*words, given=line)
+    assert (done.code, "PULL_OPEN" in done.err) == (0, False), done.err
+
+
+def test_a_pull_request_that_is_not_linked_is_known_by_the_label(hub, clone):
+    """Its text says "Part of #7", or it is one of a chain: no keyword, for it must not close."""
+    key = hub.add()
+    hub.acting().add_labels(hub.issue(key), ["agent:pr-open"])
+    pull = hub.pull(key, "batman/7", "fleet", body="For acme/shop#{}: prices in euros")
+    hub.branch("mine", f"Closes #{key}")
+    assert clone.push("mine").refused(f"acme/shop#{key} PULL_OPEN", "carries 'agent:pr-open'")
+    sha = hub.branch("batman/7", f"Closes #{key}")
+    line = f"refs/heads/batman/7 {sha} refs/heads/batman/7 {'0' * 40}\n".encode()
+    words = ("hook", "run", "origin", "https://github.com/acme/shop.git")
+    assert clone.dibs(*words, given=line).code == 0, "its own branch"
+    hub.acting().edit_pull(pull, state="closed")
+    assert clone.dibs(*words, given=line).code == 1, "the label still says that there is one"
+
+
+def test_a_label_that_nobody_took_off_yet_refuses_nothing(hub, clone):
+    key = hub.add()
+    hub.acting().add_labels(hub.issue(key), ["agent:pr-open"])
+    pull = hub.pull(key, "theirs")
+    hub.branch("mine", f"Closes #{key}")
+    assert clone.push("mine").refused("PULL_OPEN", f"acme/shop#{pull.number}")
+    hub.acting().edit_pull(pull, state="closed")
+    assert clone.push("mine").went_out
+
+
+def test_a_fleet_needs_no_settings_but_its_environment(hub, clone):
+    """GH_ORG, a token, and the repository that is pushed to: as for the published hook."""
+    key = hub.add()
+    (clone.folder / "dibs.toml").unlink()
+    shutil.rmtree(clone.folder / ".dibs")
+    fleet = {"GH_ORG": "acme"}
+    installed = clone.dibs("hook", "install", **fleet)
+    assert "it checks the issues of github:acme/REPOSITORY" in installed.out
+    sha = hub.branch("mend", f"Closes #{key}")
+    line = f"refs/heads/mend {sha} refs/heads/mend {'0' * 40}\n".encode()
+    hook = clone.folder / ".git/hooks/pre-push"
+
+    def push(address="http://127.0.0.1/acme/shop.git", **environment):
+        return clone.run(hook, "origin", address, given=line, **environment)
+
+    hub.acting().add_labels(hub.issue(key), ["agent:pr-open"])
+    assert push(**fleet).refused(f"acme/shop#{key} PULL_OPEN")
+    assert push("http://127.0.0.1/me/shop.git", **fleet).refused("PULL_OPEN"), "a fork"
+    assert push("git@acme-work:acme/shop.git", **fleet).refused("PULL_OPEN"), "an alias of ssh's"
+    hub.acting().remove_label(hub.issue(key), "agent:pr-open")
+    pushed = push(**fleet)
+    assert pushed.went_out
+    assert f"checked acme/shop#{key}: nobody else is at work" in pushed.err
+    hub.hub.counts.reset()
+    for address, environment, words in (
+        ("https://gitlab.example/acme/shop.git", fleet, "is no repository on 127.0.0.1"),
+        (str(clone.remote), fleet, "is no repository on 127.0.0.1"),
+        ("http://127.0.0.1/acme/shop.git", {}, "GH_ORG is not set"),
+    ):
+        pushed = push(address, **environment)
+        assert pushed.went_out
+        assert "nothing was checked" in pushed.err
+        assert words in pushed.err
+    clone.environment.pop("GITHUB_TOKEN")
+    assert "not checked: no token for 127.0.0.1" in push(**fleet).err
+    installed = clone.dibs("hook", "install", **fleet)
+    assert "the hook checks nothing yet: no token for 127.0.0.1" in installed.err
+    assert hub.hub.counts.told()["requests"] == 0, "no other address gets the token"
+    assert not (clone.folder / ".dibs").exists()
 
 
 def test_a_server_that_is_slow_warns_and_lets_pass_unless_it_has_to_be_sure(hub, clone):

@@ -44,14 +44,20 @@ def lived_in(place):
         "stale": place.issue("agent:implement"),
         "drifted": place.issue("agent:pr-open"),
         "fell out": place.issue("bug"),
-        "several": place.issue("agent:implement", "agent:pr-open"),
-        "legacy": place.issue("lucius-pr-open", "agent:implement"),
+        "several": place.issue("agent:done", "agent:pr-open"),
+        "legacy": place.issue("lucius-pr-open"),
+        "stale and several": place.issue("agent:implement", "lucius-pr-open", "agent:done"),
+        "queued again": place.issue("agent:implement", "agent:pr-open"),
+        "a person's own": place.issue("has-pr-open"),
         "gated": place.issue("agent:implement", "agent:plan-pending-approval"),
         "attempts": place.issue("agent:implement", "lucius-attempt-1", "lucius-attempt-2"),
         "person's": place.issue("agent:implement", "do-not-pickup"),
         "nobody's": place.issue("question"),
     }
     assert OldRunner(place, "old", "o1").claim(made["stale"])
+    # An old runner looks at labels that this issue has only later.
+    OldRunner(place, "old", "o2").labels_it(made["stale and several"])
+    OldRunner(place, "old", "o2").comments(made["stale and several"])
     for kind in ("drifted", "fell out"):
         OldRunner(place, "old", f"o-{made[kind]}").comments(made[kind])
     return made
@@ -62,9 +68,12 @@ AFTER = {
     "stale": {"agent:implement"},
     "drifted": {"agent:pr-open"},
     "fell out": {"bug"},
-    "several": {"agent:pr-open"},
+    "several": {"agent:done"},
     "legacy": {"agent:pr-open"},
-    "gated": {"agent:plan-pending-approval"},
+    "stale and several": {"agent:done"},
+    "queued again": {"agent:implement", "agent:pr-open"},
+    "a person's own": {"has-pr-open"},
+    "gated": {"agent:implement", "agent:plan-pending-approval"},
     "attempts": {"agent:implement", "lucius-attempt-1", "lucius-attempt-2"},
     "person's": {"agent:implement", "do-not-pickup"},
     "nobody's": {"question"},
@@ -75,7 +84,10 @@ FOUND = {
     "fell out": ["FELL_OUT"],
     "several": ["STATES"],
     "legacy": ["STATES"],
-    "gated": ["STATES"],
+    "stale and several": ["STALE_CLAIM", "STATES"],
+    "queued again": ["IN_DOUBT"],
+    "a person's own": ["IN_DOUBT"],
+    "gated": ["PLAN_WAITS"],
     "attempts": ["ATTEMPTS"],
 }
 
@@ -99,8 +111,10 @@ def test_it_says_what_it_would_do_and_writes_nothing(place, lived_in):
 def test_it_takes_over_what_the_old_rules_left_behind_and_a_second_run_has_nothing_to_do(
     place, lived_in
 ):
+    _, announced = migrate("--max-age-hours", "0")
     code, answer = migrate("--apply", "--max-age-hours", "0")
     assert (code, answer["dry_run"], answer["done"]) == (0, False, answer["changes"])
+    assert (told(answer), answer["changes"]) == (told(announced), announced["changes"])
     assert {kind: place.labels(number) for kind, number in lived_in.items()} == AFTER
     for kind in ("stale", "drifted"):
         assert unreleased(place.read(lived_in[kind]).comments) == []
@@ -189,10 +203,62 @@ def test_killed_after_any_write_the_next_run_gets_to_the_same_place(place, lived
     assert migrate("--apply", "--max-age-hours", "0")[0] == 3
 
 
+def test_a_plan_that_waits_is_worked_once_a_person_takes_the_gate_label_off(place):
+    number = place.issue("agent:implement", "agent:plan-pending-approval")
+    _, answer = migrate("--apply")
+    assert told(answer) == {number: ["PLAN_WAITS"]}
+    assert not ls.claim_issue(place.slug, number, **LUCIUS)
+    place.edit(number, remove=("agent:plan-pending-approval",))
+    assert place.services.explaining.explain(place.ref(number)).stage.name == "implement"
+    assert ls.claim_issue(place.slug, number, **LUCIUS)
+
+
+@pytest.mark.parametrize(
+    ("on", "doubted"),
+    [
+        ({"agent:done", "agent:implement"}, True),
+        ({"agent:pr-open", "agent:implement"}, True),
+        ({"robin-pr-open", "agent:implement"}, True),
+        ({"robin-pr-open"}, True),
+        ({"robin-pr-open", "agent:done"}, False),
+        ({"lucius-pr-open"}, False),
+        ({"batman-pr-open", "bug"}, False),
+        ({"agent:implement"}, False),
+    ],
+)
+def test_what_a_person_may_have_meant_is_named_and_left(embedded, on, doubted):
+    number = embedded.issue(*on)
+    _, answer = migrate("--apply")
+    found = told(answer).get(number, [])
+    assert ("IN_DOUBT" in found) is doubted
+    if doubted:
+        assert embedded.labels(number) == on
+
+
+def test_an_open_pull_request_says_what_a_queue_label_beside_it_is_worth(hub):
+    number = hub.issue("agent:implement", "lucius-pr-open")
+    repository = hub.hub.state.named(hub.repository)
+    hub.hub.acting("fleet").create_pull(repository, "A fix", "fix", "main", body=f"Fixes #{number}")
+    _, answer = migrate("--apply")
+    assert told(answer) == {number: ["STATES"]}
+    assert hub.labels(number) == {"agent:pr-open"}
+
+
+def test_an_agents_own_label_counts_where_its_claim_is(hub):
+    number = hub.issue("robin-pr-open")
+    old = OldRunner(hub, "robin", "r1")
+    old.comments(number)
+    hub.say(number, old.line("release", outcome="success"))
+    _, answer = migrate("--apply")
+    assert told(answer) == {number: ["STATES"]}
+    assert hub.labels(number) == {"agent:pr-open"}
+
+
 @pytest.mark.parametrize(
     ("on", "after"),
     [
-        ({"agent:done", "agent:pr-open", "agent:implement"}, {"agent:done"}),
+        ({"agent:done", "agent:pr-open", "bug"}, {"agent:done", "bug"}),
+        ({"agent:plan-pending-approval", "agent:implement"}, None),
         ({"robin-pr-open", "agent:done"}, {"agent:done"}),
         ({"robin-pr-open", "lucius-pr-open", "bug"}, {"agent:pr-open", "bug"}),
         ({"agent:implement", "bug"}, {"agent:implement", "bug"}),
@@ -201,7 +267,7 @@ def test_killed_after_any_write_the_next_run_gets_to_the_same_place(place, lived
     ],
 )
 def test_the_most_advanced_state_stays(on, after):
-    known = set(on)
+    known, after = set(on), on if after is None else after
     for effect in tidying(frozenset(on)):
         match type(effect).__name__:
             case "AddLabels":

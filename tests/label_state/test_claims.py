@@ -6,6 +6,7 @@ import pytest
 
 import dibs.label_state as ls
 from dibs.core.errors import LeaseLost
+from dibs.core.ids import HolderId
 from dibs.label_state.backlogs import connections
 
 from .old_runner import words
@@ -54,6 +55,25 @@ def test_a_release_moves_it_on_and_is_said_in_a_comment_that_pairs(place, to, af
     keys = ("codename", "firing_id")
     assert [claim[key] for key in keys] == [release[key] for key in keys]
     assert (release["outcome"], release["pr"]) == ("success", url)
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_pull_request_given_to_the_release_is_followed_whatever_its_text_says(hub, merged):
+    number = hub.issue("agent:implement")
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    pull = hub.hub.acting("fleet").create_pull(
+        hub.hub.state.named(hub.repository), "Mend the till", "fix", "main"
+    )
+    url = f"https://github.com/{hub.repository}/pull/{pull.number}"
+    assert ls.release_issue("shop", number, **LUCIUS, transition_to="agent:pr-open", pr_url=url)
+    hub.pass_time(seconds=5)
+    if merged:
+        hub.hub.acting().merge_pull(pull)
+    else:
+        hub.hub.acting().edit_pull(pull, state="closed")
+    assert len(hub.services.following.follow(HolderId("w1")).changed) == 1
+    assert hub.labels(number) == {"agent:done" if merged else "agent:implement"}
+    assert hub.read(number).issue.open is not merged
 
 
 def test_only_one_of_two_gets_it_and_the_other_is_told_why(place):

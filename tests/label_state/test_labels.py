@@ -1,7 +1,5 @@
 """The labels: their names, what keeps agents off, and the one table of moves."""
 
-from pathlib import Path
-
 import httpx
 import pytest
 
@@ -42,18 +40,23 @@ def test_what_an_agent_preset_makes_looks_as_the_catalogue_says():
     assert set(AGENT.every_label) - {"paused"} <= known, "nothing is painted in another colour"
 
 
+def labels_on(hub):
+    """Colour and description of each label of the repository."""
+    listed = httpx.get(
+        f"{hub.hub.hub.url}/repos/{hub.repository}/labels",
+        params={"per_page": 100},
+        headers={"Authorization": "Bearer fleet-token"},
+    )
+    return {one["name"]: (one["color"], one["description"] or "") for one in listed.json()}
+
+
 def test_missing_labels_are_made_in_their_colours_and_no_label_is_made_twice(hub):
     tracker, every = backlog_of("shop").services.tracker, {label.name for label in EVERY}
     assert set(tracker.missing_labels(sorted(every))) < every
     for _ in range(2):
         tracker.prepare(sorted(every))
         assert tracker.missing_labels(sorted(every)) == ()
-    listed = httpx.get(
-        f"{hub.hub.hub.url}/repos/{hub.repository}/labels",
-        params={"per_page": 100},
-        headers={"Authorization": "Bearer fleet-token"},
-    )
-    made = {one["name"]: (one["color"], one["description"]) for one in listed.json()}
+    made = labels_on(hub)
     for label in EVERY:
         assert made[label.name] == (label.color, label.description)
     ensure_labels("shop", [("area:billing", "123456", "")])
@@ -90,7 +93,7 @@ def test_the_longest_slug_that_fits_a_label_is_taken():
     ("label", "claim", "pickup", "feature_dev"),
     [
         ("agent:in-flight", True, True, False),
-        ("agent:pr-open", True, True, True),
+        ("agent:pr-open", True, True, False),
         ("lucius-pr-open", True, True, True),
         ("do-not-pickup", True, True, False),
         ("needs:human-scope", True, True, False),
@@ -130,18 +133,18 @@ def test_the_table_of_moves_knows_every_state_and_nothing_else():
     assert {one.src for one in labels.TRANSITIONS} == STATES - {labels.DONE}
     assert {one.dst for one in labels.TRANSITIONS} == STATES
     assert all(one.trigger for one in labels.TRANSITIONS)
-    assert labels.legal_transitions(labels.DONE) == []
+    assert labels.legal_transitions(labels.DONE) == ()
 
 
 def test_the_table_and_the_pipeline_allow_the_same_moves():
     """What the table calls in-flight is a lease in the stage that gave way."""
     queued = AGENT.stage("implement")
     led_on = {AGENT.stage(name).label for name in queued.next}
-    legal = set(labels.legal_transitions(labels.IN_FLIGHT))
+    legal = {move.dst for move in labels.legal_transitions(labels.IN_FLIGHT)}
     assert legal - {labels.NO_STATE} == led_on | {queued.label, AGENT.labels.parked}
     for stage in AGENT.stages[2:]:
         onward = {AGENT.stage(name).label for name in stage.next}
-        assert set(labels.legal_transitions(stage.label)) == onward
+        assert {move.dst for move in labels.legal_transitions(stage.label)} == onward
 
 
 @pytest.mark.parametrize(
@@ -189,5 +192,20 @@ def test_the_environment_is_read_as_it_always_was(monkeypatch):
     told = {"GH_ORG": "acme", "LABEL_STATE_SWEEP_REPOS": "a, b/c,,", "ALFRED_HOME": "/srv/a"}
     found = labels.LabelStateConfig.from_env(told)
     assert (found.gh_org, found.sweep_repos) == ("acme", ("a", "b/c"))
-    assert found.alfred_home == Path("/srv/a")
-    assert labels.LabelStateConfig.from_env({}).alfred_home == Path.home() / ".alfred"
+    assert found.alfred_home == "/srv/a"
+
+
+def test_a_label_of_a_fleets_own_looks_as_the_fleet_says(hub):
+    ensure_labels("shop", [("area:billing", "123456", "What the till does"), ("bug", "d73a4a", "")])
+    made = labels_on(hub)
+    assert made["area:billing"] == ("123456", "What the till does")
+    assert made["bug"] == ("d73a4a", "")
+    ensure_labels("shop", [("area:billing", "654321", "Another")])
+    assert labels_on(hub)["area:billing"] == ("123456", "What the till does"), "it is there"
+
+
+def test_a_dry_run_makes_no_label(hub, monkeypatch):
+    before = labels_on(hub)
+    monkeypatch.setenv("ALFRED_DRY_RUN", "1")
+    ensure_labels("shop", [("area:billing", "123456", "")])
+    assert labels_on(hub) == before

@@ -1,6 +1,11 @@
 """Old runners and ours on one issue of a fake GitHub, step by step."""
 
+import pytest
+
 import dibs.label_state as ls
+from dibs.core.ids import HolderId
+from dibs.services.claiming import ClaimOptions
+from dibs_lab.fakehub import Permission
 
 from .old_runner import OldRunner, unreleased, words
 from .places import let_all_go
@@ -150,3 +155,130 @@ def test_a_dead_claim_of_ours_is_swept_by_them_and_worked_by_them(hub):
     assert not ls.claim_issue("shop", number, **ROBIN)
     old.release(number, to="agent:pr-open")
     assert hub.labels(number) == {"agent:pr-open"}
+
+
+# An old runner that loses puts `agent:implement` on, whether or not the issue was queued
+
+
+def race_lost_by_theirs(hub, number):
+    """Ours has claimed; an old runner that had seen the issue free comes late, loses and yields."""
+    hub.pass_time(seconds=5)
+    late = OldRunner(hub, "old", "o1")
+    late.labels_it(number)
+    late.comments(number)
+    assert not late.has_won(number)
+    late.yields(number)
+    assert "agent:implement" in hub.labels(number), "as every loser of theirs does"
+
+
+@pytest.mark.parametrize("on", ["agent:summarise", "agent:plan-pending-approval"])
+@pytest.mark.parametrize(
+    ("to", "after", "still_open"),
+    [("agent:done", {"agent:done"}, False), ("agent:pr-open", {"agent:pr-open"}, True)],
+)
+def test_what_ours_finished_is_shown_though_a_loser_of_theirs_queued_it(
+    hub, on, to, after, still_open
+):
+    number = hub.issue(on, *(["agent:plan-approved"] if "plan" in on else []))
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    race_lost_by_theirs(hub, number)
+    answer = ls.release_issue("shop", number, **LUCIUS, transition_to=to)
+    assert (bool(answer), answer.reason) == (True, "")
+    assert hub.labels(number) - {"agent:summarise"} == after
+    assert hub.read(number).issue.open is still_open
+    assert not ls.claim_issue("shop", number, **ROBIN), "nobody of ours does it again"
+    assert ls.issue_dedup_check("shop", number)["claimable"] is False
+
+
+def test_an_issue_that_a_loser_of_theirs_queued_is_not_queued_by_going_back(hub):
+    number = hub.issue("agent:summarise")
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    race_lost_by_theirs(hub, number)
+    assert ls.release_issue("shop", number, **LUCIUS, outcome="partial")
+    assert hub.labels(number) == {"agent:summarise"}
+
+
+def test_a_loser_of_theirs_that_dies_before_its_release_comment_moves_nothing_either(hub):
+    number = hub.issue("agent:summarise")
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    hub.pass_time(seconds=5)
+    late = OldRunner(hub, "old", "o1")
+    late.labels_it(number)
+    late.comments(number)
+    hub.edit(number, add=("agent:implement",), remove=("agent:in-flight",))
+    assert ls.release_issue("shop", number, **LUCIUS, transition_to="agent:done")
+    assert hub.labels(number) == {"agent:summarise", "agent:done"}
+
+
+def test_what_a_loser_of_theirs_queued_after_our_release_is_no_second_stage_for_ever(hub):
+    number = hub.issue("agent:summarise")
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    hub.pass_time(seconds=5)
+    late = OldRunner(hub, "old", "o1")
+    late.comments(number)
+    assert not late.has_won(number)
+    assert ls.release_issue("shop", number, **LUCIUS, transition_to="agent:pr-open")
+    late.yields(number)
+    assert hub.labels(number) == {"agent:summarise", "agent:pr-open", "agent:implement"}
+    assert not ls.claim_issue("shop", number, **ROBIN)
+    hub.pass_time(hours=5)
+    assert [one.repaired for one in hub.services.checking.check(repair=True)] == [True]
+    assert hub.labels(number) == {"agent:summarise", "agent:pr-open"}
+
+
+@pytest.mark.parametrize("raced", [False, True])
+def test_what_a_person_queued_meanwhile_stays_queued_and_the_answer_says_so(hub, raced):
+    number = hub.issue("agent:summarise")
+    assert ls.claim_issue("shop", number, **LUCIUS)
+    if raced:
+        race_lost_by_theirs(hub, number)
+        hub.edit(number, remove=("agent:implement",))
+    hub.hub.hub.user("ada", {hub.repository: Permission.WRITE})
+    acting = hub.hub.acting("ada")
+    acting.edit_issue(hub.hub.issue(number), labels=["agent:summarise", "agent:implement"])
+    answer = ls.release_issue("shop", number, **LUCIUS, transition_to="agent:done")
+    assert (bool(answer), answer.reason) == (True, "LABELS_KEPT")
+    assert "implement" in answer.text
+    assert hub.labels(number) == {"agent:summarise", "agent:implement"}
+    assert hub.read(number).issue.open
+    assert ls.claim_issue("shop", number, **ROBIN), "that is the person's word"
+
+
+def test_a_move_by_a_person_is_told_on_every_tracker(place):
+    number = place.issue("agent:implement")
+    assert ls.claim_issue(place.slug, number, **LUCIUS)
+    place.edit(number, add=("agent:plan-pending-approval",), remove=("agent:in-flight",))
+    answer = ls.release_issue(place.slug, number, **LUCIUS, transition_to="agent:pr-open")
+    assert (bool(answer), answer.reason) == (True, "LABELS_KEPT")
+    assert place.labels(number) == {"agent:plan-pending-approval"}
+
+
+# What people see of it
+
+
+@pytest.mark.parametrize("label", ["on", "stripped"])
+def test_every_view_says_the_same_of_a_claim_of_theirs(place, label):
+    number, free = place.issue("agent:implement"), place.issue("agent:implement")
+    assert OldRunner(place, "old", "o1").claim(number)
+    if label == "stripped":
+        place.edit(number, add=("agent:implement",), remove=("agent:in-flight",))
+    ref, board = place.ref(number), place.services.board
+    states = {row.issue.ref: row.state for row in board.rows()}
+    assert states == {ref: "theirs", place.ref(free): "ready"}
+    assert board.show(ref)[1].state == "theirs"
+    assert [row.issue.ref for row in board.ready()] == [place.ref(free)]
+    (stage, *_) = board.survey().overview.stages
+    assert (stage.stage.name, stage.apart, stage.waiting) == ("implement", {"theirs": 1}, 1)
+    codes = {reason.code for reason in place.services.explaining.explain(ref).reasons}
+    assert "FOREIGN_CLAIM" in codes
+
+
+def test_a_list_says_of_a_failed_issue_what_a_claim_would_say(place):
+    number = place.issue("agent:implement")
+    stage = place.services.pipeline.stage("implement")
+    options = ClaimOptions(HolderId("w1"))
+    claimed = place.services.claiming.claim(place.ref(number), stage, options)
+    keeper = place.services.keep(claimed)
+    place.services.advancing.fail(keeper, "the tests are red")
+    assert [row.state for row in place.services.board.rows()] == ["resting"]
+    assert place.services.board.ready() == ()

@@ -1,14 +1,18 @@
 """Stale claims: whose lease is over, whose comment is old, and labels that nothing explains."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
 import dibs.label_state as ls
 from dibs.core.errors import NoSuchIssue, Unavailable
+from dibs.label_state.backlogs import connections
+from dibs.label_state.program import run
 from dibs_lab.fakehub import Fault, Wrong
 
-from .old_runner import OldRunner, words
+from .old_runner import OldRunner, unreleased, words
 from .places import let_all_go
 from .test_claims import LUCIUS, ROBIN
 
@@ -164,3 +168,76 @@ def test_a_sweep_that_cannot_read_says_so_and_not_that_all_is_well(hub):
 def test_an_issue_that_is_not_there_has_no_stale_claim(hub):
     answer = ls.force_release_stale_claim("shop", 4711, sweep_id="s")
     assert (bool(answer), answer.reason) == (False, NoSuchIssue.code)
+
+
+# Closed issues
+
+
+@pytest.mark.parametrize("claimed_by", ["ours", "theirs", "nobody"])
+@pytest.mark.parametrize("freed_by", ["sweep-claims", "force", "dibs sweep"])
+def test_a_closed_issue_is_freed_and_not_queued(hub, claimed_by, freed_by):
+    number = hub.issue("agent:implement")
+    match claimed_by:
+        case "ours":
+            dead_claim(hub, number, **LUCIUS)
+        case "theirs":
+            assert OldRunner(hub, "old", "o1").claim(number)
+        case _:
+            OldRunner(hub, "old", "o1").labels_it(number)
+    hub.hub.acting().close_issue(hub.hub.issue(number))
+    hub.pass_time(hours=5)
+    match freed_by:
+        case "sweep-claims":
+            assert run(["sweep-claims", "--repo", "shop"]) == 0
+        case "force":
+            assert ls.force_release_stale_claim("shop", number, sweep_id="s")
+        case _:
+            assert len(hub.services.sweeping.sweep().changed) == 1
+    assert hub.labels(number) == set(), "who reopens it decides whether it is queued"
+    assert ls.find_stale_claims("shop") == [] or freed_by == "dibs sweep"
+
+
+# A window that is shorter than a lease
+
+
+def test_a_lease_that_is_silent_and_not_over_is_named_with_its_end_and_kept(hub, capsys):
+    number = hub.issue("agent:implement")
+    dead_claim(hub, number, **LUCIUS)
+    hub.pass_time(hours=1.5)
+    assert run(["sweep-claims", "--max-age-hours", "1", "--repo", "shop", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["claims"] == []
+    (row,) = told["not_over"]
+    assert (row["number"], row["codename"], row["age_hours"]) == (number, "lucius", 1.5)
+    assert row["lease_until"].endswith("Z")
+    assert run(["sweep-claims", "--max-age-hours", "1", "--repo", "shop"]) == 0
+    assert f"its lease runs until {row['lease_until']}" in capsys.readouterr().out
+    answer = ls.force_release_stale_claim("shop", number, sweep_id="s", max_age_hours=1)
+    assert (bool(answer), answer.reason) == (False, "HELD")
+    assert row["lease_until"] in answer.text
+    assert "and renews" not in answer.text, "nobody knows whether its holder lives"
+    assert hub.labels(number) == {"agent:in-flight"}
+    assert run(["sweep-claims", "--max-age-hours", "2", "--repo", "shop", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_over"] == [], "not silent for so long"
+
+
+def test_a_shorter_window_in_the_environment_makes_shorter_leases(hub, monkeypatch):
+    Path("dibs.toml").unlink()
+    monkeypatch.setenv("ALFRED_CLAIM_MAX_AGE_HOURS", "1")
+    connections.close()
+    number = hub.issue("agent:implement")
+    dead_claim(hub, number, **LUCIUS)
+    hub.pass_time(hours=1.1)
+    assert [row["number"] for row in ls.find_stale_claims("shop", max_age_hours=1)] == [number]
+
+
+# Claims without names
+
+
+def test_the_release_of_a_claim_without_names_pairs_with_it(hub):
+    number = hub.issue("agent:implement")
+    nameless = OldRunner(hub, "", "")
+    assert nameless.claim(number)
+    hub.pass_time(hours=5)
+    assert ls.force_release_stale_claim("shop", number, sweep_id="s")
+    assert unreleased(hub.read(number).comments) == []

@@ -42,6 +42,10 @@ LABEL_SIGNATURES = {
     "lifecycle_state": "(labels)",
     "is_legal_transition": "(src, dst)",
     "legal_transitions": "(src)",
+    "all_transitions": "()",
+    "is_agent_pr_open_label": "(label)",
+    "agent_pr_open_labels": "(labels)",
+    "has_feature_dev_pickup_blocker": "(labels)",
     "pickup_blocking_labels": "(labels)",
     "has_pickup_blocker": "(labels)",
     "has_blocker": "(labels)",
@@ -69,6 +73,24 @@ LABELS = {
     "FEATURE": "feature",
     "ENHANCEMENT": "enhancement",
     "AUTHORED": "agent:authored",
+    "LABEL_AGENT_PLAN_PENDING_APPROVAL": "agent:plan-pending-approval",
+    "CLAIM_COMMENT_PREFIX": "<!-- agent-claim:",
+    "RELEASE_COMMENT_PREFIX": "<!-- agent-release:",
+}
+CLAIM_BLOCKING = {
+    *("agent:in-flight", "agent:pr-open", "lucius-pr-open", "agent:done", "done-already"),
+    *("do-not-pickup", "needs:human-scope", "agent:needs-human-review", "needs:info"),
+    "batman:fanout-complete",
+}
+BATMANS = {"agent:large-feature", "agent:plan-pending-approval"}
+LABEL_SETS = {
+    "LIFECYCLE_LABEL_SET": {"agent:implement", "agent:in-flight", "agent:pr-open", "agent:done"},
+    "STICKY_LABEL_SET": {"do-not-pickup", "needs:human-scope"},
+    "CLAIM_BLOCKING_LABEL_SET": CLAIM_BLOCKING,
+    "PICKUP_BLOCKING_LABEL_SET": CLAIM_BLOCKING | BATMANS,
+    "ROBIN_TRIAGE_BLOCKING_LABEL_SET": CLAIM_BLOCKING | BATMANS,
+    "FEATURE_DEV_PRODUCT_CLAIM_BLOCKING_LABEL_SET": {"feature", "enhancement"},
+    "FEATURE_DEV_ALWAYS_CLAIM_BLOCKING_LABEL_SET": BATMANS,
 }
 DEDUP_KEYS = [
     *("repo", "number", "state", "labels", "in_flight", "pr_open", "do_not_pickup"),
@@ -111,6 +133,55 @@ def test_every_call_about_labels_is_called_as_it_is_published(name):
 def test_every_label_is_spelt_as_it_is_published(name):
     assert getattr(labels, name) == LABELS[name]
     assert name in labels.__all__
+
+
+@pytest.mark.parametrize("name", LABEL_SETS)
+def test_every_set_of_labels_has_what_it_is_published_to_have(name):
+    assert getattr(labels, name) == LABEL_SETS[name]
+    assert isinstance(getattr(labels, name), frozenset)
+    assert name in labels.__all__
+
+
+def test_the_labels_of_the_framework_and_the_moves_are_of_the_published_types():
+    assert isinstance(labels.LIFECYCLE_LABEL_DEFS, tuple)
+    looks = {one.name: one.color for one in labels.LIFECYCLE_LABEL_DEFS}
+    assert (
+        looks.items()
+        >= {
+            "agent:in-flight": "e11d21",
+            "agent:pr-open": "fbca04",
+            "agent:done": "0e8a16",
+            "do-not-pickup": "5319e7",
+            "needs:human-scope": "e99695",
+            "agent:large-feature": "ff6b00",
+            "agent:authored": "c2e0c6",
+        }.items()
+    )
+    assert isinstance(labels.LIFECYCLE_LABELS_TUPLES, tuple)
+    assert [row[:2] for row in labels.LIFECYCLE_LABELS_TUPLES] == list(looks.items())
+    moves = labels.legal_transitions("agent:in-flight")
+    assert isinstance(moves, tuple)
+    assert all(isinstance(one, labels.Transition) and one.trigger for one in moves)
+    assert {one.dst for one in moves} >= {"agent:implement", "agent:pr-open"}
+    assert labels.all_transitions() == labels.TRANSITIONS
+    assert isinstance(labels.all_transitions(), tuple)
+    assert labels.legal_transitions("nothing") == ()
+
+
+def test_the_marker_of_an_agent_of_its_own_is_no_state():
+    assert labels.is_agent_pr_open_label("custom-lucius-pr-open")
+    assert not labels.is_agent_pr_open_label("agent:pr-open")
+    assert labels.agent_pr_open_labels(["b-pr-open", "agent:pr-open", "a-pr-open"]) == [
+        *("a-pr-open", "b-pr-open")
+    ]
+    assert labels.has_feature_dev_pickup_blocker(["feature"])
+    assert not labels.has_feature_dev_pickup_blocker(["agent:bundle:x", "agent:implement"])
+
+
+def test_the_environment_without_a_word_is_empty():
+    empty = labels.LabelStateConfig.from_env(env={})
+    assert empty == labels.LabelStateConfig() == labels.LabelStateConfig("", (), "")
+    assert labels.LabelStateConfig.from_env({"ALFRED_HOME": "/srv/a"}).alfred_home == "/srv/a"
 
 
 def test_the_constants_are_of_the_published_types_and_spellings():

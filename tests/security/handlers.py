@@ -37,9 +37,7 @@ def serve(victim: Victim, script: str, settings: str = "", *, top: str = "") -> 
     path = victim.folder / "handler.sh"
     path.write_text(f"#!/bin/sh\n{textwrap.dedent(script)}", "utf-8")
     path.chmod(0o755)
-    stage = (
-        f'{top}\n[[stage]]\nname = "ready"\nrun = "exec ./handler.sh"\nattempts = 1\n{settings}\n'
-    )
+    stage = f'{top}\n[[stage]]\nname = "ready"\nrun = "exec {path}"\nattempts = 1\n{settings}\n'
     victim.configure(stage)
     added = victim.dibs("add", "work for a handler")
     assert added.returncode == 0, added.stderr

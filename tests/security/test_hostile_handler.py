@@ -1,10 +1,12 @@
-"""Actor: a hostile handler, as the user of its worker and as another user.
+"""Actor: a hostile handler, as the user of its worker and as another user, also in a worktree.
 
-It looks for the worker's secrets wherever a process can look, and says what it found. The table
-below is the answer: what a handler can read in each set-up. `pytest -s` prints it.
+It looks for the worker's secrets wherever a process can look, and says what it found: in a folder
+with a clone of which the settings contain a token, as after `actions/checkout`. The tables are what
+it can read in each set-up. `pytest -s` prints them; docs/concepts/handlers.md has the answer.
 
-Wall: with `run_as` nothing is left. As the same user, the credentials stay out of the environment
-and out of the processes, and the files of the project are as open to it as to the worker.
+Wall: with `run_as` nothing is left. As the same user, the credentials stay out of the environment,
+out of the processes and out of the worktree, and the files of the user are as open to it as to the
+worker.
 """
 
 import os
@@ -14,8 +16,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.architecture.pages import DOCS, table
 
 from .conftest import LIMIT_S, SECRETS, Victim
+from .git_victims import ALONE, git, remote_repository
 from .handlers import POWERLESS, needs_powerless, needs_root, printed, serve, work
 
 LOOK = """\
@@ -33,20 +37,33 @@ root=$(dirname "$DIBS_CONFIG")
 for file in "$root"/.dibs/backlog.db "$root"/.dibs/events.jsonl "$root"/.dibs/runs/*/output.log; do
     test -r "$file" && echo "SEEN dibs-files $file"
 done
-cat secret-file 2>/dev/null | see secret-file
+cat "$root"/secret-file 2>/dev/null | see secret-file
+cat "$root"/shop/.git/config 2>/dev/null | see clone
+cat .git/config 2>/dev/null | see worktree
+git config --list 2>/dev/null | see worktree
 env | grep -E '^DIBS_(SIGNING|LEASES|GITHUB)' | see dibs-credentials
 echo 'SEEN itself' $(id -un)
 exit 0
 """
-PLACES = (
-    *("environment", "dibs-credentials", "worker-environ", "warden-environ"),
-    *("open-files", "memory", "dibs-files", "secret-file"),
-)
+PLACES = {
+    "environment": "other credentials in its environment",
+    "dibs-credentials": "credentials of dibs in its environment",
+    "worker-environ": "environment, memory and open files of worker and warden",
+    "warden-environ": "environment, memory and open files of worker and warden",
+    "open-files": "environment, memory and open files of worker and warden",
+    "memory": "environment, memory and open files of worker and warden",
+    "worktree": "the settings of git in its worktree",
+    "dibs-files": "files of the worker's user: `.dibs`, the clone",
+    "secret-file": "files of the worker's user: `.dibs`, the clone",
+    "clone": "files of the worker's user: `.dibs`, the clone",
+}
+"""Each with its row in the guide."""
 COLUMNS = {
     "same user": "",
-    "same user, env = inherit": 'env = "inherit"',
-    "run_as": 'run_as = "nobody"',
+    'same user, `env = "inherit"`': 'env = "inherit"',
+    "`run_as`": 'run_as = "nobody"',
 }
+TREES = {"in the folder": "", "in a worktree": 'worktree = "shop"'}
 
 
 def _found(victim: Victim) -> Mapping[str, set[str]]:
@@ -63,16 +80,26 @@ def _found(victim: Victim) -> Mapping[str, set[str]]:
     return found
 
 
-def _attacked(victim: Victim, column: str) -> Mapping[str, set[str]]:
-    serve(victim, LOOK, COLUMNS[column])
+def _attacked(victim: Victim, column: str, tree: str) -> Mapping[str, set[str]]:
+    victim.env |= ALONE
+    serve(victim, LOOK, f"{COLUMNS[column]}\n{TREES[tree]}")
     (victim.folder / ".dibs").chmod(0o700)
-    secret = victim.folder / "secret-file"
+    secret, clone = victim.folder / "secret-file", victim.folder / "shop"
     secret.write_text(SECRETS["GITHUB_TOKEN"], "utf-8")
     secret.chmod(0o600)
+    remote = remote_repository(victim.home.parent / "shop.git", {"README": "a shop\n"})
+    git(victim.folder, "clone", "--quiet", str(remote), str(clone))
+    token = SECRETS["GITHUB_TOKEN"]
+    git(clone, "config", "http.extraheader", f"AUTHORIZATION: {token}")
+    git(clone, "remote", "add", "mirror", f"https://x:{token}@git.acme.example/shop.git")
+    clone.chmod(0o700)
     victim.env["DIBS_CONFIG"] = str(victim.folder / "dibs.toml")  # the operator names the file
-    done = work(victim, before=() if column == "run_as" else POWERLESS)
+    done = work(victim, before=() if "run_as" in column else POWERLESS)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert b"SEEN itself " in printed(victim)
+    who = "nobody" if "run_as" in column else pwd.getpwuid(os.geteuid()).pw_name
+    assert f"SEEN itself {who}\n".encode() in printed(victim), done.stderr
+    in_a_tree = b"SEEN worktree remote.origin.url" in printed(victim)
+    assert in_a_tree is bool(TREES[tree]), "it ran where it was meant to"
     return _found(victim)
 
 
@@ -84,31 +111,33 @@ def _table(columns: Mapping[str, Mapping[str, set[str]]]) -> Iterator[str]:
         yield f"| {place} | {' | '.join(cells)} |"
 
 
+def _as_the_guide_says(column: str, victim: Victim) -> None:
+    """The secrets that were read are in the places of the guide's table, and in no other."""
+    guide = table(DOCS / "concepts" / "handlers.md", "What it cannot reach")
+    said = {row[0]: row[guide.columns.index(column)] for row in guide.rows}
+    assert said.keys() == set(PLACES.values())
+    found = {}
+    for tree in TREES:
+        inner = Victim(victim.home.parent / tree.replace(" ", "-"))
+        inner.home.parent.chmod(0o755)
+        found[tree] = _attacked(inner, column, tree)
+    print("", column, *_table(found), sep="\n")
+    for tree, places in found.items():
+        read = {PLACES[place] for place, names in places.items() if names}
+        assert read == {row for row, answer in said.items() if answer == "yes"}, tree
+
+
 @needs_root
 def test_as_another_user_it_reads_nothing(reachable: Victim) -> None:
-    found = _attacked(reachable, "run_as")
-    print(*_table({"run_as": found}), sep="\n")
-    assert b"SEEN itself nobody" in printed(reachable)
-    assert {place: names for place, names in found.items() if names} == {}
+    _as_the_guide_says("`run_as`", reachable)
 
 
 @needs_powerless
-@pytest.mark.parametrize(
-    ("column", "environment"),
-    [
-        ("same user", set()),
-        ("same user, env = inherit", {"AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "PGPASSWORD"}),
-    ],
-)
+@pytest.mark.parametrize("column", [one for one in COLUMNS if "run_as" not in one])
 def test_as_the_same_user_it_reads_files_but_no_credential_of_dibs(
-    victim: Victim, column: str, environment: set[str]
+    victim: Victim, column: str
 ) -> None:
-    found = _attacked(victim, column)
-    print(*_table({column: found}), sep="\n")
-    open_to_it = {"dibs-files": {"all"}, "secret-file": {"GITHUB_TOKEN"}}
-    if environment:
-        open_to_it |= {"environment": environment}
-    assert {place: names for place, names in found.items() if names} == open_to_it
+    _as_the_guide_says(column, victim)
 
 
 @needs_root

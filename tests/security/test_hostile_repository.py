@@ -511,6 +511,22 @@ def test_the_attackers_commands_would_be_seen(trap: Trap):
     assert trap.proof.exists()
 
 
+def test_python_itself_imports_the_modules_of_the_folder(trap: Trap):
+    """Control, and no wall: `python -m dibs` puts the folder before the installed modules."""
+    (trap.folder / "click.py").write_text(_EVIL_MODULE.format(proof=str(trap.proof)))
+    python = str(Path(PROGRAM).with_name("python"))
+    words = [python, "-m", "dibs", "list"]
+    subprocess.run(
+        words,
+        cwd=trap.folder,
+        env=trap.victim.env,
+        capture_output=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert trap.proof.exists()
+
+
 def test_settings_that_the_victim_names_are_obeyed(trap: Trap):
     """Control: with `--config` the same file counts, and its server hears of it."""
     trap.victim.configure(_written("api", trap))

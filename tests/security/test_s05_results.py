@@ -78,6 +78,16 @@ def test_a_pipe_as_the_journal_or_as_a_worker_holds_nobody(victim: Victim) -> No
         pytest.fail("the handler holds a person who asks why")
 
 
+def test_a_pipe_as_the_users_own_settings_holds_no_worker_that_starts(victim: Victim) -> None:
+    serve(victim, 'mkdir -p "$HOME/.config/dibs"; mkfifo "$HOME/.config/dibs/config.toml"; exit 0')
+    assert "advanced" in _ended(victim)
+    try:
+        done = work(victim, limit_s=SOON_S)
+    except subprocess.TimeoutExpired:
+        pytest.fail("the handler holds every worker that starts after it")
+    assert "config.toml is not a regular file" in done.stderr
+
+
 def test_a_link_in_the_place_of_the_record_is_not_followed(victim: Victim) -> None:
     precious = victim.folder / "precious"
     precious.write_text("keep me", "utf-8")

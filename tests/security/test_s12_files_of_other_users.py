@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import SECRETS, Ear, Victim
+from .handlers import work
 from .test_s01_token_to_another_host import HOSTILE, users_file
 
 NOBODY = 65534
@@ -87,6 +88,53 @@ def test_a_link_of_another_user_to_a_file_of_ours_is_not_obeyed(
     (shared / "dibs.toml").symlink_to(victim.home / "dibs.toml")
     of_nobody(shared / "dibs.toml")
     assert str(shared / "dibs.toml") in refused(victim, "list")
+
+
+# In the place of a file of another user that dibs has just read, before dibs looks at the owner.
+SWAPS = {
+    "gone": "path.unlink()",
+    "ours by a hard link": "path.unlink(); path.hardlink_to(path.parent / 'mine' / 'kept')",
+    "a link that is gone": "path.unlink()",
+}
+SWAPPED = """\
+import dibs.settings.load as load
+read = load._read
+def swap(path):
+    found = read(path)
+    if path.name == "dibs.toml":
+        {swap}
+    return found
+load._read = swap
+"""
+
+
+@as_root
+@pytest.mark.parametrize("swap", ["", *SWAPS])
+def test_a_file_that_is_swapped_after_it_was_read_is_not_obeyed(
+    victim: Victim, shared: Path, swap: str
+) -> None:
+    """The owner of the very file counts, not of what is in its place a moment later."""
+    ran = shared / "ran"
+    victim.configure(f"[[stage]]\nname = 'ready'\nrun = 'touch {ran}'\n", shared)
+    assert victim.dibs("--config", str(shared / "dibs.toml"), "add", "one").returncode == 0
+    (victim.folder / "kept").write_text("")
+    if "link that" in swap:
+        (shared / "dibs.toml").rename(victim.home / "settings")
+        (shared / "dibs.toml").symlink_to(victim.home / "settings")
+    of_nobody(shared / "dibs.toml")
+    attack = SWAPPED.format(swap=SWAPS[swap]) if swap else ""
+    done = work(victim, without=attack)
+    assert not ran.exists()
+    assert "belongs to another user" in done.stderr
+
+
+@as_root
+def test_control_the_same_file_of_ours_is_obeyed(victim: Victim, shared: Path) -> None:
+    ran = shared / "ran"
+    victim.configure(f"[[stage]]\nname = 'ready'\nrun = 'touch {ran}'\n", shared)
+    victim.dibs("add", "one")
+    work(victim)
+    assert ran.exists()
 
 
 @as_root

@@ -2,21 +2,29 @@
 
 Actor: a repository. Attack (S16): its dibs.toml says `tracker = "sqlite:app.db"`, and a person
 lists its issues: dibs made thirteen tables and indexes in that database.
+Or it brings a backlog along, in which SQL of its own runs when dibs reads or writes, for ever.
 Wall: a database with anything in it counts as ours only by our mark or our clock; every other is
-refused before the first write.
+refused before the first write. What is in a backlog has an end in time and in size.
 """
 
 import contextlib
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import dibs
+from dibs.adapters.sqlite import database
 from dibs.adapters.sqlite.database import Database
+from dibs.adapters.sqlite.tracker import SqliteTracker
+from dibs.core.errors import Damaged
+from dibs.core.ids import IssueRef
+from dibs.ports.tracker import Draft
 
 from .conftest import Victim
+from .handlers import work
 
 
 def _plain(sql: sqlite3.Connection) -> None:
@@ -91,6 +99,52 @@ def test_nor_what_is_no_database(victim: Victim) -> None:
     assert victim.dibs("list").returncode != 0
     assert victim.dibs("add", "one").returncode != 0
     assert file.read_bytes() == before
+
+
+_ENDLESS = "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT max(n) FROM t"
+_COMMENTS = "SELECT 1 id, 1 number, '' author, '' body, 0 created_at, 0 updated_at"
+PLANTED = {
+    "trigger": f"CREATE TRIGGER evil AFTER INSERT ON issues BEGIN {_ENDLESS}; END",
+    "view": f"DROP TABLE comments; CREATE VIEW comments AS {_COMMENTS} WHERE ({_ENDLESS})",
+    "size": "UPDATE issues SET title = hex(zeroblob(32000000))",
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_backlog_from_an_archive_runs_nothing_without_end(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch, planted: str
+) -> None:
+    """It is unpacked with the repository, and SQLite would not stop at Ctrl-C."""
+    victim.dibs("add", "one")
+    file = victim.folder / ".dibs" / "backlog.db"
+    with contextlib.closing(sqlite3.connect(file)) as sql, sql:
+        sql.executescript(PLANTED[planted])
+    monkeypatch.setattr(database, "_LONGEST_S", 0.5)
+    with pytest.raises(Damaged, match=r"too long|too big"):  # noqa: PT012 - each step may be it
+        tracker = SqliteTracker(Database(file))
+        tracker.create(Draft("two"))
+        tracker.read(IssueRef("", "1"))
+    with contextlib.closing(sqlite3.connect(file)) as sql:
+        [(count,)] = sql.execute("SELECT COUNT(*) FROM issues")
+    assert count == (1 if planted == "trigger" else 2)
+
+
+SHORTER = """\
+import dibs.adapters.sqlite.database as database
+database._LONGEST_S = 0.5
+"""
+ENDLESS = "database._STEPS = 2**31 - 1"
+
+
+def test_the_program_says_so_and_ends(victim: Victim) -> None:
+    victim.dibs("add", "one")
+    with contextlib.closing(sqlite3.connect(victim.folder / ".dibs" / "backlog.db")) as sql, sql:
+        sql.executescript(PLANTED["trigger"])
+    ran = work(victim, "add", "two", without=SHORTER)
+    assert ran.returncode == 1
+    assert "takes too long to answer" in ran.stderr
+    with pytest.raises(subprocess.TimeoutExpired):  # the control
+        work(victim, "add", "two", without=SHORTER + ENDLESS, limit_s=5)
 
 
 def test_control_an_empty_database_becomes_ours(victim: Victim) -> None:

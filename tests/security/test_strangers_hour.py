@@ -13,9 +13,11 @@ The stranger goes on while the worker works. Nothing here depends on how fast ei
 
 import threading
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import pytest
 
+from dibs.adapters.system import SystemClock
 from dibs.core.card import Card, parse_mark
 
 from .conftest import Victim
@@ -44,11 +46,15 @@ class Repository:
             for count in (TRIAGED, EDITED)
         )
         project.pass_time(5)
+        self.took_s = 0.0
 
     def work(self) -> Counter[str]:
         """Work to the end; the requests of the worker by kind."""
         self.project.hub.counts.reset()
+        clock = SystemClock()
+        began = clock.now()
         self.project.work()
+        self.took_s = clock.now() - began
         return Counter(self.project.hub.counts.told()["by_kind"])
 
     def bids(self, number: int) -> int:
@@ -140,6 +146,29 @@ def strangers_words(value: object, *, marked: bool = False) -> list[str]:
     return []
 
 
+def _table(columns: Mapping[str, tuple[Repository, Counter[str]]]) -> Iterator[str]:
+    """What `pytest -s` shows of the fleet's pace. The seconds are no condition of the test."""
+    yield f"| | {' | '.join(columns)} |"
+    yield f"|---|{'---|' * len(columns)}"
+    found = list(columns.values())
+    numbers: dict[str, list[object]] = {
+        "issues worked": [len(repository.runs()) for repository, _ in found],
+        "runs of handlers": [repository.runs().total() for repository, _ in found],
+        "bids": [
+            sum(repository.bids(number) for number in [*repository.own, *repository.triaged])
+            for repository, _ in found
+        ],
+        "requests, pages of comments left out": [
+            requests.total() - requests[PAGES] for _, requests in found
+        ],
+        "requests that look for work": [requests[LIST] for _, requests in found],
+        "pages of comments": [requests[PAGES] for _, requests in found],
+        "seconds": [round(repository.took_s, 1) for repository, _ in found],
+    }
+    for name, values in numbers.items():
+        yield f"| {name} | {' | '.join(map(str, values))} |"
+
+
 @pytest.mark.timeout(600)
 def test_the_fleet_works_on_as_if_the_stranger_were_not_there(tmp_path):
     with (
@@ -160,6 +189,7 @@ def test_the_fleet_works_on_as_if_the_stranger_were_not_there(tmp_path):
             enough.set()
             nuisance.join()
         expected = [*quiet.own, *quiet.triaged]
+        print(*_table({"alone": (quiet, calm), "with the stranger": (loud, beset)}), sep="\n")
         assert (quiet.own, quiet.triaged) == (loud.own, loud.triaged)
         for repository in (quiet, loud):
             assert repository.runs() == Counter({str(number): 1 for number in expected})

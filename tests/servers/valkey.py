@@ -167,7 +167,7 @@ class _Sentinel(Valkey):
         configuration.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
             f"sentinel monitor {SERVICE} 127.0.0.1 {self._primary_port} 1\n"
-            f"sentinel down-after-milliseconds {SERVICE} 300\n"
+            f"sentinel down-after-milliseconds {SERVICE} 1000\n"
             f"sentinel failover-timeout {SERVICE} 2000\n",
             "ascii",
         )

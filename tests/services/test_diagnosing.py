@@ -1,5 +1,6 @@
 """What the doctor finds, on adapters in memory: every finding provoked, and nothing written."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
@@ -25,6 +26,7 @@ from dibs.services.diagnosing import (
     about_terms,
 )
 
+from .costly import CostlyWorld
 from .places import NotedPlaces
 from .test_signed_marks import keyed
 from .world import World, outage, pipeline_of
@@ -83,6 +85,35 @@ def test_a_store_that_does_not_answer_fails_alone():
     assert "granter" in {one.check for one in findings}
 
 
+def test_an_issue_that_hides_a_comment_is_named_because_nobody_will_claim_it():
+    world = CostlyWorld()
+    process = world.process(handlers={"ready": print})
+    assert found(process, "comments") == []
+    odd, whole = world.add(), world.add()
+    world.tracker.comment(whole, "all is said")
+    assert found(process, "comments") == [(OK, "all comments of the 2 foremost issues can be read")]
+
+    def hide(call, answer):
+        if call.name != "find_snapshots" and not (call.name == "read" and call.args[0] == odd):
+            return answer
+        if call.name == "read":
+            return replace(answer, issue=replace(answer.issue, comment_count=2))
+        pages = [replace(page, snapshots=tuple(map(hidden, page.snapshots))) for page in answer]
+        return tuple(pages)
+
+    def hidden(snapshot):
+        odd_one = snapshot.issue.ref == odd
+        return (
+            replace(snapshot, issue=replace(snapshot.issue, comment_count=2))
+            if odd_one
+            else snapshot
+        )
+
+    process.tracker.change = hide
+    (said,) = found(process, "comments")
+    assert said == (WARN, f"only 0 of 2 comments of {odd} can be read, so no worker claims it")
+
+
 @pytest.mark.parametrize("call", ["acquire", "release"])
 def test_a_store_that_answers_and_does_not_grant_fails(call):
     process = World("store").process()
@@ -124,6 +155,7 @@ class Accounts(MemoryTracker):
     name: str | None = "fleet-bot"
     stands = Standpoint("authors with write access", "write", may_write=True, ours_count=True)
     missing: tuple[str, ...] = ()
+    misspelt: Mapping[str, str] = {}
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
@@ -137,6 +169,9 @@ class Accounts(MemoryTracker):
 
     def missing_labels(self, labels):
         return self.missing
+
+    def misspelt_labels(self, labels):
+        return self.misspelt
 
 
 @pytest.fixture
@@ -180,6 +215,12 @@ def test_labels_that_are_not_there_are_named(hub):
     [(level, text)] = found(hub.process(), "labels")
     assert level is WARN
     assert "stage:ready, claimed" in text
+
+
+def test_labels_that_the_tracker_spells_in_another_case_are_named(hub):
+    hub.tracker.misspelt = {"claimed": "Claimed"}
+    assert [level for level, _ in found(hub.process(), "labels")] == [OK, WARN]
+    assert "'claimed' is 'Claimed'" in found(hub.process(), "labels")[1][1]
 
 
 def test_a_stage_that_cannot_be_undone_on_a_weak_store_is_a_failure():

@@ -7,6 +7,7 @@ from dibs.core.errors import Unavailable
 from dibs.core.pipeline import Command
 from dibs.ports.system import FinishedRun
 from dibs.services.ending import Finished
+from dibs.services.running import StopSignal
 
 from .runners import ScriptedRunner
 from .world import STORE_ON_TRIPS, TTL_S, World, outage, pipeline_of
@@ -143,3 +144,22 @@ def test_a_persons_word_since_then_counts(world, word):
     finish(heir(world, left))
     assert "stage:review" not in world.labels(issue)
     assert "claimed" not in world.labels(issue)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_a_worker_that_leaves_before_its_ending_is_written_leaves_the_run_to_an_heir(world, leaves):
+    issue = world.add()
+    process = heir(world, name="w1")
+    leaving, failures = StopSignal(), [Unavailable("a lock file is in the way")]
+
+    def wedged(call):
+        if call.name == "finish" and (leaves or failures):
+            if leaves:
+                leaving.stop_all("the worker is leaving")
+            raise failures.pop() if failures else Unavailable("still there")
+
+    process.leases.before = wedged
+    claimed = process.claimed(issue)
+    [result] = process.services.running.run_together((claimed,), leaving)
+    assert isinstance(result, Unavailable if leaves else Finished)
+    assert process.services.runner.settled == ([] if leaves else [claimed.lease.run])

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from dibs.adapters.system import SystemThreads
-from dibs.core.durations import terms_for
-from dibs.core.errors import LeaseLost, Unavailable
+from dibs.core.durations import REFUSED, terms_for
+from dibs.core.errors import LeaseLost, Unavailable, Unconfirmed
 from dibs.core.issue import Snapshot
 from dibs.core.lease import Lost, StopAsked
 from dibs.services.keeping import Holding, Overdue, Supervision
@@ -175,6 +175,28 @@ def test_transport_errors_are_retried_until_one_gets_through(world):
         world.clock.advance(pauses[-1])
     assert pauses[:3] == [pytest.approx(BEAT_S / 5)] * 3
     assert world.clock.passed_s < TRUST_S + BEAT_S
+
+
+def test_a_refusal_that_may_be_a_mistake_is_tried_again_as_soon_as_it_may_be_believed():
+    terms = terms_for(timedelta(minutes=30))
+    world = World("comments", pipeline=pipeline_of(terms=terms))
+    process = world.process()
+    keeper = process.hold(world.add())
+    failures = [Unconfirmed("401, perhaps"), Unavailable("502")]
+
+    def refuse(call):
+        if call.name == "renew" and failures:
+            raise failures.pop(0)
+
+    process.leases.before = refuse
+    world.clock.advance(terms.renew_every.total_seconds())
+    pauses = []
+    for _ in range(3):
+        pauses.append(keeper.beat())
+        world.clock.advance(pauses[-1])
+    retry_s = terms.renew_every.total_seconds() / 5
+    assert pauses[:2] == [pytest.approx(REFUSED.pause_s), pytest.approx(retry_s)]
+    assert keeper.lease.beats == 1
 
 
 def test_transport_errors_end_the_lease_only_when_trust_is_over(world):

@@ -21,6 +21,10 @@ def assign(world, issue):
     world.tracker.concern(issue, assignees=[Person("ann")])
 
 
+def delegate(world, issue):
+    world.tracker.concern(issue, assignees=[Person("Copilot", human=False)])
+
+
 def pull(world, issue):
     world.tracker.concern(issue, pulls=[Pull(IssueRef("", "31"), Person("cy"))])
 
@@ -29,7 +33,7 @@ def mark(world, issue):
     world.tracker.comment(issue, MARKER)
 
 
-WAYS = {"ASSIGNED": assign, "PULL_OPEN": pull, "FOREIGN_CLAIM": mark}
+WAYS = {"ASSIGNED": assign, "DELEGATED": delegate, "PULL_OPEN": pull, "FOREIGN_CLAIM": mark}
 each_way = pytest.mark.parametrize("code", WAYS)
 
 

@@ -579,3 +579,25 @@ def test_a_worker_that_is_limited_asks_for_nothing_until_its_time_has_come(busy)
     ]
     assert scans == []
     assert busy.clock.passed_s >= since + 300
+
+
+def test_an_issue_that_never_shows_all_its_comments_is_left_alone_longer_each_time(busy):
+    """As where GitHub counts a comment that it hides: each bid would be one more comment."""
+    odd = busy.add()
+    process, worker = make_worker(busy, Handler(None), until=Until.STOPPED)
+
+    def hide(call, answer):
+        if busy.clock.passed_s > 3 * 3600:
+            worker.leave()
+        if call.name == "read" and answer.comments:
+            count = answer.issue.comment_count + 1
+            return replace(answer, issue=replace(answer.issue, comment_count=count))
+        return answer
+
+    process.tracker.change = hide
+    report = worker.run()
+    assert report.claimed == 0
+    bids = [call for call in process.tracker.calls if call.name == "comment"]
+    assert 6 <= len(bids) <= 16, "six, until it rests a quarter of an hour; then four an hour"
+    assert len([line for line in process.told if "comments" in line]) == len(bids)
+    assert busy.labels(odd) == {"stage:ready"}

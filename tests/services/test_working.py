@@ -1,9 +1,11 @@
 """The worker's loop, with real threads on a clock that moves only while nobody has work to do."""
 
 import random
+import signal
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from dibs.core.eligibility import PauseScope
 from dibs.core.errors import (
@@ -15,9 +17,12 @@ from dibs.core.errors import (
     Unavailable,
 )
 from dibs.core.events import Step
+from dibs.core.ids import IssueRef
 from dibs.core.pipeline import Command
+from dibs.frontends.cli.output import Exit
+from dibs.frontends.cli.work import _answer
 from dibs.services.running import GiveBack
-from dibs.services.working import Until
+from dibs.services.working import Until, WorkReport
 
 from .runners import ScriptedRunner
 from .world import TTL_S, Crash, World, crashing, outage, pipeline_of
@@ -357,6 +362,32 @@ def test_a_lost_race_widens_the_search(world):
     assert worker._spread.window > 1
 
 
+@pytest.mark.parametrize("ended", [False, True], ids=["at work", "ended"])
+def test_an_issue_that_another_took_after_the_scan_widens_the_search(world, ended):
+    first, *_ = [world.add() for _ in range(4)]
+    handler = Handler(None)
+    process, worker = make_worker(world, handler)
+    worker._options = replace(worker._options, cheap_reads=True)  # it looks before each bid
+    rival = world.process("rival")
+    taken = []
+
+    def be_first(call):
+        if call.name == "read" and call.args[0] == first and not taken:
+            taken.append(rival.hold(first))
+            if ended:
+                rival.services.advancing.advance(taken[0])
+        elif taken and len(handler.seen) == 1 and not ended:
+            handler.seen.append("the rival's")
+            rival.services.advancing.advance(taken[0])
+
+    process.tracker.before = be_first
+    report = worker.run()
+    assert report.outcomes == {"advanced": 3}
+    assert report.refused == 1
+    assert report.lost_races == 0
+    assert worker._spread.window > 1
+
+
 def test_an_issue_that_was_deleted_after_the_scan_is_passed_over(world):
     gone, kept = world.add(), world.add()
     process, worker = make_worker(world, Handler(None), until=Until.ONCE)
@@ -534,6 +565,71 @@ def test_an_ending_that_cannot_be_written_does_not_take_the_worker_down(world):
     assert report.outcomes["broken"] >= 1
     assert any(line.startswith(f"{bad} was not finished: ") for line in process.told)
     assert world.labels(good) == {"stage:review"}
+
+
+def refusing_endings(world, until_s):
+    """A hook by which every ending is refused until then."""
+
+    def refuse(call):
+        if call.name == "finish" and world.clock.passed_s < until_s:
+            raise NotPermitted("bad credentials")
+
+    return refuse
+
+
+def test_finished_work_is_not_thrown_away_because_its_ending_was_refused(world):
+    issue, handler = world.add(), Handler(None)
+    process, worker = make_worker(world, handler, until=Until.ONCE)
+    process.leases.before = refusing_endings(world, 3 * TTL_S)
+    report = worker.run()
+    assert (report.outcomes, report.unrecorded) == ({"advanced": 1}, set())
+    assert handler.seen == [(str(issue), 1)]
+    assert world.labels(issue) == {"stage:review"}
+
+
+def test_an_ending_that_did_not_get_through_while_trust_lasted_is_told(world):
+    issue = world.add()
+    process, worker = make_worker(world, Handler(None), until=Until.ONCE)
+
+    def refuse(call):
+        if call.name in ("finish", "renew"):
+            raise NotPermitted("bad credentials")
+
+    process.leases.before = refuse
+    report = worker.run()
+    assert (report.outcomes, report.unrecorded) == ({"broken": 1}, {issue})
+    assert world.clock.passed_s >= world.trust_s - 1
+    (line,) = [line for line in process.told if "not finished" in line]
+    assert f"{issue} was not finished: bad credentials" in line
+    assert "its output is with: dibs runs --output w1-1" in line
+
+
+def test_a_worker_whose_tracker_refuses_leaves_once_its_work_is_recorded(world):
+    """Nothing is claimed any more, but the work in hand has the time of its lease."""
+    issue, handler = world.add(), Handler(lambda work: begun.set())
+    process, worker = make_worker(world, handler, until=Until.STOPPED, stop_grace_s=1.0)
+    begun = threading.Event()
+
+    def forbidden(call):
+        if call.name == "find" and begun.is_set():
+            raise NotPermitted("the token may not list issues any more")
+
+    process.tracker.before = forbidden
+    process.leases.before = refusing_endings(world, 2 * TTL_S)
+    with pytest.raises(NotPermitted):
+        worker.run()
+    assert worker.report.outcomes == {"advanced": 1}
+    assert len(handler.seen) == 1
+    assert world.labels(issue) == {"stage:review"}
+
+
+@pytest.mark.parametrize("received", [[], [signal.SIGTERM]])
+def test_a_worker_that_did_not_record_an_ending_exits_with_1_also_after_a_signal(received):
+    report = WorkReport(claimed=1, unrecorded={IssueRef("acme/shop", "7")})
+    answer = _answer(report, received, may_be_idle=True)
+    assert answer.exit is Exit.ERROR
+    assert "not recorded: acme/shop#7" in answer.lines
+    assert answer.data["unrecorded"] == ["acme/shop#7"]
 
 
 def wait_for(condition, *, within_s=WAIT_S):

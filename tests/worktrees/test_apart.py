@@ -3,6 +3,7 @@
 import os
 import pwd
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -294,6 +295,112 @@ def test_a_working_tree_of_another_user(open_place, closed):
     assert shop.show(ref, "half") == "half"
     assert shop.show(f"{ref}^", "done") == "done"
     assert shop.worktrees == []
+
+
+AS_NOBODY_TOO = r"""
+import sys
+from pathlib import Path
+from dibs.worktrees import Apart, MultiWorktree, WorktreeRequest
+root, clone, apart = sys.argv[1:]
+request = WorktreeRequest("shop", Path(clone))
+trees = MultiWorktree([request], "batman", "42", Path(root), apart=Apart() if apart else None)
+with trees:
+    path = trees.specs[0].worktree_path
+    (path / "half").write_text("work")
+    for name in ("go/pkg", "go"):
+        (path / name).mkdir(parents=True, exist_ok=True)
+        (path / name / "read only").write_text("x")
+    (path / ".gitignore").write_text("theirs/\n")
+    print(path, flush=True)
+    sys.stdin.readline()
+    for name in ("go/pkg", "go", "."):
+        (path / name).chmod(0o555)
+print(*trees.cleanup.left, sep="\n")
+"""
+RECOVERING = """
+import sys
+from pathlib import Path
+from dibs.worktrees import recover
+found = recover(Path(sys.argv[1]))
+print(len(found.removed), *found.left)
+"""
+
+
+AS_NOBODY_RUN = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
+
+
+@pytest.fixture
+def nobodys(open_place):
+    """A clone of an ordinary user's, for the superuser is stopped by no permission."""
+    if os.geteuid() != 0:
+        pytest.skip("only the superuser becomes another user")
+    words = [*AS_NOBODY_RUN, sys.executable, "-c", "import dibs"]
+    if subprocess.run(words, cwd="/", check=False, timeout=60).returncode:
+        pytest.skip("no other user may run this Python")
+    shop = clone(open_place, "shop")
+    for top, folders, names in os.walk(open_place):
+        for name in (".", *folders, *names):
+            os.chown(Path(top, name), *pwd.getpwnam("nobody")[2:4])
+    return shop
+
+
+def as_nobody(place, script, *words):
+    return subprocess.Popen(
+        [*AS_NOBODY_RUN, sys.executable, "-c", script, *map(str, words)],
+        cwd=place,
+        env={"PATH": os.environ["PATH"], "HOME": str(place)} | ALONE,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def recovering(place):
+    return as_nobody(place, RECOVERING, place / "trees").communicate(timeout=60)[0]
+
+
+@pytest.fixture(params=["", "yes"], ids=["shared", "apart"])
+def working(request, open_place, nobodys, monkeypatch):
+    """A process with a working tree, which waits for a line before it leaves; and the tree."""
+    for name, value in (("COUNT", "1"), ("KEY_0", "safe.directory"), ("VALUE_0", "*")):
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    root = open_place / "trees"
+    with as_nobody(open_place, AS_NOBODY_TOO, root, nobodys.path, request.param) as process:
+        path = Path(process.stdout.readline().rstrip("\n"))
+        assert path.parent == root
+        yield process, path
+
+
+def test_a_folder_that_cannot_be_deleted_is_tried_again(open_place, nobodys, working):
+    """A read-only folder of the user's own is no obstacle; one of another user is, for a while."""
+    process, path = working
+    write(path / "theirs", "file")  # as another user: as the superuser, here
+    said, _ = process.communicate("go\n", timeout=60)
+    assert "Permission denied" in said
+    assert "its work is kept" in said
+    assert (path / "theirs/file").exists()
+    [ref] = nobodys.recovered
+    assert nobodys.show(ref, "half") == "work"
+    assert nobodys.show(ref, "go/pkg/read only") == "x"
+    assert "Permission denied" in recovering(open_place)
+    os.chown(path / "theirs", *pwd.getpwnam("nobody")[2:4])
+    assert recovering(open_place) == "1\n"
+    assert not path.exists()
+    assert nobodys.worktrees == []
+
+
+def test_a_folder_that_cannot_be_read_may_have_work_in_it(open_place, nobodys, working):
+    """It is ignored, but a clone in it would be work: nothing is removed before it was seen."""
+    process, path = working
+    write(path / "theirs", "file")
+    (path / "theirs").chmod(0o700)
+    said, _ = process.communicate("go\n", timeout=60)
+    assert "theirs cannot be read" in said
+    assert (path / "half").exists()
+    (path / "theirs").chmod(0o755)
+    os.chown(path / "theirs", *pwd.getpwnam("nobody")[2:4])
+    assert recovering(open_place) == "1\n"
+    assert [nobodys.show(ref, "half") for ref in nobodys.recovered] == ["work"]
 
 
 def test_a_user_that_does_not_exist_is_found_out(backend, root, place):

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dibs.core.ids import IssueRef
+from dibs.hook.rules import closed_by_pull, named_by_pull
 from dibs.worktrees import BadChain, Open, Plan, Push, Refresh, RepoTarget
 from dibs.worktrees.chains import first_body, is_of_chain, refreshed, section
 
@@ -37,6 +39,15 @@ def test_each_one_is_pushed_and_opened_and_then_all_open_ones_learn_of_it():
         Refresh("mobile", "mobile"),
     )
     assert three.total() == 3
+
+
+def test_each_text_names_the_parent_and_closes_nothing():
+    """The first merged part must not close it; the pre-push hook knows the pull request by it."""
+    for target in (BACK, FRONT):
+        body = first_body(plan(BACK, FRONT), target, URLS)
+        assert IssueRef("acme/backend", "7") in named_by_pull(body)
+        assert IssueRef("acme/backend", "7") in named_by_pull(section(plan(BACK), BACK, {}))
+        assert closed_by_pull(body) == ()
 
 
 def test_labels_are_the_published_ones_and_the_targets_own():

@@ -421,6 +421,118 @@ def test_settings_of_the_user_are_not_in_the_way(backend, trees):
     assert "windows" in files(backend, only(backend))
 
 
+def raw(backend, commit_id, name):
+    """The bytes of a file in a commit, as no filter changes them."""
+    words = ["git", "cat-file", "blob", f"{commit_id}:{name}"]
+    done = subprocess.run(words, cwd=backend.path, capture_output=True, check=True, timeout=60)
+    return done.stdout
+
+
+def edit(path: Path, data: bytes) -> None:
+    """Write a file as an editor does: not in the tick of the clock in which it was checked out."""
+    before = path.lstat().st_ctime_ns if path.exists() else 0
+    while True:
+        path.write_bytes(data)
+        if path.lstat().st_ctime_ns > before:
+            return
+
+
+@pytest.mark.parametrize("setting", ["core.autocrlf=input", "core.autocrlf=true", "core.eol=crlf"])
+def test_line_ends_are_kept_as_they_are(backend, trees, setting, monkeypatch, tmp_path):
+    """Set for the clone, and for the user, which counts in any repository."""
+    name, value = setting.split("=")
+    (tmp_path / "gitconfig").write_text(f"[core]\n\t{name.removeprefix('core.')} = {value}\n")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "gitconfig"))
+    backend("config", name, value)
+    with trees as made:
+        path = made.specs[0].worktree_path
+        edit(path / "windows", b"a\r\nb\r\n")
+        edit(path / "unix", b"a\nb\n")
+        edit(path / "README", b"mixed\r\nlines\n")
+    found = only(backend)
+    stored = b"a\nb\n" if setting == "core.autocrlf=true" else b"a\r\nb\r\n"
+    assert raw(backend, found, "windows") == stored
+    assert raw(backend, found, "README") == b"mixed\r\nlines\n"
+    backend("checkout", "--quiet", found)
+    assert (backend.path / "windows").read_bytes() == b"a\r\nb\r\n"
+    assert raw(backend, found, "unix") == b"a\nb\n"
+
+
+def test_line_ends_that_git_itself_has_written_are_no_work(backend, root, apart):
+    write(backend.path, ".gitattributes", "*.bat text eol=crlf\n")
+    commit(backend.path, "run.bat", "one\ntwo\n")
+    backend("push", "--quiet")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        bat = made.specs[0].worktree_path / "run.bat"
+        assert bat.read_bytes() == b"one\r\ntwo\r\n"
+        edit(bat, bat.read_bytes())
+    assert backend.recovered == {}
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        edit(made.specs[0].worktree_path / "run.bat", b"one\r\nthree\r\n")
+    assert raw(backend, only(backend), "run.bat") == b"one\nthree\n", "checked out as it was"
+
+
+@pytest.mark.parametrize("same_size", [False, True], ids=["shorter", "as long"])
+def test_what_a_filter_drops_is_kept_and_is_a_change(backend, root, apart, same_size):
+    """As nbstripout does: of two files that are alike but for their outputs, git sees no change."""
+    backend("config", "filter.strip.clean", "sed s/[0-9]/0/g" if same_size else "grep -v output")
+    backend("config", "filter.strip.smudge", "cat")
+    write(backend.path, ".gitattributes", "*.nb filter=strip\n")
+    commit(backend.path, "a.nb", "cell 0\noutput 0\n")
+    backend("push", "--quiet")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        write(path, "unrelated").unlink()
+    assert backend.recovered == {}, "nothing was changed"
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        edit(path / "a.nb", b"cell 0\noutput 7\n")
+        edit(path / "new.nb", b"cell 1\noutput 8\n")
+        git(path, "status", "--short")
+    found = only(backend)
+    assert raw(backend, found, "a.nb") == b"cell 0\noutput 7\n"
+    assert raw(backend, found, "new.nb") == b"cell 1\noutput 8\n"
+
+
+def test_only_what_a_filter_drops_was_changed(backend, root, apart):
+    backend("config", "filter.strip.clean", "grep -v output")
+    write(backend.path, ".gitattributes", "*.nb filter=strip\n")
+    commit(backend.path, "a.nb", "cell\n")
+    backend("push", "--quiet")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        edit(path / "a.nb", b"cell\noutput\n")
+        if apart is None:
+            assert git(path, "diff") == ""
+    assert raw(backend, only(backend), "a.nb") == b"cell\noutput\n"
+
+
+def test_a_filter_that_cannot_check_out_keeps_the_file(backend, root, apart):
+    backend("config", "filter.gone.clean", "sed s/secret/x/")
+    backend("config", "filter.gone.smudge", "false")
+    backend("config", "filter.gone.required", "true")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        write(path, ".gitattributes", "*.key filter=gone\n")
+        edit(path / "a.key", b"secret\n")
+    assert raw(backend, only(backend), "a.key") == b"secret\n"
+
+
+def test_what_the_clone_excludes_goes_and_is_told(backend, trees):
+    """A `.gitignore` is the project's word; the clone's own list is nobody's who reads the tree."""
+    write(backend.path / ".git/info", "exclude", "# mine\nnotes/\n*.tmp\n")
+    with trees as made:
+        path = made.specs[0].worktree_path
+        write(path, "notes/today")
+        write(path, "x.tmp")
+        write(path, ".gitignore", "cache/\n")
+        write(path, "cache/big")
+    assert files(backend, only(backend)) == {".gitignore", "README"}
+    [excluded] = made.cleanup.excluded
+    assert excluded.names == ("notes/", "x.tmp")
+    assert "notes/, x.tmp" in made.cleanup.told[-1]
+
+
 # Left where it is, in doubt
 
 
@@ -443,11 +555,21 @@ def test_a_locked_one_is_left_and_said_to_be(backend, trees, root):
     assert recover(root).left == ()
 
 
+@pytest.mark.parametrize("where", ["seen", "ignored", "excluded", "in an ignored clone"])
 @pytest.mark.parametrize("how", ["changed", "committed", "stashed", "elsewhere", "unborn"])
-def test_a_clone_in_it_that_has_work_of_its_own(backend, frontend, trees, root, how):
+def test_a_clone_in_it_that_has_work_of_its_own(backend, frontend, trees, root, how, where):
     with trees as made:
         path = made.specs[0].worktree_path
         inner = path / "vendor" / "inner"
+        if where == "excluded":
+            write(backend.path / ".git/info", "exclude", "vendor/\nfresh/\n")
+            write(path / ".git/info", "exclude", "vendor/\nfresh/\n") if made.apart else None
+        elif where != "seen":
+            write(path, ".gitignore", "vendor/\nbuild/\nfresh/\n")
+        if where == "in an ignored clone":
+            git(path, "clone", "--quiet", str(frontend.remote), str(path / "build"))
+            inner = path / "build" / "vendor" / "inner"
+            write(path / "build/.git/info", "exclude", "vendor/\n")
         git(path, "clone", "--quiet", str(frontend.remote), str(inner))
         match how:
             case "changed":
@@ -470,9 +592,11 @@ def test_a_clone_in_it_that_has_work_of_its_own(backend, frontend, trees, root, 
     assert recover(root).left == (left,)
 
 
-def test_a_clone_in_it_without_work_goes_with_it(backend, frontend, trees):
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_clone_in_it_without_work_goes_with_it(backend, frontend, trees, ignored):
     with trees as made:
         path = made.specs[0].worktree_path
+        write(backend.path / ".git/info", "exclude", "inner/\n" if ignored else "")
         git(path, "clone", "--quiet", str(frontend.remote), str(path / "inner"))
     assert made.cleanup.left == ()
     assert not path.exists()

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.servers.git_repository import git
 
 from dibs.core.errors import Misuse, Unavailable
 from dibs.worktrees import (
+    Apart,
     BadWorktree,
     BranchTaken,
     GitProgram,
@@ -455,6 +457,70 @@ def test_somebody_else_may_have_removed_them(backend, root):
 
 
 # Git by another name
+
+
+def published(args, *, cwd, timeout=60):
+    """The published `SubprocessGitRunner`: words, folder and time limit, and no variables."""
+    return subprocess.run(
+        ["git", *args], cwd=str(cwd), capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+@pytest.mark.parametrize("apart", [None, Apart()], ids=["shared", "apart"])
+def test_a_published_runner_of_git_can_be_handed_in(backend, root, apart):
+    trees = MultiWorktree([backend.request], "batman", "42", root, published, 17, apart=apart)
+    with trees:
+        path = trees.specs[0].worktree_path
+        commit(path, "done")
+        write(path, "half")
+        git(path, "add", "half")
+        write(path, "half", "more\n")
+    assert trees.cleanup.left == ()
+    [found] = backend.recovered.values()
+    assert backend.show(found, "half") == "more"
+    assert backend.show(f"{found}^2", "half") == "work"
+    assert backend("log", "-1", "--format=%an %ae", found) == "dibs dibs@localhost"
+    assert backend.worktrees == []
+
+
+@pytest.mark.parametrize("flaw", [TypeError("no such argument"), subprocess.TimeoutExpired("x", 1)])
+def test_whatever_git_raises_does_not_hide_what_the_block_raised(backend, root, flaw):
+    broken = []
+
+    def breaking(args, *, cwd, timeout=60):
+        if broken:
+            raise flaw
+        return published(args, cwd=cwd, timeout=timeout)
+
+    trees = MultiWorktree([backend.request], "batman", "42", root, breaking, 17)
+
+    def work():
+        with trees:
+            write(trees.specs[0].worktree_path, "half")
+            broken.append(True)
+            raise Boom
+
+    with pytest.raises(Boom) as raised:
+        work()
+    assert type(flaw).__name__ in trees.cleanup.left[0].why
+    assert any(type(flaw).__name__ in note for note in raised.value.__notes__)
+    assert len(recover(root, git=breaking).left) == 1
+    broken.clear()
+    with MultiWorktree([backend.request], "robin", "43", root, breaking):
+        assert len(backend.worktrees) == 1
+    assert len(backend.recovered) == 1
+
+
+def test_its_errors_are_those_of_the_published_one(backend, root, place):
+    """Who replaced the published class by this one catches RuntimeError."""
+    backend("remote", "set-url", "origin", str(place / "gone"))
+    nowhere = dataclasses.replace(backend.request, checkout_path=place / "nowhere")
+    for request in (backend.request, nowhere):
+        with (
+            pytest.raises(RuntimeError),
+            MultiWorktree([request], "batman", "42", root),
+        ):
+            pass
 
 
 def test_git_is_whatever_is_handed_in(root, tmp_path):

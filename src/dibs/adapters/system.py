@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _LARGEST_SMALL_FILE = 65_536
+_PIECE = 1 << 20
 SECRETS_IN_FILES = (
     *("DIBS_GITHUB_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GH_ENTERPRISE_TOKEN"),
     *("GITHUB_ENTERPRISE_TOKEN", "GITHUB_WEBHOOK_SECRET", "DIBS_LEASES", "DIBS_SIGNING_KEY"),
@@ -579,15 +580,24 @@ def working_tree(folder: Path) -> WorkingTree | None:
 
 
 def small_text(path: Path, *, errors: str = "strict", newline: str | None = None) -> str:
-    """The text of a regular file of at most four megabytes; an OSError for any other file.
+    """The text of a regular file of at most four megabytes; an OSError for any other file."""
+    return small_file(path, errors=errors, newline=newline)[0]
 
-    The file may be a stranger's, who unpacked or cloned it here: a pipe, a device or the kernel's
-    log would keep the reader waiting, and a file with holes would fill the memory.
+
+def small_file(
+    path: Path, *, errors: str = "strict", newline: str | None = None
+) -> tuple[str, os.stat_result]:
+    """The text of a regular file of at most four megabytes, and the status of that very file.
+
+    Raises an OSError for any other file. The file may be a stranger's, who unpacked or cloned it
+    here: a pipe, a device or the kernel's log would keep the reader waiting, and a file with holes
+    would fill the memory.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     data = b""
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(f"{path} is not a regular file")
         while part := os.read(descriptor, _LARGEST_TEXT + 1 - len(data)):
             data += part
@@ -595,7 +605,7 @@ def small_text(path: Path, *, errors: str = "strict", newline: str | None = None
                 raise OSError(f"{path} is larger than {_LARGEST_TEXT} bytes")
     finally:
         os.close(descriptor)
-    return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors, newline).read()
+    return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors, newline).read(), status
 
 
 @contextlib.contextmanager
@@ -730,6 +740,19 @@ def open_regular(name: str | Path, flags: int, folder: int | None = None) -> int
         return opened
     os.close(opened)
     raise ValueError("it is not a regular file")
+
+
+def same_content(one: Path, other: Path) -> bool:
+    """Whether two files have the same bytes; False if one of them is no regular file."""
+    with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as stack:
+        opened = [
+            stack.enter_context(os.fdopen(open_regular(path, os.O_RDONLY), "rb"))
+            for path in (one, other)
+        ]
+        while (first := opened[0].read(_PIECE)) == opened[1].read(_PIECE):
+            if not first:
+                return True
+    return False
 
 
 def sync_folder(folder: Path) -> None:

@@ -126,10 +126,14 @@ def release_beside(body: str, ts: str) -> str | None:
 def their_release(
     codename: str, firing_id: str, outcome: str, ts: str, *, pr: str = "", swept_by: str = ""
 ) -> str:
-    """A release in the form of their runners: of a claim of theirs, or of a lease that is over."""
-    words = {"codename": codename, "firing_id": firing_id, "outcome": outcome}
-    words |= {"pr": pr, "swept_by": swept_by, "ts": ts}
-    escaped = {key: escape(value).replace("%25", "%") for key, value in words.items() if value}
+    """A release in the form of their runners: of a claim of theirs, or of a lease that is over.
+
+    The key is there even if it is empty: their readers compare it with the claim's, word by word.
+    """
+    key = {"codename": codename, "firing_id": firing_id}
+    words = {"outcome": outcome, "pr": pr, "swept_by": swept_by, "ts": ts}
+    words = {**key, **{name: value for name, value in words.items() if value}}
+    escaped = {name: escape(value).replace("%25", "%") for name, value in words.items()}
     return f"{RELEASE_PREFIX}{_joined(escaped)} -->"
 
 

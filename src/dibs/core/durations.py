@@ -5,7 +5,7 @@ Decides also which durations make sense together in a lease: how long it runs, h
 renewed, how early its holder stops trusting it. A `LeaseTerms` that exists is coherent: building an
 incoherent one raises ValueError and names the pair that disagrees.
 
-`Retries` is the policy of every repeated try in dibs: the four kinds below are all there are
+`Retries` is the policy of every repeated try in dibs: the kinds below are all there are
 (docs/internals/architecture.md, Retries).
 """
 
@@ -118,6 +118,10 @@ UNANSWERED_PAINTING = Retries(6, pause_s=1.0, doubling=True)
 """A request that paints an ending got no answer. It is repeated for longer than another write,
 because any part of it may have happened, and only this painter knows which labels are its own.
 """
+REFUSED = Retries(2, pause_s=5.0)
+"""The tracker refused a request, and may not mean it: ask again, and believe the second refusal."""
+NEW_TOKEN = Retries(5, pause_s=0.5, doubling=True)
+"""A new token of an App is refused until every server of the tracker knows it: send it again."""
 OUTAGE_PAUSE_S = 0.5
 """A service is down and the caller has time: try again until the caller's deadline."""
 

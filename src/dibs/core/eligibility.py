@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.foreign import foreign_claims
 from dibs.core.ids import Fence, ServerTime, StageName, later
-from dibs.core.issue import Issue, Snapshot
+from dibs.core.issue import Issue, Person, Snapshot
 from dibs.core.lease import Outcome, Standing, Try
 from dibs.core.marker import VERSION, marks, plain, quoted, shortened, starts_as, write_line
 from dibs.core.pipeline import ApprovalGate, People, Pipeline, SignedGate, Stage, WhichText
@@ -139,6 +139,7 @@ class ReasonCode(StrEnum):
     GATE_SHUT = "GATE_SHUT"
     TEXT_CHANGED = "TEXT_CHANGED"
     ASSIGNED = "ASSIGNED"
+    DELEGATED = "DELEGATED"
     PULL_OPEN = "PULL_OPEN"
     FOREIGN_CLAIM = "FOREIGN_CLAIM"
     HELD = "HELD"
@@ -229,6 +230,7 @@ MEANINGS: Mapping[ReasonCode, Meaning] = {
     ReasonCode.REPOSITORY_PAUSED: _PAUSE,
     ReasonCode.FLEET_PAUSED: _PAUSE,
     ReasonCode.ASSIGNED: _PERSON_ON_IT,
+    ReasonCode.DELEGATED: _PERSON_ON_IT,
     ReasonCode.PULL_OPEN: _PERSON_ON_IT,
     ReasonCode.FOREIGN_CLAIM: replace(_KEPT_OFF, refusal=RefusalKind.HELD, others_end_it=True),
     ReasonCode.HELD: _RUN_HAS_IT,
@@ -420,7 +422,8 @@ def judge_claimable(
                 f"only {len(snapshot.comments)} of {issue.comment_count} comments could be read"
                 if len(snapshot.comments) < issue.comment_count
                 else "not every page of its comments could be read",
-                "read it again: an incomplete list decides nothing",
+                "an incomplete list decides nothing: read it again; if it stays incomplete, the "
+                "tracker counts comments that it does not show to this account",
             )
         )
     stage = picture.stage
@@ -515,13 +518,18 @@ def _people_reasons(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
             f"take the label {label!r} off in the tracker",
         )
     if assigned := people.assigned(issue):
-        names = [person.login for person in assigned[:_MOST_NAMED]]
-        if len(assigned) > _MOST_NAMED:
-            names.append(f"{len(assigned) - _MOST_NAMED} more")
         yield Reason(
             ReasonCode.ASSIGNED,
-            f"it is assigned to {' and '.join(names)}",
+            f"it is assigned to {_named(assigned)}",
             "the assignee works it, or takes the assignment off in the tracker; "
+            "accounts of the fleet are named in [people] fleet",
+        )
+    if delegated := people.delegated(issue):
+        what = "a program" if len(delegated) == 1 else "programs"
+        yield Reason(
+            ReasonCode.DELEGATED,
+            f"it is delegated to {_named(delegated)}, {what} outside the fleet",
+            "look at what the program does with it, or take the assignment off in the tracker; "
             "accounts of the fleet are named in [people] fleet",
         )
     for pull in people.pulling(issue)[:_MOST_NAMED]:
@@ -530,6 +538,13 @@ def _people_reasons(issue: Issue, pipeline: Pipeline) -> Iterable[Reason]:
             f"{pull.author.login} has an open pull request for it: {pull.ref}",
             f"look at {pull.ref}: when it is merged or closed, this reason is gone",
         )
+
+
+def _named(accounts: Sequence[Person]) -> str:
+    names = [account.login for account in accounts[:_MOST_NAMED]]
+    if len(accounts) > _MOST_NAMED:
+        names.append(f"{len(accounts) - _MOST_NAMED} more")
+    return " and ".join(names)
 
 
 def strangers_pulls(issue: Issue, people: People) -> tuple[str, ...]:

@@ -6,6 +6,7 @@
     │   ├── NoSuchIssue           the tracker does not have it
     │   ├── NoSuchComment         the issue does not have it (any more)
     │   ├── IssueMoved            it is in another repository by now
+    │   ├── IssueHidden           this token may not read all of it
     │   ├── IssueLocked           its conversation is locked, and we may not write there
     │   ├── BadTtl                a lease cannot run that long, or that short
     │   ├── BadName               not a name for a hold or a loop
@@ -21,6 +22,7 @@
     ├── HandlerUnusable           the operator must mend the handler (missing, not executable)
     └── Outage                    the tracker or the store did not do its part
         ├── Unavailable           try again later
+        │   ├── Unconfirmed           refused, but perhaps by mistake: nothing was done
         │   └── WorktreeUnavailable   no working tree could be made for a run now
         ├── RateLimited           try again after `retry_after_s`
         ├── NotPermitted          trying again will not help; a person must change access
@@ -90,6 +92,18 @@ class IssueMoved(NoSuchIssue):
         super().__init__(issue)
         self.where = where
         self.args = (f"{issue} was transferred to {where}",)
+
+
+class IssueHidden(NoSuchIssue):
+    """The tracker has the issue, and refuses to show this token a part of it."""
+
+    code = "ISSUE_HIDDEN"
+    hint = "workers leave the issue alone; look at it in the tracker, with the token's account"
+
+    def __init__(self, issue: IssueRef, why: str) -> None:
+        super().__init__(issue)
+        self.why = why
+        self.args = (f"{issue} cannot be read with this token: {why}",)
 
 
 class IssueLocked(Misuse):
@@ -247,7 +261,7 @@ class HandlerUnusable(DibsError):
     hint = "correct the stage's run, python, worktree or run_as setting; no attempt was counted"
 
 
-class Outage(DibsError):
+class Outage(DibsError, RuntimeError):
     """The tracker or the lease store did not do its part."""
 
     code = "OUTAGE"
@@ -259,6 +273,13 @@ class Unavailable(Outage):
 
     code = "UNAVAILABLE"
     retryable = True
+
+
+class Unconfirmed(Unavailable):
+    """The tracker refused, and may not mean it. Nothing was done; a later try may pass."""
+
+    code = "UNCONFIRMED"
+    hint = "try again in some seconds: a refusal that lasts is reported as NOT_PERMITTED"
 
 
 class WorktreeUnavailable(Unavailable):

@@ -7,11 +7,13 @@ unless a writer merged it: anybody may open one that names every issue. Refuses 
 tracker finds these pull requests.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from msgspec import Struct
 
+from dibs.core.agent_dialect import RELEASE_PREFIX, fields_of
 from dibs.core.card import CardState
 from dibs.core.fold import ANY_TTL, PostedCard, counted_in_time, landed_at, read_marks
 from dibs.core.ids import IssueRef, ServerTime, StageName, later
@@ -60,6 +62,22 @@ def heeded(pulls: Iterable[LinkedPull], people: People) -> tuple[LinkedPull, ...
         or (pull.fate is PullFate.MERGED and not pull.elsewhere)
         or pull.author.login.casefold() in people.fleet
     )
+
+
+_ADDRESS = re.compile(r"https?://[^/\s]+/([\w.-]+/[\w.-]+)/pull/([1-9][0-9]{0,17})", re.ASCII)
+
+
+def named_pull(comments: Iterable[Comment]) -> IssueRef | None:
+    """The pull request whose address the newest release gives: its text may not name the issue.
+
+    For the releases of the issue-claim state machine, by its own runners as well.
+    """
+    for comment in sorted(comments, key=lambda comment: comment.id, reverse=True):
+        if comment.by_writer and comment.body.lstrip().startswith(RELEASE_PREFIX):
+            found = _ADDRESS.match(fields_of(comment.body).get("pr", ""))
+            if found is not None:
+                return IssueRef(found[1], found[2])
+    return None
 
 
 def entered_at(stage: StageName, comments: Iterable[Comment]) -> ServerTime | None:

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from dibs.core.agent_dialect import is_ours
+from dibs.core.agent_dialect import CLAIM_PREFIX, RELEASE_PREFIX, fields_of, is_ours
 from dibs.core.ids import ServerTime, later
 from dibs.core.issue import Comment
 from dibs.core.marker import plain
@@ -28,7 +28,7 @@ from dibs.core.marker import plain
 _LONGEST_MARKER = 4000
 _KAGAN_GRACE = timedelta(hours=2)  # how long kagan itself leaves an expired lease of its own alone
 
-_AGENT = r"<!-- agent-(claim|release):([^>]{0,2000}?)-->"
+_RUNNERS = "agent-claim"
 _AFK = r"<!-- afk:claim v1 ([^>]{0,2000}?)-->"
 _TRIAGE = r"<!-- fabrika-triage-claim (session=[^>]{0,2000}?)-->"
 _BUILD = r"build-claim: (build:[!-~]{1,200}) · "
@@ -83,6 +83,17 @@ def foreign_claims(
     return tuple(claim for claim in claims.values() if now < claim.until)
 
 
+def by_runners(comments: Iterable[Comment]) -> tuple[Comment, ...]:
+    """The claims and releases, in force or not, of runners of the issue-claim state machine."""
+    return tuple(
+        comment
+        for comment in comments
+        if comment.by_writer
+        and (marker := _read(comment.body)) is not None
+        and marker.tool == _RUNNERS
+    )
+
+
 def is_foreign(body: str) -> bool:
     """Whether the comment is a marker of another tool, and decides if its author is a writer."""
     return _read(body) is not None
@@ -101,15 +112,15 @@ def _read(body: str) -> _Marker | None:
 
 
 def _agent(text: str) -> _Marker | None:
-    match = re.match(_AGENT, text)
-    if match is None:
-        return None
-    fields = _fields(match[2])
+    """Read a claim as its own runners do, who neither mind a `>` in it nor miss its end."""
+    fields = fields_of(text)
     if is_ours(fields):
         return None  # a card of ours in the same dialect, or its release: `card` reads it
+    if "-->" not in text and not fields.keys() >= {"codename", "firing_id"}:
+        return None
     codename, firing = fields.get("codename", ""), fields.get("firing_id", "")
     key = f"{codename} {firing}"
-    return _Marker("agent-claim", key, codename, over=match[1] == "release")
+    return _Marker(_RUNNERS, key, codename, over=text.startswith(RELEASE_PREFIX))
 
 
 def _afk(text: str) -> _Marker | None:
@@ -157,8 +168,8 @@ def _kagan(text: str) -> _Marker | None:
 
 
 _DIALECTS: tuple[tuple[str, Callable[[str], _Marker | None]], ...] = (
-    ("<!-- agent-claim:", _agent),
-    ("<!-- agent-release:", _agent),
+    (CLAIM_PREFIX, _agent),
+    (RELEASE_PREFIX, _agent),
     ("<!-- afk:claim ", _afk),
     ("<!-- fabrika-triage-claim ", _fabrika),
     ("build-claim: ", _fabrika),

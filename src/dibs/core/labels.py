@@ -45,13 +45,14 @@ from dibs.core.fold import (
     tries_on_comments,
     tries_on_picture,
 )
+from dibs.core.foreign import by_runners
 from dibs.core.granter import CONTROL_LABEL
-from dibs.core.ids import IssueRef, StageName, later
-from dibs.core.issue import Snapshot
+from dibs.core.ids import IssueRef, RunId, StageName, later
+from dibs.core.issue import Issue, Snapshot
 from dibs.core.lease import Outcome, Record, Standing, Try, asked
 from dibs.core.marker import VERSION, plain, quoted, write_line
 from dibs.core.pipeline import ApprovalGate, Dialect, FollowsPull, Pipeline, Stage
-from dibs.core.presets import EVERY
+from dibs.core.presets import EVERY, IMPLEMENT
 
 
 class AddLabels(Struct, frozen=True):
@@ -77,6 +78,16 @@ class CloseIssue(Struct, frozen=True):
 
 Effect = AddLabels | RemoveLabels | PostComment | EditComment | CloseIssue
 Effects = tuple[Effect, ...]
+
+
+def labels_after(effects: Effects, labels: frozenset[str]) -> frozenset[str]:
+    """The labels of an issue with these labels, once the effects are applied."""
+    for effect in effects:
+        if isinstance(effect, AddLabels):
+            labels |= set(effect.labels)
+        elif isinstance(effect, RemoveLabels):
+            labels -= set(effect.labels)
+    return labels
 
 
 def claim_effects(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Effects:
@@ -111,10 +122,7 @@ def ending_effects(pipeline: Pipeline, record: Record, labels: frozenset[str]) -
         target = pipeline.target(stage.name, ending.next)
     except IllegalMove:  # the move was dropped from the configuration since
         return _going_back(pipeline, stage, labels)
-    moved_by_hand = [
-        other for other in pipeline.stages_of(labels) if other.name not in (stage.name, target.name)
-    ]
-    if moved_by_hand:  # a person put the issue elsewhere while we worked: theirs is the last word
+    if moved_by_hand(pipeline, record, labels):  # a person's word is the last one
         return (
             *_removing((stage.label,), labels),
             *_letting_go(pipeline, stage, labels),
@@ -125,6 +133,20 @@ def ending_effects(pipeline: Pipeline, record: Record, labels: frozenset[str]) -
         *((CloseIssue(),) if target.closes else ()),
         *_letting_go(pipeline, stage, labels),
     )
+
+
+def moved_by_hand(
+    pipeline: Pipeline, record: Record, labels: frozenset[str]
+) -> tuple[StageName, ...]:
+    """The stages into which a person put the issue during a lease that ends with an advance."""
+    ending = record.ending
+    if ending is None or ending.outcome is not Outcome.ADVANCED:
+        return ()
+    try:
+        own = (record.lease.stage, pipeline.target(record.lease.stage, ending.next).name)
+    except (NoSuchStage, IllegalMove):  # the stage or the move was dropped from the configuration
+        return ()
+    return tuple(stage.name for stage in pipeline.stages_of(labels) if stage.name not in own)
 
 
 def _letting_go(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Effects:
@@ -141,16 +163,17 @@ def _going_back(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Eff
     return (*back, *_letting_go(pipeline, stage, labels))
 
 
-def freeing_effects(
-    pipeline: Pipeline, labels: frozenset[str], worked: StageName | None = None
-) -> Effects:
+def freeing_effects(pipeline: Pipeline, issue: Issue, worked: StageName | None = None) -> Effects:
     """Take off the labels of a vanished holder: all working labels, then `claimed`.
 
-    `worked` is the stage of its lease, if a card names it: a label that gave way is put back.
+    `worked` is the stage of its lease, if a card names it: a label that gave way is put back, but
+    not on a closed issue, which a person who reopens it would find queued.
     """
+    labels = issue.labels
     stage = pipeline.worked_stage(labels, worked)
+    gave_way = stage is not None and stage.gives_way and issue.open
     return (
-        *(_adding((stage.label,), labels) if stage is not None and stage.gives_way else ()),
+        *(_adding((stage.label,), labels) if stage is not None and gave_way else ()),
         *_removing(pipeline.working_labels, labels),
         *_removing((pipeline.labels.claimed,), labels),
     )
@@ -270,6 +293,8 @@ class Painting(Struct, frozen=True):
     """Take `claimed` off: after the card is marked as shown."""
     shown: bool = False
     """The ending was marked as shown before."""
+    left_in: tuple[StageName, ...] = ()
+    """The ending is an advance, but a person put the issue here meanwhile: here it stays."""
     putting_right: Callable[[frozenset[str]], Effects] = lambda _: ()
     """The effects for a painter that notices only afterwards that it was late (`put_right`), given
     the labels that it added.
@@ -298,13 +323,15 @@ def ending_paint(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> Pain
         letting_go = (last,) if claimed in labels else ()
         return Painting(restoring, letting_go, shown=True, putting_right=right)
     left_behind = _left_behind(pipeline, record, snapshot)
-    effects = ending_effects(pipeline, record, labels - set(left_behind))
+    meant = labels - set(left_behind)
+    effects = ending_effects(pipeline, record, meant)
     tidying = (RemoveLabels(left_behind),) if left_behind else ()
     done = (last,) if snapshot.issue.open else (last, CloseIssue())
     parking = parking_comment(pipeline, record, snapshot)
     posting = (PostComment(parking),) if parking is not None else ()
     showing = (*(effect for effect in effects if effect not in done), *tidying, *posting)
-    return Painting(showing, (last,), putting_right=right)
+    left_in = moved_by_hand(pipeline, record, meant)
+    return Painting(showing, (last,), left_in=left_in, putting_right=right)
 
 
 def being_painted(ending: Record, patience: timedelta) -> bool:
@@ -341,7 +368,8 @@ def just_led_on(record: Record, stage: StageName, snapshot: Snapshot, unseen: ti
 
 
 def leftovers(pipeline: Pipeline, snapshot: Snapshot) -> Effects:
-    """Take off stage labels which a late painter left, if the label of the issue's stage is on too.
+    """Take off stage labels which a late painter left, or a runner that lost a race, if the label
+    of the issue's stage is on too.
 
     Only if the issue has not changed for a ttl: a person who moves an issue adds a label and takes
     another off, and gets time between the two.
@@ -349,7 +377,9 @@ def leftovers(pipeline: Pipeline, snapshot: Snapshot) -> Effects:
     homes = stands_in(pipeline, snapshot)
     if snapshot.issue.labels.isdisjoint(homes):
         return ()
-    stray = _late_labels(pipeline, snapshot) - set(homes)
+    last = cards_that_counted(snapshot.comments)[-1].run
+    stray = _late_labels(pipeline, snapshot) | _put_on_by_runners(pipeline, snapshot, last)
+    stray -= set(homes)
     if not stray or snapshot.now < abandoned_at(snapshot.issue, pipeline):
         return ()
     return (RemoveLabels(tuple(sorted(stray))),)
@@ -373,17 +403,40 @@ def put_right(pipeline: Pipeline, snapshot: Snapshot, added: frozenset[str]) -> 
 
 
 def _left_behind(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> tuple[str, ...]:
-    """Stage labels which a late painter put beside the stage of the lease which is now ending."""
+    """Stage labels beside the stage of the lease which is now ending that are no person's word: a
+    late painter put them on, or a runner that lost a race.
+    """
     target = record.ending.next if record.ending is not None else None
     own = {stage.label for stage in pipeline.stages if stage.name in (record.lease.stage, target)}
+    queued = _put_on_by_runners(pipeline, snapshot, record.lease.run) - own
     worked = {
         pipeline.labels.claimed if stage.gives_way else stage.label
         for stage in pipeline.stages
         if stage.name == record.lease.stage
     }
-    if not worked & snapshot.issue.labels:
-        return ()  # a person took our stage's label off: the labels on the issue are a person's
-    return tuple(sorted(_late_labels(pipeline, snapshot) - own))
+    # If a person took our stage's label off, the other labels on the issue are a person's.
+    late = _late_labels(pipeline, snapshot) - own if worked & snapshot.issue.labels else set()
+    return tuple(sorted(late | queued))
+
+
+def _put_on_by_runners(pipeline: Pipeline, snapshot: Snapshot, run: RunId) -> set[str]:
+    """The stage label that a runner of the issue-claim state machine put on since this run's card.
+
+    Such a runner queues an issue whenever it loses a race or sweeps, whether or not the issue was
+    queued, so its comments explain the label. If the tracker names who put the label on last, it
+    must be the account of such a comment.
+    """
+    if not pipeline.stages_of(snapshot.issue.labels & {IMPLEMENT}):
+        return set()
+    cards = read_marks(snapshot.comments, ANY_TTL).cards
+    card = next((posted for posted in cards if posted.card.run == run), None)
+    if card is None:
+        return set()
+    since = by_runners(comment for comment in snapshot.comments if comment.id > card.id)
+    queued = (one for one in snapshot.issue.labelled if one.label == IMPLEMENT)
+    named = [one.by for one in queued if one.at >= card.created_at]
+    theirs = not named or named[-1] in {comment.author for comment in since}
+    return {IMPLEMENT} if since and theirs else set()
 
 
 def _late_labels(pipeline: Pipeline, snapshot: Snapshot) -> set[str]:
@@ -453,7 +506,7 @@ def label_looks(pipeline: Pipeline) -> Mapping[str, LabelLook]:
         if isinstance(stage.gate, ApprovalGate):
             looks[stage.gate.label] = LabelLook("0e8a16", "dibs: a person approved it")
         if isinstance(stage.follows, FollowsPull) and stage.follows.authored:
-            authored = LabelLook("c5def5", "dibs: a run of the fleet opened this pull request")
+            authored = LabelLook("c2e0c6", "dibs: a run of the fleet opened this pull request")
             looks[stage.follows.authored] = authored
     if pipeline.dialect is Dialect.AGENT:
         looks |= {label.name: LabelLook(label.color, label.description) for label in EVERY}
@@ -468,6 +521,7 @@ class FlawCode(StrEnum):
     NO_STAGE = "NO_STAGE"
     OPEN_AT_THE_END = "OPEN_AT_THE_END"
     UNREADABLE_CARD = "UNREADABLE_CARD"
+    NEARLY_FULL = "NEARLY_FULL"
 
 
 class Flaw(Struct, frozen=True):
@@ -478,10 +532,13 @@ class Flaw(Struct, frozen=True):
     """Empty where only a person can decide."""
 
 
-def diagnose(snapshot: Snapshot, standing: Standing, pipeline: Pipeline) -> tuple[Flaw, ...]:
+def diagnose(
+    snapshot: Snapshot, standing: Standing, pipeline: Pipeline, *, most_comments: int | None = None
+) -> tuple[Flaw, ...]:
     """Name each contradiction between labels and leases, with its repair.
 
-    An unpainted ending explains all flaws of the labels, and is then the only flaw named.
+    And an open issue that soon cannot be claimed any more: its comments near `most_comments`. An
+    unpainted ending explains all flaws of the labels, and is then the only flaw named.
     """
     if not snapshot.complete:
         return ()  # an incomplete list decides nothing
@@ -509,6 +566,10 @@ def diagnose(snapshot: Snapshot, standing: Standing, pipeline: Pipeline) -> tupl
         if isinstance(mark, UnknownMark):
             text = f"comment {comment.id} looks like a card but is left alone: {mark.why}"
             flaws.append(Flaw(ref, FlawCode.UNREADABLE_CARD, text))
+    count = snapshot.issue.comment_count
+    if most_comments and snapshot.issue.open and count * 5 >= most_comments * 4:
+        text = f"it has {count:,} of {most_comments:,} comments; go on in a new issue before"
+        flaws.append(Flaw(ref, FlawCode.NEARLY_FULL, f"{text} it takes no further claim"))
     return tuple(flaws)
 
 
@@ -528,5 +589,5 @@ def _lease_flaws(snapshot: Snapshot, standing: Standing, pipeline: Pipeline) -> 
             return  # no card explains the label yet: a claim may just be under way
         text = "its labels say claimed but no lease is live"
         worked = standing.record.lease.stage if standing.record is not None else None
-        repair = freeing_effects(pipeline, labels, worked)
+        repair = freeing_effects(pipeline, snapshot.issue, worked)
         yield Flaw(ref, FlawCode.CLAIMED_WITHOUT_LEASE, text, repair)

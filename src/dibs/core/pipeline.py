@@ -60,6 +60,8 @@ class People(Struct, frozen=True):
 
     assignees: bool = True
     """An assigned person keeps workers off."""
+    delegates: bool = True
+    """An assigned program, or one to which the issue is delegated, keeps workers off."""
     pulls: WhosePulls = WhosePulls.WRITERS
     """Whose open pull request that will close the issue keeps workers off."""
     markers: bool = True
@@ -80,10 +82,15 @@ class People(Struct, frozen=True):
 
     def assigned(self, issue: Issue) -> tuple[Person, ...]:
         """The assigned people from outside the fleet. A program's account is not a person."""
-        if not self.assignees:
-            return ()
+        return self._assignees(issue, human=True) if self.assignees else ()
+
+    def delegated(self, issue: Issue) -> tuple[Person, ...]:
+        """The assigned programs from outside the fleet: other agents that have the issue."""
+        return self._assignees(issue, human=False) if self.delegates else ()
+
+    def _assignees(self, issue: Issue, *, human: bool) -> tuple[Person, ...]:
         return tuple(
-            person for person in issue.assignees if person.human and self._outside_fleet(person)
+            one for one in issue.assignees if one.human is human and self._outside_fleet(one)
         )
 
     def pulling(self, issue: Issue) -> tuple[Pull, ...]:

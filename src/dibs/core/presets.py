@@ -46,7 +46,7 @@ LIFECYCLE = (
 FURTHER = (
     LabelDef(PLAN_PENDING_APPROVAL, "d4c5f9", "A plan waits for a person's yes or no"),
     LabelDef(PLAN_APPROVED, "0e8a16", "A person said yes to the plan"),
-    LabelDef(AUTHORED, "c5def5", "An agent opened this pull request"),
+    LabelDef(AUTHORED, "c2e0c6", "An agent opened this pull request"),
     LabelDef(NEEDS_HUMAN_REVIEW, "d93f0b", "A person looks at it before any agent does"),
     LabelDef(NEEDS_INFO, "d876e3", "Something has to be said first"),
 )

@@ -208,14 +208,16 @@ _GIT_ENV = {
 }
 _LOG = (
     *("-c", "i18n.logOutputEncoding=UTF-8", "-c", "log.showSignature=false"),
-    *("log", "--stdin", "--ignore-missing", f"--max-count={_MOST_COMMITS + 1}"),
+    # Commits that were never fetched are missing here; git reads the input as soon as it is named.
+    *("log", "--ignore-missing", "--stdin", f"--max-count={_MOST_COMMITS + 1}"),
     *("--format=%B", "-z", "--no-color", "--no-notes", "--no-patch", "--no-decorate"),
     *("--regexp-ignore-case", "--grep=clos", "--grep=fix", "--grep=resolv"),
+    "--grep=^agent-firing-id:",  # the text of a pull request may close what these commits do not
 )
 
 
 class PushedMessages(Struct, frozen=True):
-    """The messages of the commits to be pushed, if they contain a keyword."""
+    """The messages of the commits to be pushed, if they contain a keyword or name a firing."""
 
     messages: tuple[str, ...] = ()
     unread: str = ""
@@ -228,7 +230,10 @@ class PushedCommits(Struct, frozen=True):
     folder: Path
 
     def messages(self, updates: Sequence[RefUpdate], remote: str) -> PushedMessages:
-        """Messages with a keyword, of commits new to the remote. Raises as `_run_git` does."""
+        """Messages with a keyword or a firing, of commits new to the remote.
+
+        Raises as `_run_git` does.
+        """
         pushed = [update.commit for update in updates if not update.deletes]
         if not pushed:
             return PushedMessages()

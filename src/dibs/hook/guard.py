@@ -5,11 +5,12 @@ result lists what could not be checked; the caller decides whether to push in su
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.errors import DibsError, Outage, Unavailable
 from dibs.core.following import LinkedPull, PullFate
@@ -21,6 +22,7 @@ from dibs.hook.rules import (
     closed_by_commit,
     closed_by_pull,
     judge_push,
+    named_by_pull,
     tracked_issue,
 )
 from dibs.ports.leases import ShownLeases
@@ -31,6 +33,7 @@ from dibs.services.reading import follows_pulls, read_each
 
 MOST_ISSUES = 100
 _MOST_BRANCHES = 5
+_STEPS = 50
 _Answer = TypeVar("_Answer")
 
 
@@ -70,12 +73,13 @@ class Guarding(Struct, frozen=True):
                 except Outage as failure:
                     unchecked.append(f"the pull requests of {branch} cannot be read: {failure}")
         tracked = self.tracker.traits.repos or (self.tracker.traits.repo,)
-        named = (
+        closed = (
             *(ref for message in messages for ref in closed_by_commit(message)),
             *(ref for text in texts for ref in closed_by_pull(text)),
         )
-        in_tracker = (tracked_issue(ref, tracked, numbered) for ref in named)
-        issues = tuple(dict.fromkeys(ref for ref in in_tracker if ref is not None))
+        issues = tuple(dict.fromkeys(_tracked(closed, tracked, numbered)))
+        named = (ref for text in texts[len(bodies) :] for ref in named_by_pull(text))
+        pusher = replace(pusher, pulls_for=frozenset(_tracked(named, tracked, numbered)))
         if len(issues) > MOST_ISSUES:
             unchecked.append(f"it closes {len(issues)} issues; only {MOST_ISSUES} were looked at")
         issues = issues[:MOST_ISSUES]
@@ -112,8 +116,19 @@ class Guarding(Struct, frozen=True):
         return Guarded(issues, tuple(objections), tuple(remarks), tuple(unchecked))
 
 
+def _tracked(
+    named: Iterable[IssueRef], tracked: Sequence[str], numbered: str | None
+) -> Iterator[IssueRef]:
+    found = (tracked_issue(ref, tracked, numbered) for ref in named)
+    return (ref for ref in found if ref is not None)
+
+
 def in_time(work: Callable[[], _Answer], seconds: float, clock: Clock, threads: Threads) -> _Answer:
-    """The answer of `work`. Raises `Unavailable` after `seconds`; the work's thread goes on."""
+    """The answer of `work`. Raises `Unavailable` after `seconds`; the work's thread goes on.
+
+    The wait is made in steps. A step that takes longer than it should is the delay of a machine
+    that is busy or was asleep: that time is not the tracker's, and does not count.
+    """
     done = threading.Event()
     answers: list[_Answer] = []
     failure: DibsError = Unavailable("the tracker could not be asked")
@@ -128,7 +143,7 @@ def in_time(work: Callable[[], _Answer], seconds: float, clock: Clock, threads: 
             done.set()
 
     threads.start(run, "dibs-guarding")
-    if not clock.wait(done, seconds):
+    if not any(clock.wait(done, seconds / _STEPS) for _ in range(_STEPS)):
         raise Unavailable(f"the tracker did not answer within {seconds:g} s")
     if not answers:
         raise failure

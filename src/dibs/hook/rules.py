@@ -12,10 +12,11 @@ repository a bare number is; `firing_in` reads from a commit which agent made it
 themselves are read by git, in `dibs.hook.git`.
 
 `judge_push` decides whether a push that closes an issue may go out, given the issue's holder and
-the pusher. It refuses a push that would duplicate work: the issue is in flight, or another person
-has an open pull request for it. A holder may push while its lease is current. A holder whose lease
-is over may not, because another holder may have the issue by now. A label, an assignee or a gate,
-which keeps workers from picking an issue, does not keep anyone from pushing.
+the pusher. It refuses a push that would duplicate work: the issue is in flight, another person has
+an open pull request for it, or it is in a stage that follows a pull request. A holder may push
+while its lease is current. A holder whose lease is over may not, because another holder may have
+the issue by now. Other labels, an assignee or a gate, which keep workers from picking an issue, do
+not keep anyone from pushing.
 """
 
 import re
@@ -29,12 +30,12 @@ from dibs.core.agent_dialect import fields_of, firing_holder, firing_of, first_t
 from dibs.core.durations import format_instant
 from dibs.core.eligibility import ReasonCode, Surroundings, Whose, abandoned_at, judge, reasons_with
 from dibs.core.errors import LeaseLost
-from dibs.core.following import LinkedPull, PullFate
-from dibs.core.foreign import foreign_claims
+from dibs.core.following import LinkedPull, PullFate, decided_by, entered_at, heeded, undecided
+from dibs.core.foreign import ForeignClaim, foreign_claims
 from dibs.core.ids import Fence, IssueRef, RunId
 from dibs.core.issue import Snapshot
-from dibs.core.lease import Standing
-from dibs.core.pipeline import Pipeline, WhosePulls
+from dibs.core.lease import Outcome, Standing
+from dibs.core.pipeline import FollowsPull, Pipeline, WhosePulls
 
 LONGEST_TEXT = 262_144
 """Four times the longest text of a pull request. Of a longer text, only the two ends are read."""
@@ -43,12 +44,12 @@ _KEYWORD = r"(?<!\w)(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)"
 _NUMBER = r"([1-9][0-9]{0,17})(?![0-9A-Za-z_])"
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}"
 _SPACE = r"(?:[ \t]{1,20}|[ \t]{0,20}\r?\n[ \t]{0,20})"  # a line may end here, a paragraph may not
-_CLOSING = re.compile(
-    rf"{_KEYWORD}(?: {{0,3}}:)?{_SPACE}[\[<]?"
+_ISSUE = (
     rf"(?:(?:({_NAME}/{_NAME})?#|GH-){_NUMBER}"
-    rf"|https?://[^\s/]{{1,253}}/({_NAME}/{_NAME})/issues/{_NUMBER})",
-    re.IGNORECASE,
+    rf"|https?://[^\s/]{{1,253}}/({_NAME}/{_NAME})/issues/{_NUMBER})"
 )
+_CLOSING = re.compile(rf"{_KEYWORD}(?: {{0,3}}:)?{_SPACE}[\[<]?{_ISSUE}", re.IGNORECASE)
+_NAMING = re.compile(rf"(?<![\w/&#.-]){_ISSUE}", re.IGNORECASE)
 
 _FENCE = re.compile(r" {0,3}(`{3,}(?=[^`]*$)|~{3,})")
 _QUOTED = re.compile(r" {0,3}>")
@@ -71,14 +72,21 @@ _HIDDEN = tuple(
 
 def closed_by_commit(message: str) -> tuple[IssueRef, ...]:
     """The issues closed by a commit on the default branch. A bare number has no repository."""
-    return _closed_by(_bounded(message))
+    return _found(_CLOSING, _bounded(message))
 
 
 def closed_by_pull(body: str) -> tuple[IssueRef, ...]:
-    """The issues closed by a pull request with this text, when it is merged.
+    """The issues closed by a pull request with this text, when it is merged."""
+    return _found(_CLOSING, _shown(body))
 
-    Code, comments and quotations close no issue, so they are removed first.
-    """
+
+def named_by_pull(body: str) -> tuple[IssueRef, ...]:
+    """The issues that a pull request with this text names, with a keyword or without."""
+    return _found(_NAMING, _shown(body))
+
+
+def _shown(body: str) -> str:
+    """The text without its code, comments and quotations, in which GitHub sees no issue."""
     shown = "\n".join(_outside_blocks(_bounded(body).splitlines()))
     for start, end in _HIDDEN:
         parts: list[str] = []
@@ -88,7 +96,7 @@ def closed_by_pull(body: str) -> tuple[IssueRef, ...]:
             place = over.end()
         shown = _GAP.join([*parts, shown[place:]])
     paragraphs = (_without_code(paragraph) for paragraph in _PARAGRAPHS.split(shown))
-    return _closed_by(f"\n{_GAP}\n".join(paragraphs))
+    return f"\n{_GAP}\n".join(paragraphs)
 
 
 def _bounded(text: str) -> str:
@@ -98,8 +106,8 @@ def _bounded(text: str) -> str:
     return f"{text[:half]}\n\n{text[-half:]}"
 
 
-def _closed_by(text: str) -> tuple[IssueRef, ...]:
-    matches = _CLOSING.finditer(text)
+def _found(pattern: re.Pattern[str], text: str) -> tuple[IssueRef, ...]:
+    matches = pattern.finditer(text)
     found = (IssueRef(match[1] or match[3] or "", match[2] or match[4]) for match in matches)
     return tuple(dict.fromkeys(found))
 
@@ -217,6 +225,12 @@ def repository_at(address: str) -> str | None:
     return named[1] if named else ""
 
 
+def server_at(address: str) -> str:
+    """The host in a remote's address; empty for a folder on the local machine."""
+    place = _ADDRESS.match(address) or _SCP.match(address)
+    return place[1].casefold() if place is not None else ""
+
+
 def numbered_in(address: str, tracked: Sequence[str]) -> str | None:
     """The tracked repository of a bare issue number in a push to this address; None if unclear.
 
@@ -275,6 +289,8 @@ class Pusher(Struct, frozen=True):
     """The branches on the remote to which the push goes."""
     repo: str = ""
     """The repository to which the push goes; empty if unknown."""
+    pulls_for: frozenset[IssueRef] = frozenset()
+    """The issues that open pull requests from these branches name."""
 
 
 class Objection(Struct, frozen=True):
@@ -305,21 +321,21 @@ def judge_push(
         # Open pull requests from branches to which the push does not go, here or in a fork. The
         # account does not matter: a person and the person's agents often share one.
         pushed_to = pusher.repo.casefold()
-        foreign = [
-            pull
-            for pull in pulls
-            if pull.fate is PullFate.OPEN
-            and pipeline.people.heeds(by_writer=pull.by_writer)
-            and not (
-                pull.head
-                and pull.head in pusher.branches
-                and pull.foreign is (pushed_to not in ("", pull.ref.repo.casefold()))
-            )
-        ]
+        own, foreign = list[LinkedPull](), list[LinkedPull]()
+        for pull in pulls:
+            if pull.fate is PullFate.OPEN and pipeline.people.heeds(by_writer=pull.by_writer):
+                in_fork = pushed_to not in ("", pull.ref.repo.casefold())
+                is_own = pull.head and pull.head in pusher.branches and pull.foreign is in_fork
+                (own if is_own else foreign).append(pull)
         for pull in foreign[:_MOST_NAMED]:
             branch = f" from branch {pull.head}" if pull.head else ""
             text = f"{pull.author.login} has an open pull request for it: {pull.ref}{branch}"
             look = f"look at {pull.ref}: add to it, or wait until it is merged or closed"
+            others.append(Objection(ref, ReasonCode.PULL_OPEN.value, text, look))
+        label = _label_of_pull(snapshot, standing, pulls, pipeline, pusher)
+        if label is not None and not own and not others:
+            text = f"it carries {label!r}: a pull request is open for it"
+            look = "look for the pull request: add to its branch, or wait for its end"
             others.append(Objection(ref, ReasonCode.PULL_OPEN.value, text, look))
     firing = None if held is None else firing_of(held.lease.holder)
     own_firing = firing is not None and _made_by_firing(firing, pusher)
@@ -357,33 +373,66 @@ def _objections(
         look = f"another may have it by now: dibs show {ref.typed} tells; claim it again first"
         yield Objection(ref, LeaseLost.code, text, look)
 
+    bodies = {comment.id: comment.body for comment in snapshot.comments}
+    claims: dict[ForeignClaim, bool] = {}
+    """Whether the pusher made each claim of another tool."""
+    for claim in foreign_claims(
+        snapshot.comments, now=snapshot.now, ttl=pipeline.people.marker_ttl
+    ):
+        fields = fields_of(bodies[claim.comment])
+        key = (fields.get("codename", ""), fields.get("firing_id", ""))
+        own = _made_by_firing(key, pusher)
+        if own or pipeline.people.markers:
+            claims[claim] = own
     reasons = judge(snapshot, standing, pipeline, Surroundings(grace=grace)).reasons
     look = f"dibs show {ref.typed} tells who has it and until when"
-    in_flight = [reason for reason in reasons if reason.code in _IN_FLIGHT]
+    # The other tool has put the label on: its comment says whose the label is.
+    unproven = {ReasonCode.CLAIM_LABEL_ONLY} if claims else set()
+    in_flight = [reason for reason in reasons if reason.code in _IN_FLIGHT - unproven]
     for reason in in_flight:
         yield Objection(ref, reason.code.value, reason.text, look)
     # A stage's working label without a card counts as long as the label `claimed` does.
     labels = sorted(snapshot.issue.labels.intersection(pipeline.working_labels))
-    unexplained = labels and not in_flight and standing.record is None
+    unexplained = labels and not in_flight and not claims and standing.record is None
     if unexplained and snapshot.now < abandoned_at(snapshot.issue, pipeline):
         text = f"it carries {labels[0]!r}, but no card says whose it is"
         look = "ask whoever put the label on; without a card it stops counting one ttl later"
         yield Objection(ref, ReasonCode.CLAIM_LABEL_ONLY.value, text, look)
 
-    if not pipeline.people.markers:
-        return
-    bodies = {comment.id: comment.body for comment in snapshot.comments}
-    claims = foreign_claims(snapshot.comments, now=snapshot.now, ttl=pipeline.people.marker_ttl)
-    for claim in claims[:_MOST_NAMED]:
-        fields = fields_of(bodies[claim.comment])
-        firing = (fields.get("codename", ""), fields.get("firing_id", ""))
-        if not _made_by_firing(firing, pusher):
-            since = format_instant(claim.since)
-            text = f"another tool ({claim.tool}) says that {claim.who} has it since {since}"
-            look = (
-                f"look at comment {claim.comment}: the tool takes its marker back when it is done"
-            )
-            yield Objection(ref, ReasonCode.FOREIGN_CLAIM.value, text, look)
+    others = [claim for claim, own in claims.items() if not own]
+    for claim in others[:_MOST_NAMED]:
+        since = format_instant(claim.since)
+        text = f"another tool ({claim.tool}) says that {claim.who} has it since {since}"
+        look = f"look at comment {claim.comment}: the tool takes its marker back when it is done"
+        yield Objection(ref, ReasonCode.FOREIGN_CLAIM.value, text, look)
+
+
+def _label_of_pull(
+    snapshot: Snapshot,
+    standing: Standing,
+    pulls: Sequence[LinkedPull],
+    pipeline: Pipeline,
+    pusher: Pusher,
+) -> str | None:
+    """The label of a stage that follows a pull request; None for the author of the pull request.
+
+    The author pushes to a branch whose pull request names the issue, or had the lease that moved
+    the issue to the stage. A label does not count on a closed issue, nor when the end of a pull
+    request has decided already where the issue goes: then only nobody has moved the issue on yet.
+    """
+    issue, comments, record = snapshot.issue, snapshot.comments, standing.record
+    author = issue.ref in pusher.pulls_for
+    if record is not None and record.ending and record.ending.outcome is Outcome.ADVANCED:
+        firing = firing_of(record.lease.holder)
+        author |= record.lease.run in pusher.runs
+        author |= firing is not None and _made_by_firing(firing, pusher)
+    for stage in pipeline.stages_of(issue.labels) if issue.open and not author else ():
+        if isinstance(stage.follows, FollowsPull):
+            left = undecided(heeded(pulls, pipeline.people), stage.name, comments)
+            since = entered_at(stage.name, comments)
+            if decided_by(left, since, issue_open=issue.open) is None:
+                return stage.label
+    return None
 
 
 def _made_by_firing(firing: tuple[str, str], pusher: Pusher) -> bool:

@@ -19,6 +19,7 @@ from datetime import timedelta
 from enum import StrEnum
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dibs.core.agent_dialect import CLAIM_PREFIX, fields_of, firing_of
 from dibs.core.card import Card, parse_mark
@@ -28,12 +29,12 @@ from dibs.core.errors import DibsError, Misuse
 from dibs.core.fold import confirmed
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Snapshot
-from dibs.core.labels import AddLabels, Effects, RemoveLabels
+from dibs.core.labels import AddLabels, Effects, RemoveLabels, freeing_effects, labels_after
 from dibs.core.pipeline import Dialect
 from dibs.core.presets import EVERY
 from dibs.label_state import labels
 from dibs.label_state.backlogs import Backlog, NoOrganisation, backlog_of
-from dibs.label_state.claims import their_claims
+from dibs.label_state.claims import TheirClaim, their_claims
 from dibs.label_state.pauses import pause_in_log, paused_by_file, paused_by_log
 from dibs.label_state.stale import StaleClaim, free, stale_on
 from dibs.ports.tracker import IssueQuery
@@ -152,6 +153,8 @@ class FindingCode(StrEnum):
     STALE_CLAIM = "STALE_CLAIM"
     UNCLAIMED_LABEL = "UNCLAIMED_LABEL"
     STATES = "STATES"
+    PLAN_WAITS = "PLAN_WAITS"
+    IN_DOUBT = "IN_DOUBT"
     FELL_OUT = "FELL_OUT"
     ATTEMPTS = "ATTEMPTS"
     UNREADABLE = "UNREADABLE"
@@ -213,7 +216,7 @@ class Adopting(Struct, frozen=True):
             yield AdoptionFinding(name, code, text, changes=True, done=self.apply)
 
     def _adopt_issue(self, snapshot: Snapshot) -> Iterator[AdoptionFinding]:
-        """Release stale claims. Without any, leave running work alone, or reduce the states to one.
+        """Release stale claims; then leave running work alone, or reduce the states to one.
 
         Also reports labels with which the state machine counted attempts: dibs does not read them.
         """
@@ -224,21 +227,47 @@ class Adopting(Struct, frozen=True):
             yield AdoptionFinding(ref, FindingCode.UNREADABLE, text)
             return
         stale = list(stale_on(backlog, snapshot, self.window))
+        freed = [self._release_stale(backlog, claim) for claim in stale]
+        yield from freed
         if stale:
-            yield from (self._release_stale(backlog, claim) for claim in stale)
-        elif (in_progress := self._in_progress(snapshot)) is not None:
+            snapshot = self._freed(backlog, snapshot)
+        if not all(finding.done for finding in freed if finding.changes and self.apply):
+            return  # it changed meanwhile: the next run looks again
+        if (in_progress := self._in_progress(snapshot)) is not None:
             yield in_progress
-        elif issue.open and (effects := tidying(issue.labels)):
+        elif snapshot.issue.open:
+            yield from self._tidy(snapshot)
+        counted = sorted(label for label in issue.labels if _ATTEMPT in label)
+        if counted:
+            text = f"{', '.join(counted)}: not counted, attempts are those that failed from now on"
+            yield AdoptionFinding(ref, FindingCode.ATTEMPTS, text)
+
+    def _freed(self, backlog: Backlog, snapshot: Snapshot) -> Snapshot:
+        """The issue once its stale claims are released; in a dry run, as it would be then."""
+        if self.apply:
+            return backlog.read(int(snapshot.issue.ref.key))
+        standing = self.services.leases.standing(snapshot)
+        worked = standing.record.lease.stage if standing.record is not None else None
+        effects = freeing_effects(self.services.pipeline, snapshot.issue, worked)
+        kept = self._their_newer(snapshot) or labels.IN_FLIGHT not in snapshot.issue.labels
+        after = snapshot.issue.labels if kept else labels_after(effects, snapshot.issue.labels)
+        return replace(snapshot, issue=replace(snapshot.issue, labels=after))
+
+    def _tidy(self, snapshot: Snapshot) -> Iterator[AdoptionFinding]:
+        """Reduce the states of the issue to one, unless a person may have meant several."""
+        issue, ref = snapshot.issue, str(snapshot.issue.ref)
+        if doubt := doubted(snapshot):
+            yield AdoptionFinding(ref, FindingCode.IN_DOUBT, doubt)
+        elif _lifecycle(issue.labels) == [labels.PLAN_PENDING_APPROVAL, labels.IMPLEMENT]:
+            text = f"its plan waits: a person approves it by taking {labels.PLAN_PENDING_APPROVAL}"
+            yield AdoptionFinding(ref, FindingCode.PLAN_WAITS, f"{text} off")
+        elif effects := tidying(issue.labels):
             done = self.apply and apply_to(self.services.tracker, issue, effects) is not None
             added = [name for e in effects if isinstance(e, AddLabels) for name in e.labels]
             removed = [name for e in effects if isinstance(e, RemoveLabels) for name in e.labels]
             texts = [f"{', '.join(added)} is put on"] if added else []
             text = "; ".join([*texts, f"{', '.join(removed)} is taken off"])
             yield AdoptionFinding(ref, FindingCode.STATES, text, changes=True, done=done)
-        counted = sorted(label for label in issue.labels if _ATTEMPT in label)
-        if counted:
-            text = f"{', '.join(counted)}: not counted, attempts are those that failed from now on"
-            yield AdoptionFinding(ref, FindingCode.ATTEMPTS, text)
 
     def _release_stale(self, backlog: Backlog, stale: StaleClaim) -> AdoptionFinding:
         """With `apply`, release the claim, unless the issue has dropped out of the lifecycle.
@@ -270,8 +299,7 @@ class Adopting(Struct, frozen=True):
         if live is not None:
             text = f"{live.lease.holder} holds it, with a lease of ours"
             return AdoptionFinding(ref, FindingCode.HELD, text)
-        theirs = their_claims(snapshot)
-        if theirs:
+        if theirs := self._their_newer(snapshot):
             since = format_instant(theirs[0].since)
             text = f"{theirs[0].key.codename} has it since {since}: left to finish"
             return AdoptionFinding(ref, FindingCode.HELD, text)
@@ -281,16 +309,48 @@ class Adopting(Struct, frozen=True):
             return AdoptionFinding(ref, FindingCode.YOUNG, text)
         return None
 
+    def _their_newer(self, snapshot: Snapshot) -> list[TheirClaim]:
+        """Their claims that are not over: what stands once the stale ones are released."""
+        claims = their_claims(snapshot)
+        return [claim for claim in claims if snapshot.now - claim.since < self.window]
+
 
 def tidying(names: frozenset[str]) -> Effects:
     """Label changes that leave an issue with only the most advanced of its states.
 
     They also replace the pull-request labels of single agents, which were never removed, by
-    `agent:pr-open`, which dibs follows.
+    `agent:pr-open`, which dibs follows. A plan that waits for approval keeps its queue label: it is
+    approved by taking the other one off.
     """
-    legacy = {label for label in names if label.endswith(labels.AGENT_PR_OPEN_SUFFIX)}
-    meant = names | ({labels.PR_OPEN} if legacy else set())
-    state, *lesser = [label for label in _STATES if label in meant] or [""]
+    state, *lesser = _lifecycle(names) or [""]
+    if state == labels.PLAN_PENDING_APPROVAL:
+        return ()
     missing = (AddLabels((state,)),) if state and state not in names else ()
-    surplus = tuple(sorted((legacy | set(lesser)) & names))
+    surplus = tuple(sorted({*labels.agent_pr_open_labels(names), *lesser} & names))
     return (*missing, *((RemoveLabels(surplus),) if surplus else ()))
+
+
+def doubted(snapshot: Snapshot) -> str:
+    """What a person may have meant by the labels, so that only a person may change them.
+
+    Empty if nothing is in doubt. A queue label beside a further state may be a leftover, or a
+    person's word to work the issue again; only an open pull request says which.
+    """
+    names = snapshot.issue.labels
+    agents = labels.agent_pr_open_labels(names)
+    ahead = [name for name in (labels.DONE, labels.PR_OPEN, *agents) if name in names]
+    told = bool(snapshot.issue.pulls) and labels.DONE not in names
+    if labels.IMPLEMENT in names and ahead and not told:
+        return f"{labels.IMPLEMENT} and {ahead[0]}: a person may have queued it again; take one off"
+    known = {label.name for label in EVERY} | {labels.LEGACY_PR_OPEN}
+    claims = (latest_claim(replace(snapshot, comments=(one,))) for one in snapshot.comments)
+    named = {f"{claim.get('codename')}{labels.AGENT_PR_OPEN_SUFFIX}" for claim in claims if claim}
+    if agents and known.isdisjoint(names) and named.isdisjoint(agents):
+        return f"{', '.join(agents)}: no agent is known to have put it on"
+    return ""
+
+
+def _lifecycle(names: frozenset[str]) -> list[str]:
+    """The states that the labels show, the most advanced first."""
+    meant = names | ({labels.PR_OPEN} if labels.agent_pr_open_labels(names) else set())
+    return [label for label in _STATES if label in meant]

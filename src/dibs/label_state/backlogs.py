@@ -23,6 +23,7 @@ from dibs.core.eligibility import Reason, ReasonCode
 from dibs.core.errors import BadConfiguration, DibsError
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Snapshot
+from dibs.core.labels import LabelLook
 from dibs.core.pipeline import Dialect
 from dibs.label_state.labels import STANDARD_LABELS
 from dibs.settings import load as config
@@ -161,16 +162,8 @@ def settings_for(slug: str) -> tuple[Settings, str]:
     """
     settings = config.load()
     if settings.source == _BUILT_IN:
-        wanted, window = full_slug(slug), claim_window()
-        document = {
-            "tracker": f"github:{wanted}",
-            "preset": "agent",
-            "ttl": format_duration(min(window, _LONGEST_LEASE)),
-            "journal": "",
-            "people": {"marker_ttl": format_duration(window)},
-        }
-        made = config.from_mapping(document, source="label_state", root=settings.root)
-        return config.override(made, leases=settings.leases), wanted
+        wanted = full_slug(slug)
+        return published_settings(wanted, settings), wanted
     if settings.pipeline.dialect is not Dialect.AGENT:
         # Callers of this package expect the labels of the state machine.
         agent = config.from_mapping({"preset": "agent"}, source=settings.source, root=settings.root)
@@ -183,6 +176,23 @@ def settings_for(slug: str) -> tuple[Settings, str]:
     if wanted.casefold() in configured:
         return settings, configured[wanted.casefold()]
     return config.override(settings, tracker=f"github:{wanted}"), wanted
+
+
+def published_settings(repo: str, default: Settings) -> Settings:
+    """The settings of `OWNER/REPO` on GitHub without a dibs.toml; `default` has the stores.
+
+    The environment names the server and the token, as in the published state machine.
+    """
+    window = claim_window()
+    document = {
+        "tracker": f"github:{repo}",
+        "preset": "agent",
+        "ttl": format_duration(min(window, _LONGEST_LEASE)),
+        "journal": "",
+        "people": {"marker_ttl": format_duration(window)},
+    }
+    made = config.from_mapping(document, source="label_state", root=default.root)
+    return config.override(made, leases=default.leases)
 
 
 class _Connections:
@@ -223,12 +233,18 @@ def backlog_of(slug: str) -> Backlog:
     return Backlog(repo, connections.services(settings))
 
 
-def ensure_labels(repo_slug: str, labels: Iterable[tuple[str, str, str]] | None = None) -> None:
-    """Create the missing labels; by default the STANDARD_LABELS.
+def dry_run() -> bool:
+    return os.environ.get("ALFRED_DRY_RUN", "") not in {"", "0"}
 
-    A label of the catalogue gets its colour and description from the catalogue, and any label
-    outside the catalogue is grey. Raises the errors of the tracker: a label that could not be
+
+def ensure_labels(repo_slug: str, labels: Iterable[tuple[str, str, str]] | None = None) -> None:
+    """Create the missing labels, as they are given; by default the STANDARD_LABELS.
+
+    In a dry run it creates none. Raises the errors of the tracker: a label that could not be
     created is not remembered as created.
     """
+    if dry_run():
+        return
     wanted = STANDARD_LABELS if labels is None else labels
-    backlog_of(repo_slug).services.tracker.prepare([name for name, *_ in wanted])
+    looks = {name: LabelLook(colour.lstrip("#"), text) for name, colour, text in wanted}
+    backlog_of(repo_slug).services.tracker.prepare(list(looks), looks)

@@ -5,7 +5,6 @@ claims"). Their claims have no lease and no fence: only the age of the comment i
 that a card of ours holds is never released as one of theirs.
 """
 
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -22,7 +21,7 @@ from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effect, PostComment, RemoveLabels
 from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
-from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, refused
+from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, dry_run, refused
 from dibs.label_state.firings import Firing, FiringKey, Rehearsed, held, key_in, turns_taken
 from dibs.label_state.pauses import paused_by_file
 from dibs.services.claiming import Beaten, Claimed, ClaimOptions, Doubtful, Refused
@@ -33,7 +32,8 @@ from dibs.wiring.services import Services
 
 _Finish = Callable[[Keeper], FinishResult]
 _FOR_EVER = timedelta(days=36500)
-ENDS = [name for name in labels.legal_transitions(labels.IN_FLIGHT) if name != labels.NO_STATE]
+_MOVES = labels.legal_transitions(labels.IN_FLIGHT)
+ENDS = [move.dst for move in _MOVES if move.dst != labels.NO_STATE]
 """The labels that a caller may name for the end of a claim."""
 
 
@@ -96,10 +96,6 @@ FEATURE_DEV = "feature-dev"
 _OVERLOOKED = frozenset({ReasonCode.BACKING_OFF})
 """A firing comes on a schedule of its own. The pause after a failed attempt is for workers, which
 ask all the time."""
-
-
-def dry_run() -> bool:
-    return os.environ.get("ALFRED_DRY_RUN", "") not in {"", "0"}
 
 
 def _held_as(backlog: Backlog, number: int, key: FiringKey) -> tuple[str, int, FiringKey]:
@@ -207,10 +203,15 @@ def release_issue(
 
 
 def _end(backlog: Backlog, num: int, key: FiringKey, firing: Firing, finish: _Finish) -> Answer:
-    """End the lease. True with UNPAINTED if the labels could not be changed yet."""
+    """End the lease. True with UNPAINTED if the labels could not be changed yet, and with
+    LABELS_KEPT if a person put the issue elsewhere meanwhile: the claim is over either way.
+    """
     result = firing.end(finish)
     held.pop(_held_as(backlog, num, key), None)
     if isinstance(result, Finished):
+        if result.left_in:
+            text = f"a person put it into {', '.join(result.left_in)} meanwhile, and there it stays"
+            return Answer(True, "LABELS_KEPT", text)
         if result.record.painted:
             return Answer(True)
         return Answer(True, "UNPAINTED", "its labels wait for a sweep")

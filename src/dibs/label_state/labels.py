@@ -7,13 +7,15 @@ that the pipeline of preset `agent` allows; `release_issue` refuses all others.
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
+from dibs.core.agent_dialect import CLAIM_PREFIX as CLAIM_COMMENT_PREFIX
+from dibs.core.agent_dialect import RELEASE_PREFIX as RELEASE_COMMENT_PREFIX
 from dibs.core.presets import (
     AUTHORED,
     DO_NOT_PICKUP,
     DONE,
     DONE_ALREADY,
+    EVERY,
     FANOUT_COMPLETE,
     IMPLEMENT,
     IN_FLIGHT,
@@ -33,30 +35,43 @@ __all__ = [
     "AGENT_PR_OPEN_SUFFIX",
     "AUTHORED",
     "BUNDLE_LABEL_PREFIX",
+    "CLAIM_BLOCKING_LABEL_SET",
+    "CLAIM_COMMENT_PREFIX",
     "DONE",
     "DONE_ALREADY",
     "DO_NOT_PICKUP",
     "ENHANCEMENT",
     "FANOUT_COMPLETE",
     "FEATURE",
+    "FEATURE_DEV_ALWAYS_CLAIM_BLOCKING_LABEL_SET",
+    "FEATURE_DEV_PRODUCT_CLAIM_BLOCKING_LABEL_SET",
     "IMPLEMENT",
     "IN_FLIGHT",
+    "LABEL_AGENT_PLAN_PENDING_APPROVAL",
     "LARGE_FEATURE",
     "LEGACY_PR_OPEN",
     "LIFECYCLE_LABELS",
+    "LIFECYCLE_LABELS_TUPLES",
     "LIFECYCLE_LABEL_DEFS",
+    "LIFECYCLE_LABEL_SET",
     "NEEDS_HUMAN_REVIEW",
     "NEEDS_HUMAN_SCOPE",
     "NEEDS_INFO",
     "NO_STATE",
+    "PICKUP_BLOCKING_LABEL_SET",
     "PLAN_APPROVED",
     "PLAN_PENDING_APPROVAL",
     "PR_OPEN",
+    "RELEASE_COMMENT_PREFIX",
+    "ROBIN_TRIAGE_BLOCKING_LABEL_SET",
     "STANDARD_LABELS",
+    "STICKY_LABEL_SET",
     "TRANSITIONS",
     "LabelDef",
     "LabelStateConfig",
     "Transition",
+    "agent_pr_open_labels",
+    "all_transitions",
     "bundle_label",
     "bundle_labels",
     "bundle_slug",
@@ -64,7 +79,9 @@ __all__ = [
     "feature_dev_claim_blocking_labels",
     "feature_dev_pickup_blocking_labels",
     "has_blocker",
+    "has_feature_dev_pickup_blocker",
     "has_pickup_blocker",
+    "is_agent_pr_open_label",
     "is_bundle_label",
     "is_legal_transition",
     "legal_transitions",
@@ -83,8 +100,19 @@ NO_STATE = "(none)"
 _LONGEST_LABEL = 50  # GitHub's
 _SEVERITY_PREFIX = "severity:"
 
-LIFECYCLE_LABEL_DEFS = LIFECYCLE
+LABEL_AGENT_PLAN_PENDING_APPROVAL = PLAN_PENDING_APPROVAL
+LIFECYCLE_LABEL_SET = frozenset({IMPLEMENT, IN_FLIGHT, PR_OPEN, DONE})
+STICKY_LABEL_SET = frozenset({DO_NOT_PICKUP, NEEDS_HUMAN_SCOPE})
+_BESIDE_THE_LIFECYCLE = {LARGE_FEATURE, FANOUT_COMPLETE, AUTHORED}
+
 LIFECYCLE_LABELS = [(label.name, label.color, label.description) for label in LIFECYCLE]
+LIFECYCLE_LABEL_DEFS = (
+    *LIFECYCLE,
+    *(label for label in EVERY if label.name in _BESIDE_THE_LIFECYCLE),
+)
+LIFECYCLE_LABELS_TUPLES = tuple(
+    (label.name, label.color, label.description) for label in LIFECYCLE_LABEL_DEFS
+)
 STANDARD_LABELS = [(label.name, label.color, label.description) for label in STANDARD]
 
 
@@ -119,23 +147,37 @@ def bundle_labels(labels: Iterable[str]) -> list[str]:
 
 # What keeps agents off
 
-_HANDS_OFF = {
-    *(IN_FLIGHT, PR_OPEN, LEGACY_PR_OPEN, DO_NOT_PICKUP, NEEDS_HUMAN_SCOPE, NEEDS_HUMAN_REVIEW),
-    *(NEEDS_INFO, DONE, DONE_ALREADY, FANOUT_COMPLETE),
-}
-_NOT_FOR_EVERYBODY = {LARGE_FEATURE, PLAN_PENDING_APPROVAL}
+CLAIM_BLOCKING_LABEL_SET = frozenset(
+    {
+        *(IN_FLIGHT, PR_OPEN, LEGACY_PR_OPEN, DO_NOT_PICKUP, NEEDS_HUMAN_SCOPE),
+        *(NEEDS_HUMAN_REVIEW, NEEDS_INFO, DONE, DONE_ALREADY, FANOUT_COMPLETE),
+    }
+)
+FEATURE_DEV_ALWAYS_CLAIM_BLOCKING_LABEL_SET = frozenset({LARGE_FEATURE, PLAN_PENDING_APPROVAL})
+FEATURE_DEV_PRODUCT_CLAIM_BLOCKING_LABEL_SET = frozenset({FEATURE, ENHANCEMENT})
+PICKUP_BLOCKING_LABEL_SET = CLAIM_BLOCKING_LABEL_SET | FEATURE_DEV_ALWAYS_CLAIM_BLOCKING_LABEL_SET
+ROBIN_TRIAGE_BLOCKING_LABEL_SET = PICKUP_BLOCKING_LABEL_SET
+
+
+def is_agent_pr_open_label(label: str) -> bool:
+    """Whether the label is a single agent's own, for an issue with a pull request."""
+    return label.endswith(AGENT_PR_OPEN_SUFFIX) and label != PR_OPEN
+
+
+def agent_pr_open_labels(labels: Iterable[str]) -> list[str]:
+    return sorted({label for label in labels if is_agent_pr_open_label(label)})
 
 
 def claim_blocking_labels(labels: Iterable[str]) -> list[str]:
     """Labels that refuse every claim. A plan waiting for approval is left to the gate."""
-    return sorted({label for label in labels if label in _HANDS_OFF or _says_pr_open(label)})
+    names = set(labels)
+    return sorted({*names & CLAIM_BLOCKING_LABEL_SET, *agent_pr_open_labels(names)})
 
 
 def pickup_blocking_labels(labels: Iterable[str]) -> list[str]:
     """Labels that keep an agent from choosing the issue on its own."""
     names = set(labels)
-    special = names & _NOT_FOR_EVERYBODY | set(bundle_labels(names))
-    return sorted({*claim_blocking_labels(names), *special})
+    return sorted({*_feature_dev_pickup(names), *bundle_labels(names)})
 
 
 def has_pickup_blocker(labels: Iterable[str]) -> bool:
@@ -149,18 +191,21 @@ robin_triage_blocking_labels = pickup_blocking_labels
 def feature_dev_claim_blocking_labels(labels: Iterable[str]) -> list[str]:
     """Labels that also refuse a claim with role `feature-dev`."""
     names = set(labels)
-    blocking = (names & _NOT_FOR_EVERYBODY) | set(filter(_says_pr_open, names))
-    return sorted(blocking | _unpromoted_products(names))
+    always = names & FEATURE_DEV_ALWAYS_CLAIM_BLOCKING_LABEL_SET
+    return sorted({*always, *agent_pr_open_labels(names), *_unpromoted_products(names)})
 
 
 def feature_dev_pickup_blocking_labels(labels: Iterable[str]) -> list[str]:
     names = set(labels)
-    pickup = set(pickup_blocking_labels(names)) - set(bundle_labels(names))
-    return sorted(pickup | _unpromoted_products(names))
+    return sorted({*_feature_dev_pickup(names), *_unpromoted_products(names)})
 
 
-def _says_pr_open(label: str) -> bool:
-    return label.endswith(AGENT_PR_OPEN_SUFFIX) or label == PR_OPEN
+def has_feature_dev_pickup_blocker(labels: Iterable[str]) -> bool:
+    return bool(feature_dev_pickup_blocking_labels(labels))
+
+
+def _feature_dev_pickup(names: set[str]) -> set[str]:
+    return {*names & PICKUP_BLOCKING_LABEL_SET, *agent_pr_open_labels(names)}
 
 
 def _unpromoted_products(labels: set[str]) -> set[str]:
@@ -169,7 +214,7 @@ def _unpromoted_products(labels: set[str]) -> set[str]:
     Until then a feature is for people to scope.
     """
     promoted = IMPLEMENT in labels and any(name.startswith(_SEVERITY_PREFIX) for name in labels)
-    return set() if promoted else labels & {FEATURE, ENHANCEMENT}
+    return set() if promoted else labels & FEATURE_DEV_PRODUCT_CLAIM_BLOCKING_LABEL_SET
 
 
 # Moves
@@ -202,13 +247,17 @@ TRANSITIONS = (
 )
 
 
-def legal_transitions(src: str) -> list[str]:
-    """Every label that the table of moves allows after `src`."""
-    return [move.dst for move in TRANSITIONS if move.src == src]
+def all_transitions() -> tuple[Transition, ...]:
+    return TRANSITIONS
+
+
+def legal_transitions(src: str) -> tuple[Transition, ...]:
+    """Every move out of `src`."""
+    return tuple(move for move in TRANSITIONS if move.src == src)
 
 
 def is_legal_transition(src: str, dst: str) -> bool:
-    return dst in legal_transitions(src)
+    return any(move.dst == dst for move in legal_transitions(src))
 
 
 def lifecycle_state(labels: Iterable[str]) -> str | None:
@@ -223,17 +272,17 @@ def lifecycle_state(labels: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LabelStateConfig:
-    gh_org: str
-    sweep_repos: tuple[str, ...]
-    alfred_home: Path
+    gh_org: str = ""
+    sweep_repos: tuple[str, ...] = ()
+    alfred_home: str = ""
+    """Empty if it is not set: then it is `~/.alfred`."""
 
     @classmethod
-    def from_env(cls, environment: Mapping[str, str] | None = None) -> "LabelStateConfig":
-        variables = os.environ if environment is None else environment
+    def from_env(cls, env: Mapping[str, str] | None = None) -> "LabelStateConfig":
+        variables = os.environ if env is None else env
         repos = (part.strip() for part in variables.get("LABEL_STATE_SWEEP_REPOS", "").split(","))
-        home = variables.get("ALFRED_HOME")
         return cls(
             gh_org=variables.get("GH_ORG", "").strip(),
             sweep_repos=tuple(part for part in repos if part),
-            alfred_home=Path(home) if home else Path.home() / ".alfred",
+            alfred_home=variables.get("ALFRED_HOME", "").strip(),
         )

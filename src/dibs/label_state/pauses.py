@@ -8,6 +8,7 @@ stops claims, because it may name any repository.
 import fcntl
 import json
 import logging
+from pathlib import Path
 
 from dibs.adapters.system import replace_whole
 from dibs.core.eligibility import PauseScope
@@ -17,7 +18,8 @@ from dibs.label_state.labels import LabelStateConfig
 from dibs.settings import load as config
 
 _log = logging.getLogger("dibs.label_state")
-PAUSED_REPOS_FILE = LabelStateConfig.from_env().alfred_home / "state" / "paused-repos.json"
+_HOME = LabelStateConfig.from_env().alfred_home
+PAUSED_REPOS_FILE = Path(_HOME or Path.home() / ".alfred") / "state" / "paused-repos.json"
 
 
 # The file

@@ -15,16 +15,17 @@ from collections.abc import Sequence
 import click
 
 from dibs._version import __version__
+from dibs.core.durations import format_instant
 from dibs.core.errors import DibsError, HandlerMayNot, Misuse
 from dibs.core.roles import GivenBy, insist_may, surrounding
 from dibs.core.words import visible
 from dibs.label_state import labels
 from dibs.label_state.adopting import examine
 from dibs.label_state.backlogs import backlog_of
-from dibs.label_state.claims import dry_run as rehearsing
+from dibs.label_state.backlogs import dry_run as rehearsing
 from dibs.label_state.labels import LabelStateConfig
 from dibs.label_state.pauses import list_paused_repos, set_repo_paused
-from dibs.label_state.stale import age_of, free, stale_claims
+from dibs.label_state.stale import age_of, free, silent_on, stale_on, suspects
 from dibs.wiring import clean_record, mask
 
 _REFERENCE = re.compile(r"((?:[\w.-]+/)?[\w.-]+)#([1-9][0-9]{0,17})", re.ASCII)
@@ -259,11 +260,14 @@ def sweep_claims(
     repos = slugs or LabelStateConfig.from_env().sweep_repos
     if not repos:
         raise CommandRefused("no repository to sweep: say --repo, or set LABEL_STATE_SWEEP_REPOS")
-    swept = {slug: _sweep_repository(slug, max_age_hours, dry_run=dry_run) for slug in repos}
+    silent: list[dict[str, object]] = []
+    swept = {
+        slug: _sweep_repository(slug, max_age_hours, silent, dry_run=dry_run) for slug in repos
+    }
     rows = [row for claims in swept.values() for row in claims or ()]
     unread = [slug for slug, claims in swept.items() if claims is None]
     if as_json:
-        _write({"dry_run": dry_run, "claims": rows, "not_swept": unread})
+        _write({"dry_run": dry_run, "claims": rows, "not_over": silent, "not_swept": unread})
         return _NO if len(unread) == len(swept) else _OK
     for row in rows:
         claim = f"{row['repo']}#{row['number']} {row['codename']}:{row['firing_id']}"
@@ -272,23 +276,35 @@ def sweep_claims(
         drift = ", its label is gone" if row["label_drift"] else ""
         done = f": released {row['released']}" if row["released"] else ""
         _say(f"{claim}, {age}{drift}{done}")
+    for row in silent:
+        claim = f"{row['repo']}#{row['number']} {row['codename']}:{row['firing_id']}"
+        until = f"its lease runs until {row['lease_until']}"
+        _say(f"{claim}, {row['age_hours']} h silent, but {until}: not released")
     _say(f"{len(rows)} stale claims" + (", nothing written" if dry_run else ""))
     return _NO if len(unread) == len(swept) else _OK
 
 
 def _sweep_repository(
-    slug: str, max_age_hours: float, *, dry_run: bool
+    slug: str, max_age_hours: float, silent: list[dict[str, object]], *, dry_run: bool
 ) -> list[dict[str, object]] | None:
     """Release the stale claims of a repository, and return a row for each.
 
-    Returns None if the repository cannot be read: the sweep goes on with the next repository.
+    Appends to `silent` a row for each claim of that age whose lease is not over. Returns None if
+    the repository cannot be read: the sweep goes on with the next repository.
     """
     try:
         backlog, max_age = backlog_of(slug), age_of(max_age_hours)
-        claims = list(stale_claims(backlog, max_age))
+        snapshots = list(suspects(backlog))
+        claims = [claim for one in snapshots for claim in stale_on(backlog, one, max_age)]
+        kept = [claim for one in snapshots if (claim := silent_on(backlog, one, max_age))]
     except DibsError as failure:
         _say(f"{slug}: not swept: {failure} ({failure.code})", err=True)
         return None
+    silent += [
+        {**claim.row(slug, max_age_hours), "lease_until": format_instant(claim.lease_until)}
+        for claim in kept
+        if claim.lease_until is not None
+    ]
     rows = []
     for claim in claims:
         released = ""

@@ -15,13 +15,21 @@ from dibs.core.agent_dialect import firing_of, their_release
 from dibs.core.durations import format_instant
 from dibs.core.eligibility import abandoned_at
 from dibs.core.errors import Misuse
-from dibs.core.ids import IssueRef, StageName
+from dibs.core.ids import IssueRef, ServerTime, StageName
 from dibs.core.issue import Snapshot
 from dibs.core.labels import AddLabels, Effect, PostComment
+from dibs.core.lease import Lease
 from dibs.core.pipeline import UNQUEUED
 from dibs.label_state import labels
-from dibs.label_state.backlogs import Answer, Backlog, answering, backlog_of, claim_window
-from dibs.label_state.claims import dry_run, their_claims
+from dibs.label_state.backlogs import (
+    Answer,
+    Backlog,
+    answering,
+    backlog_of,
+    claim_window,
+    dry_run,
+)
+from dibs.label_state.claims import their_claims
 from dibs.label_state.firings import FiringKey
 from dibs.ports.tracker import IssueQuery
 from dibs.services.effects import apply_to, free_issue
@@ -43,7 +51,7 @@ def age_of(hours: float) -> timedelta:
 
 
 class StaleClaim(Struct, frozen=True):
-    """A claim that is over, with the reading of the issue."""
+    """A claim that is over, with the reading of the issue; or one that is only silent."""
 
     snapshot: Snapshot
     key: FiringKey
@@ -52,6 +60,8 @@ class StaleClaim(Struct, frozen=True):
     """
     worked: StageName | None = None
     """The stage of the lease, if the claim was one of ours."""
+    lease_until: ServerTime | None = None
+    """Until when the lease of a silent claim runs: until then nobody takes it away."""
 
     @property
     def label_drift(self) -> bool:
@@ -92,7 +102,12 @@ def find_stale_claims(repo_slug: str, *, max_age_hours: float = 4) -> list[dict[
 
 
 def stale_claims(backlog: Backlog, max_age: timedelta) -> Iterator[StaleClaim]:
-    """Stale claims on issues in flight, open or closed, and on queued issues.
+    for snapshot in suspects(backlog):
+        yield from stale_on(backlog, snapshot, max_age)
+
+
+def suspects(backlog: Backlog) -> Iterator[Snapshot]:
+    """The issues that may have stale claims: in flight, open or closed, and queued.
 
     Each request reads up to a hundred issues of each query.
     """
@@ -106,7 +121,23 @@ def stale_claims(backlog: Backlog, max_age: timedelta) -> Iterator[StaleClaim]:
             continue  # the tracker may have several repositories
         if snapshot.issue.ref not in seen:
             seen.add(snapshot.issue.ref)
-            yield from stale_on(backlog, snapshot, max_age)
+            yield snapshot
+
+
+def silent_on(backlog: Backlog, snapshot: Snapshot, max_age: timedelta) -> StaleClaim | None:
+    """The claim of ours with a lease that runs, not renewed for `max_age`. Its holder may be dead,
+    or cut off and at work: the lease ends by itself.
+    """
+    live = backlog.services.leases.standing(snapshot).live
+    silent = None if live is None else snapshot.now - (live.lease.expires_at - live.lease.ttl)
+    if live is None or silent is None or silent < max_age:
+        return None
+    key = _key_of(live.lease)
+    return StaleClaim(snapshot, key, silent, live.lease.stage, live.lease.expires_at)
+
+
+def _key_of(lease: Lease) -> FiringKey:
+    return FiringKey(*firing_of(lease.holder) or (lease.holder, lease.run))
 
 
 def stale_on(backlog: Backlog, snapshot: Snapshot, max_age: timedelta) -> Iterator[StaleClaim]:
@@ -129,9 +160,8 @@ def stale_on(backlog: Backlog, snapshot: Snapshot, max_age: timedelta) -> Iterat
     # Our last lease, if its holder vanished. A revoked lease is dealt with once the label is off.
     if record is not None and record.ending is None and (record.revocation is None or in_flight):
         lease = record.lease
-        key = FiringKey(*firing_of(lease.holder) or (lease.holder, lease.run))
         silent = now - (lease.expires_at - lease.ttl)
-        yield StaleClaim(snapshot, key, silent, lease.stage)
+        yield StaleClaim(snapshot, _key_of(lease), silent, lease.stage)
     elif (
         not theirs and in_flight and now >= abandoned_at(snapshot.issue, backlog.services.pipeline)
     ):
@@ -178,7 +208,9 @@ def force_release_stale_claim(
         return Answer(False, "UNREADABLE", "not all its comments could be read")
     live = backlog.services.leases.standing(snapshot).live
     if live is not None:
-        return Answer(False, "HELD", f"{live.lease.holder} holds it, and renews it")
+        until = format_instant(live.lease.expires_at)
+        text = f"{live.lease.holder} holds it until {until}, and longer if it renews its lease"
+        return Answer(False, "HELD", text)
     theirs = their_claims(snapshot)
     if theirs:
         since = format_instant(theirs[0].since)
@@ -232,7 +264,7 @@ def _try_to_free(
         freed = free_issue(tracker, leases, services.pipeline, snapshot, standing, first=release)
     else:
         lost = stale.label_drift and not services.pipeline.stages_of(snapshot.issue.labels)
-        requeue = lost and not newer and stale.worked != UNQUEUED.name
+        requeue = lost and snapshot.issue.open and not newer and stale.worked != UNQUEUED.name
         queue = (AddLabels((labels.IMPLEMENT,)),) if requeue else ()
         freed = apply_to(services.tracker, snapshot.issue, (*release, *queue))
     if freed is None:

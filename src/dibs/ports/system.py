@@ -173,7 +173,10 @@ class Runner(Protocol):
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> RunningHandler: ...
 
     def settle(self, run: RunId) -> None:
-        """The run is over for us, with or without an ending: nothing is left to others."""
+        """The run is over for us, with or without an ending: nothing is left to others.
+
+        Without this call, others may end a finished run once this process has ended.
+        """
         ...
 
     def finished_by_the_dead(self) -> Iterator[FinishedRun]:
@@ -331,11 +334,10 @@ class Git(Protocol):
         *,
         cwd: Path,
         timeout: float = 60,
-        env: Mapping[str, str] = ...,
     ) -> GitResult:
         """Run git with the words `args` in the folder `cwd`, for `timeout` seconds at most.
 
         A command which fails is a result. Raises Unavailable after the timeout; git has been ended
-        then. `env` is passed only where a command needs it.
+        then.
         """
         ...

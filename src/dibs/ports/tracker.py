@@ -8,7 +8,7 @@ The traits of a tracker say what it can do. `OneAtATime` builds every call for m
 effects from the calls for one issue and one effect, for trackers that have no better way.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
@@ -22,7 +22,15 @@ from dibs.core.events import Reached, Step, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
-from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
+from dibs.core.labels import (
+    AddLabels,
+    CloseIssue,
+    EditComment,
+    Effect,
+    LabelLook,
+    PostComment,
+    RemoveLabels,
+)
 
 
 class Applies(StrEnum):
@@ -81,6 +89,8 @@ class TrackerTraits(Struct, frozen=True):
     """Whether it can list the pull requests of an issue."""
     long_thread: int = 0
     """How many comments make a thread long, so that outlived cards are archived; 0: never."""
+    most_comments: int | None = None
+    """How many comments an issue takes; None: any number."""
     label_history: bool = False
     """Whether an issue says who put a label on, and when (`Issue.labelled`)."""
     keeps_rests: bool = False
@@ -162,6 +172,10 @@ class Tracker(Protocol):
         """
         ...
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        """These pull requests, without those which do not exist or cannot be seen."""
+        ...
+
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
         """Title and text of each open pull request from the branch of the repository."""
         ...
@@ -219,8 +233,11 @@ class Tracker(Protocol):
         """
         ...
 
-    def prepare(self, labels: Sequence[str]) -> None:
-        """Create the missing labels, where labels must exist before use."""
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
+        """Create the missing labels, where labels must exist before use.
+
+        `looks`: the looks of labels that are not to look as the tracker's settings say.
+        """
         ...
 
     # About itself
@@ -235,6 +252,10 @@ class Tracker(Protocol):
 
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
         """The labels which do not exist yet, where labels must exist before use."""
+        ...
+
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:
+        """The labels which the tracker spells in another case, with the tracker's spelling."""
         ...
 
     def flaws(self) -> tuple[str, ...]:
@@ -299,6 +320,9 @@ class OneAtATime:
     ) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         return {}
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:  # noqa: ARG002
+        return {}
+
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:  # noqa: ARG002
         return ()
 
@@ -310,6 +334,9 @@ class OneAtATime:
 
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
         return ()
+
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:  # noqa: ARG002
+        return {}
 
     def flaws(self) -> tuple[str, ...]:
         return ()
@@ -337,6 +364,44 @@ def apply_one(
             reached(Step.FINISH_CLOSED)
         case _:
             assert_never(effect)
+
+
+class ProbeVerdict(StrEnum):
+    """What a probe found of an assumption about the server."""
+
+    HOLDS = "holds"
+    DIFFERS = "differs"
+    """It does not hold, and dibs is prepared for that, at some cost."""
+    BREAKS = "breaks"
+    """It does not hold, and claims depend on it."""
+    UNKNOWN = "unknown"
+
+
+class Probed(Struct, frozen=True):
+    probe: str
+    verdict: ProbeVerdict
+    text: str
+
+
+class Lag(Struct, frozen=True):
+    """How long after the replies to writes a reader saw each of them."""
+
+    over: str
+    """By which API it read."""
+    seconds: tuple[float, ...]
+
+
+class Probing(Protocol):
+    """Tries what the adapter assumes about its server, on a scratch issue of its own."""
+
+    @property
+    def plan(self) -> str:
+        """What a run will write, for a person, before it does."""
+        ...
+
+    def run(self) -> Generator[Probed | Lag]:
+        """Make the scratch issue, run the probes, and clean up, also if the run is broken off."""
+        ...
 
 
 class Allowance(Struct, frozen=True):

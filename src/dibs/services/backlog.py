@@ -489,7 +489,7 @@ def with_ourselves(pipeline: Pipeline, tracker: Tracker, issue: Issue) -> Pipeli
     may be ours: the question may cost a request.
     """
     people = pipeline.people
-    if not people.assigned(issue) and not people.pulling(issue):
+    if not (people.assigned(issue) or people.delegated(issue) or people.pulling(issue)):
         return pipeline
     login = tracker.login() if tracker.traits.accounts else None
     return replace(pipeline, people=people.and_of_the_fleet([login])) if login else pipeline

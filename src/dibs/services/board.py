@@ -24,13 +24,11 @@ from dibs.core.eligibility import (
     ReasonCode,
     Surroundings,
     count_attempts,
-    gate_reasons,
     judge_claimable,
     judge_picture,
     paused_by,
     reasons_with,
     strangers_pulls,
-    text_reasons,
 )
 from dibs.core.fold import FoldRules, read_marks
 from dibs.core.ids import HolderId, IssueRef, RunId, ServerTime, StageName
@@ -117,6 +115,8 @@ class Survey(Struct, frozen=True):
 FOR_PEOPLE = (RowState.GATED, RowState.PARKED, RowState.PAUSED)
 """The states that only a person ends, in the order of a survey."""
 _APART = (*FOR_PEOPLE, RowState.BLOCKED, RowState.THEIRS, RowState.RESTING)
+_CLAIMABLE = (RowState.READY, RowState.EXPIRED)
+"""What the labels allow to claim: the comments may forbid it."""
 _NEXT_IN_LINE = 5
 _IN_LINE = 1000
 """So many issues of each stage does a survey look at for one that rests, if it lists by label."""
@@ -202,10 +202,14 @@ class Board:
         held = {record.lease.issue: record for record in listed.live}
         rows: list[Row] = []
         apart: dict[StageName, Counter[RowState]] = {}
+        hidden: Counter[StageName] = Counter()  # `claimed` stands in the place of the stage label
         for issue in listed.issues.values():
             if issue.ref not in held:
                 rows.append(row := self._row_apart(issue, listed))
-                if row.state in _APART and row.stage is not None:
+                if row.stage is None:
+                    continue
+                hidden[row.stage.name] += row.stage.label not in issue.labels
+                if row.state in _APART:
                     apart.setdefault(row.stage.name, Counter())[row.state] += 1
         people = [row for row in rows if row.state in FOR_PEOPLE]
         people.sort(key=lambda row: (FOR_PEOPLE.index(row.state), row.issue.created_at))
@@ -219,7 +223,12 @@ class Board:
                 state = RowState.CLAIMED
                 running.append(replace(row, stage=stage, state=state, attempt=attempt))
         overview = self._overview(listed.counts, listed.live, listed.now)
-        counted = (replace(one, apart=apart.get(one.stage.name, {})) for one in overview.stages)
+        counted = (
+            replace(
+                one, issues=one.issues + hidden[one.stage.name], apart=apart.get(one.stage.name, {})
+            )
+            for one in overview.stages
+        )
         known = self._candidates(rows) if self._tracker.traits.shortlists else None
         coming = islice(self.offers(known=known), _NEXT_IN_LINE)
         return Survey(
@@ -231,6 +240,7 @@ class Board:
         pipeline, marks = self._pipeline, self._pipeline.labels
         shelved = (marks.parked, marks.paused, *sorted(pipeline.blockers))
         queries = [IssueQuery((label,), limit=sys.maxsize) for label in shelved]
+        queries.append(IssueQuery((marks.claimed,), shelved, limit=sys.maxsize))
         for stage in (stage for stage in pipeline.stages if not stage.final):
             if isinstance(stage.gate, ApprovalGate):
                 without = (stage.gate.label, *shelved)
@@ -315,10 +325,7 @@ class Board:
             pause = paused_by(snapshot, self._pipeline)
             note = f"{pause.by or 'somebody'}: {pause.reason}" if pause is not None else ""
             return replace(row, note=note)
-        pipeline = with_ourselves(self._pipeline, self._tracker, issue)
-        verdict = judge_claimable(snapshot, standing.tries, pipeline, Surroundings())
-        why = next((reason for reason in verdict.reasons if reason.code in _ONLY_IN_COMMENTS), None)
-        return replace(row, state=_ONLY_IN_COMMENTS[why.code], note=why.text) if why else row
+        return self._row_of(snapshot, standing, None)
 
     def _held(self) -> tuple[Record, ...]:
         """Live leases on issues. Leases on names are not on the board."""
@@ -332,28 +339,26 @@ class Board:
         query = IssueQuery(labels, limit=limit, closed_too=closed_too)
         if self._tracker.traits.shortlists and Guarantee.ATOMIC not in self._leases.guarantees:
             # The issues come with their cards, which name the holders: no further request.
-            return tuple(
-                self._row_of(snapshot, self._leases.standing(snapshot))
+            standings = (
+                (snapshot, self._leases.standing(snapshot))
                 for snapshot in walk_snapshots(self._tracker, query)
             )
+            return tuple(self._row_of(one, standing, standing.live) for one, standing in standings)
         held = {record.lease.issue: record for record in self._held()}
-        issues = (
-            walk(self._tracker, query)
-            if not self._tracker.traits.shortlists
-            # A list has not all fields that may keep a worker off.
-            else (snapshot.issue for snapshot in walk_snapshots(self._tracker, query))
-        )
-        rows = (self._row(issue, held.get(issue.ref)) for issue in issues)
-        return tuple(self._before_its_gate(row) for row in rows)
+        if self._tracker.traits.shortlists:
+            snapshots = walk_snapshots(self._tracker, query)
+            return tuple(self._listed(one.issue, held.get(one.issue.ref), one) for one in snapshots)
+        issues = walk(self._tracker, query)
+        return tuple(self._listed(issue, held.get(issue.ref), None) for issue in issues)
 
-    def _before_its_gate(self, row: Row) -> Row:
-        """The row, read again if a label says that the gate is open: its comments may deny it."""
-        if row.state is not RowState.READY or row.stage is None:
+    def _listed(self, issue: Issue, record: Record | None, snapshot: Snapshot | None) -> Row:
+        """The row of a listed issue; reads it, unless given, if its comments may tell more."""
+        row = self._row(issue, record)
+        if record is not None or row.state not in _CLAIMABLE or not _tells(issue, row):
             return row
-        if not isinstance(row.stage.gate, ApprovalGate):
-            return row
-        snapshot = self._tracker.read(row.issue.ref)
-        return self._row_of(snapshot, self._leases.standing(snapshot))
+        found = (snapshot,) if snapshot else read_each(self._tracker, (issue.ref,))
+        told = (self._row_of(one, self._leases.standing(one), None) for one in found)
+        return next(iter(told), row)
 
     def ready(self, *, stage: StageName | None = None, limit: int = 100) -> tuple[Row, ...]:
         """The first `limit` of `offers`."""
@@ -478,7 +483,7 @@ class Board:
         """An issue with the comments, the row on the board and the standing."""
         snapshot = self._tracker.read(ref)
         standing = self._leases.standing(snapshot)
-        return snapshot, self._row_of(snapshot, standing), standing
+        return snapshot, self._row_of(snapshot, standing, standing.live), standing
 
     def gate(self, snapshot: Snapshot, standing: Standing, row: Row) -> "AtGate | None":
         """What stands at the gate of the issue's stage; None without a gate or in doubt."""
@@ -489,14 +494,15 @@ class Board:
         tries = standing.tries
         return at_gate(snapshot, tries, row.stage, self._pipeline) if snapshot.complete else None
 
-    def _row_of(self, snapshot: Snapshot, standing: Standing) -> Row:
-        """The row of an issue read with comments, which may show an edit after the release."""
-        row = self._row(snapshot.issue, standing.live)
-        if row.stage is None or row.state is not RowState.READY:
+    def _row_of(self, snapshot: Snapshot, standing: Standing, record: Record | None) -> Row:
+        """The row of an issue read with comments, which may show a reason that no label shows."""
+        row = self._row(snapshot.issue, record)
+        if row.stage is None or row.state not in _CLAIMABLE:
             return row
-        asked = (snapshot, standing.tries, row.stage, self._pipeline)
-        shut = any(gate_reasons(*asked)) or any(text_reasons(*asked))
-        return replace(row, state=RowState.GATED) if shut else row
+        pipeline = with_ourselves(self._pipeline, self._tracker, snapshot.issue)
+        verdict = judge_claimable(snapshot, standing.tries, pipeline, Surroundings())
+        why = next((reason for reason in verdict.reasons if reason.code in _ONLY_IN_COMMENTS), None)
+        return replace(row, state=_ONLY_IN_COMMENTS[why.code], note=why.text) if why else row
 
 
 class _Gathered(Struct, frozen=True):

@@ -196,11 +196,11 @@ class Claiming:
             seen = None if self._at_once else options.seen
             look = self._look(seen or self._tracker.read(issue), objections=())
             verdict = _overlooking(look.verdict, options)
+            if stage is not None and verdict.stage and verdict.stage.name != stage.name:
+                return Refused(issue, (_moved(stage),))
             if verdict.reasons or verdict.stage is None:
                 self.rests.note(look.snapshot.issue, verdict.reasons)
                 return Refused(issue, verdict.reasons)
-            if stage is not None and verdict.stage.name != stage.name:
-                return Refused(issue, (_moved(stage),))
             stage = verdict.stage
             if 0 < self._tracker.traits.long_thread < len(look.snapshot.comments):
                 self._archive_outlived(look.snapshot)

@@ -29,7 +29,14 @@ from msgspec.structs import replace
 from dibs.core.bounded import Bounded
 from dibs.core.card import Card, CardState, render_card, render_revoke, render_shown, same_mark
 from dibs.core.durations import UNANSWERED_PAINTING, UNANSWERED_WRITE, UNSEEN_WRITE
-from dibs.core.errors import NoSuchComment, NotPermitted, Outage, RateLimited, Unavailable
+from dibs.core.errors import (
+    NoSuchComment,
+    NotPermitted,
+    Outage,
+    RateLimited,
+    Unavailable,
+    Unconfirmed,
+)
 from dibs.core.events import Reached, Step, unwatched
 from dibs.core.fold import (
     FoldRules,
@@ -149,7 +156,7 @@ class OwnCards:
         before, memory.fate = memory.fate, Fate.IN_DOUBT
         try:
             return self._write(lease, card(lease, CardState.RELEASED, ending), ())
-        except (RateLimited, NotPermitted):
+        except (RateLimited, NotPermitted, Unconfirmed):
             memory.fate = before  # the server refused the edit, so the edit did not happen
             raise
 
@@ -203,6 +210,8 @@ class OwnCards:
         """
         try:
             return self._send_edit(lease, wanted, paint)
+        except Unconfirmed:
+            raise  # the server refused the edit
         except Unavailable:
             in_flight, until = self._tracker.traits.in_flight, None
             if in_flight is not None and 2 * in_flight <= lease.ttl:
@@ -217,8 +226,6 @@ class OwnCards:
             return Written(self._tracker.edit_comment(lease.issue, number, body).updated_at)
         snapshot = apply(self._tracker, lease.issue, (EditComment(number, body), *paint))
         shown = next((comment for comment in snapshot.comments if comment.id == number), None)
-        if shown is None and snapshot.complete:
-            raise NoSuchComment(lease.issue, number)
         if shown is None or not same_mark(shown.body, body):
             raise Unavailable(f"{lease.issue}: the reply does not show what was written")
         return Written(shown.updated_at, snapshot)

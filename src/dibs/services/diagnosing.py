@@ -7,16 +7,19 @@ settings come from and how findings are shown.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from datetime import datetime, timedelta
 from enum import StrEnum
+from math import ceil
+from statistics import median
 from typing import assert_never
 
 from msgspec import Struct
 
 from dibs.core.durations import describe_span, format_duration, format_instant
 from dibs.core.environment import looks_secret, passed_on
-from dibs.core.errors import DibsError, Unavailable
+from dibs.core.errors import DibsError, Misuse, Unavailable
 from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import HolderId, IssueRef, RunId, StageName
 from dibs.core.lease import Bid, Busy, Ending, Granted, Outcome, Released
@@ -32,11 +35,20 @@ from dibs.core.references import this_machine
 from dibs.core.signing import Keyring, Signed, Strictness, verify
 from dibs.ports.leases import PROTECTIVE, LeaseStore, Pauses, ShownLeases, Worrying
 from dibs.ports.system import Clock, Runner, Workplaces
-from dibs.ports.tracker import BudgetReport, IssueQuery, Tracker, TrackerTraits
+from dibs.ports.tracker import (
+    BudgetReport,
+    IssueQuery,
+    Lag,
+    ProbeVerdict,
+    Probing,
+    Tracker,
+    TrackerTraits,
+)
 from dibs.services.backlog import Granting, OwnedStore
 from dibs.services.reading import walk_snapshots
 
 _MOST_LOOKED_AT = 200
+_MOST_LISTED = 50
 _SCARCE = 0.1
 """Below so much of its limit, a budget is scarce."""
 _SETTLES_PER_TTL = 5
@@ -89,6 +101,8 @@ class Subject(Struct, frozen=True):
     store_page: str
     """Where the documentation describes the store; empty for another distribution's."""
     budgets: Callable[[], tuple[BudgetReport, ...]]
+    probing: Callable[[], Probing] | None = None
+    """None: the tracker is no server elsewhere about which anything is assumed."""
 
 
 _Check = Callable[[Subject], Iterator[Finding]]
@@ -109,6 +123,14 @@ def _check(name: str) -> Callable[[_Check], _Check]:
 class Diagnosing:
     def __init__(self, subject: Subject) -> None:
         self._of = subject
+
+    def trial(self) -> "Trial":
+        """A run of the probes. Raises Misuse for a tracker about which nothing is assumed."""
+        of, traits = self._of, self._of.tracker.traits
+        if of.probing is None:
+            raise Misuse(f"{traits.name} has nothing to try: --live is for trackers on GitHub")
+        settle = traits.settle if of.settle is None else of.settle
+        return Trial(of.probing(), settle, traits.settle)
 
     def examine(self, unopened: Finding | None = None) -> Iterator[Finding]:
         """Run the checks that ask the tracker or the store, with a few requests at most for each.
@@ -142,6 +164,60 @@ class Diagnosing:
                 yield from _CHECKS[name](of)
             except DibsError as error:
                 yield failed(name, error, of.store_page if name == "leases" else "")
+
+
+_LEVELS = {
+    ProbeVerdict.HOLDS: Level.OK,
+    ProbeVerdict.DIFFERS: Level.WARN,
+    ProbeVerdict.UNKNOWN: Level.WARN,
+    ProbeVerdict.BREAKS: Level.FAIL,
+}
+_ASSUMPTIONS = "see docs/internals/github-assumptions.md"
+
+
+class Trial(Struct):
+    """One run of the tracker's probes: `doctor --live`."""
+
+    probing: Probing
+    settle: timedelta
+    """In force now."""
+    own: timedelta
+    """The adapter's own settle, and the least that is proposed: few reads show no rare lag."""
+    lags: list[Lag] = []
+
+    @property
+    def proposed(self) -> timedelta:
+        """Twice the longest lag that was seen, in whole seconds; at least the adapter's own."""
+        return max(self.own, timedelta(seconds=ceil(2 * self._longest_s)))
+
+    @property
+    def _longest_s(self) -> float:
+        return max((max(lag.seconds) for lag in self.lags), default=0.0)
+
+    def run(self) -> Generator[Finding]:
+        """A finding for each probe, as it ends. Closing the iterator cleans up as well."""
+        with closing(self.probing.run()) as probes:
+            for probed in probes:
+                if isinstance(probed, Lag):
+                    self.lags.append(probed)
+                    text = f"over {probed.over}: p50 {median(probed.seconds):.2f} s, "
+                    text += f"max {max(probed.seconds):.2f} s in {len(probed.seconds)} writes"
+                    yield fine("lag", text)
+                else:
+                    level = _LEVELS[probed.verdict]
+                    look = "" if level is Level.OK else _ASSUMPTIONS
+                    yield Finding(probed.probe, level, probed.text, look)
+        now, proposed = format_duration(self.settle), format_duration(self.proposed)
+        if not self.lags:
+            text = "the lag could not be measured, so nothing is known of settle"
+            yield Finding("settle", Level.WARN, text, _ASSUMPTIONS)
+        elif self.settle < self.proposed:
+            text = f"settle is {now}, and {proposed} follows from the lag"
+            look = f'set settle = "{proposed}" in the settings of every worker'
+            seen = self._longest_s > self.settle.total_seconds()
+            yield Finding("settle", Level.FAIL if seen else Level.WARN, text, look)
+        else:
+            yield fine("settle", f"settle is {now}; {proposed} would follow from the lag")
 
 
 @_check("account")
@@ -187,6 +263,31 @@ def _labels(of: Subject) -> Iterator[Finding]:
         yield Finding("labels", Level.WARN, text, "dibs init makes them, with their colours")
     else:
         yield fine("labels", f"all {len(wanted)} labels of the pipeline are there")
+    if of.tracker.traits.accounts and (misspelt := of.tracker.misspelt_labels(wanted)):
+        pairs = ", ".join(f"{ours!r} is {theirs!r}" for ours, theirs in misspelt.items())
+        text = f"the tracker spells labels in another case, which dibs takes for the same: {pairs}"
+        look = "spell them alike in the settings or in the tracker, for people and other tools"
+        yield Finding("labels", Level.WARN, text, look)
+
+
+@_check("comments")
+def _comments(of: Subject) -> Iterator[Finding]:
+    """Whether every comment of the foremost issues can be read: no other issue is ever claimed."""
+    served = [stage for stage in of.pipeline.stages if stage.served]
+    if not of.tracker.traits.shortlists or not served:
+        return
+    looks = [IssueQuery(stage.entry_labels, limit=_MOST_LISTED) for stage in served]
+    seen = list(walk_snapshots(of.tracker, *looks))
+    short = [snapshot for snapshot in seen if not snapshot.complete]
+    if short:
+        first, more = short[0], f" and {len(short) - 1} more" if len(short) > 1 else ""
+        text = (
+            f"only {len(first.comments)} of {first.issue.comment_count} comments of "
+            f"{first.issue.ref}{more} can be read, so no worker claims it"
+        )
+        yield Finding("comments", Level.WARN, text, "see docs/trackers/github.md#what-is-read")
+    elif seen:
+        yield fine("comments", f"all comments of the {len(seen)} foremost issues can be read")
 
 
 @_check("leases")

@@ -352,7 +352,7 @@ def free_issue(
     worker, a stage label which we put back came too late: the label is taken back.
     """
     worked = standing.record.lease.stage if standing.record is not None else None
-    paint = freeing_effects(pipeline, snapshot.issue.labels, worked)
+    paint = freeing_effects(pipeline, snapshot.issue, worked)
     freed = apply_to(tracker, snapshot.issue, (*first, *paint))
     if freed is None:
         return None

@@ -4,7 +4,6 @@ The ending is decided first and painted after, so that the next worker can finis
 between left. A holder that has lost its lease is refused and changes nothing.
 """
 
-from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from msgspec import Struct
@@ -12,7 +11,9 @@ from msgspec.structs import replace
 
 from dibs.core.errors import Outage
 from dibs.core.events import EventKind, Step, about
-from dibs.core.labels import ending_paint
+from dibs.core.ids import StageName
+from dibs.core.issue import Snapshot
+from dibs.core.labels import Painting, ending_paint
 from dibs.core.lease import Ending, Lost, Outcome, Record, Released, StopAsked, fit_note
 from dibs.services.backlog import Rests
 from dibs.services.keeping import Keeper
@@ -26,6 +27,8 @@ class Finished(Struct, frozen=True):
 
     record: Record
     ending: Ending
+    left_in: tuple[StageName, ...] = ()
+    """An advance that moved nothing: a person had put the issue into this stage meanwhile."""
 
     @property
     def outcome(self) -> Outcome:
@@ -78,9 +81,15 @@ class Advancing:
             # A person stopped the work: that is not the issue's failure.
             ending = Ending(Outcome.RETURNED, note=ending.note)
         began_at = self._clock.now()
+        left_in: set[StageName] = set()
+
+        def paint(record: Record, snapshot: Snapshot) -> Painting:
+            painting = ending_paint(self._pipeline, record, snapshot)
+            left_in.update(painting.left_in)
+            return painting
+
         try:
-            painter = partial(ending_paint, self._pipeline)
-            result = self._leases.finish(keeper.lease, ending, painter)
+            result = self._leases.finish(keeper.lease, ending, paint)
         except Outage:
             keeper.keep_on()  # no decision that we know of: hold the lease, so it can be retried
             raise
@@ -99,7 +108,7 @@ class Advancing:
                 )
                 if ending.outcome is Outcome.FAILED:
                     self._rests.note_failed(keeper.lease.issue)
-                return Finished(record, ending)
+                return Finished(record, ending, tuple(sorted(left_in)))
             case Lost(why):
                 keeper.give_up(why)
                 return self._refuse(keeper, why)

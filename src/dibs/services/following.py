@@ -12,7 +12,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from dibs.core.bounded import Bounded
 from dibs.core.eligibility import reasons_with
 from dibs.core.errors import IssueLocked, NoSuchComment, NoSuchIssue, NotPermitted
 from dibs.core.following import (
@@ -21,10 +23,11 @@ from dibs.core.following import (
     decided_by,
     entered_at,
     heeded,
+    named_pull,
     opened_by_a_run,
     undecided,
 )
-from dibs.core.ids import HolderId, IssueRef
+from dibs.core.ids import HolderId, IssueRef, ServerTime
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.pipeline import FollowsPull, Stage
 from dibs.ports.tracker import PULLS_AT_ONCE, IssueQuery
@@ -105,6 +108,10 @@ class Following:
         self._granting = backlog.granting
         self._settled: set[IssueRef] = set()
         """Pull requests that get no label from us: labelled already, not ours, or not permitted."""
+        self._named: Bounded[IssueRef, tuple[ServerTime, IssueRef | None]] = Bounded(
+            _MOST_REMEMBERED
+        )
+        """For issues without a linked pull request: which one a release names, as of when."""
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -125,8 +132,8 @@ class Following:
 
         `after` is the `resume_after` of the pass before. `dry_run` reports the moves, makes none.
         """
-        stages, tracker = self.stages, follows_pulls(self._tracker)
-        if not stages or tracker is None or not self._granting.keeps_house():
+        stages = self.stages
+        if not stages or not self._granting.keeps_house():
             return FollowReport()
         looked_at = 0
         followed: list[Followed] = []
@@ -140,7 +147,7 @@ class Following:
             looked_at += len(issues)
             for place in range(0, len(issues), PULLS_AT_ONCE):
                 page = issues[place : place + PULLS_AT_ONCE]
-                linked = tracker.pulls_of([issue.ref for issue in page])
+                linked = self._linked(page)
                 for issue in page:
                     try:
                         followed += self._follow_issue(issue, linked.get(issue.ref, ()), watch)
@@ -150,6 +157,36 @@ class Following:
             if len(issues) == limit:
                 resume[stage.name] = issues[-1].ref
         return FollowReport(looked_at, tuple(followed), resume or None)
+
+    def _linked(self, page: Sequence[Issue]) -> Mapping[IssueRef, Sequence[LinkedPull]]:
+        """The pull requests that announce to close each issue; without any, the one that the newest
+        release on the issue names.
+
+        Such issues are read, each once while it does not change.
+        """
+        linked = dict(self._tracker.pulls_of([issue.ref for issue in page]))
+        alone = {
+            issue.ref: issue for issue in page if issue.comment_count and not linked.get(issue.ref)
+        }
+        unread = [
+            ref
+            for ref, issue in alone.items()
+            if ref not in self._named or self._named[ref][0] != issue.updated_at
+        ]
+        for ref, snapshot in (self._tracker.read_many(unread) if unread else {}).items():
+            self._named[ref] = (snapshot.issue.updated_at, named_pull(snapshot.comments))
+        repos = self._tracker.traits.repos or (self._tracker.traits.repo,)
+        spelt = {repo.casefold(): repo for repo in repos}
+        named: dict[IssueRef, IssueRef] = {}
+        for ref in alone:
+            pull = self._named[ref][1] if ref in self._named else None
+            if pull is not None and pull.repo.casefold() in spelt:
+                named[ref] = IssueRef(spelt[pull.repo.casefold()], pull.key)
+        found = self._tracker.pulls_named(tuple(set(named.values()))) if named else {}
+        for ref, pull in named.items():
+            if pull in found:
+                linked[ref] = (replace(found[pull], elsewhere=pull.repo != ref.repo),)
+        return linked
 
     def _follow_issue(
         self, issue: Issue, pulls: Sequence[LinkedPull], watch: _Watch

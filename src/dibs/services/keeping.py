@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 
 from msgspec import Struct
 
-from dibs.core.durations import LeaseTerms, format_duration
+from dibs.core.durations import REFUSED, LeaseTerms, format_duration
 from dibs.core.eligibility import vetoed
-from dibs.core.errors import LeaseLost, NoSuchIssue, Outage
+from dibs.core.errors import LeaseLost, NoSuchIssue, Outage, Unconfirmed
 from dibs.core.events import EventKind, Reached, Step, about, unwatched
 from dibs.core.ids import Fence, IssueRef, LocalTime, RunId, StageName, local_after
 from dibs.core.issue import Snapshot
@@ -219,8 +219,10 @@ class Keeper:
                 result = self._leases.renew(self.lease)
             except Outage as failure:
                 _log().warning("%s: renewal failed, will retry: %s", self.lease.issue, failure)
+                doubtful = isinstance(failure, Unconfirmed)  # and soon known
+                pause_s = min(self._retry_s, REFUSED.pause_s) if doubtful else self._retry_s
                 with self._lock:
-                    self._renew_at = LocalTime(self._clock.now() + self._retry_s)
+                    self._renew_at = LocalTime(self._clock.now() + pause_s)
                 return NotRenewed(failure)
             except NoSuchIssue as gone:  # deleted or transferred: nothing is left to hold
                 self._end(Lost(str(gone)))

@@ -119,8 +119,7 @@ class LeaseWaiter:
     """
 
     def __init__(self, store: LeaseStore | None, clock: Clock, dice: "Random") -> None:
-        able: object = store
-        self._waking = able if isinstance(able, Waking) else None
+        self._store: object = store
         self._clock = clock
         self._dice = dice
         self._poll_s = _FIRST_POLL_S
@@ -131,14 +130,14 @@ class LeaseWaiter:
         over_s = max(remaining.total_seconds(), 0.0) + self._dice.uniform(0, self._poll_s / 2)
         poll_s = self._dice.uniform(self._poll_s / 2, self._poll_s)
         self._poll_s = min(self._poll_s * _GROWTH, _LONGEST_POLL_S)
-        if self._waking is None:
+        if not isinstance(self._store, Waking):  # asked here: most holds never wait
             self._clock.sleep(min(over_s, left_s, poll_s))
             return
         # A store may keep a lease for a while after its ttl: then nothing remains, and the lease is
         # still not over. So listen no shorter than a poll, which grows.
         listen_s = min(max(over_s, poll_s), left_s, _LONGEST_LISTEN_S)
         try:
-            self._waking.await_end(issue, listen_s)
+            self._store.await_end(issue, listen_s)
         except Outage as failure:
             if not failure.retryable:
                 raise

@@ -24,6 +24,7 @@ from dibs.core.card import parse_mark
 from dibs.core.durations import OUTAGE_PAUSE_S, format_instant
 from dibs.core.eligibility import words_of
 from dibs.core.errors import (
+    Damaged,
     HandlerUnusable,
     IllegalMove,
     LeaseLost,
@@ -259,6 +260,7 @@ class Running:
         held = LeaseGroup(tuple(self._keep(claimed) for claimed in claims))
         kept = [Supervision(keeper, self._clock, self._threads) for keeper in held]
         with ExitStack() as stack:  # the place is cleared once the issues are free
+            to_an_heir = False
             try:
                 place = self._open_place(claims, held.lead, stack)
                 job = _Job(claims, held, place, self._clock.now())
@@ -279,6 +281,10 @@ class Running:
                     refused = isinstance(results[0], FinishRefused | Misuse)
                     if refused and isinstance(verdict, Advance):
                         verdict = Return(_APART)
+                # A worker that leaves: the next one here ends finished work, as if we had died.
+                unwritten = any(isinstance(result, Outage) for result in results)
+                finished = isinstance(verdict, Advance | Ask)
+                to_an_heir = leaving.why is not None and unwritten and finished
                 return tuple(results)
             except (HandlerUnusable, WorktreeUnavailable) as flaw:  # not the issue's fault
                 # Last first: a worker that claims them in their order finds the first free last.
@@ -290,7 +296,8 @@ class Running:
             finally:
                 for supervision in kept:
                     supervision.stop()
-                self._runner.settle(held.lead.run)
+                if not to_an_heir:
+                    self._runner.settle(held.lead.run)
 
     def park(self, claimed: Claimed) -> FinishResult:
         """Set an issue without attempts left aside for a person, under the lease."""
@@ -490,7 +497,8 @@ class Running:
     ) -> FinishResult:
         """Write the ending, and try again after an outage for as long as the lease lasts.
 
-        Finished work is worth some patience: the lease is renewed between two tries. The outage is
+        Finished work is worth some patience: the lease is renewed between two tries. A tracker that
+        refuses is asked again as well: nothing is lost by trying. The outage is
         raised, while the lease is still ours, if the lease would be over before the next try, or if
         the worker leaves and its grace is over.
         """
@@ -504,7 +512,7 @@ class Running:
             except IllegalMove as refusal:
                 verdict = Fail(self._mask(str(refusal)))
             except Outage as failure:
-                if not failure.retryable:
+                if isinstance(failure, Damaged):
                     raise
                 if (now := self._clock.now()) >= reported_at + _REPORT_EVERY_S:
                     waits = "%s: the handler has ended, and its ending cannot be written yet: %s"

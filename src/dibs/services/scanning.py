@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from dibs.services.backlog import Backlog
 
 
-_MOST_RETURNS = 10_000
+_MOST_VAIN = 10_000
 _LONGEST_REST_S = 900.0
 _LASTING = reasons_with(lambda meaning: meaning.lifts is Lifts.WITH_A_CHANGE)
 """Only people and other programs lift these reasons: a draining worker does not wait for them."""
@@ -119,7 +119,8 @@ class Resting:
         self._patience = patience
         self._rests: dict[IssueRef, _Rest] = {}
         self._hopeless: set[IssueRef] = set()
-        self._returns: Counter[IssueRef] = Counter()
+        self._vain: Counter[IssueRef] = Counter()
+        """How often an issue was given back by our own handler, or a reading proved nothing."""
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -146,10 +147,14 @@ class Resting:
 
     def returned(self, issue: IssueRef, seconds: float) -> None:
         """Our own handler gave the issue back: leave it to another worker, longer each time."""
-        with self._lock:
-            self._returns[issue] += 1
-            doublings = min(self._returns[issue] - 1, 10)
-        self.rest(issue, min(seconds * (1 << doublings), _LONGEST_REST_S))
+        self._rest_longer(issue, seconds)
+
+    def unproven(self, issue: IssueRef, seconds: float) -> None:
+        """No reading proved who holds the issue: leave it alone, longer each time.
+
+        A bid that proves nothing is a comment all the same, and what hides comments may stay.
+        """
+        self._rest_longer(issue, max(seconds, self._patience.passing_s))
 
     def given_up(self, issue: Issue) -> None:
         """We cannot claim the issue at all: gone, transferred or locked."""
@@ -196,8 +201,14 @@ class Resting:
             for issue in over:
                 del self._rests[issue]
                 self._hopeless.discard(issue)
-            if len(self._returns) > _MOST_RETURNS:
-                self._returns.clear()
+            if len(self._vain) > _MOST_VAIN:
+                self._vain.clear()
+
+    def _rest_longer(self, issue: IssueRef, seconds: float) -> None:
+        with self._lock:
+            self._vain[issue] += 1
+            doublings = min(self._vain[issue] - 1, 10)
+        self.rest(issue, min(seconds * (1 << doublings), _LONGEST_REST_S))
 
     def _start_rest(self, issue: IssueRef, seconds: float, unless: ServerTime | None) -> None:
         with self._lock:
@@ -278,6 +289,8 @@ _CHOICES = 4
 """How many issues a worker chooses among, for each issue that others took recently."""
 _MISSED_S = 2.0
 _LONGEST_MISSED_S = 300.0
+_UNREADABLE_AFTER = 2
+"""An issue which so many reads, and one more, did not show at all is given up until it changes."""
 """How long an issue rests if no read shows it as new as the list does: twice as long each time."""
 
 
@@ -503,12 +516,15 @@ class Scanner:
         chosen = left.pop(place)
         ref, look = chosen.issue.ref, self._snapshot_of(chosen.issue)
         # Used up in any case: the reason that keeps the issue back may lift without any change.
-        self._looks.pop(ref, None)
+        shown = self._looks.pop(ref, None) is not None
         if look is None:
             # A read that lags, which the next may mend; or a list that will never be right.
             doublings = min(self._missed[ref], 10)
             self._missed[ref] += 1
-            self.resting.rest(ref, min(_MISSED_S * (1 << doublings), _LONGEST_MISSED_S))
+            if not shown and doublings >= _UNREADABLE_AFTER:
+                self.resting.given_up(chosen.issue)
+            else:
+                self.resting.rest(ref, min(_MISSED_S * (1 << doublings), _LONGEST_MISSED_S))
             return None
         self._missed.pop(ref, None)
         if chosen.stage not in stages or self.resting.leaves_alone(look.issue):

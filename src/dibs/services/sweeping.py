@@ -300,7 +300,8 @@ class Checking:
                 continue
             seen.add(ref)
             standing = self._leases.standing(snapshot)
-            for flaw in diagnose(snapshot, standing, self._pipeline):
+            most = self._tracker.traits.most_comments
+            for flaw in diagnose(snapshot, standing, self._pipeline, most_comments=most):
                 mend = repair and (bool(flaw.repair) or flaw.code is FlawCode.UNPAINTED_ENDING)
                 if mend and standing.unpainted is not None:
                     self._claiming.roll_forward(standing.unpainted)

@@ -23,6 +23,7 @@ from dibs.core.errors import (
     Misuse,
     NoSuchComment,
     NoSuchIssue,
+    NotPermitted,
     Outage,
     RateLimited,
     WorktreeUnavailable,
@@ -103,6 +104,8 @@ _FOLLOW_S = 30.0
 """A worker looks at pull requests within so long of a hint; the first of a fleet looks soon."""
 _ISSUE_REFUSALS = (NoSuchIssue, NoSuchComment, IssueLocked)
 """The tracker refuses a single issue: deleted, transferred, locked. The worker goes on."""
+_TAKEN = frozenset({ReasonCode.HELD, ReasonCode.NOT_SERVED})
+"""Another worker came between the scan and the look: it holds the issue, or has moved it on."""
 _PARKED_FOR = reasons_with(lambda meaning: meaning.whose is Whose.ATTEMPTS)
 """An issue without attempts left is parked if no other reason keeps workers off."""
 
@@ -143,6 +146,8 @@ class WorkReport(Struct):
     outcomes: Counter[str] = field(default_factory=Counter)
     unsuccessful: set[IssueRef] = field(default_factory=set)
     """Issues whose last run by this worker failed, was parked or broke off."""
+    unrecorded: set[IssueRef] = field(default_factory=set)
+    """Issues whose last run by this worker came to an end that did not reach tracker or store."""
     paused: tuple[Pause, ...] = ()
     barred: str = ""
     """Why this process may claim no issue at all; empty if it may."""
@@ -201,6 +206,7 @@ class Worker:
         self._wake = threading.Event()
         self._leaving = threading.Event()
         self._hurried = threading.Event()
+        self._patient = False
         self._stop_jobs = StopSignal()
         self._jobs: set[RunId] = set()
         self._lock = threading.Lock()
@@ -224,8 +230,12 @@ class Worker:
 
     # Leaving
 
-    def leave(self) -> None:
-        """Claim no more issues. Running handlers get `stop_grace_s`, then are stopped."""
+    def leave(self, *, patient: bool = False) -> None:
+        """Claim no more issues. Running handlers get `stop_grace_s`, then are stopped.
+
+        `patient`: they go on, and their endings are tried again, for as long as their leases last.
+        """
+        self._patient = patient
         self._leaving.set()
         self._wake.set()
 
@@ -279,8 +289,8 @@ class Worker:
                     # Where reading is cheap, nobody answers a gate by comment.
                     gates_at = self._gates_at if self._options.cheap_reads else self._follow_at
                     self._gates_at = min(self._gates_at, gates_at)
-        except BaseException:
-            self.leave()
+        except BaseException as flaw:
+            self.leave(patient=isinstance(flaw, NotPermitted))
             raise
         finally:
             withdraw()  # it claims no more
@@ -378,7 +388,7 @@ class Worker:
             if isinstance(result, Finished):
                 self.report.swept += 1
                 run = claimed.lease.run
-                self._tell(f"the worker of run {run} died when its handler had finished:")
+                self._tell(f"the worker of run {run} ended when its handler had finished:")
             self._record(claimed, result)
         first = not self._sweep_at
         self._sweep_at = LocalTime(now + self._jittered(self._options.sweep_s))
@@ -462,16 +472,7 @@ class Worker:
                         self._start(*claims)
                         return True
                     case Beaten() | Doubtful() as lost:
-                        self.report.lost_races += 1
-                        self._spread.lost()
-                        self._clock.wait(self._leaving, self._spread.pause_s())
-                        if isinstance(lost, Doubtful):
-                            _log.info("%s: not won: %s", lost.issue, lost.why)
-                            free_in_s = None
-                        else:
-                            free_in_s = max(lost.record.remaining.total_seconds(), 0.2)
-                        for ref in {lost.issue, candidate.issue.ref}:
-                            resting.rest(ref, free_in_s or self._jittered(self._options.poll_s))
+                        self._lose(candidate, lost)
                     case Refused() | Waits() as refused:
                         self._leave_alone(candidate, refused, stages)
                     case never:
@@ -481,6 +482,23 @@ class Worker:
                 self._tell(f"{candidate.issue.ref} is left alone: {refusal}")
                 resting.given_up(candidate.issue)
         return False
+
+    def _lose(self, candidate: Candidate, lost: Beaten | Doubtful) -> None:
+        """Let the issue of a lost bid rest, and the candidate by which its bundle was found."""
+        self.report.lost_races += 1
+        self._spread.lost()
+        self._clock.wait(self._leaving, self._spread.pause_s())
+        resting, issues = self._scanning.resting, {lost.issue, candidate.issue.ref}
+        match lost:
+            case Beaten(_, record):
+                for issue in issues:
+                    resting.rest(issue, max(record.remaining.total_seconds(), 0.2))
+            case Doubtful(_, why):
+                self._tell(f"{lost.issue} was bid for and not won: {why}")
+                for issue in issues:
+                    resting.unproven(issue, self._jittered(self._options.poll_s))
+            case never:
+                assert_never(never)
 
     def _next_candidate(self, stages: list[Stage]) -> Candidate | None:
         """The next issue to try. An issue that failed since the last success comes after all
@@ -548,7 +566,11 @@ class Worker:
         if ReasonCode.REPOSITORY_PAUSED in codes:
             self._paused_repos.add(candidate.issue.ref.repo)
         resting.refused(candidate.issue, reasons, candidate.now, paid=paid)
-        if candidate.snapshot is not None and (paid or ReasonCode.BID_PENDING in codes):
+        if ReasonCode.UNREADABLE in codes:
+            resting.unproven(candidate.issue.ref, self._jittered(self._options.poll_s))
+        bidding = candidate.snapshot is not None and (paid or ReasonCode.BID_PENDING in codes)
+        looked = self._options.cheap_reads and isinstance(refused, Refused) and not paid
+        if bidding or (looked and codes & _TAKEN):
             self._spread.met()
         if isinstance(refused, Waits):  # a claim that starts from another member would wait as well
             for other in refused.others:
@@ -578,7 +600,7 @@ class Worker:
         try:
             results = self._running.run_together(claims, self._stop_jobs, self._breaker.judge)
             for member, result in zip(claims, results, strict=True):
-                self._record(member, result)
+                self._record(member, result, output=claimed.lease.run)
                 if isinstance(result, Finished):
                     self._breaker.ended(claimed.stage, result)
             self._failed_places = 0
@@ -637,12 +659,28 @@ class Worker:
             self.report.outcomes["broken"] += 1
             self.report.unsuccessful.update(claimed.lease.issue for claimed in claims)
 
-    def _record(self, claimed: Claimed, result: FinishResult | Outage | Misuse) -> None:
-        """Tell and count the result of a claimed issue."""
+    def _record(
+        self,
+        claimed: Claimed,
+        result: FinishResult | Outage | Misuse,
+        *,
+        output: RunId | None = None,
+    ) -> None:
+        """Tell and count the result of a claimed issue. `output`: the run with its output."""
         issue = claimed.lease.issue
         match result:
-            case Outage() | Misuse():
+            case Misuse():
                 self._broken(f"{issue} was not finished: {result}", claimed)
+                return
+            case Outage():
+                look = f"dibs runs --output {output or claimed.lease.run}"
+                self._broken(
+                    f"{issue} was not finished: {result}; its work is not recorded, and will be "
+                    f"done again; its output is with: {look}",
+                    claimed,
+                )
+                with self._lock:
+                    self.report.unrecorded.add(issue)
                 return
             case Finished(_, ending) as finished:
                 onward = f" to {ending.next}" if ending.next else ""
@@ -657,6 +695,7 @@ class Worker:
                 assert_never(never)
         with self._lock:
             self.report.outcomes[outcome] += 1
+            self.report.unrecorded.discard(issue)
             if outcome in _WITHOUT_SUCCESS:
                 self.report.unsuccessful.add(issue)
             else:
@@ -679,8 +718,8 @@ class Worker:
     def _go_home(self) -> None:
         """Wait for the running jobs to end.
 
-        Once asked to leave, stop the jobs after `stop_grace_s`; once asked to leave at once, give
-        up after a moment.
+        Once asked to leave, stop the jobs after `stop_grace_s`, unless patient; once asked to leave
+        at once, give up after a moment.
         """
         deadline: LocalTime | None = None
         hurry: LocalTime | None = None
@@ -690,7 +729,7 @@ class Worker:
                 hurry = hurry or LocalTime(self._clock.now() + _HURRY_S)
                 if self._clock.now() >= hurry:
                     return
-            if self._leaving.is_set() and deadline is None:
+            if self._leaving.is_set() and not self._patient and deadline is None:
                 deadline = LocalTime(self._clock.now() + self._options.stop_grace_s)
             if deadline is not None and self._clock.now() >= deadline:
                 self._stop_jobs.stop_all("the worker is leaving")

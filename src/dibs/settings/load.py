@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, fields, replace
 
-from dibs.adapters.system import Sharing, WorkingTree, environment, small_text, working_tree
+from dibs.adapters.system import Sharing, WorkingTree, environment, small_file, working_tree
 from dibs.core.durations import format_duration, parse_duration, terms_for
 from dibs.core.errors import BadConfiguration, BadName, NotPermitted
 from dibs.core.ids import StageName
@@ -203,6 +203,7 @@ class PeopleFile(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """`[people]`: which people keep workers off an issue."""
 
     assignees: Annotated[bool, doc("A person is assigned to it.")] = True
+    delegates: Annotated[bool, doc("A program outside the fleet is assigned to it.")] = True
     pulls: Annotated[
         bool | Literal["writers", "all", "none"],
         doc(
@@ -433,6 +434,8 @@ class Settings(Struct, frozen=True):
     """The comments for handlers of stages that set none of their own."""
     file: Path | None = None
     """The file that was read; None for the built-in default."""
+    owner: int | None = None
+    """The user to whom the file belonged when it was read: another may be in its place by now."""
     here: Path | None = None
     """The folder in a linked git worktree that corresponds to `root`; None: no such worktree."""
     origin: Origin = Origin.NAMED
@@ -512,7 +515,7 @@ def load(
     in_a_run = "DIBS_RUN" in os.environ and not os.environ.get("DIBS_CONFIG_NAMED")
     handed_on = in_a_run and variable is not None and path == Path(variable)
     if path is not None and given:
-        settings, tree = _of_file(path, _read(path), main_folder(path.parent)), None
+        settings, tree = _of_file(path, *_read(path), main_folder(path.parent)), None
     else:
         settings, tree = _search(start or Path.cwd(), path)
     if not given or found or handed_on:
@@ -534,9 +537,15 @@ def as_found(settings: Settings, owned: Iterable[Path] = ()) -> Settings:
         mine.add(int(sudo))
     foreign = None
     for place in owned:
-        for status in (place.lstat, place.stat):  # of a link, the link and its target
-            with suppress(OSError):
-                foreign = foreign or (None if status().st_uid in mine else place)
+        # Of a link, the link and its target. What was read and is gone belonged to anybody.
+        read_here = place == settings.file
+        owners = {settings.owner} if read_here else set[int | None]()
+        for status in (place.lstat, place.stat):
+            try:
+                owners.add(status().st_uid)
+            except OSError:
+                owners |= {None} if read_here else set()
+        foreign = foreign or (None if owners <= mine else place)
     settings, users = replace(settings, origin=Origin.FOUND), user_file(os.environ)
     if foreign is None and _is_ordinary(settings) and not os.access(users, os.F_OK):
         return settings
@@ -669,26 +678,29 @@ def _nearest(folders: Iterable[Path]) -> Settings | None:
 
 def _file_in(folder: Path, root: Path) -> Settings | None:
     for candidate in (folder / FILE_NAME, folder / "pyproject.toml"):
-        if candidate.is_file() and (document := _read(candidate)) is not None:
-            return _of_file(candidate, document, root)
+        if candidate.is_file():
+            document, owner = _read(candidate)
+            if document is not None:
+                return _of_file(candidate, document, owner, root)
     return None
 
 
-def _of_file(path: Path, document: Mapping[str, Any] | None, root: Path) -> Settings:
+def _of_file(path: Path, document: Mapping[str, Any] | None, owner: int, root: Path) -> Settings:
     settings = from_mapping(document, source=str(path), root=root)
-    return replace(settings, file=path, here=path.parent if root != path.parent else None)
+    here = path.parent if root != path.parent else None
+    return replace(settings, file=path, owner=owner, here=here)
 
 
 def _default(root: Path, here: Path | None = None) -> Settings:
     return replace(from_mapping({}, source="built-in default", root=root), here=here)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """The file's settings; None for a pyproject without [tool.dibs]."""
+def _read(path: Path) -> tuple[dict[str, Any] | None, int]:
+    """The file's settings, None for a pyproject without [tool.dibs]; and the file's owner."""
     import tomllib
 
     try:
-        text = small_text(path)
+        text, status = small_file(path)
     except FileNotFoundError as missing:
         raise BadConfiguration(f"there is no file {path}") from missing
     except PermissionError as refusal:
@@ -699,10 +711,10 @@ def _read(path: Path) -> dict[str, Any] | None:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as flaw:  # also a number or a nesting beyond all measure
         raise BadConfiguration(f"{path} is not valid TOML: {flaw}", hint=_CHECK_IT) from flaw
-    if path.name != "pyproject.toml":
-        return document
-    tool = document.get("tool", {})
-    return tool.get("dibs") if isinstance(tool, dict) else None
+    if path.name == "pyproject.toml":
+        tool = document.get("tool", {})
+        return tool.get("dibs") if isinstance(tool, dict) else None, status.st_uid
+    return document, status.st_uid
 
 
 def from_mapping(document: Mapping[str, Any] | None, *, source: str, root: Path) -> Settings:
@@ -931,6 +943,7 @@ def _pipeline(file: ConfigFile) -> Pipeline:
         priorities=tuple(labels.priorities or ()),
         people=People(
             assignees=people.assignees,
+            delegates=people.delegates,
             pulls=pulls,
             markers=people.markers,
             fleet=frozenset(people.fleet),

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 from msgspec import Struct
 
+from dibs.adapters.system import small_file
 from dibs.core.errors import BadConfiguration, Untrusted
 from dibs.settings.load import Settings, Trust, UserFile, refuse_unknown
 
@@ -50,14 +51,13 @@ _POSTGRES_PROTECTION = {
 def read(file: Path, owners: set[int]) -> Trust:
     """Read `[trust]` of the user's own file, if there is a file. Raises BadConfiguration."""
     try:
-        with file.open("rb") as opened:
-            status = os.fstat(opened.fileno())
-            if status.st_uid not in owners or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                raise BadConfiguration(
-                    f"{file} is not used: it must belong to you, and nobody else may write to it",
-                    hint=f"look at the owner and the permissions of {file}",
-                )
-            document = tomllib.loads(opened.read().decode())
+        text, status = small_file(file)
+        if status.st_uid not in owners or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise BadConfiguration(
+                f"{file} is not used: it must belong to you, and nobody else may write to it",
+                hint=f"look at the owner and the permissions of {file}",
+            )
+        document = tomllib.loads(text)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return Trust()  # a handler of another user may not see the file, and is not trusted by it
     except (OSError, ValueError, RecursionError) as flaw:

@@ -70,7 +70,8 @@ if TYPE_CHECKING:
         Waker,
         Workplaces,
     )
-    from dibs.ports.tracker import Budgeted, BudgetReport
+    from dibs.ports.tracker import Budgeted, BudgetReport, Probing
+    from dibs.services.adding import Adding
     from dibs.services.board import Board, Explaining
     from dibs.services.bundling import Bundling
     from dibs.services.claiming import Claimed, Claiming
@@ -129,6 +130,8 @@ class Adapters(Struct):
     """Sends such hints; None: no process of this machine hears any."""
     presence: Presence | None = None
     """Knows the running workers of this folder; None: they are not known."""
+    probing: Callable[[], Probing] | None = None
+    """Tries what the tracker's adapter assumes; None: there is nothing to try."""
     budgeted: Budgeted | None = None
     """Reports the tracker's request budget; None: the tracker has none."""
     prepare: Callable[[], tuple[str, ...]] = tuple
@@ -331,6 +334,9 @@ class Services:
     gatekeeping: Gatekeeping = _once(
         lambda it: services.gatekeeping.Gatekeeping(it.backlog, it.claiming, it.keep, it.advancing)
     )
+    adding: Adding = _once(
+        lambda it: services.adding.Adding(it.tracker, it.adapters.clock, it.rules.settle)
+    )
     migrating: Migrating = _once(
         lambda it: services.migrating.Migrating(it.backlog, it.claiming, it.adapters.granters)
     )
@@ -377,6 +383,7 @@ class Services:
             new_run=self._new_run,
             store_page=store_page(self.settings.leases),
             budgets=self.budgets,
+            probing=self.adapters.probing,
         )
         return services.diagnosing.Diagnosing(subject)
 
@@ -851,6 +858,7 @@ def _adapters(
         presence=None
         if in_memory
         else WorkerFiles(wake_file(settings).with_name("workers"), share),
+        probing=opened.probing,
         budgeted=opened.budgeted,
         prepare=opened.prepare,
         one_step=opened.one_step if store is not None and settings.leases == "auto" else None,

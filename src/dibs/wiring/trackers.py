@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dibs.core.signing import Keyring
     from dibs.ports.leases import Granters, LeaseStore, Pauses
     from dibs.ports.system import Clock, Deliveries, Hints
-    from dibs.ports.tracker import Budgeted, Tracker
+    from dibs.ports.tracker import Budgeted, Probing, Tracker
     from dibs.settings.load import GithubSettings, Settings
 
 
@@ -57,6 +57,8 @@ class OpenTracker(Struct):
     hints: Hints | None = None
     """None: hints are changes of a file of this folder."""
     budgeted: Budgeted | None = None
+    probing: Callable[[], Probing] | None = None
+    """Tries what the adapter assumes about a server elsewhere; None: there is nothing to try."""
     prepare: Callable[[], tuple[str, ...]] = tuple
     """Makes what the tracker needs besides labels; returns what was made, in words."""
     close: list[Callable[[], None]] = field(default_factory=list)
@@ -155,6 +157,13 @@ def github_transports(github: GithubSettings, environment: Mapping[str, str]) ->
     )
 
 
+def github_server() -> str:
+    """The host of the repositories whose API the environment names, without a port."""
+    from dibs.adapters.github.auth import api_of
+
+    return api_of(environment()).host.partition(":")[0].casefold()
+
+
 def _open_github(request: TrackerRequest) -> OpenTracker:
     """Open a tracker, or a tracker for each repository. Sends no request to GitHub."""
     from dibs.adapters.github.control import GithubControl
@@ -185,13 +194,20 @@ def _open_github(request: TrackerRequest) -> OpenTracker:
                 or people.text is WhichText.RELEASED,
             )
         )
-    control = GithubControl(trackers, clock)
+
+    def probing() -> Probing:
+        from dibs.adapters.github.probing import Probes
+
+        return Probes(trackers[0].door)
+
+    control = GithubControl(trackers, clock, settle=settings.settle)
     return OpenTracker(
         trackers[0] if len(trackers) == 1 else SeveralRepositories(trackers),
         control,
         control,
         clock=clock,
         budgeted=transports,
+        probing=probing,
         prepare=control.prepare,
         close=[transports.close],
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from dibs.adapters.git.program import is_local_path
-from dibs.worktrees.repository import CHECKOUT_S, QUIETLY, Repository, refused
+from dibs.worktrees.repository import CHECKOUT_S, QUIETLY, Repository, refused, run_with
 from dibs.worktrees.sessions import Entry
 from dibs.worktrees.values import RECOVERED, BadWorktree, Unsaveable, fit_for_a_branch
 
@@ -156,7 +156,7 @@ def add_apart(repo: Repository, entry: Entry, apart: Apart) -> None:
     words = ("-c", "submodule.recurse=false", "read-tree", "-m", "-u", "HEAD")
     # If the clone is a partial one, git fetches what is missing: into the clone.
     env = {"GIT_OBJECT_DIRECTORY": str(repo.folder / "objects")}
-    done = repo.git((*places, *QUIETLY, *words), cwd=path, timeout=CHECKOUT_S, env=env)
+    done = run_with(repo.git, (*places, *QUIETLY, *words), env, cwd=path, timeout=CHECKOUT_S)
     if done.returncode:
         raise refused(done, f"{repo.name}: {start} cannot be checked out at {path}")
     (own / "info/attributes").unlink()

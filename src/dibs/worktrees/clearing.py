@@ -13,7 +13,8 @@ import dataclasses
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.git.program import GitProgram
-from dibs.adapters.system import worktrees_folder
+from dibs.adapters.system import same_content, worktrees_folder
 from dibs.core.errors import DibsError
 from dibs.ports.system import Git, GitResult
 from dibs.worktrees.apart import (
@@ -36,15 +37,32 @@ from dibs.worktrees.apart import (
     stand_in_for_tree,
     take_back,
 )
-from dibs.worktrees.repository import CHECKOUT_S, HALF_MADE, QUIETLY, Repository, refused
+from dibs.worktrees.repository import (
+    CHECKOUT_S,
+    HALF_MADE,
+    QUIETLY,
+    Repository,
+    refused,
+    run_with,
+)
 from dibs.worktrees.sessions import Entry, OpenSession, Sessions
-from dibs.worktrees.values import CleanUp, Kept, Left, Unsaveable, ignored, recovery_ref
+from dibs.worktrees.values import (
+    CleanUp,
+    Excluded,
+    Kept,
+    Left,
+    Unsaveable,
+    ignored,
+    recovery_ref,
+)
 
 _ADD_SETTINGS = ("-c", "core.safecrlf=false", "-c", "advice.addEmbeddedRepo=false")
 _GITLINK = "160000 "
 _DEEPEST = 8
 _NAMES_PER_COMMAND = 200
 _SNAPSHOTS = 3
+_MADE = "dibs-made"
+"""A file in git's folder of a working tree, made when the files had been checked out."""
 _NO_ENV: Mapping[str, str] = {}
 
 
@@ -72,6 +90,8 @@ class Tree(Struct, frozen=True):
     admin: Path
     strays: tuple[str, ...] = ()
     """Commits that only refs of its own repository name, if it has one."""
+    made_ns: int = 0
+    """When its files were checked out, by the file system's time; 0 if unknown."""
 
     @property
     def _scratch(self) -> Path:
@@ -82,7 +102,7 @@ class Tree(Struct, frozen=True):
         # Both folders are given: if `.git` is missing, git must not find a repository above.
         all_words = (f"--git-dir={self.admin}", f"--work-tree={self.path}", *QUIETLY, *words)
         if env:
-            return self.repo.git(all_words, cwd=self.path, timeout=timeout, env=env)
+            return run_with(self.repo.git, all_words, env, cwd=self.path, timeout=timeout)
         return self.repo.git(all_words, cwd=self.path, timeout=timeout)
 
     def _output(self, *words: str, env: Mapping[str, str] = _NO_ENV, timeout: float = 60) -> str:
@@ -123,7 +143,8 @@ class Tree(Struct, frozen=True):
                 self._output("read-tree", head, env=env)
             files = self._all_files(env)
         entries = self._output("ls-files", "--stage", "-z", env=env).split("\0")
-        links = tuple(entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK))
+        found = [entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK)]
+        links = tuple(dict.fromkeys((*found, *self._repositories())))
         aside = self._commits(*UNFINISHED)
         for name in SET_ASIDE:
             with suppress(OSError):
@@ -154,7 +175,79 @@ class Tree(Struct, frozen=True):
             if (head := head_in(folder, within=within)) is not None:
                 entry = f"{_GITLINK.strip()},{head},{link}"
                 self._output("update-index", "--cacheinfo", entry, env=env)
+        self._restore_bytes(env)
         return self._output("write-tree", env=env).strip()
+
+    def _restore_bytes(self, env: Mapping[str, str]) -> None:
+        """Enter files as they are on disk, if git would check out other bytes than these.
+
+        Filters and settings for line ends change what git enters, and some drop what they change.
+        Files that nobody touched since they were checked out are as git would check them out.
+        """
+        attributes = (":(exclude,attr:!filter)", ":(exclude,attr:-filter)")
+        filtered = set(self._output("ls-files", "-z", "--", *attributes, env=env).split("\0"))
+        tree = self._output("write-tree", env=env).strip()
+        altered: dict[str, str] = {}
+        """Modes of the files of which git has entered other bytes, or may have."""
+        for entry in self._output("ls-tree", "-r", "-l", "-z", "--full-tree", tree).split("\0"):
+            facts, _, name = entry.partition("\t")
+            if not facts.startswith("100"):
+                continue
+            mode, _, _, size = facts.split()
+            with suppress(OSError):  # left out of a sparse working tree
+                seen = (self.path / name).lstat()
+                touched = seen.st_ctime_ns >= self.made_ns
+                if touched and (name in filtered or seen.st_size != int(size)):
+                    altered[name] = mode
+        names = list(altered)
+        for some in (
+            names[at : at + _NAMES_PER_COMMAND] for at in range(0, len(names), _NAMES_PER_COMMAND)
+        ):
+            with TemporaryDirectory(dir=self.admin) as made:
+                # A filter that fails checks out nothing: then the file on disk counts.
+                words = ("checkout-index", "--quiet", f"--prefix={made}/", "--", *some)
+                self._ask(*words, env=env, timeout=CHECKOUT_S)
+                lossy = [
+                    name for name in some if not same_content(Path(made, name), self.path / name)
+                ]
+            if not lossy:
+                continue
+            words = ("hash-object", "-w", "--no-filters", "--", *lossy)
+            hashes = self._output(*words, timeout=CHECKOUT_S).split()
+            infos = (
+                f"{altered[name]},{blob},{name}" for name, blob in zip(lossy, hashes, strict=True)
+            )
+            words = tuple(word for info in infos for word in ("--cacheinfo", info))
+            self._output("update-index", *words, env=env)
+
+    def _repositories(self) -> Iterator[str]:
+        """Paths of all repositories inside the working tree, in ignored folders as well.
+
+        Raises `Unsaveable` for a folder that cannot be read.
+        """
+
+        def unreadable(flaw: OSError) -> None:
+            if not isinstance(flaw, FileNotFoundError):
+                raise Unsaveable(f"{flaw.filename} cannot be read: {flaw.strerror}")
+
+        for top, folders, files in os.walk(self.path, onerror=unreadable):
+            if ".git" in folders:
+                folders.remove(".git")
+            elif ".git" not in files:
+                continue
+            if (place := os.path.relpath(top, self.path)) != ".":
+                yield place
+
+    def excluded(self) -> tuple[str, ...]:
+        """Files and folders that `info/exclude` names, which no `.gitignore` need name."""
+        place = self.path / self._output("rev-parse", "--git-path", "info/exclude").rstrip("\n")
+        lines = place.read_text(errors="replace").splitlines() if place.is_file() else ()
+        if not any(line.strip() and not line.startswith("#") for line in lines):
+            return ()
+        words = ("ls-files", "--others", "--ignored", "--directory", "-z")
+        env = {"GIT_INDEX_FILE": str(self._scratch)}
+        listed = self._output(*words, f"--exclude-from={place}", env=env)
+        return tuple(name for name in listed.split("\0") if name)
 
     def _unhide(self, env: Mapping[str, str]) -> None:
         """Clear the assume-unchanged and skip-worktree flags: changes in such files are work too.
@@ -317,17 +410,18 @@ def clear(entry: Entry, epoch: int, git: Git, reached: Reached = ignored) -> Cle
     try:
         repo = Repository(entry.repo_name, Path(entry.repository), git)
         if not repo.folder.is_dir():
-            if path.exists():  # there is no repository to save work in
-                raise Unsaveable(f"{entry.repository} is gone")
-            return CleanUp()
+            # There is no repository to save work in.
+            gone = Left(entry.repo_name, path, f"{entry.repository} is gone")
+            return CleanUp(left=(gone,) if path.exists() else ())
         cleanup = _keep_and_remove(entry, repo, epoch, reached)
         name = f"refs/heads/{entry.branch}"
         made_and_present = entry.new_branch and repo.commit(name) is not None
         if made_and_present and not repo.has_unpushed(name, but=[entry.start]):
             repo.drop_branch(entry.branch)
         reached(WorktreeStep.BRANCH_DROPPED)
-    except (DibsError, OSError, RecursionError) as flaw:  # folders in folders without end
-        return CleanUp(left=(Left(entry.repo_name, path, str(flaw)),))
+    except Exception as flaw:  # noqa: BLE001 - a git of the user's may raise anything
+        why = str(flaw) if isinstance(flaw, DibsError | OSError) else repr(flaw)
+        return CleanUp(left=(Left(entry.repo_name, path, why),))
     return cleanup
 
 
@@ -349,8 +443,7 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
     if entry.run_as is not None and path.exists():
         take_back(path, entry.run_as)
     if registered.locked == HALF_MADE:  # being made, or removed: no work of a user is in it
-        _remove(repo, entry, half_made=True)
-        return CleanUp(removed=(path,))
+        return _remove(repo, entry, half_made=True)
     admin = repo.admin_folder(path)
     if admin is None and path.exists():
         raise Unsaveable("its repository has no index of it")
@@ -358,28 +451,34 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
         # The folder was deleted; commits on no branch would be lost with the registration.
         tree = Tree(repo, path, repo.folder)
         kept = tree.keep_commits(registered.head or None, entry.branch, entry.start, epoch)
+        cleanup = CleanUp(kept=kept)
         reached(WorktreeStep.KEPT)
     else:
-        kept = _keep(entry, repo, admin, epoch, reached)
-    if entry.apart and admin is not None:
+        cleanup = _keep(entry, repo, admin, epoch, reached)
+    if admin is not None:
         # Removing takes several steps: from here on, no work is in the working tree.
         (admin / "locked").write_text(HALF_MADE, "ascii")
-    _remove(repo, entry, half_made=entry.apart)
+    cleanup += _remove(repo, entry, half_made=admin is not None)
     reached(WorktreeStep.REMOVED)
-    return CleanUp(removed=(path,), kept=kept)
+    return cleanup
 
 
-def _keep(
-    entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reached
-) -> tuple[Kept, ...]:
+def note_made(repo: Repository, path: Path) -> None:
+    """Note in the clone when the files of a working tree were checked out."""
+    if (admin := repo.admin_folder(path)) is not None:
+        (admin / _MADE).touch()
+
+
+def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reached) -> CleanUp:
     """Save the work of a working tree until two looks at it find the same."""
-    path = Path(entry.path)
+    path, made = Path(entry.path), admin / _MADE
+    made_ns = made.stat().st_mtime_ns if made.exists() else 0
 
     def look() -> tuple[Tree, TreeSnapshot]:
-        tree = Tree(repo, path, admin)
+        tree = Tree(repo, path, admin, made_ns=made_ns)
         if entry.apart:
             stand = stand_in_for_tree(entry, repo, admin)
-            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays)
+            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays, made_ns)
         return tree, tree.snapshot()
 
     tree, before = look()
@@ -394,18 +493,34 @@ def _keep(
         reached(WorktreeStep.KEPT)
         tree, after = look()
         if after == before:
-            return kept
+            names = tree.excluded()
+            excluded = (Excluded(entry.repo_name, path, names),) if names else ()
+            return CleanUp(kept=kept, excluded=excluded)
         before = after
     raise Unsaveable("somebody is still writing in it")
 
 
-def _remove(repo: Repository, entry: Entry, *, half_made: bool = False) -> None:
+def _remove(repo: Repository, entry: Entry, *, half_made: bool) -> CleanUp:
+    """Delete a working tree whose work is saved, and then its registration.
+
+    A tree that cannot be deleted stays registered, and the next recovery tries again.
+    """
     path = Path(entry.path)
-    if path.exists() and (entry.apart or not (path / ".git").exists()):
-        # A repository of its own is in it, or an earlier removal was cut off, after all work was
-        # saved; git refuses to continue.
-        shutil.rmtree(path)
+    try:
+        if path.exists():
+            with suppress(PermissionError):
+                shutil.rmtree(path)
+        for folder, *_ in os.walk(path):  # what is left, with read-only folders of our own
+            mode = stat.S_IMODE(Path(folder).lstat().st_mode)
+            if not mode & stat.S_IWUSR:
+                Path(folder).chmod(mode | stat.S_IWUSR)
+        if path.exists():
+            shutil.rmtree(path)
+    except OSError as flaw:
+        why = f"its work is kept, but it cannot be deleted: {flaw}"
+        return CleanUp(left=(Left(entry.repo_name, path, why),))
     repo.remove(path, half_made=half_made)
+    return CleanUp(removed=(path,))
 
 
 _log = logging.getLogger("dibs.worktrees")

@@ -5,12 +5,12 @@ work. Every command names the repository's git folder, so no command needs a wor
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
-from dibs.adapters.git.program import Ran, outage, spoken
+from dibs.adapters.git.program import GitProgram, Ran, outage, spoken
 from dibs.core.durations import LOST_RACE
 from dibs.core.errors import DibsError
 from dibs.ports.system import Git, GitResult
@@ -38,6 +38,21 @@ _BAD_REQUEST = re.compile(
     r"|ambiguous argument|unknown revision|invalid path",
     re.IGNORECASE,
 )
+
+
+def run_with(
+    git: Git, words: Sequence[str], env: Mapping[str, str], *, cwd: Path, timeout: float
+) -> GitResult:
+    """Run a git command on named folders, with variables in its environment.
+
+    The published interface of a git takes no variables: there an alias of git's sets them.
+    """
+    if isinstance(git, GitProgram):
+        return git(words, cwd=cwd, timeout=timeout, env=env)
+    folders = [word for word in words if word.startswith(("--git-dir=", "--work-tree="))]
+    pairs = [f"{name}={value}" for name, value in env.items()]
+    alias = ("-c", "alias.dibs-with=!env", "dibs-with")
+    return git([*folders, *alias, *pairs, "git", *words], cwd=cwd, timeout=timeout)
 
 
 class Registered(Struct, frozen=True):

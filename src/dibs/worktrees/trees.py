@@ -26,7 +26,7 @@ from dibs.core.errors import DibsError, HandlerUnusable, Misuse, Outage, Worktre
 from dibs.core.pipeline import BundleWorktree, OneWorktree
 from dibs.ports.system import Git, PlaceWish, Workplace
 from dibs.worktrees.apart import Apart, add_apart
-from dibs.worktrees.clearing import Reached, WorktreeStep, end, recover, sharing
+from dibs.worktrees.clearing import Reached, WorktreeStep, end, note_made, recover, sharing
 from dibs.worktrees.repository import Repository
 from dibs.worktrees.sessions import Entry, OpenSession, PoliteExit, SessionRecord, Sessions
 from dibs.worktrees.values import (
@@ -231,6 +231,7 @@ class MultiWorktree:
                     repo.add(Path(entry.path), entry.branch, entry.start, new=entry.new_branch)
                 else:
                     add_apart(repo, entry, self.apart)
+                note_made(repo, Path(entry.path))
                 self.reached(WorktreeStep.ADDED)
         except BaseException as failure:
             self._leave(failure)
@@ -252,6 +253,10 @@ class MultiWorktree:
                     _log.warning("%s", line)
                     if failure is not None:
                         failure.add_note(line)
+        except Exception as flaw:
+            if failure is None:
+                raise
+            failure.add_note(f"the working trees could not be cleared: {flaw}")
         finally:
             if self._session is not None:
                 self._session.close()

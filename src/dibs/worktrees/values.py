@@ -73,27 +73,55 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Excluded:
+    """Files that went with their working tree because `info/exclude` of the clone names them.
+
+    Files that a `.gitignore` names go without a word: the project itself says what they are.
+    """
+
+    repo_name: str
+    worktree_path: Path
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        more = f" and {len(self.names) - _MOST_NAMED} more" if len(self.names) > _MOST_NAMED else ""
+        return (
+            f"{self.repo_name}: {', '.join(self.names[:_MOST_NAMED])}{more} in "
+            f"{self.worktree_path} was not kept: info/exclude names it"
+        )
+
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
 class CleanUp:
     """The result of clearing working trees: removed, saved under refs, or left in place."""
 
     removed: tuple[Path, ...] = ()
     kept: tuple[Kept, ...] = ()
     left: tuple[Left, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
 
     def __add__(self, other: "CleanUp") -> "CleanUp":
-        return CleanUp(self.removed + other.removed, self.kept + other.kept, self.left + other.left)
+        return CleanUp(
+            self.removed + other.removed,
+            self.kept + other.kept,
+            self.left + other.left,
+            self.excluded + other.excluded,
+        )
 
     @property
     def told(self) -> tuple[str, ...]:
-        """One line of text for each entry of `kept` and of `left`, for the user."""
-        return tuple(map(str, (*self.kept, *self.left)))
+        """One line of text for each entry of `kept`, `left` and `excluded`, for the user."""
+        return tuple(map(str, (*self.kept, *self.left, *self.excluded)))
 
 
 def ignored(*_: object) -> None:
     """The default for callbacks: does nothing."""
 
 
-class BadWorktree(Misuse):
+class BadWorktree(Misuse, RuntimeError):
     """A working tree cannot be made at this path, or not with these arguments."""
 
     code = "BAD_WORKTREE"

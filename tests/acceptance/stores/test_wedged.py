@@ -53,3 +53,6 @@ def test_a_worker_with_a_finished_handler_names_the_file_and_leaves_in_time(
     worker.wait(60)
     lock.unlink()
     assert project.labels() >= {"stage:one", "claimed"}, "nothing was painted that is not decided"
+    next_worker = project.worker("next", "--drain", env={"DIBS_LEASES": f"git:{lock.parent}"})
+    assert next_worker.wait(60).code == 0
+    assert project.ledger()["#1", "one"] == 1, "the finished work is not done again"

@@ -10,7 +10,7 @@
 """
 
 from .counting import Counts
-from .faults import Fault, Faults, Wrong
+from .faults import Cut, Fault, Faults, Wrong
 from .limits import Limits
 from .records import Permission, Standing
 from .server import FakeHub
@@ -18,6 +18,7 @@ from .state import State
 
 __all__ = [
     "Counts",
+    "Cut",
     "FakeHub",
     "Fault",
     "Faults",

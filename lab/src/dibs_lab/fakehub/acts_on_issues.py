@@ -202,6 +202,9 @@ class IssueActs(LabelActs):
         return self._set_assignees(current, left)
 
     def _assignable(self, repository: Repository, login: str) -> bool:
+        user = self.state.users.get(login.lower())
+        if user is not None and user.kind == "Bot":
+            return True
         return login.lower() == self.viewer.login.lower() or access.association(
             self.state, repository, login, self.viewer
         ) in (Association.OWNER, Association.MEMBER, Association.COLLABORATOR)

@@ -13,17 +13,19 @@ from hashlib import sha256
 from uuid import uuid4
 
 from . import admin
+from .apps import LIFE
 from .counting import Tally
 from .exchange import Answer, BadJson, Call, Request
 from .faults import OTHER_BOT, Asked, Fault, Wrong
 from .limits import Cost, TooMuch
 from .records import Viewer
-from .refusal import Kind, Refusal, not_found
+from .refusal import NO_NODE, TOO_QUICKLY, Kind, Refusal, invalid, not_found, unprocessable
 from .rest import Route, routed
 from .world import World
 
 DOCUMENTATION = "https://docs.github.com/rest"
 MOST_KEPT = 2_000
+_NEW_ISSUE = "POST /repos/{owner}/{repo}/issues"
 GRAPHQL_PATHS = ("/graphql", "/api/graphql")
 
 
@@ -95,7 +97,8 @@ class Front:
             return _Way(f"{request.verb} other", Cost())
         route, at = found
         points = 1 if request.verb in ("GET", "HEAD") else 5
-        cost = Cost("core", 0 if route.free else 1, points, route.content)
+        issues = int(route.kind == _NEW_ISSUE)
+        cost = Cost("core", 0 if route.free else 1, points, route.content, issues)
         return _Way(route.kind, cost, route, tuple(at.items()))
 
     def _viewer(self, request: Request, way: _Way) -> Viewer:
@@ -112,6 +115,12 @@ class Front:
         if before or faults.strikes(Wrong.DROP_BEFORE):
             self._count(request, way, before.status if before else 0, free=True)
             return _plain(_outage(before)) if before else None
+        stray = faults.stray() or self._too_new(viewer)
+        if stray is not None:
+            self._count(request, way, stray[0], free=True)
+            sent = _plain(_problem(*stray))
+            headers = self._world.meter.headers(viewer, way.cost.resource)
+            return replace(sent, headers=_headers(viewer, headers, sent))
         refused = meter.begin(viewer, way.cost)
         try:
             sent = self._limited(way, refused) if refused else self._done(request, way, viewer)
@@ -121,6 +130,14 @@ class Front:
             return self._replied(request, way, viewer, sent, free=unpaid or refused is not None)
         finally:
             meter.end(viewer)
+
+    def _too_new(self, viewer: Viewer) -> tuple[int, str] | None:
+        """The refusal of an installation's token that the replicas do not know yet."""
+        token, lag_s = viewer.token, self._world.faults.new_token_lag_s()
+        if not lag_s or token is None or token.repositories is None or token.expires_at is None:
+            return None
+        age = self._world.state.now() - (token.expires_at - LIFE)
+        return (401, "Bad credentials") if age.total_seconds() < lag_s else None
 
     def _replied(
         self, request: Request, way: _Way, viewer: Viewer, sent: Sent, *, free: bool
@@ -156,6 +173,10 @@ class Front:
         try:
             if way.route is None:
                 raise not_found()
+            if way.cost.content and self._world.faults.strikes(Wrong.TOO_QUICKLY):
+                raise invalid("IssueComment", "data", "unprocessable", TOO_QUICKLY)
+            if way.cost.content and self._world.faults.strikes(Wrong.NODE_NOT_FOUND_ONCE):
+                raise unprocessable(NO_NODE)
             return way.route.handler(Call(self._world, request, viewer, dict(way.at)))
         except Refusal as refusal:
             return _refused(refusal, request.api, request.verb)

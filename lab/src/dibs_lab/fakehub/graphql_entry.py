@@ -7,13 +7,14 @@ from functools import lru_cache
 from graphql import FieldNode, GraphQLError, OperationDefinitionNode, get_operation_ast, parse
 
 from .exchange import Request
-from .graphql_door import Budget, execute, priced
+from .faults import Wrong
+from .graphql_cut import cut
+from .graphql_door import Budget, Price, execute, priced
+from .graphql_mutations import CREATES
+from .graphql_refusals import rate_limited, unknown_field
 from .limits import Cost
 from .records import Viewer
 from .world import World
-
-CREATES = frozenset({"createIssue", "addComment", "createPullRequest", "addDiscussionComment"})
-"""Mutations whose creations notify people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,12 @@ class Document:
     content: int
 
     @property
+    def price(self) -> Price:
+        return priced(self.text, self.variables, self.operation_name)
+
+    @property
     def cost(self) -> Cost:
-        price = priced(self.text, self.variables, self.operation_name)
-        return Cost("graphql", price.points, 5 if self.mutations else 1, self.content)
+        return Cost("graphql", self.price.points, 5 if self.mutations else 1, self.content)
 
 
 def read(request: Request) -> Document | None:
@@ -47,9 +51,14 @@ def read(request: Request) -> Document | None:
 
 
 def run(world: World, viewer: Viewer, document: Document, web: str) -> dict[str, object]:
+    faults = world.faults
+    if faults.strikes(Wrong.RATE_LIMIT):
+        return rate_limited(viewer)
+    if older := faults.strikes(Wrong.UNKNOWN_FIELD):
+        return unknown_field(older.containing)
     told = world.meter.budget(viewer, "graphql")
     resets_at = world.meter.resets_at(viewer, "graphql")
-    return execute(
+    body = execute(
         world.state,
         viewer,
         document.text,
@@ -58,6 +67,8 @@ def run(world: World, viewer: Viewer, document: Document, web: str) -> dict[str,
         budget=Budget(told["limit"], told["remaining"], resets_at),
         web=web,
     )
+    given_up = faults.strikes(Wrong.RESOURCE_LIMITS, nodes=document.price.nodes)
+    return cut(body, given_up.cut) if given_up else body
 
 
 @lru_cache(maxsize=512)

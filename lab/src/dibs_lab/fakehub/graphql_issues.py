@@ -211,15 +211,16 @@ def lock_reason(given: str | None) -> str | None:
 
 @answers(*ISSUES)
 def assignees(issue: Issue, asked: Asked, **bounds: Unpack[Bounds]) -> Page:
-    return Page(lambda: _people(issue, asked), bounds, "assignees")
+    people = [user for user in _assigned(issue, asked) if user.kind == "User"]
+    return Page(lambda: people, bounds, "assignees")  # GitHub leaves out the programs
 
 
 @answers(*ISSUES, name="assignedActors")
 def assigned_actors(issue: Issue, asked: Asked, **bounds: Unpack[Bounds]) -> Page:
-    return Page(lambda: _people(issue, asked), bounds, "assignedActors")
+    return Page(lambda: _assigned(issue, asked), bounds, "assignedActors")
 
 
-def _people(issue: Issue, asked: Asked) -> list[User]:
+def _assigned(issue: Issue, asked: Asked) -> list[User]:
     there = (asked.view.user(login) for login in issue.assignees)
     return [user for user in there if user]
 

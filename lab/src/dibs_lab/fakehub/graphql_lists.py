@@ -36,7 +36,13 @@ def labels_on(
 
 @answers("Repository")
 def label(repository: Repository, asked: Asked, *, name: str) -> Label | None:
-    return asked.view.label_named(repository.id, name)
+    return _label(repository, asked, name)
+
+
+def _label(repository: Repository, asked: Asked, name: str) -> Label | None:
+    """The label by its name: in any case, unless GraphQL heeds the case."""
+    found = asked.view.label_named(repository.id, name)
+    return None if found and asked.view.exact_labels and found.name != name else found
 
 
 @answers("Repository")
@@ -129,7 +135,12 @@ def _labelled(repository: Repository, asked: Asked, names: Sequence[str] | None)
     """Issues with any of the labels: GitHub does not promise that the filter means all of them."""
     if not names:
         return asked.view.issues(repository.id)
-    any_of = {one.id: one for name in names for one in asked.view.issues(repository.id, (name,))}
+    any_of = {
+        one.id: one
+        for name in names
+        if _label(repository, asked, name) is not None
+        for one in asked.view.issues(repository.id, (name,))
+    }
     return [any_of[number] for number in sorted(any_of)]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from .acts import KEEP, Acts
+from .faults import Wrong
 from .graphql_asked import FIELDS, Asked, answers
 from .graphql_issues import CONTENTS
 from .graphql_pages import Edge
@@ -14,12 +15,14 @@ from .graphql_refusals import Complaint, no_node, worded
 from .graphql_resolvers import seen
 from .graphql_schema import served
 from .records import Comment, Issue, Label, Repository, User
-from .refusal import Refusal
+from .refusal import TOO_QUICKLY, Refusal
 
 Input = Mapping[str, Any]
 Payload = dict[str, object]
 R = TypeVar("R")
 REST_CONTENTS = {graphql: rest for rest, graphql in CONTENTS.items()}
+CREATES = frozenset({"createIssue", "addComment", "createPullRequest", "addDiscussionComment"})
+"""Mutations whose creations notify people."""
 # The input fields that name the subject.
 _SUBJECTS = (
     "subjectId",
@@ -37,10 +40,14 @@ def mutation(name: str) -> Callable[[Callable[[Asked, Acts, Input], Payload]], o
 
     def enter(act: Callable[[Asked, Acts, Input], Payload]) -> object:
         def run(_root: object, asked: Asked, *, input: Input) -> Payload:  # noqa: A002 - the argument's name
+            subject = next((str(input[key]) for key in _SUBJECTS if key in input), "")
+            if asked.state.strays(Wrong.NODE_NOT_FOUND_ONCE):
+                raise no_node(subject)
+            if name in CREATES and asked.state.strays(Wrong.TOO_QUICKLY):
+                raise Complaint("UNPROCESSABLE", TOO_QUICKLY)
             try:
                 payload = act(asked, asked.state.acting(asked.viewer), input)
             except Refusal as refusal:
-                subject = next(str(input[key]) for key in _SUBJECTS if key in input)
                 raise worded(refusal, asked.viewer, name, subject) from refusal
             return {**payload, "clientMutationId": input.get("clientMutationId")}
 

@@ -44,6 +44,20 @@ def worded(refusal: Refusal, viewer: Viewer, act: str, subject: str) -> Complain
             return Complaint("FORBIDDEN", refusal.message)
 
 
+def rate_limited(viewer: Viewer) -> dict[str, object]:
+    """The whole answer: GraphQL's refusal since 2026, in place of the type RATE_LIMITED."""
+    number = viewer.user.id if viewer.user else 0
+    text = f"API rate limit already exceeded for user ID {number}."
+    return {"errors": [{"type": "RATE_LIMIT", "code": "graphql_rate_limit", "message": text}]}
+
+
+def unknown_field(name: str) -> dict[str, object]:
+    """The whole answer of an older server, whose schema has no such field of an issue."""
+    told = {"code": "undefinedField", "typeName": "Issue", "fieldName": name}
+    text = f"Field '{name}' doesn't exist on type 'Issue'"
+    return {"errors": [{"path": ["fragment", name], "extensions": told, "message": text}]}
+
+
 def _classic(viewer: Viewer) -> bool:
     return viewer.token is not None and viewer.token.scopes is not None
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 from . import access
+from .faults import Wrong
 from .graphql_asked import FIELDS, Asked, answers, plain
 from .graphql_pages import Bounds, Page
 from .graphql_refusals import Complaint, no_node
 from .graphql_schema import GREATEST_INT, served
 from .graphql_search import found
 from .records import Comment, Event, Issue, Label, Reaction, Repository, User
-from .refusal import Refusal
+from .refusal import Refusal, not_found
 from .view import Node
 
 # roots
@@ -135,7 +136,9 @@ plain({"databaseId": "id", "createdAt": "created_at"}, *PEOPLE)
 
 @answers("Bot", name="login")
 def bot_login(bot: User, _asked: Asked) -> str:
-    """The login without `[bot]`: REST adds it to a bot's login, GraphQL does not."""
+    """The login without `[bot]`, which REST adds; GitHub's own agent has two logins."""
+    if bot.login == "Copilot":
+        return "copilot-swe-agent"
     return bot.login.removesuffix("[bot]")
 
 
@@ -202,13 +205,21 @@ def _numbered(
     repository: Repository, asked: Asked, number: int, what: str, *, pull: bool | None
 ) -> Issue:
     try:
+        if asked.state.strays(Wrong.NODE_NOT_FOUND_ONCE):
+            raise not_found()
         there = access.seen_issue(asked.view, asked.viewer, repository, number)
     except Refusal:  # to GraphQL, deleted, moved and never existing are the same
         there = None
     if there is None or pull not in (None, there.pull is not None):
         text = f"Could not resolve to {what} with the number of {number}."
         raise Complaint("NOT_FOUND", text)
+    if asked.state.forbids(number):
+        raise _forbidden()
     return there
+
+
+def _forbidden() -> Complaint:
+    return Complaint("FORBIDDEN", "Resource not accessible by personal access token")
 
 
 # lists
@@ -227,6 +238,12 @@ def _entered() -> None:
 
 
 _entered()
+
+
+@answers("IssueConnection", name="nodes")
+def issues_listed(page: Page, asked: Asked) -> list[object]:
+    """An issue that the token may not see is null, with an error, and does not stop the others."""
+    return [_forbidden() if asked.state.forbids(one.number) else one for one in page.nodes]  # type: ignore[union-attr]
 
 
 def small(number: int) -> int | None:

@@ -21,7 +21,7 @@ GREATEST_INT = 2**31 - 1
 
 @cache
 def published() -> GraphQLSchema:
-    """The schema that dibs' own documents may use."""
+    """The schema that dibs' own documents may use, without `assignedActors`."""
     return _built(*FILES)
 
 

@@ -38,6 +38,10 @@ class Limits:
     concurrent: int | None = 100
     secondary_status: int = 403
     """GitHub answers 403 or 429."""
+    issues_per_minute: int | None = None
+    issues_per_hour: int | None = None
+    """Of new issues over REST alone. GitHub publishes no number, only that some limits are lower;
+    others measured 20 and 150."""
 
     @classmethod
     def off(cls) -> "Limits":
@@ -56,6 +60,8 @@ class Cost:
     """Points of the minute's budget: 5 for a write."""
     content: int = 0
     """How many pieces of content it creates."""
+    issues: int = 0
+    """How many of them are issues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +219,8 @@ class Meter:
             (cost.resource, MINUTE, a_minute, cost.points if cost.primary else 0),
             ("content", MINUTE, self.limits.content_per_minute, cost.content),
             ("content", HOUR, self.limits.content_per_hour, cost.content),
+            ("issues", MINUTE, self.limits.issues_per_minute, cost.issues),
+            ("issues", HOUR, self.limits.issues_per_hour, cost.issues),
         )
 
     def _charge(self, login: str, cost: Cost) -> None:

@@ -38,6 +38,8 @@ NO_BY_APP = "Resource not accessible by integration"
 NO_RIGHTS = "Must have admin rights to Repository."
 ARCHIVED = "Repository was archived so is read-only."
 LOCKED = "Unable to create comment because issue is locked."
+TOO_QUICKLY = "was submitted too quickly"
+NO_NODE = "Could not resolve to a node with the global id of 'I_kwDOnew'."
 FULL = "Commenting is disabled on issues with more than 2500 comments"
 
 

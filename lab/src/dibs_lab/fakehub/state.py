@@ -66,6 +66,7 @@ from datetime import UTC, datetime, timedelta
 from dibs.adapters.system import wall_clock
 
 from .acts import Acts
+from .faults import Wrong
 from .node_ids import node_id
 from .records import (
     Comment,
@@ -109,6 +110,10 @@ class State:
         """Called once per write: how long replicas take to learn of it."""
         self.reading: Callable[[View], View] = lambda view: view
         """Called once per read: adds the faults of that read."""
+        self.strays: Callable[[Wrong], bool] = lambda _wrong: False
+        """Called for each field of GraphQL that may meet the fault; whether it does."""
+        self.forbids: Callable[[int], bool] = lambda _number: False
+        """Called for each issue that GraphQL is about to show, with its number."""
         self.listeners: list[Callable[[Happening], None]] = []
         self.changes = 0
         """Rises with every write, so an equal number means an unchanged world."""

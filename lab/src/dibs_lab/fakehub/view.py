@@ -5,7 +5,7 @@ faults. A view does not decide who may see what; `access.py` does.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
@@ -29,11 +29,19 @@ class View:
     short_by: int = 0
     """How many entries every list of issues or comments lacks at its end, although counts include
     them: the fault of truncated lists."""
+    hidden: str = ""
+    """The login of a flagged account, whose comments this reader does not see, although counts
+    include them."""
+    exact_labels: bool = False
+    """GraphQL's filters by label heed the case."""
 
     @property
     def primary(self) -> "View":
-        """The same world as the writer sees it, without faults: for the payloads of mutations."""
-        return replace(self, at=None, short_by=0)
+        """The same world as the writer sees it, without faults: for the payloads of mutations.
+
+        A flagged account stays hidden there.
+        """
+        return View(self.state, hidden=self.hidden)
 
     def user(self, login: str) -> User | None:
         return self.state.users.get(login.lower())
@@ -156,7 +164,11 @@ class View:
         return ways[kind]()
 
     def _comments(self, ids: Iterable[int]) -> list[Comment]:
-        found = [c for c in self._many(self.state.comments, ids) if not c.deleted]
+        found = [
+            comment
+            for comment in self._many(self.state.comments, ids)
+            if not comment.deleted and (not self.hidden or comment.author.lower() != self.hidden)
+        ]
         return sorted(found, key=lambda comment: (comment.created_at, comment.id))
 
     def _one(self, table: Table[K, R], key: K) -> R | None:

@@ -37,7 +37,8 @@ def make_world(
     state = State(clock=clock)
     counts, faults = Counts(), Faults(seed)
     deliveries = Deliveries(state, api)
-    state.lag, state.reading = faults.lag, faults.reading
+    state.lag, state.reading, state.forbids = faults.lag, faults.reading, faults.forbids
+    state.strays = faults.meets
     state.listeners += [counts.hear, faults.hear, deliveries.hear]
     meter = Meter(state.now, limits)
     return World(state, meter, counts, faults, deliveries, Git(), Apps(state), graphql)

@@ -24,7 +24,7 @@ from dibs.core.errors import DibsError
 from dibs.core.events import Event, EventKind, Reached, Step, unwatched
 from dibs.core.ids import HolderId, IssueRef, LocalTime, RunId
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
-from dibs.core.labels import Effect
+from dibs.core.labels import Effect, LabelLook
 from dibs.core.lease import Outcome
 from dibs.ports.tracker import Applies, Found, IssueQuery, OneAtATime, TrackerTraits, apply_one
 from dibs.services.claiming import Claimed, ClaimOptions
@@ -211,7 +211,7 @@ class Actor(OneAtATime):
     def close(self, issue: IssueRef) -> None:
         self._call("close", lambda: self.table.tracker.close(issue), writes=True)
 
-    def prepare(self, labels: Sequence[str]) -> None:
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
         """Do nothing: this tracker needs no labels created."""
 
 

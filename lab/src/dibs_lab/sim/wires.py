@@ -16,7 +16,7 @@ from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.events import Event, Reached, Step, unwatched
 from dibs.core.ids import Fence, IssueRef
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
-from dibs.core.labels import Effect
+from dibs.core.labels import Effect, LabelLook
 from dibs.core.lease import (
     AcquireResult,
     Bid,
@@ -240,7 +240,7 @@ class WiredTracker(OneAtATime):
     def close(self, issue: IssueRef) -> None:
         self._wire.call("close", issue, lambda: self._server.close(issue), writes=True)
 
-    def prepare(self, labels: Sequence[str]) -> None:
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
         """Do nothing: this tracker needs no labels created."""
 
 

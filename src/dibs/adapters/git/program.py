@@ -433,7 +433,7 @@ _REACHES = frozenset({"fetch", "ls-remote"})
 
 
 class GitProgram(Struct, frozen=True):
-    """Implements `ports.system.Git` with the git program.
+    """Implements `ports.system.Git` with the git program; takes variables as well.
 
     A command that takes too long is killed, with all processes that the command started. No
     command has a secret in its environment, because an agent may have named programs in the

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -40,6 +41,8 @@ _JWT_BACK_S = 60
 _RENEW_BEFORE = timedelta(minutes=5)
 _SHORTEST_USE = timedelta(seconds=30)
 _AGAIN_S = 30.0
+_NEW_S = 10.0
+"""So long after it was made, not every server of GitHub may know an installation's token."""
 _SUCCESSES = (200, 201)
 
 Shape = TypeVar("Shape")
@@ -64,6 +67,15 @@ Ask = Callable[[str, str, str], Answered]
 """Sends a request (verb, path, bearer) without a body. Raises Unavailable or RateLimited."""
 
 
+class Remedy(Enum):
+    """What may help after GitHub refused a token with 401."""
+
+    NONE = auto()
+    SAME_AGAIN = auto()
+    """The token is so new that not every server of GitHub may know it."""
+    ANOTHER = auto()
+
+
 class AppInstallation:
     """A GitHub App at an owner who has installed the App. A `Credential`."""
 
@@ -76,6 +88,7 @@ class AppInstallation:
         self._place = installation or repository.partition("/")[0].lower()
         self._lock = threading.Lock()
         self._token, self._renew_at, self._until = "", LocalTime(0.0), LocalTime(0.0)
+        self._made_at = LocalTime(0.0)
         self._ahead = ZERO
         """By how much the server's time of day is ahead of ours."""
 
@@ -93,17 +106,20 @@ class AppInstallation:
             if not self._token or now >= self._renew_at:
                 try:
                     self._renew(ask)
-                except (Unavailable, RateLimited):
+                except (Unavailable, RateLimited, NotPermitted):
                     if not self._token or now >= self._until:
                         raise
                     self._renew_at = LocalTime(now + _AGAIN_S)  # the old token is still good
             return self._token
 
-    def refused(self, token: str) -> bool:
+    def refused(self, token: str) -> Remedy:
         with self._lock:
-            if token == self._token:
-                self._token = ""
-            return True
+            if token != self._token:
+                return Remedy.ANOTHER
+            if self._clock.now() < self._made_at + _NEW_S:
+                return Remedy.SAME_AGAIN
+            self._token = ""
+            return Remedy.ANOTHER
 
     def _renew(self, ask: Ask) -> None:
         """Get a new token, and before the first the number of the installation."""
@@ -113,7 +129,7 @@ class AppInstallation:
             self._installation = str(found.id)
         path = f"/app/installations/{self._installation}/access_tokens"
         given, answered = self._as_app(ask, "POST", path, _AccessToken)
-        self._token = given.token
+        self._token, self._made_at = given.token, answered.asked_at
         now = served_at(answered.headers)
         lasts = server_time(given.expires_at) - now if now else _RENEW_BEFORE * 2
         early = max(lasts - _RENEW_BEFORE, _SHORTEST_USE)
@@ -265,8 +281,8 @@ class Credential(Protocol):
         """A valid token; `ask` sends a request for a new token. Raises NotPermitted."""
         ...
 
-    def refused(self, token: str) -> bool:
-        """Note that the server refused `token`. True if a new token can be had."""
+    def refused(self, token: str) -> Remedy:
+        """Note that the server refused `token`, and return what may help."""
         ...
 
 
@@ -289,8 +305,8 @@ class Token:
     def token(self, _ask: Ask) -> str:
         return self.secret
 
-    def refused(self, _token: str) -> bool:
-        return False
+    def refused(self, _token: str) -> Remedy:
+        return Remedy.NONE
 
 
 # Where it comes from

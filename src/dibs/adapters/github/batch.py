@@ -3,12 +3,11 @@
 GitHub runs the mutations of a document in order, each by itself: a mutation that fails does not
 stop the later ones. So the field of each effect in the reply is checked, in order. If the field is
 there, GitHub applied the effect, even if parts of the payload are missing: then the issue is read
-once more. If a label was deleted, the label is made again and the effect is repeated over REST;
-any other failure is raised as if the effect had been a request of its own.
+once more. An effect that GitHub refused is repeated over REST.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, assert_never
 
 from dibs.adapters.github import documents
@@ -17,13 +16,13 @@ from dibs.adapters.github.graphql import OverGraphql
 from dibs.adapters.github.replies import GraphqlError, GraphqlReply, locked
 from dibs.adapters.github.shapes import Node, WholeIssue, convert
 from dibs.adapters.github.trust import Judging
-from dibs.core.errors import NoSuchComment, NotPermitted, RateLimited, Unavailable
+from dibs.core.errors import NotPermitted, RateLimited, Unavailable, Unconfirmed
 from dibs.core.ids import IssueRef
 from dibs.core.issue import Comment, Snapshot
 from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
 
 _NOT_FOUND = "NOT_FOUND"
-_REFUSALS = ("FORBIDDEN", "INSUFFICIENT_SCOPES", "UNPROCESSABLE", "UNAUTHORIZED")
+_REFUSALS = (_NOT_FOUND, "FORBIDDEN", "INSUFFICIENT_SCOPES", "UNPROCESSABLE", "UNAUTHORIZED")
 
 Look = Callable[[], Snapshot]
 
@@ -56,11 +55,11 @@ class Trips:
             return look()
         bodies = [effect.body for effect in wanted if isinstance(effect, PostComment | EditComment)]
         with self._ids.writing_cards(number, bodies, self._transport.clock.now()):
-            reply = self._transport.graphql(
-                documents.trip(wanted), self._variables(number, wanted), purpose=judging.purpose
-            )
+            variables = self._variables(number, wanted)
+            reply = self._graphql.send(documents.trip(wanted), variables, judging.purpose)
             self._graphql.insist_understood(reply)
-            with under_way(issue):
+            done = any(part is not None for part in reply.data.values())
+            with under_way(issue) if done else nullcontext():
                 repeated = self._repeat_failed(issue, wanted, reply)
         with under_way(issue):
             posted = [
@@ -101,16 +100,17 @@ class Trips:
         for comment in edited:
             cached = self._ids.comment(comment)
             if cached is None or cached.number != number:
-                raise NoSuchComment(issue, comment)
+                self._rest.look_for_comment(issue, comment)
         changes = [effect for effect in effects if isinstance(effect, AddLabels | RemoveLabels)]
         named = [label for effect in changes for label in effect.labels]
-        self._graphql.learn_labels(self._ids.unknown_labels(named))
+        if self._ids.unknown_labels(named):
+            self._rest.labels(Purpose.FINISH)
         added = [
             label for effect in changes if isinstance(effect, AddLabels) for label in effect.labels
         ]
         for label in self._ids.unknown_labels(added):
             if not self._rest.make_label(label):
-                self._graphql.learn_labels([label])  # another client made it at the same time
+                self._rest.labels(Purpose.FINISH)  # another client made it at the same time
 
     def _without_unknown_labels(self, effects: Sequence[Effect]) -> tuple[Effect, ...]:
         """The effects to send, without removals of labels which the repository does not have.
@@ -171,44 +171,50 @@ class Trips:
             flaw = reply.at(f"e{place}")
             if flaw is None:
                 raise Unavailable(f"{issue}: GitHub does not say what it did")
-            self._repeat_or_raise(issue, effect, flaw)
+            if (full_or_locked := locked(issue, flaw.message)) is not None:
+                raise full_or_locked
+            if flaw.type not in _REFUSALS:
+                raise Unavailable(f"{issue}: GitHub refused: {flaw.message}")
+            self._repeat_over_rest(issue, effect, flaw)
             repeated = True
         return repeated
 
-    def _repeat_or_raise(self, issue: IssueRef, effect: Effect, flaw: GraphqlError) -> None:
+    def _repeat_over_rest(self, issue: IssueRef, effect: Effect, flaw: GraphqlError) -> None:
+        """Repeat over REST an effect that GraphQL refused: it was not applied.
+
+        So a mistake does no harm, and a refusal that GitHub means comes from two endpoints. A label
+        that somebody has deleted is made again, and to close a closed issue is no error over REST.
+        """
+        if isinstance(effect, AddLabels | RemoveLabels):
+            self._ids.forget_labels(effect.labels)
+        if isinstance(effect, AddLabels) and flaw.type == _NOT_FOUND:
+            for label in effect.labels:
+                self._rest.make_label(label)
         match effect:
-            case AddLabels(labels) if flaw.type == _NOT_FOUND:
-                self._ids.forget_labels(labels)
-                for label in labels:
-                    self._rest.make_label(label)
-                self._rest.edit_labels(issue, add=labels, remove=())
-            case RemoveLabels(labels) if flaw.type == _NOT_FOUND:
-                self._ids.forget_labels(labels)
-                self._rest.edit_labels(issue, add=(), remove=labels)
-            case CloseIssue() if flaw.type == "UNPROCESSABLE":
-                self._rest.close(issue)  # over REST, closing a closed issue is no error
-            case EditComment(comment) if flaw.type == _NOT_FOUND:
-                raise self._rest.no_such_comment(issue, comment)
-            case _ if flaw.type == _NOT_FOUND:
-                self._rest.issue(issue, Purpose.FINISH)  # raises if the issue itself is gone
-                raise Unavailable(f"{issue}: GitHub did not find it, and then it did")
+            case AddLabels(labels):
+                self._rest.edit_labels(issue, add=labels)
+            case RemoveLabels(labels):
+                self._rest.edit_labels(issue, remove=labels)
+            case PostComment(body):
+                self._rest.post_comment(issue, body, Purpose.FINISH)
+            case EditComment(comment, body):
+                self._rest.edit_comment(issue, comment, body)
+            case CloseIssue():
+                self._rest.close(issue)
             case _:
-                if (full_or_locked := locked(issue, flaw.message)) is not None:
-                    raise full_or_locked
-                refusal = f"{issue}: GitHub refused: {flaw.message}"
-                raise NotPermitted(refusal) if flaw.type in _REFUSALS else Unavailable(refusal)
+                assert_never(effect)
 
 
 @contextmanager
 def under_way(issue: IssueRef) -> Iterator[None]:
-    """Around requests after an applied change: turns RateLimited into Unavailable.
+    """Around requests after an applied change: turns RateLimited and Unconfirmed into Unavailable.
 
-    To a caller RateLimited means that no change was made, which is no longer true here.
+    To a caller these two mean that no change was made, which is no longer true here.
     """
     try:
         yield
-    except RateLimited as limit:
-        raise Unavailable(f"{issue}: changed, but not looked at afterwards: {limit}") from limit
+    except (RateLimited, Unconfirmed) as flaw:
+        raise Unavailable(f"{issue}: changed, but not looked at afterwards: {flaw}") from flaw
 
 
 def purpose_of(effects: Sequence[Effect]) -> Purpose:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 from msgspec import Struct
 
 from dibs.adapters.github.shapes import (
+    PAGE,
     Label,
     RestComment,
     RestIssue,
@@ -58,7 +59,7 @@ class IdCache:
         self._lock = threading.RLock()
         self._issues: Bounded[int, CachedIssue] = Bounded(_MOST)
         self._comments: Bounded[int, CachedComment] = Bounded(_MOST)
-        self._labels: dict[str, str] = {}
+        self._labels: dict[str, Label] = {}
         self._own_cards: Bounded[int, tuple[CardState, LocalTime]] = Bounded(_MOST)
         """By issue number: the state of our card, and when its ttl is over."""
         self._long: Bounded[int, bool] = Bounded(_MOST)
@@ -81,7 +82,7 @@ class IdCache:
                     self.saw_labels(present(shape.labels))
                     for node in present(shape.comments):
                         self._comments[int(node.full_database_id)] = CachedComment(node.id, number)
-                    if shape.comments.page_info.more:
+                    if shape.comments.page_info.more and shape.comments.total_count > PAGE:
                         self._long[number] = True
 
     def is_long(self, number: int) -> bool:
@@ -145,7 +146,14 @@ class IdCache:
 
     def label(self, name: str) -> str | None:
         with self._lock:
-            return self._labels.get(folded(name))
+            found = self._labels.get(folded(name))
+        return None if found is None else found.id
+
+    def spelling(self, name: str) -> str:
+        """The label as the repository spells it, as far as we know."""
+        with self._lock:
+            found = self._labels.get(folded(name))
+        return name if found is None else found.name
 
     def unknown_labels(self, names: Collection[str]) -> list[str]:
         with self._lock:
@@ -156,7 +164,7 @@ class IdCache:
             for label in labels:
                 node = label.node_id if isinstance(label, RestLabel) else label.id
                 if node:
-                    self._labels[folded(label.name)] = node
+                    self._labels[folded(label.name)] = Label(node, label.name)
 
     def forget_labels(self, names: Iterable[str]) -> None:
         with self._lock:

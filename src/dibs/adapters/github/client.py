@@ -8,8 +8,16 @@ says which status is an answer and which an error. `Transports` opens one `Trans
 ledger, for every process that uses the token, what the reply says of limits, or that no reply came.
 A write is never sent twice: if its reply is lost, `Unavailable` says that nobody knows whether it
 was carried out. A read is sent once more if its connection was dropped.
+
+GitHub refuses requests by mistake: good tokens get a 401 now and then, and what was just made is
+not found. Nothing was done then, so the request may be sent again. `Sender.confirmed` believes a
+refusal only if it came twice, five seconds apart, and if a second endpoint refuses as well. A
+refusal of one thing or one right is shared by no other endpoint: then the repository must answer.
+Until then the refusal is `Unconfirmed`, except for callers who have the time: for these the request
+is sent again here. A holder has not: it decides itself when to try again, and until when.
 """
 
+import logging
 import re
 import threading
 from collections.abc import Collection, Mapping
@@ -21,7 +29,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.adapters.github.auth import Answered, Api, Credential, Token, api_of, credential_of
+from dibs.adapters.github.auth import (
+    Answered,
+    Api,
+    Credential,
+    Remedy,
+    Token,
+    api_of,
+    credential_of,
+)
 from dibs.adapters.github.cache import CachedReply, Renames, Replies, place_of
 from dibs.adapters.github.connections import REPLY_S, Dropped, Wire
 from dibs.adapters.github.ledger import (
@@ -50,20 +66,27 @@ from dibs.adapters.github.replies import (
     SlowDown,
     graphql_errors,
     is_broken,
+    is_doubtful,
     limit_among,
     limit_in,
     refusal_of,
     served_at,
 )
 from dibs.adapters.system import SystemClock
-from dibs.core.errors import Outage, RateLimited, Unavailable
+from dibs.core.bounded import Bounded
+from dibs.core.durations import NEW_TOKEN, REFUSED
+from dibs.core.errors import NotPermitted, Outage, RateLimited, Unavailable, Unconfirmed
 from dibs.core.ids import LocalTime, ServerTime
 from dibs.ports.system import Clock
 from dibs.ports.tracker import Allowance, BudgetReport, is_persons_word
 
 __all__ = ["Limits", "Purpose", "Transport", "Transports"]
 
+_log = logging.getLogger("dibs.github")
 _UNTOLD_RESET_S = 60.0
+_MOST_REFUSALS = 1000
+_FORGOTTEN_S = 60.0
+"""A refusal that came so long ago has nothing to do with the same refusal now."""
 _SHORTEST_WAIT_S = 0.1
 _FINE = (HTTPStatus.OK, HTTPStatus.CREATED, HTTPStatus.NO_CONTENT)
 _MOVED = (
@@ -88,6 +111,29 @@ class Request(Struct, frozen=True):
     """Our cached reply to the same request, to ask whether it has changed."""
 
 
+class Refusals:
+    """Since when GitHub refuses what. Safe for many threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._heard: Bounded[str, tuple[str, LocalTime, LocalTime]] = Bounded(_MOST_REFUSALS)
+        """By request: how it was refused, and when it came first and last."""
+
+    def left_s(self, request: str, refusal: str) -> float:
+        """Note that the request was refused now. Returns the seconds until that may count."""
+        now = self._clock.now()
+        with self._lock:
+            before, first, last = self._heard.get(request) or ("", now, now)
+            if before != refusal or now > last + _FORGOTTEN_S:
+                first = now
+            self._heard[request] = refusal, first, now
+        return first + REFUSED.pause_s - now
+
+    def passed(self, request: str) -> None:
+        with self._lock:
+            self._heard.pop(request, None)
+
+
 class Sender:
     """Sends requests with a token, as the ledger allows. Safe for many threads."""
 
@@ -96,6 +142,7 @@ class Sender:
     ) -> None:
         self._api, self._credential, self._ledger = api, credential, ledger
         self._wire, self._clock = wire, clock
+        self._refusals = Refusals(clock)
 
     def send(self, request: Request) -> Reply:
         """Send the request; return the server's reply, which may be an error.
@@ -104,13 +151,93 @@ class Sender:
         """
         token = self._token(request.purpose)
         answered = self._attempt(request, token)
-        if answered.status == HTTPStatus.UNAUTHORIZED and self._credential.refused(token):
+        renewed = False
+        for pause_s in NEW_TOKEN.pauses():
+            if answered.status != HTTPStatus.UNAUTHORIZED:
+                break
+            remedy = self._credential.refused(token)
+            if remedy is Remedy.NONE or (remedy is Remedy.ANOTHER and renewed):
+                break
             # Note the 401 as a success of the server: if this request was the breaker's probe, it
             # must not hold back its own second attempt.
             self._ledger.note(Passed(answered.asked_at, request.kind))
-            token = self._token(request.purpose)
+            if remedy is Remedy.ANOTHER:
+                renewed, token = True, self._token(request.purpose)
+            elif pause_s and request.purpose is Purpose.HOLD:
+                raise Unconfirmed(f"{self.what(request)}: GitHub does not know the new token yet")
+            else:
+                self._clock.sleep(pause_s)
             answered = self._attempt(request, token)
-        return self._reply(request, _without_token(token, answered))
+        reply = self._reply(request, _without_token(token, answered))
+        if reply.status < HTTPStatus.BAD_REQUEST:
+            self._refusals.passed(self.what(request))
+        return reply
+
+    def confirmed(self, request: Request, reply: Reply) -> Reply:
+        """The reply, or the reply to the same request sent again. See the module.
+
+        Raises Unconfirmed if the reply is a refusal that may be a mistake, and NotPermitted if the
+        whole repository is not found.
+        """
+        what, again = self.what(request), reply
+        if not is_doubtful(reply):
+            return reply
+        refusal = refusal_of(reply, what)
+        if not isinstance(refusal, NotPermitted):
+            raise refusal
+        if self._wait_for_proof(what, refusal, request.purpose):
+            again = self.send(request)
+        if not is_doubtful(again):
+            return again
+        refused_again = refusal_of(again, what)
+        if self._refusals.left_s(what, str(refused_again)) > 0:  # it differs, or others had success
+            raise Unconfirmed(str(refused_again))
+        return self._seconded(request, again)
+
+    def doubted(self, refusal: NotPermitted) -> Outage:
+        """The refusal, if it came before, some seconds ago; else Unconfirmed."""
+        text = str(refusal)
+        return Unconfirmed(text) if self._refusals.left_s(text, text) > 0 else refusal
+
+    def _wait_for_proof(self, request: str, refusal: NotPermitted, purpose: Purpose) -> bool:
+        """Whether the request must be sent again; waits until then.
+
+        Raises Unconfirmed for a holder, who does not wait.
+        """
+        left_s = self._refusals.left_s(request, str(refusal))
+        if left_s <= 0:
+            return False
+        if purpose is Purpose.HOLD:
+            raise Unconfirmed(str(refusal))
+        _log.warning("%s; asking again in %.0f s", refusal, left_s)
+        self._clock.sleep(left_s)
+        return True
+
+    def _seconded(self, request: Request, reply: Reply) -> Reply:
+        """The refusal, if a second endpoint agrees; else raises Unconfirmed.
+
+        `narrow`: no other endpoint refuses what this one refuses, so the second need only answer.
+        Raises NotPermitted if the whole repository is not found.
+        """
+        place = place_of(request.address, self._api.rest)
+        narrow = reply.status != HTTPStatus.UNAUTHORIZED
+        if place is None or not narrow:
+            address = f"{self._api.rest}/rate_limit"
+        elif _path(place.rest):
+            address = place.whole
+        else:
+            address, narrow = f"{place.whole}/labels?per_page=1", False
+        second = Request("GET", address, Kind.REST_READ, request.purpose)
+        answer = self.send(second)
+        refusal = refusal_of(reply, self.what(request))
+        refused = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        of_token = HTTPStatus.UNAUTHORIZED in (answer.status, reply.status)
+        if refused and narrow and place is not None and not of_token:
+            raise refusal  # of the repository: a thing in it is not proved to be gone
+        agrees = answer.status == reply.status if of_token else refused or narrow
+        if not agrees or answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise Unconfirmed(f"{refusal}; but {self.what(second)} was answered {answer.status}")
+        return reply
 
     def what(self, request: Request) -> str:
         """The server and the request, for people."""
@@ -120,6 +247,10 @@ class Sender:
     def close(self) -> None:
         self._wire.close()
         self._ledger.close()
+
+    def as_stranger(self, path: str) -> Answered:
+        """The answer to a GET without a token; it counts against this address, not the token."""
+        return self._wire.send("GET", self._api.rest + path, "")
 
     # There and back
 
@@ -134,6 +265,10 @@ class Sender:
             self._reply(request, answered)
             return answered
 
+        try:
+            return self._credential.token(as_app)
+        except NotPermitted as refusal:
+            self._wait_for_proof("a token for the App", refusal, purpose)
         return self._credential.token(as_app)
 
     def _attempt(self, request: Request, token: str) -> Answered:
@@ -301,16 +436,22 @@ class Transport:
         clock: Clock,
         *,
         reply_s: float = REPLY_S,
+        wire: Wire | None = None,
     ) -> None:
         self.api, self.clock, self._ledger = api, clock, ledger
-        self._sender = Sender(api, credential, ledger, Wire(api, clock, reply_s=reply_s), clock)
+        wire = wire or Wire(api, clock, reply_s=reply_s)
+        self._sender = Sender(api, credential, ledger, wire, clock)
         self._replies = Replies()
         self._renames = Renames(api.rest)
         self.graphql_gone = False
-        """True once the server answered that it has no GraphQL."""
+        """True once the server has confirmed that it has no GraphQL."""
 
     def budget(self) -> BudgetReport:
         return self._sender.report()
+
+    def doubted(self, refusal: NotPermitted) -> Outage:
+        """The refusal, if it came before, some seconds ago; else Unconfirmed."""
+        return self._sender.doubted(refusal)
 
     def close(self) -> None:
         self._sender.close()
@@ -328,6 +469,7 @@ class Transport:
         conditional: bool = False,
         fresh: bool = False,
         ok: Collection[int] = _FINE,
+        final: Collection[int] = (),
     ) -> Reply:
         """Send a REST request; return a reply whose status is in `ok`, raise the error otherwise.
 
@@ -335,13 +477,15 @@ class Transport:
         redirect is followed only if the repository was renamed: an issue that was transferred
         answers 301, which may be in `ok`. A write whose reply was lost raises Unavailable: the
         server may have carried it out. `conditional`: use the cache, and ask only whether the reply
-        has changed. `fresh`: do not ask so, but replace the cached reply.
+        has changed. `fresh`: do not ask so, but replace the cached reply. `final`: statuses in `ok`
+        that the caller acts upon as on a refusal. Like a refusal, they are returned if GitHub means
+        them; else Unconfirmed is raised.
         """
         address = self._renames.current(self._address(path_or_url, params))
         if verb == "GET":
             kind = Kind.REST_READ
-        elif verb == "POST" and _CREATING_PATH.search(_path(address)):
-            kind = Kind.REST_CREATE
+        elif verb == "POST" and (creates := _CREATING_PATH.search(_path(address))):
+            kind = Kind.REST_ISSUE if creates[0] == "/issues" else Kind.REST_CREATE
         else:
             kind = Kind.REST_EDIT
         conditional = conditional and verb == "GET"
@@ -357,12 +501,18 @@ class Transport:
         if reply.status in _MOVED and (renamed := self._renamed(request, reply)) is not None:
             request = replace(request, address=renamed, kept=None)
             reply = self._sender.send(request)
+        if reply.status not in ok or reply.status in final:
+            reply = self._sender.confirmed(request, reply)
         if reply.status not in ok:
             raise refusal_of(reply, self._sender.what(request))
         if conditional and reply.status == HTTPStatus.OK and "etag" in reply.headers:
             kept = CachedReply(reply.headers["etag"], reply.headers, reply.body, self.clock.now())
             self._replies.put(address, kept)
         return reply
+
+    def as_stranger(self, path: str) -> Answered:
+        """What GitHub answers to a GET without a token."""
+        return self._sender.as_stranger(path)
 
     def follow(self, reply: Reply) -> str | None:
         """The address of the next page, unchanged from GitHub's reply; None on the last page."""
@@ -420,6 +570,8 @@ class Transport:
         content = msgspec.json.encode({"query": document, "variables": variables})
         request = Request("POST", self.api.graphql, kind, _urgent(purpose), content)
         reply = self._sender.send(request)
+        if reply.status != HTTPStatus.OK:
+            reply = self._sender.confirmed(request, reply)
         if reply.status == HTTPStatus.NOT_FOUND:
             self.graphql_gone = True
             raise NoGraphql(f"{self.api.host} has no GraphQL")
@@ -433,13 +585,14 @@ class Transport:
         found = answer.get("data")
         data = found if isinstance(found, dict) else {}
         errors = graphql_errors(answer.get("errors"))
-        if all(part is None for part in data.values()):
-            # GitHub refuses a whole document with status 200: the errors say why.
-            limit = limit_among(errors)
-            if limit is not None:
-                raise self._sender.limited(request, reply, limit)
-            if is_broken(errors):
-                raise Unavailable(f"{self._sender.what(request)}: {errors[0].message}")
+        done = any(part is not None for part in data.values())
+        # GitHub refuses a whole document with status 200: the errors say why.
+        limit = limit_among(errors, reply)
+        if limit is not None and (not done or isinstance(limit, SlowDown)):
+            limited = self._sender.limited(request, reply, limit)
+            raise Unavailable(str(limited)) if done else limited
+        if not done and is_broken(errors):
+            raise Unavailable(f"{self._sender.what(request)}: {errors[0].message}")
         return GraphqlReply(data, errors, reply.now, reply.asked_at)
 
     def graphql_left(self) -> bool:

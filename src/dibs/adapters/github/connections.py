@@ -241,9 +241,12 @@ class Wire:
         content: bytes | None = None,
         etag: str = "",
     ) -> Answered:
-        """Raises Unavailable if no whole reply came: the request may have been carried out."""
+        """Without a `bearer`, as a stranger.
+
+        Raises Unavailable if no whole reply came: the request may have been carried out.
+        """
         self._api.insist_owns(address)
-        headers = {"Authorization": f"Bearer {bearer}"}
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
         if content is not None:
             headers["Content-Type"] = "application/json"
         if etag:

@@ -9,15 +9,17 @@ the log again: the result is what everybody sees.
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import timedelta
 
 from dibs.adapters.github.batch import under_way
 from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.graphql import ControlReading
-from dibs.adapters.github.tracker import GithubTracker
+from dibs.adapters.github.shapes import whole_second
+from dibs.adapters.github.tracker import MOST_COMMENTS, GithubTracker
 from dibs.adapters.github.trust import Judging
-from dibs.core.durations import UNSEEN_WRITE
+from dibs.core.durations import UNSEEN_WRITE, format_duration
 from dibs.core.eligibility import Pause, PauseScope
 from dibs.core.errors import DibsError, Misuse, NoSuchIssue, Unavailable
 from dibs.core.granter import (
@@ -42,21 +44,25 @@ from dibs.ports.tracker import persons_word
 
 _log = logging.getLogger("dibs.github.control")
 _RECENT_S = 30.0
-_MOST = 2500
 _MANY = 2000
+_QUIET = timedelta(minutes=10)
+"""After so long without a change, comments that GitHub counts and does not list are hidden, not
+late: it hides what flagged accounts wrote, and a count may be wrong for good."""
 
 
 class RepositoryControl:
     """The control issue of a repository."""
 
-    def __init__(self, tracker: GithubTracker, clock: Clock) -> None:
+    def __init__(self, tracker: GithubTracker, clock: Clock, settle: timedelta) -> None:
         self._tracker, self._readings = tracker, tracker.control_readings
         self.repository = self._readings.repository
         self.host = tracker.door.transport.api.host
         self._ref = tracker.door.translator.ref
         self._clock = clock
-        self._settle_s = tracker.traits.settle.total_seconds()
+        self._settle_s = settle.total_seconds()
         self._looked = False
+        self._hidden = 0
+        """So many comments of the control issue are counted and shown to nobody."""
         self._asking = threading.Lock()
         """Held while reading: of many threads that find the last reading too old, only one asks."""
 
@@ -92,11 +98,18 @@ class RepositoryControl:
                 return self._readings.take(None, (), asked_at)
             ref = self._ref(shape.number)
             try:
-                comments, _, whole = self._tracker.comments(ref, judging)
+                comments, now, whole = self._tracker.comments(ref, judging)
             except NoSuchIssue:
                 continue
-            if not whole or len(comments) < shape.comments:
-                raise Unavailable(f"{ref}: not all of the control issue's comments could be read")
+            missing = shape.comments - len(comments)
+            if whole and missing > self._hidden and now - whole_second(shape.updated_at) >= _QUIET:
+                self._hidden = missing
+                _log.warning("%s", self._hides(ref))
+            if not whole or missing > self._hidden:
+                raise Unavailable(
+                    f"{ref}: {len(comments)} of the control issue's {shape.comments} comments "
+                    "could be read"
+                )
             return self._readings.take(shape.number, comments, asked_at)
         raise Unavailable(f"{self.repository}: its control issue comes and goes")
 
@@ -105,16 +118,25 @@ class RepositoryControl:
         shape = self._tracker.control_issue(Judging(self._tracker.trust, Purpose.FINISH))
         return None if shape is None else self._ref(shape.number)
 
-    def worry(self) -> str | None:
-        """A warning if the control issue is almost full.
+    def _hides(self, ref: IssueRef) -> str:
+        return (
+            f"GitHub counts {self._hidden} more comments of the control issue {ref} than it lists, "
+            f"and nothing was new for {format_duration(_QUIET)}: dibs goes by the list; it hides "
+            "what flagged accounts wrote"
+        )
+
+    def worries(self) -> Iterator[str]:
+        """Warnings if the control issue is almost full, or has comments that nobody can read.
 
         Any account may fill an open conversation, and a full issue takes no pause and no granter.
         """
+        if self._hidden and self.ref is not None:
+            yield self._hides(self.ref)
         shape = self._tracker.control_issue(Judging(self._tracker.trust, Purpose.LOOK))
         if shape is None or shape.comments < _MANY:
-            return None
-        return (
-            f"the control issue {self._ref(shape.number)} has {shape.comments} of {_MOST} "
+            return
+        yield (
+            f"the control issue {self._ref(shape.number)} has {shape.comments} of {MOST_COMMENTS} "
             "comments, the most that GitHub takes: if strangers wrote them, lock its conversation"
         )
 
@@ -184,8 +206,14 @@ class RepositoryControl:
 class GithubControl:
     """`Granters` and `Pauses` for one or several repositories."""
 
-    def __init__(self, trackers: Sequence[GithubTracker], clock: Clock) -> None:
-        self._issues = tuple(RepositoryControl(tracker, clock) for tracker in trackers)
+    def __init__(
+        self, trackers: Sequence[GithubTracker], clock: Clock, *, settle: timedelta | None = None
+    ) -> None:
+        """`settle`: as set in the settings; None: the trackers' own."""
+        self._issues = tuple(
+            RepositoryControl(tracker, clock, tracker.traits.settle if settle is None else settle)
+            for tracker in trackers
+        )
         self._home = self._issues[0]
         self._clock = clock
 
@@ -274,5 +302,4 @@ class GithubControl:
     # Room
 
     def worries(self) -> tuple[str, ...]:
-        worries = (issue.worry() for issue in self._issues)
-        return tuple(worry for worry in worries if worry is not None)
+        return tuple(worry for issue in self._issues for worry in issue.worries())

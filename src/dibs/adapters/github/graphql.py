@@ -1,9 +1,11 @@
 """One repository's issues over GraphQL: readings, lists with comments, counts, pull requests.
 
 `OverGraphql` reads a whole issue, or many, in one request, and counts issues by label. It trusts no
-incomplete reply. A missing issue is looked for over REST, which answers where the issue went. An
-issue with an error in any part is not read. An issue with more than one page of comments is read
-over REST, where pages can be proved to belong together and are mostly free.
+incomplete reply: an error which names no place, or a place above the issue, spoils every issue in
+the reply. A missing issue is looked for over REST, which answers where the issue went. Readings of
+many have small pages; issues with more are read again together, with pages of a hundred. An issue
+with more comments than that is read over REST, where pages can be proved to belong together and are
+mostly free.
 
 `FindingSnapshots` reads several lists of issues with their comments in one request. Each list is
 requested by one label only and filtered here, since GitHub does not document whether several labels
@@ -25,9 +27,10 @@ author is trusted; every reading decides anew which one that is.
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
@@ -35,11 +38,15 @@ from msgspec.structs import replace
 
 from dibs.adapters.github import documents
 from dibs.adapters.github.client import Purpose
-from dibs.adapters.github.replies import GraphqlReply, NoGraphql
+from dibs.adapters.github.replies import (
+    GraphqlReply,
+    NoGraphql,
+    TooMuch,
+    asked_too_much,
+)
 from dibs.adapters.github.rest import OverRest, Position, asked_for, in_order
 from dibs.adapters.github.shapes import (
     ClosingPull,
-    Connection,
     ControlIssueNode,
     ControlLog,
     IssueWithPulls,
@@ -58,9 +65,9 @@ from dibs.adapters.github.shapes import (
 )
 from dibs.adapters.github.trust import Judging, WriterTrust
 from dibs.core.bounded import Bounded
-from dibs.core.errors import IssueMoved, NotPermitted, Outage, Unavailable
+from dibs.core.errors import IssueHidden, IssueMoved, NotPermitted, Outage, Unavailable
 from dibs.core.following import LinkedPull, PullFate
-from dibs.core.granter import Control, fold_control
+from dibs.core.granter import CONTROL_LABEL, Control, fold_control
 from dibs.core.ids import IssueRef, LocalTime, ServerTime, later
 from dibs.core.issue import Comment, Issue, Pull, Snapshot
 from dibs.core.signing import believed
@@ -81,10 +88,16 @@ class ControlReadings:
         self.keyring = trust.keyring
         """Signs and verifies the log; None: the log is not signed."""
         self.repository = trust.door.name
+        self._ids = trust.door.ids
         self._lock = threading.Lock()
         self.number: int | None = None
         """The control issue's number by the latest reading."""
         self._latest: ControlReading | None = None
+
+    @property
+    def label(self) -> str:
+        """The control issue's label, as the repository spells it."""
+        return self._ids.spelling(CONTROL_LABEL)
 
     def since(self, moment: LocalTime) -> ControlReading | None:
         """The latest complete reading if asked for at `moment` or later."""
@@ -118,8 +131,8 @@ class ControlReadings:
         An incomplete or doubtful log is ignored: a caller who needs the log reads it directly.
         """
         data = reply.data.get(field)
-        broken = reply.at(field, "controls") or reply.at(field, "logs")
-        if not isinstance(data, Mapping) or "controls" not in data or broken is not None:
+        broken = reply.flaws(field, "controls") or reply.flaws(field, "logs")
+        if not isinstance(data, Mapping) or "controls" not in data or broken:
             return
         listed = convert(data["controls"], Page[ControlIssueNode])
         logs = {log.number: log for log in present(convert(data["logs"], Page[ControlLog]))}
@@ -151,12 +164,19 @@ _FEWEST_AT_ONCE = 10
 _LABELS_AT_ONCE = 50
 _NOT_FOUND = "NOT_FOUND"
 _FORBIDDEN = ("FORBIDDEN", "INSUFFICIENT_SCOPES")
+_NOT_SEEN = (_NOT_FOUND, *_FORBIDDEN)
 _PULLS = "closedByPullRequestsReferences"
 _FIRST_PULLS, _ALL_PULLS, _MOST_PULLS = 20, 100, 1000
 """So many pull requests of an issue are asked for; if there are more, pages of so many, up to so
 many: strangers may open any number of them, and the fleet's own must be among those read."""
 _CROWDED_AT_ONCE, _MOST_CROWDS, _CROWDS_KEPT_S = 10, 1000, 600.0
+_MOST_HIDDEN = 1000
 Crowds = Mapping[IssueRef, tuple[Pull, ...]]
+ReadIssues = Mapping[IssueRef, tuple[WholeIssue, ServerTime]]
+"""Issues as GitHub sent them, each with the time of its reading."""
+Path = tuple[str | int, ...]
+Request = tuple[str, Mapping[str, object]]
+"""A document and its variables."""
 _UNKNOWN_WORDS = ("undefinedfield", "argumentnotaccepted", "undefinedtype", "selectionmismatch")
 
 
@@ -167,12 +187,17 @@ class OverGraphql:
         self.rest, self.door = rest, rest.door
         self._translator, self._ids = rest.door.translator, rest.door.ids
         self._own, self._home = own, home
-        self._asked_for_labels = False
+        self._has_labels = False
+        """Whether a reply had the labels of the repository."""
         self._crowds: Bounded[IssueRef, tuple[tuple[Pull, ...], LocalTime]] = Bounded(_MOST_CROWDS)
         """By issue with more open pull requests than a reading has: all, and when we asked."""
         self.at_once = documents.MOST_AT_ONCE
         """How many issues a large reading may have now."""
+        self._hidden: Bounded[IssueRef, bool] = Bounded(_MOST_HIDDEN)
+        """The issues which the token may not read, as far as they were logged."""
         self._lock = threading.Lock()
+        self._knows_actors = True
+        """False once the server did not know the field that lists programs among assignees."""
         self.understood = True
         """False once the server did not know a field: it is older than our documents."""
 
@@ -181,16 +206,16 @@ class OverGraphql:
     def read(self, issue: IssueRef, judging: Judging) -> Snapshot:
         number = self.rest.number(issue)
         if not self._ids.is_long(number):
-            shape, now = self._read_issue(issue, number, judging.purpose)
+            shape, now = self._read_issue(issue, number, judging)
             if not shape.comments.page_info.more:
                 return self.snapshot(shape, now, judging)
         # A long issue: the comments over REST first, the issue with its newest count last. Both
         # once more if a comment came in between, as a stranger's may: pages that stay are free.
         comments, now, all_pages = self.rest.comments(issue, judging)
-        shape, _ = self._read_issue(issue, number, judging.purpose)
+        shape, _ = self._read_issue(issue, number, judging)
         if all_pages and len(comments) < shape.comments.total_count:
             comments, now, all_pages = self.rest.comments(issue, judging)
-            shape, _ = self._read_issue(issue, number, judging.purpose)
+            shape, _ = self._read_issue(issue, number, judging)
         return Snapshot(self._issue(shape, judging), comments, now, all_pages=all_pages)
 
     def _issue(self, shape: WholeIssue, judging: Judging, crowds: Crowds | None = None) -> Issue:
@@ -210,17 +235,22 @@ class OverGraphql:
         return replace(issue, pulls=pulls, changed=changed, edited_at=edited_at)
 
     def _read_issue(
-        self, issue: IssueRef, number: int, purpose: Purpose
+        self, issue: IssueRef, number: int, judging: Judging
     ) -> tuple[WholeIssue, ServerTime]:
         """The issue with the first page of comments; raises NoSuchIssue or IssueMoved."""
-        reply = self.query(documents.READ, {"number": number}, purpose)
-        answer = reply.data["repository"].get("issue")
-        if answer is None:
-            _insist_not_found(issue, reply, "issue")
-            self.rest.issue(issue, purpose)  # raises NoSuchIssue or IssueMoved, by REST's answer
+        reply = self.query(documents.READ, {"number": number}, judging.purpose)
+        path = ("repository", "issue")
+        if _is_missing(reply, path):
+            # raises NoSuchIssue or IssueMoved, by REST's answer
+            self.rest.issue(issue, judging.purpose)
             raise Unavailable(f"{issue} is there, but GitHub's GraphQL does not see it yet")
-        insist_whole(reply, "repository", "issue")
-        return self.saw(convert(answer, WholeIssue), issue), reply.now
+        try:
+            insist_whole(reply, issue, path)
+        except IssueHidden as hidden:
+            if judging.holding or judging.purpose is Purpose.HOLD:
+                raise Unavailable(str(hidden)) from hidden  # our own lease does not end by this
+            raise
+        return self.saw(convert(reply.data["repository"]["issue"], WholeIssue), issue), reply.now
 
     def saw(self, shape: WholeIssue, issue: IssueRef | None = None) -> WholeIssue:
         """Put the ids of an issue into the cache.
@@ -251,35 +281,79 @@ class OverGraphql:
     # Reading many
 
     def snapshots(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, Snapshot]:
-        """Read many issues, up to a hundred per request; without deleted and moved issues."""
-        found: dict[IssueRef, Snapshot] = {}
-        left = list(dict.fromkeys(issues))
-        while left:
-            most = self.at_once
-            part, left = left[:most], left[most:]
+        """Read many issues, up to a hundred per request; without deleted and moved issues.
+
+        Without issues which the token may not read as well: each is logged once.
+        """
+        judging = Judging(self.rest.trust, Purpose.DISCOVER)
+        read = self._read_many(list(dict.fromkeys(issues)), full=False)
+        return {one.issue.ref: one for one in self.each_snapshot(self.completed(read), judging)}
+
+    def _read_many(self, issues: list[IssueRef], *, full: bool) -> ReadIssues:
+        """`full`: with large pages, and fewer issues in each request."""
+        found: dict[IssueRef, tuple[WholeIssue, ServerTime]] = {}
+        limit = documents.MOST_WHOLE_AT_ONCE if full else documents.MOST_AT_ONCE
+
+        def request(left: Sequence[IssueRef], most: int) -> Request:
+            part = left[: min(most, limit)]
             numbers = {f"n{place}": self.rest.number(issue) for place, issue in enumerate(part)}
-            reply = self.query_many(documents.snapshots(len(part)), numbers)
-            judging = Judging(self.rest.trust, Purpose.DISCOVER)
-            shapes: list[WholeIssue] = []
-            for place, issue in enumerate(part):
-                answer = reply.data["repository"].get(f"i{place}")
-                if answer is None:
-                    _insist_not_found(issue, reply, f"i{place}")
-                    continue
-                insist_whole(reply, "repository", f"i{place}")
+            return documents.snapshots(len(part), full=full), numbers
+
+        left = issues
+        while left:
+            reply, most = self.query_many(partial(request, left))
+            part = left[: min(most, limit)]
+            left = left[len(part) :]
+            asked: dict[Path, IssueRef] = {
+                ("repository", f"i{place}"): issue for place, issue in enumerate(part)
+            }
+            there = {path: one for path, one in asked.items() if not _is_missing(reply, path)}
+            for path in self.readable(reply, there):
                 with suppress(IssueMoved):
-                    shapes.append(self.saw(convert(answer, WholeIssue), issue))
-            for snapshot in self.each_snapshot(shapes, reply.now, judging):
-                found[snapshot.issue.ref] = snapshot
+                    shape = convert(_answer_at(reply, path), WholeIssue)
+                    found[there[path]] = self.saw(shape, there[path]), reply.now
         return found
 
-    def each_snapshot(
-        self, shapes: Sequence[WholeIssue], now: ServerTime, judging: Judging
-    ) -> Iterator[Snapshot]:
+    def completed(self, read: ReadIssues) -> ReadIssues:
+        """The same issues; those whose pages were too small are read again with large pages."""
+        cut = [issue for issue, (shape, _) in read.items() if shape.is_cut]
+        again = self._read_many(cut, full=True) if cut else {}
+        return {
+            issue: again.get(issue, one)
+            for issue, one in read.items()
+            if issue in again or issue not in cut
+        }
+
+    def readable(self, reply: GraphqlReply, answers: Mapping[Path, IssueRef]) -> list[Path]:
+        """The paths whose answers are whole. Logs issues which the token may not read, once each.
+
+        Raises Unavailable if any other part is missing, and NotPermitted if the token lacks a right
+        that the reading of every issue needs.
+        """
+        found: list[Path] = []
+        refused: dict[IssueRef, str] = {}
+        lacking: NotPermitted | None = None
+        for path, issue in answers.items():
+            try:
+                insist_whole(reply, issue, path)
+                found.append(path)
+            except IssueHidden as hidden:
+                refused[issue] = hidden.why
+            except NotPermitted as refusal:
+                refused[issue], lacking = str(refusal), refusal
+        if lacking is not None and not found:
+            raise lacking
+        for issue, why in refused.items():
+            with self._lock:
+                told, self._hidden[issue] = issue in self._hidden, True
+            if not told:
+                _log.warning("%s is left alone, since it cannot be read: %s", issue, why)
+        return found
+
+    def each_snapshot(self, read: ReadIssues, judging: Judging) -> Iterator[Snapshot]:
         """The snapshot of each; what the crowded ones lack is read for all of them together."""
-        refs = [self._translator.ref(shape.number) for shape in shapes if _is_crowded(shape)]
-        crowds = self.crowds(refs)
-        return (self.snapshot(shape, now, judging, crowds) for shape in shapes)
+        crowds = self.crowds([issue for issue, (shape, _) in read.items() if _is_crowded(shape)])
+        return (self.snapshot(shape, now, judging, crowds) for shape, now in read.values())
 
     # Pull requests
 
@@ -332,12 +406,16 @@ class OverGraphql:
 
         Without issues which do not exist, or whose pull requests the token may not see.
         """
-        variables: dict[str, object] = {"first": first, "closed": closed_too, "labels": labels}
+        variables: dict[str, object] = {"first": first, "closed": closed_too, "pullLabels": labels}
         for place, (issue, cursor) in enumerate(cursors.items()):
             variables |= {f"n{place}": int(issue.key), f"a{place}": cursor}
         reply = self.ask(documents.pulls(len(cursors)), variables, Purpose.DISCOVER)
         pages: dict[IssueRef, tuple[str, Page[ClosingPull]]] = {}
         for place, issue in enumerate(cursors):
+            flaws = reply.flaws("repository", f"i{place}")
+            unclear = next((one for one in flaws if one.type not in _NOT_SEEN), None)
+            if unclear is not None:
+                raise Unavailable(f"{issue}: its pull requests cannot be read: {unclear.message}")
             answer = reply.data["repository"].get(f"i{place}")
             if answer:
                 read = convert(answer, IssueWithPulls)
@@ -345,27 +423,51 @@ class OverGraphql:
                     pages[issue] = read.repository.name_with_owner, page
         return pages
 
-    def query_many(self, document: str, variables: Mapping[str, object]) -> GraphqlReply:
-        """Send a large reading. If it fails, `at_once` is halved: it may have taken too long.
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> dict[IssueRef, ClosingPull]:
+        """The pull requests, without those which do not exist or may not be seen."""
+        variables: dict[str, object] = {"pullLabels": True}
+        variables |= {f"n{place}": int(pull.key) for place, pull in enumerate(pulls)}
+        reply = self.ask(documents.pulls_named(len(pulls)), variables, Purpose.DISCOVER)
+        answers = {pull: reply.data["repository"].get(f"p{at}") for at, pull in enumerate(pulls)}
+        return {pull: convert(answer, ClosingPull) for pull, answer in answers.items() if answer}
 
-        A failed reading is not repeated here: to repeat would make an outage worse.
+    def query_many(self, request: Callable[[int], Request]) -> tuple[GraphqlReply, int]:
+        """Send a large reading: `request` makes it for at most so many issues, as returned.
+
+        If GitHub gives it up as too much, `at_once` is halved, and the smaller reading is sent at
+        once. After any other failure `at_once` is halved too, since the reading may have taken too
+        long, but nothing is repeated: to repeat would make an outage worse. It grows again slowly.
         """
-        try:
-            reply = self.query(document, variables, Purpose.DISCOVER)
-        except Unavailable:
-            with self._lock:
-                self.at_once = max(_FEWEST_AT_ONCE, self.at_once // 2)
-            raise
-        with self._lock:
-            self.at_once = min(documents.MOST_AT_ONCE, self.at_once + _FEWEST_AT_ONCE)
-        return reply
+        while True:
+            most = self.at_once
+            try:
+                reply = self.query(*request(most), Purpose.DISCOVER)
+            except Unavailable as flaw:
+                fewest = 1 if isinstance(flaw, TooMuch) else min(most, _FEWEST_AT_ONCE)
+                with self._lock:
+                    self.at_once = max(fewest, most // 2)
+                if not isinstance(flaw, TooMuch) or most == 1:
+                    raise
+            else:
+                with self._lock:
+                    grown = self.at_once + max(1, self.at_once // 10)
+                    self.at_once = min(documents.MOST_AT_ONCE, grown)
+                return reply, most
+
+    def read_reader(self) -> None:
+        """Have `WriterTrust` note who asks."""
+        self.rest.trust.note_reader(self.ask(documents.READER, {}, Purpose.LOOK).data)
 
     # The control issue by itself
 
     def read_control(self) -> None:
         """Read the control issue's log into `ControlReadings`, unless the log is too long."""
-        reply = self.ask(documents.CONTROL, {}, Purpose.LOOK)
-        self._own.take_along("repository", reply, Purpose.LOOK)
+        for _ in range(2):
+            label = self._own.label
+            reply = self.ask(documents.CONTROL, {"control": [label]}, Purpose.LOOK)
+            if label == self._own.label:  # else the first reply had another spelling of it
+                return self._own.take_along("repository", reply, Purpose.LOOK)
+        return None
 
     # Counting
 
@@ -373,73 +475,102 @@ class OverGraphql:
         counts: dict[str, int] = {}
         for start in range(0, len(labels), _LABELS_AT_ONCE):
             part = labels[start : start + _LABELS_AT_ONCE]
-            variables: dict[str, object] = {f"l{at}": [label] for at, label in enumerate(part)}
-            variables["states"] = states(closed_too=closed_too)
-            reply = self.ask(documents.tally(len(part)), variables, Purpose.DISCOVER)
-            answer = reply.data["repository"]
-            try:
-                for at, label in enumerate(part):
-                    counts[label] = int(answer[f"t{at}"]["totalCount"])
-            except (KeyError, TypeError, ValueError) as flaw:
-                raise Unavailable(f"{self._translator.repository}: GitHub did not count") from flaw
+            spelt = {label: self._ids.spelling(label) for label in part}
+            counts |= self._count(spelt, closed_too=closed_too)
+            learnt = {label: self._ids.spelling(label) for label in part}
+            if misspelt := dict(learnt.items() - spelt.items()):
+                counts |= self._count(misspelt, closed_too=closed_too)
         return counts
 
-    # Labels' ids
-
-    def learn_labels(self, names: Sequence[str]) -> None:
-        """Put the ids of the labels into the cache, as far as the labels exist."""
-        for start in range(0, len(names), _LABELS_AT_ONCE):
-            part = names[start : start + _LABELS_AT_ONCE]
-            variables = {f"l{place}": name for place, name in enumerate(part)}
-            reply = self.ask(documents.label_ids(len(part)), variables, Purpose.FINISH)
-            found = list(reply.data["repository"].values())
-            self._ids.saw_labels(present(convert({"nodes": found}, Connection[Label])))
+    def _count(self, spelt: Mapping[str, str], *, closed_too: bool) -> Mapping[str, int]:
+        """The number of issues by label; `spelt`: how to spell each label in the request."""
+        variables: dict[str, object] = {
+            f"l{place}": [label] for place, label in enumerate(spelt.values())
+        }
+        variables["states"] = states(closed_too=closed_too)
+        reply = self.ask(documents.tally(len(spelt)), variables, Purpose.DISCOVER)
+        answer = reply.data["repository"]
+        if reply.flaws("repository"):
+            raise Unavailable(f"{self._translator.repository}: {reply.errors[0].message}")
+        try:
+            return {
+                label: int(answer[f"t{place}"]["totalCount"]) for place, label in enumerate(spelt)
+            }
+        except (KeyError, TypeError, ValueError) as flaw:
+            raise Unavailable(f"{self._translator.repository}: GitHub did not count") from flaw
 
     # Asking
 
     def query(
         self, document: str, variables: Mapping[str, object], purpose: Purpose
     ) -> GraphqlReply:
-        """Send a reading. The answer includes the control issues' logs and, once, the labels' ids.
+        """Send a reading. The answer includes the control issues' logs, which are kept.
 
-        All of these are kept, and whether the reading account may write.
+        It also says whether the reading account may write, which is kept as well.
         """
         home_owner, _, home_name = self._home.repository.partition("/")
-        with self._lock:
-            unknown = not self._asked_for_labels and self._ids.unknown_labels(self.rest.looks)
-            self._asked_for_labels = True
+        own, home = self._own.label, self._home.label
         extras = {
-            "labels": bool(unknown),
+            "control": [own],
             "away": self._home is not self._own,
             "homeOwner": home_owner,
             "homeName": home_name,
+            "homeControl": [home],
         }
         reply = self.ask(document, {**extras, **variables}, purpose)
-        self.rest.trust.note_reader(reply.data["repository"])
-        labels = reply.data["repository"].get("labels")
-        if labels is not None:
-            self._ids.saw_labels(present(convert(labels, Connection[Label])))
-        self._own.take_along("repository", reply, purpose)
-        if self._home is not self._own:
+        self.rest.trust.note_reader(reply.data)
+        if own == self._own.label:
+            self._own.take_along("repository", reply, purpose)
+        if self._home is not self._own and home == self._home.label:
             self._home.take_along("home", reply, purpose)
         return reply
 
     def ask(self, document: str, variables: Mapping[str, object], purpose: Purpose) -> GraphqlReply:
-        """Send a query about this repository; raises if the answer has no repository."""
+        """Send a query about this repository; raises if the answer has no repository.
+
+        The first answer includes the repository's labels, of which ids and spelling are kept.
+        Raises TooMuch if GitHub gave the document up, whatever it answered of it.
+        """
         repository = self._translator.repository
         owner, _, name = repository.partition("/")
-        reply = self.door.transport.graphql(
-            document, {"owner": owner, "name": name, **variables}, purpose=purpose
-        )
+        variables = {"owner": owner, "name": name, "labels": not self._has_labels, **variables}
+        reply = self.send(document, variables, purpose)
+        if asked_too_much(reply.errors):
+            raise TooMuch(f"{repository}: GitHub gave the request up: {reply.errors[0].message}")
         self.insist_understood(reply)
         if reply.data.get("repository") is not None:
+            if (listed := reply.data["repository"].get("labels")) is not None:
+                labels = convert(listed, Page[Label])
+                self._ids.saw_labels(present(labels))
+                self._has_labels = True
+                if labels.page_info.more:
+                    with suppress(Outage):  # a label that is not known is looked for when needed
+                        self.rest.labels(purpose)
             return reply
-        flaw = reply.at("repository")
-        if flaw is None:
-            raise Unavailable(f"{repository}: GitHub did not answer")
-        if flaw.type == _NOT_FOUND:
-            raise NotPermitted(f"there is no repository {repository}, or this token may not see it")
-        raise NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
+        # An error of a field below may leave the whole repository null: only its own tells of it.
+        own = [flaw for flaw in reply.errors if flaw.path == ("repository",)]
+        for flaw in own:
+            if flaw.type == _NOT_FOUND:
+                self.door.told(purpose)  # raises NotPermitted if REST does not find it either
+                text = f"{repository}: GitHub's REST API finds it, and its GraphQL does not"
+                raise Unavailable(text)
+            if flaw.type in _FORBIDDEN:
+                refusal = NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
+                raise self.door.transport.doubted(refusal)
+        why = f": {reply.errors[0].message}" if reply.errors else ""
+        raise Unavailable(f"{repository}: GitHub did not answer{why}")
+
+    def send(
+        self, document: str, variables: Mapping[str, object], purpose: Purpose
+    ) -> GraphqlReply:
+        """Send a document; to a server that does not know `assignedActors`, without this field."""
+        if self._knows_actors:
+            reply = self.door.transport.graphql(document, variables, purpose=purpose)
+            if reply.data or not any("assignedActors" in one.message for one in reply.errors):
+                return reply
+            self._knows_actors = False
+        document = documents.without_actors(document)
+        return self.door.transport.graphql(document, variables, purpose=purpose)
 
     def insist_understood(self, reply: GraphqlReply) -> None:
         """Raises if GitHub did not run the document at all, and made no change."""
@@ -450,7 +581,8 @@ class OverGraphql:
             self.understood = False
             raise NoGraphql(f"this server's GraphQL does not know what was asked: {messages}")
         if any(error.type in _FORBIDDEN for error in reply.errors):
-            raise NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
+            refusal = NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
+            raise self.door.transport.doubted(refusal)
         raise Unavailable(f"{self._translator.repository}: GitHub did not answer: {messages}")
 
 
@@ -463,23 +595,38 @@ def states(*, closed_too: bool) -> list[str]:
     return ["OPEN", "CLOSED"] if closed_too else ["OPEN"]
 
 
-def insist_whole(reply: GraphqlReply, *path: str) -> None:
-    """Raises for an error at or below the path: a missing part would read as empty."""
-    flaw = reply.at(*path)
-    if flaw is None:
+def insist_whole(reply: GraphqlReply, issue: IssueRef, path: Path) -> None:
+    """Raises unless the answer about the issue is whole: a missing part would read as empty.
+
+    IssueHidden: the token may not read a part of this issue. NotPermitted: the token lacks a right.
+    """
+    flaws = reply.flaws(*path)
+    if not flaws:
+        if _answer_at(reply, path) is None:
+            raise Unavailable(f"{issue} could not be read: no answer")
         return
+    refused = [flaw for flaw in flaws if flaw.type in _FORBIDDEN and len(flaw.path) >= len(path)]
+    flaw = next((flaw for flaw in flaws if flaw not in refused), flaws[0])
     where = ".".join(str(step) for step in flaw.path)
     message = f"GitHub did not tell all of it ({where}): {flaw.message}"
-    if flaw.type in _FORBIDDEN and _PULLS in flaw.path:
+    if flaw not in refused:
+        raise Unavailable(message)
+    if flaw.path[-1:] == (_PULLS,):
         raise NotPermitted(f"{message}; the token needs Pull requests: read")
-    raise NotPermitted(message) if flaw.type in _FORBIDDEN else Unavailable(message)
+    raise IssueHidden(issue, message) if flaw.type == "FORBIDDEN" else NotPermitted(message)
 
 
-def _insist_not_found(issue: IssueRef, reply: GraphqlReply, field: str) -> None:
-    """Raises Unavailable unless GitHub reports that the issue does not exist."""
-    flaw = reply.at("repository", field)
-    if flaw is None or flaw.type != _NOT_FOUND:
-        raise Unavailable(f"{issue} could not be read: {flaw.message if flaw else 'no answer'}")
+def _is_missing(reply: GraphqlReply, path: Path) -> bool:
+    """Whether GitHub reports that the issue does not exist."""
+    missing = any(flaw.path == path and flaw.type == _NOT_FOUND for flaw in reply.errors)
+    return missing and _answer_at(reply, path) is None
+
+
+def _answer_at(reply: GraphqlReply, path: Path) -> Any:
+    found: Any = reply.data
+    for step in path:
+        found = found[step] if isinstance(step, int) else (found or {}).get(step)
+    return found
 
 
 _MOST_CURSORS = 256
@@ -562,42 +709,67 @@ class FindingSnapshots:
     def _read_next_pages(self, searches: Sequence[_Search]) -> None:
         """Read the next page of each search, all in one request."""
         variables: dict[str, object] = {}
+        spelling = self._graphql.door.ids.spelling
+        spelt = [spelling(search.label) for search in searches]
         for place, search in enumerate(searches):
-            variables[f"l{place}"] = [search.label] if search.label else None
+            variables[f"l{place}"] = [spelt[place]] if search.label else None
             variables[f"s{place}"] = states(closed_too=search.query.closed_too)
-            variables[f"f{place}"] = min(search.wanted, self._graphql.at_once)
             variables[f"a{place}"] = search.cursor
-        reply = self._graphql.query_many(documents.finding(len(searches)), variables)
+
+        def request(most: int) -> Request:
+            sizes = {f"f{place}": min(one.wanted, most) for place, one in enumerate(searches)}
+            return documents.finding(len(searches)), {**variables, **sizes}
+
+        reply, _ = self._graphql.query_many(request)
+        if spelt != [spelling(search.label) for search in searches]:
+            return  # the first reply had the repository's spelling: each search is asked again
         judging = Judging(self._graphql.rest.trust, Purpose.DISCOVER)
         for place, search in enumerate(searches):
-            answer = reply.data["repository"].get(f"q{place}")
-            if answer is None:
-                flaw = reply.at("repository", f"q{place}")
-                message = flaw.message if flaw else "no answer"
-                raise Unavailable(f"a list of issues could not be read: {message}")
-            insist_whole(reply, "repository", f"q{place}")
             search.now = reply.now
-            self._take_page(search, answer, reply.now, judging)
+            self._take_page(search, reply, f"q{place}", judging)
 
-    def _take_page(self, search: _Search, answer: Any, now: ServerTime, judging: Judging) -> None:
+    def _take_page(
+        self, search: _Search, reply: GraphqlReply, field: str, judging: Judging
+    ) -> None:
         """Add the matching issues of a page to the search."""
-        page = convert(answer, Page[WholeIssue])
-        shapes = [one for one in present(page) if asked_for(one, search.query, search.after)]
+        repository = self._graphql.door.name
+        answer, path = reply.data["repository"].get(field), ("repository", field)
+        below = len(path) + 1  # an error at an entry, or below it, concerns this entry alone
+        flaw = next((one for one in reply.flaws(*path) if len(one.path) <= below), None)
+        if flaw is not None or answer is None:
+            message = flaw.message if flaw else "no answer"
+            raise Unavailable(f"a list of issues could not be read: {message}")
+        listed = convert(answer, Page[dict[str, Any]])
+        listed_refs: dict[Path, IssueRef] = {
+            (*path, "nodes", place): IssueRef(repository, str((node or {}).get("number", "?")))
+            for place, node in enumerate(listed.nodes)
+            if node is not None or reply.at(*path, "nodes", place)
+        }
+        read: dict[IssueRef, tuple[WholeIssue, ServerTime]] = {}
+        for place in self._graphql.readable(reply, listed_refs):
+            shape = convert(_answer_at(reply, place), WholeIssue)
+            if shape.lacks_labels or asked_for(shape, search.query, search.after):
+                read[listed_refs[place]] = self._graphql.saw(shape), reply.now
+        shapes = {
+            ref: (shape, now)
+            for ref, (shape, now) in self._graphql.completed(read).items()
+            if asked_for(shape, search.query, search.after)
+        }
         skipped, left = min(search.skip, len(shapes)), search.query.limit - len(search.snapshots)
         search.skip -= skipped
-        wanted = [self._graphql.saw(shape) for shape in shapes[skipped : skipped + left]]
-        search.snapshots += self._graphql.each_snapshot(wanted, now, judging)
+        wanted = dict(list(shapes.items())[skipped : skipped + left])
+        search.snapshots += self._graphql.each_snapshot(wanted, judging)
         with self._lock:
-            for shape in wanted:
+            for shape, _ in wanted.values():
                 self._cursors[search.key(shape.number)] = search.cursor
         if len(shapes) > skipped + left:
             search.more = search.over = True
             return
-        search.cursor = page.page_info.end
+        search.cursor = listed.page_info.end
         # `more` if there are further pages, although no issue there may match: to find out would
         # cost a request, and a caller that continues the search finds out anyway.
-        search.more = page.page_info.more and len(search.snapshots) == search.query.limit
-        search.over = search.more or not page.page_info.more
+        search.more = listed.page_info.more and len(search.snapshots) == search.query.limit
+        search.over = search.more or not listed.page_info.more
 
 
 _KEPT_FOR = timedelta(minutes=10)
@@ -625,7 +797,18 @@ class Pulls:
 
         If the token may not read pull requests, logs a warning once and returns none.
         """
-        wanted = list(dict.fromkeys(issues))
+        return self._cached_or_read(issues, self._request)
+
+    def named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        """These pull requests of the repository, without those that may not be read."""
+        read = self._cached_or_read(pulls, self._request_named)
+        return {ref: found[0] for ref, found in read.items() if found}
+
+    def _cached_or_read(
+        self, refs: Sequence[IssueRef], read: Callable[[Sequence[IssueRef]], PullsByIssue]
+    ) -> PullsByIssue:
+        """A number is an issue's or a pull request's, never both: they share the cache."""
+        wanted = list(dict.fromkeys(refs))
         if not wanted or self._forbidden:
             return {}
         try:
@@ -635,7 +818,11 @@ class Pulls:
             self._asked_before = True
             missing = [issue for issue in wanted if issue not in found]
             for place in range(0, len(missing), documents.MOST_AT_ONCE):
-                found |= self._request(missing[place : place + documents.MOST_AT_ONCE], etag)
+                page = read(missing[place : place + documents.MOST_AT_ONCE])
+                found |= page
+                with self._lock:
+                    if etag and self._etag == etag:
+                        self._cached |= page
         except NotPermitted as refusal:
             _log.warning("pull requests of %s are not followed: %s", self._door.name, refusal)
             self._forbidden = True
@@ -656,8 +843,16 @@ class Pulls:
                 self._cached = {}
             return etag, dict(self._cached)
 
-    def _request(self, issues: Sequence[IssueRef], etag: str) -> PullsByIssue:
-        """Read the issues' pull requests; cache them if the list of the latest has this ETag.
+    def _request_named(self, pulls: Sequence[IssueRef]) -> PullsByIssue:
+        translator, judging = self._door.translator, Judging(self._trust, Purpose.DISCOVER)
+        home = translator.repository
+        return {
+            ref: judging.pulls([_linked_pull(node, translator, home)])
+            for ref, node in self._graphql.pulls_named(pulls).items()
+        }
+
+    def _request(self, issues: Sequence[IssueRef]) -> PullsByIssue:
+        """Read the issues' pull requests.
 
         Without issues which do not exist, or whose pull requests the token may not see.
         """
@@ -674,9 +869,6 @@ class Pulls:
             )
         for issue, (home, nodes) in read.items():
             found[issue] = judging.pulls([_linked_pull(node, translator, home) for node in nodes])
-        with self._lock:
-            if etag and self._etag == etag:
-                self._cached |= found
         return found
 
     def texts(self, repo: str, branch: str) -> tuple[str, ...]:

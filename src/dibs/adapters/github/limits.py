@@ -9,10 +9,11 @@ requests left and the end of the window. The rest of a budget is kept for the mo
 purposes: looking for work is refused first, a heartbeat only when nothing is left at all.
 
 Pace (the secondary limits): 80 requests a minute and 500 an hour that create content, 900 points a
-minute over REST and 2000 over GraphQL; a read is one point, a write five. GitHub does not report
-how much of them is used, so we count. A part of each limit is kept for finishing and heartbeats.
-A request creates content if it notifies people (a new issue, a new comment); an edit of a comment
-or a label is a write, but creates no content.
+minute over REST and 2000 over GraphQL; a read is one point, a write five. New issues have a lower
+limit, which GitHub does not publish; 20 a minute and 150 an hour were measured by others. GitHub
+does not report how much of these limits is used, so we count. A part of each limit is kept for
+finishing and heartbeats. A request creates content if it notifies people (a new issue, a new
+comment); an edit of a comment or a label is a write, but creates no content.
 
 Breaker: leaves the server alone after the server asked for a rest, or failed several times in a
 row. Closed, everything passes. Open, everything is refused until the time that the server named,
@@ -146,6 +147,8 @@ class Kind(StrEnum):
     """A read answered with 304, which costs nothing."""
     REST_EDIT = "rest edit"
     REST_CREATE = "rest create"
+    REST_ISSUE = "rest issue"
+    """A new issue, which counts among the creations, and in limits of its own."""
     GRAPHQL_READ = "graphql read"
     GRAPHQL_EDIT = "graphql edit"
     GRAPHQL_CREATE = "graphql create"
@@ -154,7 +157,7 @@ class Kind(StrEnum):
 
     @property
     def creates(self) -> bool:
-        return self in (Kind.REST_CREATE, Kind.GRAPHQL_CREATE)
+        return self in (Kind.REST_CREATE, Kind.REST_ISSUE, Kind.GRAPHQL_CREATE)
 
     @property
     def writes(self) -> bool:
@@ -208,11 +211,13 @@ class Limits(Struct, frozen=True):
     creations_an_hour: int = 500
     rest_points_a_minute: int = 900
     graphql_points_a_minute: int = 2000
+    issues_a_minute: int = 20
+    issues_an_hour: int = 150
 
     @classmethod
     def none(cls) -> "Limits":
         """For a server without secondary limits. Requests are counted all the same."""
-        return cls(_NO_LIMIT, _NO_LIMIT, _NO_LIMIT, _NO_LIMIT)
+        return cls(*(_NO_LIMIT,) * 6)
 
     def shared_by(self, machines: int) -> "Limits":
         """The part of each machine if several use the token: no counter covers all of them."""
@@ -221,24 +226,29 @@ class Limits(Struct, frozen=True):
             max(1, self.creations_an_hour // machines),
             max(5, self.rest_points_a_minute // machines),
             max(5, self.graphql_points_a_minute // machines),
+            max(1, self.issues_a_minute // machines),
+            max(1, self.issues_an_hour // machines),
         )
 
     @property
-    def rules(self) -> tuple[Rule, Rule, Rule, Rule]:
+    def rules(self) -> tuple[Rule, Rule, Rule, Rule, Rule, Rule]:
         return (
             Rule("creations a minute", self.creations_a_minute, _MINUTE_S, 1.0),
             Rule("creations an hour", self.creations_an_hour, HOUR_S, 60.0),
             Rule("REST points a minute", self.rest_points_a_minute, _MINUTE_S, 1.0),
             Rule("GraphQL points a minute", self.graphql_points_a_minute, _MINUTE_S, 1.0),
+            Rule("new issues a minute", self.issues_a_minute, _MINUTE_S, 1.0),
+            Rule("new issues an hour", self.issues_an_hour, HOUR_S, 60.0),
         )
 
     def on(self, kind: Kind) -> tuple[tuple[Rule, int], ...]:
         """The rules that count a request of `kind`, each with the points to add."""
-        creations_a_minute, creations_an_hour, rest, graphql = self.rules
+        a_minute, an_hour, rest, graphql, issues_a_minute, issues_an_hour = self.rules
         points = (graphql if kind.graphql else rest, kind.points)
         if not kind.creates:
             return (points,)
-        return ((creations_a_minute, 1), (creations_an_hour, 1), points)
+        issues = ((issues_a_minute, 1), (issues_an_hour, 1)) if kind is Kind.REST_ISSUE else ()
+        return ((a_minute, 1), (an_hour, 1), points, *issues)
 
 
 class Pace(Struct):

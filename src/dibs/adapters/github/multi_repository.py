@@ -4,7 +4,7 @@ An issue number without a repository may name an issue in each of them, so it is
 issues are made in the first repository, whose control issue also has the fleet's log.
 """
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -16,7 +16,7 @@ from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
-from dibs.core.labels import Effect
+from dibs.core.labels import Effect, LabelLook
 from dibs.ports.tracker import Found, FoundSnapshots, IssueQuery, Standpoint, TrackerTraits
 
 
@@ -113,6 +113,12 @@ class SeveralRepositories:
             found |= tracker.pulls_of(mine)
         return found
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        found: dict[IssueRef, LinkedPull] = {}
+        for tracker, mine in self._by_tracker(pulls):
+            found |= tracker.pulls_named(mine)
+        return found
+
     def _by_tracker(
         self, issues: Sequence[IssueRef]
     ) -> Iterator[tuple[GithubTracker, list[IssueRef]]]:
@@ -174,9 +180,9 @@ class SeveralRepositories:
 
     # All of them
 
-    def prepare(self, labels: Sequence[str]) -> None:
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
         for tracker in self._trackers:
-            tracker.prepare(labels)
+            tracker.prepare(labels, looks)
 
     def flaws(self) -> tuple[str, ...]:
         return tuple(flaw for tracker in self._trackers for flaw in tracker.flaws())
@@ -184,6 +190,9 @@ class SeveralRepositories:
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
         missing = (tracker.missing_labels(labels) for tracker in self._trackers)
         return tuple(dict.fromkeys(chain.from_iterable(missing)))
+
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:
+        return ChainMap(*(dict(tracker.misspelt_labels(labels)) for tracker in self._trackers))
 
     def login(self) -> str | None:
         return self._trackers[0].login()

@@ -19,7 +19,8 @@ from dibs.adapters.github.limits import Purpose
 from dibs.adapters.github.replies import Reply, refusal_of
 from dibs.adapters.github.trust import repositories
 from dibs.core.bounded import Bounded
-from dibs.core.errors import BadConfiguration, NotPermitted, Outage, Unavailable
+from dibs.core.durations import REFUSED
+from dibs.core.errors import BadConfiguration, NotPermitted, Outage, Unavailable, Unconfirmed
 from dibs.ports.refs import EMPTY_TREE, Move, SwapRefused
 
 _MOST_REMEMBERED = 10_000
@@ -28,6 +29,7 @@ _UNKNOWN = (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.NOT_FOUND)
 _REFUSALS = (HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.CONFLICT)
 
 _ANY_STATUS = range(100, 600)
+_FINAL = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 Shape = TypeVar("Shape")
 
@@ -180,9 +182,16 @@ class GithubRefs:
     # Requests
 
     def _ask(self, verb: str, address: str, wanted: object = None) -> Reply:
-        return self._transport.rest(
-            verb, address, purpose=Purpose.HOLD, wanted=wanted, ok=_ANY_STATUS
-        )
+        def ask() -> Reply:
+            return self._transport.rest(
+                verb, address, purpose=Purpose.HOLD, wanted=wanted, ok=_ANY_STATUS, final=_FINAL
+            )
+
+        try:
+            return ask()
+        except Unconfirmed:  # urgent requests are not kept waiting, but these are not only beats
+            self._transport.clock.sleep(REFUSED.pause_s)
+            return ask()
 
     def _expect(self, reply: Reply, status: HTTPStatus, shape: type[Shape]) -> Shape:
         """The reply's body. Raises the error that another status means."""

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dibs.core.errors import IssueLocked, NotPermitted, Outage, Unavailable
+from dibs.core.errors import IssueLocked, NotPermitted, Outage, Unavailable, Unconfirmed
 from dibs.core.ids import IssueRef, LocalTime, ServerTime, server_time
 
 _NEXT = re.compile(r'<([^<>]+)>\s*;[^,<]*\brel="?next"?', re.IGNORECASE)
@@ -70,6 +70,17 @@ class GraphqlReply(Struct, frozen=True):
         """The first error at the field `path` or below."""
         return next((error for error in self.errors if error.path[: len(path)] == path), None)
 
+    def flaws(self, *path: str | int) -> list[GraphqlError]:
+        """The errors which may concern the field `path`: at it, below, above, or without a path.
+
+        If GitHub gives up a document, its errors need not name what is missing.
+        """
+        return [
+            error
+            for error in self.errors
+            if all(one == other for one, other in zip(error.path, path, strict=False))
+        ]
+
 
 def served_at(headers: Mapping[str, str]) -> ServerTime | None:
     """The time in the reply's `Date` header; None if invalid: the reply cannot be ordered."""
@@ -105,7 +116,7 @@ def graphql_errors(listed: object) -> tuple[GraphqlError, ...]:
             message = " ".join(str(error.get("message", "")).split())[:_LONGEST_MESSAGE]
             # If a document cannot be run at all, GitHub gives a code instead of a type.
             extensions = error.get("extensions")
-            code = extensions.get("code") if isinstance(extensions, dict) else None
+            code = extensions.get("code") if isinstance(extensions, dict) else error.get("code")
             errors.append(GraphqlError(str(error.get("type") or code or ""), path, message))
     return tuple(errors)
 
@@ -116,6 +127,15 @@ def _list_or_empty(value: object) -> list[Any]:
 
 _LIMITS = (HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS)
 _LIMIT_WORDS = ("rate limit", "abuse detection", "too many requests")
+_TOO_QUICKLY = "submitted too quickly"
+_NO_NODE = "could not resolve to a node"
+"""A replica of GitHub may not know yet what was just made."""
+_DOUBTFUL = (
+    HTTPStatus.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+)
 _LOCKED_WORDS = ("locked", "commenting is disabled", "unable to comment", "cannot comment")
 _FULL_WORDS = "more than 2500 comments"
 _FULL = (
@@ -123,7 +143,8 @@ _FULL = (
     "what is left to do needs an issue of its own; look at who wrote so much with: dibs show",
 )
 _WRITING_SCOPES = frozenset({"repo", "public_repo"})
-_EXHAUSTED = "RATE_LIMITED"
+_EXHAUSTED = frozenset({"RATE_LIMITED", "RATE_LIMIT", "graphql_rate_limit"})
+_TOO_MUCH = ("RESOURCE_LIMITS_EXCEEDED", "MAX_NODE")
 _WHY: Mapping[int, str] = {
     HTTPStatus.UNAUTHORIZED: "the token is mistyped, revoked or expired",
     HTTPStatus.GONE: "it was deleted, or the repository has issues turned off",
@@ -135,6 +156,10 @@ _BROKEN_WORDS = ("something went wrong", "timeout", "timed out", "try again")
 
 class NoGraphql(Unavailable):
     """The server has no GraphQL, only REST. The document was not carried out."""
+
+
+class TooMuch(Unavailable):
+    """GitHub gave a GraphQL document up: it asked for too much. Any part of it may be missing."""
 
 
 class Exhausted(Struct, frozen=True):
@@ -150,6 +175,8 @@ class SlowDown(Struct, frozen=True):
 
 def limit_in(reply: Reply) -> Exhausted | SlowDown | None:
     """The limit that the reply reports, if any; then GitHub did not carry out the request."""
+    if reply.status == HTTPStatus.UNPROCESSABLE_ENTITY:
+        return SlowDown(None) if _TOO_QUICKLY in reply.message.lower() else None
     if reply.status not in _LIMITS:
         return None
     retry_after = reply.headers.get("retry-after", "")
@@ -162,13 +189,25 @@ def limit_in(reply: Reply) -> Exhausted | SlowDown | None:
     return SlowDown(None) if limited or any(word in message for word in _LIMIT_WORDS) else None
 
 
-def limit_among(errors: tuple[GraphqlError, ...]) -> Exhausted | SlowDown | None:
-    """The limit that refused a GraphQL document, if any: GitHub answers 200 with errors."""
-    if any(error.type == _EXHAUSTED for error in errors):
+def limit_among(errors: tuple[GraphqlError, ...], reply: Reply) -> Exhausted | SlowDown | None:
+    """The limit that refused a GraphQL document, if any: GitHub answers 200 with errors.
+
+    If the headers say that some of the budget is left, to wait for the next window may be an hour
+    too long.
+    """
+    if any(error.type in _EXHAUSTED for error in errors):
         secondary = any("secondary" in error.message.lower() for error in errors)
-        return SlowDown(None) if secondary else Exhausted()
+        left = reply.headers.get("x-ratelimit-remaining", "0") != "0"
+        return SlowDown(None) if secondary or left else Exhausted()
+    if any(_TOO_QUICKLY in error.message.lower() for error in errors):
+        return SlowDown(None)
     messages = (error.message.lower() for error in errors if not error.path)
     return SlowDown(None) if any("secondary rate limit" in text for text in messages) else None
+
+
+def asked_too_much(errors: tuple[GraphqlError, ...]) -> bool:
+    """Whether GitHub gave up the document for its size, with no data or with a part of them."""
+    return any(error.type.startswith(_TOO_MUCH) for error in errors)
 
 
 def is_broken(errors: tuple[GraphqlError, ...]) -> bool:
@@ -211,6 +250,13 @@ def _scope_set(scopes: str) -> frozenset[str]:
     return frozenset(scope.strip() for scope in scopes.split(",") if scope.strip())
 
 
+def is_doubtful(reply: Reply) -> bool:
+    """Whether GitHub may have refused by mistake: the reply names no reason of its own."""
+    if reply.status not in _DOUBTFUL or lacks_scope(reply):
+        return False
+    return reply.status != HTTPStatus.FORBIDDEN or _known_reason(reply) is None
+
+
 def refusal_of(reply: Reply, what: str) -> Outage:
     """The error for a reply without success. `what`: the server and the request, for people."""
     text = f"{what}: GitHub answered {reply.status} {reply.message}".rstrip()
@@ -218,9 +264,11 @@ def refusal_of(reply: Reply, what: str) -> Outage:
         return Unavailable(text)
     if HTTPStatus.MULTIPLE_CHOICES <= reply.status < HTTPStatus.BAD_REQUEST:
         return Unavailable(f"{text}: it points somewhere else")
+    if reply.status == HTTPStatus.UNPROCESSABLE_ENTITY and _NO_NODE in text.lower():
+        return Unconfirmed(text)
     match reply.status:
         case HTTPStatus.FORBIDDEN:
-            why = _why_forbidden(reply)
+            why = _known_reason(reply) or f"the token may not do this{_scopes(reply)}"
         case HTTPStatus.NOT_FOUND:
             why = f"it is not there, or this token may not see it{_scopes(reply)}"
         case status:
@@ -228,7 +276,8 @@ def refusal_of(reply: Reply, what: str) -> Outage:
     return NotPermitted(f"{text}: {why}" if why else text)
 
 
-def _why_forbidden(reply: Reply) -> str:
+def _known_reason(reply: Reply) -> str | None:
+    """Why GitHub forbids the request, if the reply says so; None if the token lacks a right."""
     message = reply.message.lower()
     if "archived" in message:
         return "the repository is archived, and nothing can be written to it"
@@ -238,7 +287,7 @@ def _why_forbidden(reply: Reply) -> str:
         return "the organisation wants the token authorised for its single sign-on"
     if "ip allow list" in message:
         return "the organisation takes requests from other addresses only"
-    return f"the token may not do this{_scopes(reply)}"
+    return None
 
 
 def _scopes(reply: Reply) -> str:

@@ -37,6 +37,7 @@ from msgspec.structs import replace
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.replies import Reply
 from dibs.adapters.github.shapes import (
+    PAGE,
     RestComment,
     RestEvent,
     RestIssue,
@@ -50,14 +51,13 @@ from dibs.adapters.github.shapes import (
 )
 from dibs.adapters.github.trust import Judging, RepositoryDoor, WriterTrust, issue_number
 from dibs.core.bounded import Bounded
-from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted
+from dibs.core.errors import NoSuchComment, NoSuchIssue, NotPermitted, Unconfirmed
 from dibs.core.granter import CONTROL_LABEL
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
 from dibs.core.labels import LabelLook
 from dibs.ports.tracker import Found, IssueQuery
 
-PAGE = 100
 _ROUNDS = 4
 _MOST_PAGES = 1000
 
@@ -295,7 +295,8 @@ def number_of(issue: IssueRef) -> int | None:
 
 _PAGE = {"per_page": str(PAGE)}
 _NO_SUCH_LABEL = "label does not exist"
-_GONE = 410
+_GONE, _FORBIDDEN = 410, 403
+_ABSENT = (404, _GONE)
 _REFUSED_CONTENT = 422
 
 
@@ -468,23 +469,18 @@ class OverRest:
         return self._written(issue, number, reply)
 
     def edit_comment(self, issue: IssueRef, comment: int, body: str) -> Comment:
-        def ask(verb: str, wanted: object = None) -> Reply:
-            path = f"/issues/comments/{comment}"
-            reply = self.door.ask(verb, path, purpose=Purpose.HOLD, wanted=wanted)
-            if reply.status in (404, _GONE):
-                raise self.no_such_comment(issue, comment)
-            self.door.permitted(reply, verb, path, issue)
-            return reply
-
-        number = self.number(issue)
+        number, path = self.number(issue), f"/issues/comments/{comment}"
         cached = self._ids.comment(comment)
         if cached is None or cached.number != number:
             # GitHub edits a comment by its id alone, so check first that it is on this issue.
-            shape = decode(ask("GET").body, RestComment)
-            if issue_number(shape.issue_url) != number:
-                raise self.no_such_comment(issue, comment)
+            self.look_for_comment(issue, comment)
         with self._ids.writing_cards(number, [body], self._transport.clock.now()):
-            reply = ask("PATCH", {"body": body})
+            reply = self.door.ask("PATCH", path, purpose=Purpose.HOLD, wanted={"body": body})
+            if reply.status in _ABSENT:
+                self.look_for_comment(issue, comment)
+                self.issue(issue, Purpose.HOLD)  # raises NoSuchIssue or IssueMoved
+                raise Unconfirmed(f"{issue}: GitHub found comment {comment} at a second look only")
+            self.door.permitted(reply, "PATCH", path, issue)
         return self._written(issue, number, reply)
 
     def _written(self, issue: IssueRef, number: int, reply: Reply) -> Comment:
@@ -494,11 +490,21 @@ class OverRest:
         self._ids.saw_comment(shape, number)
         return self._translator.comment(shape)
 
-    def no_such_comment(self, issue: IssueRef, comment: int) -> NoSuchComment:
-        """The error to raise; itself raises NoSuchIssue or IssueMoved if the issue is gone."""
-        self._ids.forget_comment(comment)
-        self.issue(issue, Purpose.HOLD)
-        return NoSuchComment(issue, comment)
+    def look_for_comment(self, issue: IssueRef, comment: int) -> None:
+        """Read the comment from its own endpoint, into the cache: the only proof of a deletion.
+
+        Raises NoSuchComment, or NoSuchIssue or IssueMoved if the issue is gone.
+        """
+        number, path = self.number(issue), f"/issues/comments/{comment}"
+        absent = (*_ABSENT, _FORBIDDEN)
+        reply = self.door.ask("GET", path, purpose=Purpose.HOLD, final=absent)
+        self.door.permitted(reply, "GET", path, issue)
+        shape = None if reply.status in _ABSENT else decode(reply.body, RestComment)
+        if shape is None or issue_number(shape.issue_url) != number:
+            self._ids.forget_comment(comment)
+            self.issue(issue, Purpose.HOLD)
+            raise NoSuchComment(issue, comment)
+        self._ids.saw_comment(shape, number)
 
     def edit_labels(
         self, issue: IssueRef, *, add: Sequence[str] = (), remove: Sequence[str] = ()
@@ -513,7 +519,7 @@ class OverRest:
             label_path = f"{path}/{quote(label, safe='')}"
             reply = self.door.ask("DELETE", label_path, purpose=Purpose.FINISH)
             self.door.permitted(reply, "DELETE", label_path, issue)
-            if reply.status in (404, _GONE) and _NO_SUCH_LABEL not in reply.message.lower():
+            if reply.status in _ABSENT and _NO_SUCH_LABEL not in reply.message.lower():
                 # Either the label or the issue is missing; a missing issue raises here.
                 self.issue(issue, Purpose.FINISH)
 
@@ -525,21 +531,21 @@ class OverRest:
 
     # Labels of the repository
 
-    def labels(self) -> list[RestLabel]:
-        listed = self._every("/labels", _PAGE, Purpose.LOOK, list[RestLabel])
+    def labels(self, purpose: Purpose = Purpose.LOOK) -> list[RestLabel]:
+        listed = self._every("/labels", _PAGE, purpose, list[RestLabel])
         self._ids.saw_labels(listed)
         return listed
 
-    def prepare(self, labels: Sequence[str]) -> None:
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
         """Make the labels which the repository does not have."""
         existing = {folded(label.name) for label in self.labels()}
         missing = {folded(name): name for name in labels if folded(name) not in existing}
         for name in missing.values():
-            self.make_label(name)
+            self.make_label(name, (looks or {}).get(name))
 
-    def make_label(self, name: str) -> bool:
+    def make_label(self, name: str, look: LabelLook | None = None) -> bool:
         """Make the label; False if the repository already has the label."""
-        look = self.looks.get(folded(name), LabelLook())
+        look = look or self.looks.get(folded(name), LabelLook())
         reply = self._transport.rest(
             "POST",
             f"{self.door.path}/labels",

@@ -19,6 +19,8 @@ from dibs.core.ids import IssueRef, ServerTime, server_time
 from dibs.core.issue import Comment, Issue, Labelling, Person, Pull
 
 Shape = TypeVar("Shape")
+PAGE = 100
+"""The most entries of a page, over REST and over GraphQL."""
 
 
 def decode(body: bytes, shape: type[Shape]) -> Shape:
@@ -235,7 +237,7 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     body: str = ""
     url: str = ""
     author: Actor | None = None
-    labels: Connection[Label] | None = None
+    labels: Page[Label] | None = None
     assignees: Connection[Actor] | None = None
     closed_by_pull_requests_references: Page[LinkedPullNode] | None = None
     author_association: str = "NONE"
@@ -250,6 +252,16 @@ class WholeIssue(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def label_names(self) -> list[str]:
         return [label.name for label in present(self.labels)]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a page of a hundred would show more labels, or all comments."""
+        more_comments = self.comments.page_info.more and len(self.comments.nodes) < PAGE
+        return self.lacks_labels or (more_comments and self.comments.total_count <= PAGE)
+
+    @property
+    def lacks_labels(self) -> bool:
+        return self.labels is not None and self.labels.page_info.more
 
 
 class ControlIssueNode(msgspec.Struct, frozen=True, rename="camel"):
@@ -450,9 +462,14 @@ def folded(name: str) -> str:
 
 
 def login_of(actor: Actor | None) -> str:
-    """The login in REST's spelling: a bot's login ends in `[bot]`, which GraphQL leaves out."""
+    """The login in REST's spelling: a bot's login ends in `[bot]`, which GraphQL leaves out.
+
+    GitHub's own agent has a name of its own over REST.
+    """
     if actor is None:
         return GHOST
+    if actor.kind == "Bot" and actor.login == "copilot-swe-agent":
+        return "Copilot"
     bare = actor.kind != "Bot" or actor.login.endswith("[bot]")
     return actor.login if bare else f"{actor.login}[bot]"
 

@@ -22,7 +22,7 @@ from dibs.adapters.github.rest import OverRest
 from dibs.adapters.github.shapes import RestIssue, Translator, folded, rest_login
 from dibs.adapters.github.trust import Judging, RepositoryDoor, Viewer, WriterTrust, is_mark
 from dibs.core.card import Card, CardState, parse_mark
-from dibs.core.errors import NoSuchIssue, NotPermitted, Outage, RateLimited
+from dibs.core.errors import NoSuchIssue, Outage, RateLimited
 from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef
@@ -38,8 +38,11 @@ from dibs.ports.tracker import (
     apply_one,
 )
 
-_SETTLE = timedelta(seconds=2)
+_SETTLE = timedelta(seconds=5)
+"""GitHub promises nothing here. Others saw their own comments missing two seconds after the post,
+and waited 5 to 10 s; in rare cases minutes, which no wait covers. `dibs doctor --live` measures."""
 _GRAIN = timedelta(seconds=1)
+MOST_COMMENTS = 2500
 _ENDED_BY_GITHUB = timedelta(seconds=10)
 """GitHub gives up a request after this time, counted from when GitHub began with it, which may have
 been as late as when we stopped waiting."""
@@ -87,6 +90,7 @@ class GithubTracker(OverRest):
             label_history=True,
             checks_itself=True,
             pulls=True,
+            most_comments=MOST_COMMENTS,
         )
         self._wants_graphql, self._minds_people = graphql, minds_people
         self.control_readings = own = ControlReadings(self.trust)
@@ -94,7 +98,7 @@ class GithubTracker(OverRest):
         self._finding = FindingSnapshots(self._graphql)
         self._trips = Trips(self._graphql)
         self._pulls = Pulls(self._graphql)
-        self._viewer = Viewer(self.trust)
+        self._viewer = Viewer(self.trust, self._ask_for_reader)
 
     @property
     def traits(self) -> TrackerTraits:
@@ -172,6 +176,9 @@ class GithubTracker(OverRest):
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         return self._either(lambda: self._pulls.of(issues), dict)
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        return self._either(lambda: self._pulls.named(pulls), dict)
+
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
         return self._pulls.texts(repo, branch)
 
@@ -209,6 +216,8 @@ class GithubTracker(OverRest):
                     "nothing is left of the token's GraphQL budget",
                     retry_after_s=max(wait_s, 1.0),
                 )
+        if bids:
+            self._viewer.insist_counts()  # before the first comment: nobody would clean it up
         if self._ids.issue(self.number(issue)) is None:
             # The same path also comments on a pull request, so make sure that this is an issue.
             self.issue(issue, purpose)
@@ -221,7 +230,7 @@ class GithubTracker(OverRest):
         """Raises NotPermitted if the comment that we posted does not count."""
         (judged,), _ = Judging(self.trust, purpose).comments((posted,))
         if not judged.by_writer or (is_mark(posted.body) and self._cannot_write_after_all()):
-            raise self._not_believed(posted.author)
+            raise self._viewer.not_believed(posted.author)
 
     def _cannot_write_after_all(self) -> bool:
         """Whether GitHub refused our lookup and our account may not write.
@@ -234,25 +243,12 @@ class GithubTracker(OverRest):
     def insist_made_counts(self, made: RestIssue) -> None:
         """Raises NotPermitted if an issue that we made does not count, since we may not write."""
         if not self.believes(made, Purpose.FINISH) or self._cannot_write_after_all():
-            raise self._not_believed(rest_login(made.user))
+            raise self._viewer.not_believed(rest_login(made.user))
 
     def believed(self, posted: Comment) -> Comment:
         """Our entry on the control issue, with `by_writer` set; NotPermitted if we do not count."""
         self._insist_believed(posted, Purpose.FINISH)
         return replace(posted, by_writer=True)
-
-    def _not_believed(self, author: str) -> NotPermitted:
-        """The error for a comment or issue of ours which does not count."""
-        how = (
-            "is not among those that [github] trusted names"
-            if self._translator.trusts_by_name
-            else "may not write to the repository, as far as GitHub tells"
-        )
-        return NotPermitted(
-            f"what {author!r} writes counts for nothing in {self._traits.repo}: the account "
-            f"{how}, so its cards would be a stranger's; give it write access, or name all "
-            "accounts of the fleet in [github] trusted of every worker's dibs.toml"
-        )
 
     def apply(
         self,
@@ -296,6 +292,9 @@ class GithubTracker(OverRest):
 
     # About itself
 
+    def _ask_for_reader(self) -> None:
+        self._either(self._graphql.read_reader, lambda: None)
+
     def login(self) -> str | None:
         return self._viewer.login()
 
@@ -305,6 +304,11 @@ class GithubTracker(OverRest):
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
         existing = {folded(label.name) for label in self.labels()}
         return tuple(label for label in labels if folded(label) not in existing)
+
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:
+        self.labels()
+        spelt = {label: self._ids.spelling(label) for label in labels}
+        return {label: other for label, other in spelt.items() if other != label}
 
     def flaws(self) -> tuple[str, ...]:
         """Why the repository cannot be a backlog, or is an expensive backlog."""

@@ -31,13 +31,14 @@ caller has to know which: after a 404 the door finds out.
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from dibs.adapters.github.cache import IdCache
@@ -97,8 +98,6 @@ class RepositoryDoor:
         """Its name in the settings and its names in replies, folded: it may have been renamed."""
         self.private: bool | None = None
         """Whether only members may read it, by the last reply that tells; None before."""
-        self._reached = False
-        """Whether GitHub has answered any request about the repository with success."""
 
     # Asking
 
@@ -111,11 +110,9 @@ class RepositoryDoor:
         fresh: bool = False,
     ) -> Reply:
         """GET a resource that must exist. `path`: below the repository, or a whole address."""
-        reply = self.transport.rest(
+        return self.transport.rest(
             "GET", self._at(path), purpose=purpose, params=params, conditional=True, fresh=fresh
         )
-        self._reached = True
-        return reply
 
     def about(
         self,
@@ -129,7 +126,15 @@ class RepositoryDoor:
         fresh: bool = False,
     ) -> Reply:
         """Send a request about an issue. Raises NoSuchIssue, IssueMoved, IssueLocked."""
-        reply = self.ask(verb, path, purpose=purpose, wanted=wanted, params=params, fresh=fresh)
+        reply = self.ask(
+            verb,
+            path,
+            purpose=purpose,
+            wanted=wanted,
+            params=params,
+            fresh=fresh,
+            final=(*_ABSENT, _FORBIDDEN),
+        )
         if reply.status in _MOVED:
             # The issue was transferred: name its new place as people do, if GitHub shows it.
             address = reply.headers.get("location", "")
@@ -139,9 +144,6 @@ class RepositoryDoor:
                 place = decode(moved.body, RestIssue).html_url or address
             raise IssueMoved(issue, place)
         if reply.status in _ABSENT:
-            # A 410 proves that the repository exists; a 404 may mean that the token cannot see it.
-            if reply.status == HTTPStatus.NOT_FOUND and not self._reached:
-                self.told()  # raises NotPermitted if the repository is hidden from the token
             raise NoSuchIssue(issue)
         self.permitted(reply, verb, path, issue)
         return reply
@@ -155,10 +157,12 @@ class RepositoryDoor:
         wanted: object = None,
         params: Mapping[str, str] | None = None,
         fresh: bool = False,
+        final: Collection[int] = (_FORBIDDEN,),
     ) -> Reply:
         """Send a request; return also a reply that means: not there, moved or forbidden.
 
-        Raises NotPermitted if GitHub answers "not there" because of the token's scopes.
+        `final`: see `Transport.rest`. Raises NotPermitted if GitHub answers "not there" because of
+        the token's scopes.
         """
         reply = self.transport.rest(
             verb,
@@ -169,9 +173,8 @@ class RepositoryDoor:
             conditional=verb == "GET",
             fresh=fresh,
             ok=(*_DONE, *_MOVED, *_ABSENT, _FORBIDDEN),
+            final=final,
         )
-        if reply.status in _DONE:
-            self._reached = True
         if verb != "GET" and lacks_scope(reply):
             raise refusal_of(reply, f"{verb} {self._at(path)}")
         return reply
@@ -192,9 +195,9 @@ class RepositoryDoor:
 
     # The meaning of a reply
 
-    def told(self) -> RestRepository:
+    def told(self, purpose: Purpose = Purpose.LOOK) -> RestRepository:
         """GitHub's description of the repository. Raises NotPermitted if hidden from the token."""
-        reply = self.look("", purpose=Purpose.LOOK)
+        reply = self.look("", purpose=purpose)
         described = decode(reply.body, RestRepository)
         self._names.add(folded(described.full_name))
         self.private = described.private
@@ -249,6 +252,18 @@ class WriteAccess(Enum):
     """GitHub refused to answer, or does not know the account: then the association decides."""
 
 
+class Reader(Struct, frozen=True):
+    """The account of our token, by GraphQL; that of an App ends with `[bot]`."""
+
+    login: str
+    may_write: bool | None
+    """None: GitHub does not tell it to this token."""
+
+
+def is_bot(login: str) -> bool:
+    return folded(login).endswith("[bot]")
+
+
 class WriterTrust:
     """Which accounts' marks count in a repository. Safe for many threads."""
 
@@ -263,6 +278,8 @@ class WriterTrust:
         self._access: Bounded[str, tuple[WriteAccess, LocalTime]] = Bounded(_MOST)
         """By login in lower case: the last answer, and when we had it."""
         self._refused_at: LocalTime | None = None
+        self.reader: Reader | None = None
+        """By the last GraphQL reading; None before."""
 
     def cached_verdict(self, login: str, *, associated: bool, marks: bool = True) -> bool | None:
         """Whether the account may write; None if only a request can answer.
@@ -275,7 +292,7 @@ class WriterTrust:
             return by_name
         if name == self._owner:
             return True
-        if name == GHOST or name.endswith("[bot]"):
+        if name == GHOST or is_bot(name):
             return associated
         with self._lock:
             if self._is_fresh(self._refused_at):
@@ -295,7 +312,7 @@ class WriterTrust:
                 return
         asked_at = self.door.transport.clock.now()
         params = {"per_page": str(_PAGE)}
-        reply = self.door.ask("GET", "/collaborators", purpose=purpose, params=params)
+        reply = self.door.ask("GET", "/collaborators", purpose=purpose, params=params, final=())
         writers: frozenset[str] | None = None
         if reply.status == HTTPStatus.OK:
             listed = decode(reply.body, list[RestCollaborator])
@@ -333,20 +350,23 @@ class WriterTrust:
             self._refused_at = now if refused else None
             self._access[folded(login)] = access, now
 
-    def note_reader(self, repository: Mapping[str, Any]) -> None:
-        """Note from a GraphQL reading whether the reading account may write, and the visibility.
+    def note_reader(self, answer: Mapping[str, Any]) -> None:
+        """Note from a GraphQL reading who reads, whether it may write, and the visibility.
 
-        The reader's login is taken from an issue or comment which the reader wrote. Only a yes is
-        kept: without a yes the account is looked up like all accounts.
+        Only a yes spares the account its lookup.
         """
-        private = repository.get("isPrivate")
+        repository, viewer = answer["repository"], answer.get("viewer")
+        private, permission = repository.get("isPrivate"), repository.get("viewerPermission")
         if isinstance(private, bool):
             self.door.private = private
-        if str(repository.get("viewerPermission")).lower() in _MAY_WRITE:
-            login = next(_reader_logins(repository), None)
-            if login is not None:
-                with self._lock:
-                    self._access[folded(login)] = WriteAccess.YES, self.door.transport.clock.now()
+        login = viewer.get("login") if isinstance(viewer, Mapping) else None
+        if not isinstance(login, str):
+            return
+        may_write = permission.lower() in _MAY_WRITE if isinstance(permission, str) else None
+        with self._lock:
+            self.reader = Reader(login, may_write)
+            if may_write and not is_bot(login):
+                self._access[folded(login)] = WriteAccess.YES, self.door.transport.clock.now()
 
     @property
     def lookups_refused(self) -> bool:
@@ -362,8 +382,9 @@ class WriterTrust:
     def _request_access(self, login: str, purpose: Purpose) -> tuple[WriteAccess, bool]:
         """GitHub's answer about the account, and whether GitHub refused to answer (403)."""
         path = f"/collaborators/{quote(login, safe='')}/permission"
-        reply = self.door.ask("GET", path, purpose=purpose)
-        if reply.status in (_FORBIDDEN, HTTPStatus.NOT_FOUND):
+        final = (_FORBIDDEN, HTTPStatus.NOT_FOUND)
+        reply = self.door.ask("GET", path, purpose=purpose, final=final)
+        if reply.status in final:
             return WriteAccess.UNKNOWN, reply.status == _FORBIDDEN
         self.door.insist_done(reply, "GET", path)
         may = decode(reply.body, RestPermission).permission in _MAY_WRITE
@@ -513,22 +534,6 @@ class Judging:
         return None
 
 
-def _reader_logins(repository: Mapping[str, Any]) -> Iterator[str]:
-    """The author of each issue and comment by the reader: always the reader's login.
-
-    An App's bot is left out: GraphQL omits `[bot]`, and a user may have the same login.
-    """
-    for part in repository.values():
-        issues = part.get("nodes", [part]) if isinstance(part, Mapping) else ()
-        for issue in filter(None, issues):
-            comments = (issue.get("comments") or {}).get("nodes") or ()
-            for written in (issue, *comments):
-                by_reader = written and written.get("viewerDidAuthor")
-                author = written.get("author") if by_reader else None
-                if author and author.get("__typename") == "User":
-                    yield author["login"]
-
-
 def is_mark(body: str) -> bool:
     """Whether the comment is a mark or control log entry of dibs, or a person's ruling."""
     if starts_as(body, GATE_KINDS) or is_ruling(body):
@@ -540,22 +545,62 @@ def is_mark(body: str) -> bool:
 class Viewer:
     """The token's own account and its rights in a repository. Safe for many threads."""
 
-    def __init__(self, trust: WriterTrust) -> None:
+    def __init__(self, trust: WriterTrust, ask_for_reader: Callable[[], None]) -> None:
+        """`ask_for_reader`: has `trust` note who asks, if GraphQL is to be had."""
         self._trust, self._door, self._translator = trust, trust.door, trust.door.translator
+        self._ask_for_reader = ask_for_reader
         self._lock = threading.Lock()
         self._login: str | None = None
         """None before we asked; empty if the account has none."""
 
     def login(self) -> str | None:
-        """The account's login, asked for once; None for the token of an App's installation."""
+        """The account's login, asked for once; None if GitHub does not tell it."""
         with self._lock:
             if self._login is None:
-                try:
-                    reply = self._door.transport.rest("GET", "/user", purpose=Purpose.LOOK)
-                    self._login = decode(reply.body, RestUser).login
-                except NotPermitted:
-                    self._login = ""
+                reader = self.reader()
+                if reader is not None:
+                    self._login = reader.login
+                else:
+                    self._login = self._login_over_rest()
             return self._login or None
+
+    def _login_over_rest(self) -> str:
+        """Empty for the token of an App's installation: to it REST names no account."""
+        try:
+            reply = self._door.transport.rest("GET", "/user", purpose=Purpose.LOOK)
+        except NotPermitted:
+            return ""
+        return decode(reply.body, RestUser).login
+
+    def reader(self) -> Reader | None:
+        """Who asks, by the last GraphQL reading, or by a request; None without GraphQL."""
+        if self._trust.reader is None:
+            self._ask_for_reader()
+        return self._trust.reader
+
+    def insist_counts(self) -> None:
+        """Raises NotPermitted if what we would post could not count, as far as GraphQL tells."""
+        reader = self.reader()
+        if reader is None:
+            return
+        by_name = self._translator.believed(reader.login, "")
+        may_write = reader.may_write is not False and not is_bot(reader.login)
+        if not (by_name or (may_write and not self._translator.trusts_by_name)):
+            raise self.not_believed(reader.login)
+
+    def not_believed(self, author: str) -> NotPermitted:
+        """The error for a comment or issue of ours which does not count."""
+        if self._translator.trusts_by_name:
+            how = "is not among those that [github] trusted names"
+        elif is_bot(author):
+            how = "is an App's, which GitHub calls nobody in particular"
+        else:
+            how = "may not write to the repository, as far as GitHub tells"
+        return NotPermitted(
+            f"what {author!r} writes counts for nothing in {self._door.name}: the account "
+            f"{how}, so its cards would be a stranger's; give it write access, or name all "
+            "accounts of the fleet in [github] trusted of every worker's dibs.toml"
+        )
 
     def may_write(self) -> bool | None:
         """Whether our account may write to the repository; None if GitHub does not answer."""
@@ -573,7 +618,7 @@ class Viewer:
                 "those by accounts that may write to the repository",
                 permission,
                 may_write,
-                ours_count=may_write,
+                ours_count=may_write if not is_bot(self.login() or "") else False,
                 doubt=self._doubt(repository),
             )
         login = self.login()
@@ -602,7 +647,7 @@ class Viewer:
     def _doubt(self, repository: RestRepository) -> str:
         """Why readers may come to different verdicts about a card; empty if they cannot."""
         login = self.login()
-        if login is None:
+        if login is None or is_bot(login):
             why = "an App's bot cannot be looked up"
         elif self._trust.refuses_lookup(login):
             why = "GitHub does not tell this token who may write"

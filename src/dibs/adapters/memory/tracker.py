@@ -18,6 +18,7 @@ from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.following import LinkedPull
 from dibs.core.ids import ZERO, IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Labelling, Person, Pull, Snapshot, TextChange
+from dibs.core.labels import LabelLook
 from dibs.ports.tracker import Found, IssueQuery, OneAtATime, TrackerTraits
 
 _MOST_LISTINGS = 32
@@ -243,7 +244,7 @@ class MemoryTracker(OneAtATime):
             if self._issue(issue.ref) == issue:
                 self._rests[issue.ref] = (until, rules)
 
-    def prepare(self, labels: Sequence[str]) -> None:
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
         """Do nothing: labels need no preparation here."""
 
     def _issue(self, ref: IssueRef) -> Issue:

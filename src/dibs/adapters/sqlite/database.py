@@ -62,6 +62,12 @@ SELECT
     (SELECT group_concat(name, ', ') FROM (SELECT name FROM sqlite_master ORDER BY name LIMIT 3))
 """
 _OUR_CLOCK = "id,high,uptime,boot"
+_LARGEST_VALUE = 16_000_000
+"""Bytes of a row or a text: a file that came with an archive must not fill the memory."""
+_STEPS = 1_000_000
+"""Some ten milliseconds of SQLite's work."""
+_LONGEST_S = 60.0
+"""For all that is done with a connection at a time: a trigger of an archive may have no end."""
 SCHEMA_VERSION = 3
 """The `user_version` of the files that this version of dibs writes."""
 _TURN_S = (0.0005, 0.004)
@@ -137,7 +143,8 @@ class Database:
         self._busy_s = busy_s
         self._idle = IdlePool(8, sqlite3.Connection.close)
         self._step = threading.local()
-        """`transaction`: the one that this thread's `one_step` has open."""
+        """`transaction`: the one that this thread's `one_step` has open. `until`: when SQLite must
+        be done with what the thread asks for."""
 
     def ensure(self, table: str, schema: str) -> None:
         """Create the tables of the schema, and the clock. Do not write to a file that has them."""
@@ -226,6 +233,7 @@ class Database:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection, and translate SQLite's errors into those of dibs."""
         try:
+            self._step.until = SystemClock().now() + _LONGEST_S
             sql = self._idle.take() or self._connect()
             try:
                 yield sql
@@ -246,6 +254,10 @@ class Database:
         )
         with ExitStack() as on_failure:
             on_failure.callback(sql.close)
+            sql.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_VALUE)
+            step = self._step  # not this object: it closes its connections when nobody refers to it
+            # Also lets Ctrl-C end an endless statement.
+            sql.set_progress_handler(lambda: SystemClock().now() > step.until, _STEPS)
             version = self._version(sql)  # first: what follows would write into a foreign file
             # WAL lets readers go on while one process writes. NORMAL syncs at checkpoints: a killed
             # process loses nothing, a power cut may lose the last commits but never the file.
@@ -364,6 +376,10 @@ def translate(failure: sqlite3.Error, path: Path) -> Outage:
         return Unavailable(f"{path} is busy: other processes kept it locked ({failure})")
     if primary in _FORBIDDEN:
         return NotPermitted(f"{path} cannot be written or opened ({failure})")
+    if primary == sqlite3.SQLITE_INTERRUPT:
+        return Damaged(
+            f"{path} takes too long to answer; a trigger or a view in it may have no end"
+        )
     if primary == sqlite3.SQLITE_FULL:
         return Damaged(f"{path} cannot grow: the disk is full or a limit is reached ({failure})")
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

@@ -17,7 +17,15 @@ from dibs.core.errors import NoSuchComment, NoSuchIssue
 from dibs.core.events import Reached, unwatched
 from dibs.core.ids import ZERO, IssueRef, ServerTime, milliseconds, moment
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
-from dibs.core.labels import AddLabels, CloseIssue, EditComment, Effect, PostComment, RemoveLabels
+from dibs.core.labels import (
+    AddLabels,
+    CloseIssue,
+    EditComment,
+    Effect,
+    LabelLook,
+    PostComment,
+    RemoveLabels,
+)
 from dibs.ports.tracker import Applies, Found, IssueQuery, OneAtATime, TrackerTraits
 
 _SCHEMA = """
@@ -223,7 +231,7 @@ class SqliteTracker(OneAtATime):
             marked = "UPDATE issue_labels SET shelved = shelved | 2 WHERE number = ?"
             tx.sql.execute(marked, (number,))
 
-    def prepare(self, labels: Sequence[str]) -> None:
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
         """Do nothing: labels need no preparation here."""
 
     def apply(

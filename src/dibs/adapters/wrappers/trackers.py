@@ -22,7 +22,7 @@ from dibs.core.events import Reached, unwatched
 from dibs.core.following import LinkedPull
 from dibs.core.ids import IssueRef, ServerTime
 from dibs.core.issue import Comment, Draft, Issue, Snapshot
-from dibs.core.labels import EditComment, Effect, PostComment
+from dibs.core.labels import EditComment, Effect, LabelLook, PostComment
 from dibs.core.signing import Keyring, believing, sign
 from dibs.ports.tracker import (
     Applies,
@@ -90,8 +90,8 @@ class WrappedTracker:
     def rest(self, issue: Issue, until: ServerTime, rules: str) -> None:
         self._inner.rest(issue, until, rules)
 
-    def prepare(self, labels: Sequence[str]) -> None:
-        self._inner.prepare(labels)
+    def prepare(self, labels: Sequence[str], looks: Mapping[str, LabelLook] | None = None) -> None:
+        self._inner.prepare(labels, looks)
 
     def apply(
         self,
@@ -118,6 +118,9 @@ class WrappedTracker:
     def pulls_of(self, issues: Sequence[IssueRef]) -> Mapping[IssueRef, tuple[LinkedPull, ...]]:
         return self._inner.pulls_of(issues)
 
+    def pulls_named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
+        return self._inner.pulls_named(pulls)
+
     def pull_texts(self, repo: str, branch: str) -> tuple[str, ...]:
         return self._inner.pull_texts(repo, branch)
 
@@ -129,6 +132,9 @@ class WrappedTracker:
 
     def missing_labels(self, labels: Sequence[str]) -> tuple[str, ...]:
         return self._inner.missing_labels(labels)
+
+    def misspelt_labels(self, labels: Sequence[str]) -> Mapping[str, str]:
+        return self._inner.misspelt_labels(labels)
 
     def flaws(self) -> tuple[str, ...]:
         return self._inner.flaws()

@@ -5,7 +5,8 @@ import functools
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from dibs.core.durations import parse_duration
 from dibs.core.errors import DibsError, NotPermitted, Unavailable, Unwritable
 from dibs.core.ids import HolderId, IssueRef, holder_name
 from dibs.core.references import parse_reference
@@ -38,6 +40,8 @@ class Context(Struct):
     """Whether the command only reads, and may read leases from the cards on the tracker."""
     warnings: list[str] = field(default_factory=list)
     """What an onlooker should know of the store."""
+    done: Mapping[str, Any] = {}
+    """What a command had done when it failed, for the error in JSON."""
     store_away: str = ""
     """Why the lease store cannot be reached; then the services read leases from the cards."""
     _services: "Services | None" = field(default=None)
@@ -161,7 +165,7 @@ def command(
                 answer = context.looked_up(asked) if onlooker else asked()
                 code = output.emit(answer, as_json=context.as_json)
             except DibsError as error:
-                code = output.emit_error(error, as_json=context.as_json)
+                code = output.emit_error(error, as_json=context.as_json, done=context.done)
             except BrokenPipeError:
                 code = output.unheard()
             except OSError as failure:
@@ -201,6 +205,15 @@ as_name = click.option(
     "--as", "name", metavar="NAME", help="Your name, for cards and comments [$DIBS_ACTOR]."
 )
 stage_option = click.option("--stage", metavar="STAGE", help="Only this stage.")
+
+
+def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
+    if value is None:
+        return None
+    try:
+        return parse_duration(value)
+    except ValueError as flaw:
+        raise click.BadParameter(str(flaw)) from flaw
 
 
 def complete_issue(ctx: click.Context, _: click.Parameter, incomplete: str) -> "list[Any]":

@@ -1,8 +1,11 @@
 """`dibs doctor`: check the whole set-up. Changes nothing but a lease of its own, given back."""
 
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +14,8 @@ from msgspec.structs import asdict, replace
 from dibs.core.errors import DibsError
 from dibs.core.references import without_secrets
 from dibs.frontends.cli.context import Context, command
-from dibs.frontends.cli.output import Answer, Exit, Report
+from dibs.frontends.cli.output import Answer, Exit, Report, tell
+from dibs.ports.tracker import persons_word
 from dibs.settings.load import Settings
 from dibs.wiring import mask
 
@@ -24,16 +28,59 @@ if TYPE_CHECKING:
 @command("doctor")
 @click.option("--offline", is_flag=True, help="Make only the checks that need no network.")
 @click.option("--handlers", is_flag=True, help="Import Python handlers, which runs their code.")
-def doctor_command(context: Context, offline: bool, handlers: bool) -> Answer:
+@click.option(
+    "--live", is_flag=True, help="Try what dibs assumes of GitHub, on an issue made for that."
+)
+def doctor_command(context: Context, offline: bool, handlers: bool, live: bool) -> Answer:
     """Check settings, tracker, store, keys and handlers; name every problem.
 
     Changes nothing, but takes a lease on a name of its own in the lease store and gives it back.
+    With --live it writes to the tracker instead, says what before it does, and cleans up.
     """
+    if live:
+        if offline or handlers:
+            raise click.UsageError("--live makes none of the other checks; leave out their options")
+        return _live(context)
     # An error of a library may carry an address with a password.
     findings = [
         replace(finding, text=mask(finding.text), look=mask(finding.look))
         for finding in _findings(context, offline=offline, handlers=handlers)
     ]
+    return _report(findings)
+
+
+def _live(context: Context) -> Answer:
+    """Run the tracker's probes; each is told as it ends."""
+    trial = context.services.diagnosing.trial()
+    tell(trial.probing.plan)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that it cleans up
+    findings = []
+    try:
+        with persons_word(), closing(trial.run()) as running:
+            for finding in running:
+                findings.append(replace(finding, text=mask(finding.text)))
+                tell(f"{finding.check}: {finding.level.value}")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    lags = [
+        {
+            "over": lag.over,
+            "p50_s": round(median(lag.seconds), 3),
+            "max_s": round(max(lag.seconds), 3),
+            "writes": len(lag.seconds),
+        }
+        for lag in trial.lags
+    ]
+    answer = _report(findings)
+    answer.data["live"] = {
+        "lag": lags,
+        "settle_s": trial.settle.total_seconds(),
+        "proposed_settle_s": trial.proposed.total_seconds() if lags else None,
+    }
+    return answer
+
+
+def _report(findings: Sequence["Finding"]) -> Answer:
     levels = [finding.level.value for finding in findings]
     counts = {level: levels.count(level) for level in ("ok", "warn", "fail")}
     data: dict[str, Any] = {

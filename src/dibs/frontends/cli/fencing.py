@@ -12,8 +12,8 @@ import click
 from dibs.core.durations import describe_span, format_instant
 from dibs.core.errors import LeaseLost, Unavailable
 from dibs.core.ids import Fence
-from dibs.frontends.cli.context import Context, command, complete_issue, complete_run
-from dibs.frontends.cli.leasing import duration, lost
+from dibs.frontends.cli.context import Context, command, complete_issue, complete_run, duration
+from dibs.frontends.cli.leasing import lost
 from dibs.frontends.cli.output import Answer, Exit
 from dibs.ports.leases import Guarantee
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import asdict, replace
 
-from dibs.core.errors import DibsError
+from dibs.core.errors import BadConfiguration, DibsError
 from dibs.core.ids import Fence, RunId
-from dibs.core.references import parse_reference
+from dibs.core.references import parse_reference, without_secrets
 from dibs.frontends.cli.context import Context, command, dry_run
 from dibs.frontends.cli.output import Answer, Exit, all_masked
 from dibs.hook.rules import (
@@ -25,6 +25,7 @@ from dibs.hook.rules import (
     numbered_in,
     parse_updates,
     repository_at,
+    server_at,
 )
 from dibs.settings import load as config
 from dibs.settings.load import Settings
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _SKIP = "LABEL_STATE_SKIP_DEDUP_CHECK"
 _LARGEST_BODY = 1_000_000
 _SIGNALLED = 128
+_MOST_LISTED = 5
+_ANY = "REPOSITORY"
 
 
 @click.group("hook")
@@ -50,6 +53,7 @@ def hook_command() -> None:
 def install_command(context: Context, dry_run: bool) -> Answer:
     """Install the pre-push hook in this repository. An existing hook is kept, and runs first."""
     from dibs.hook.git import GitHooks
+    from dibs.wiring.services import connect
 
     done = GitHooks.of(context.directory).install(dry_run=dry_run)
     verb = "would be installed" if dry_run else "is installed"
@@ -57,7 +61,14 @@ def install_command(context: Context, dry_run: bool) -> Answer:
     if done.chained:
         lines.append("  the hook from before runs first")
     data = {"path": str(done.path), "changed": done.changed, "chained": done.chained}
-    return Answer(data, lines, warnings=done.remarks)
+    try:
+        settings = _find_settings(context)
+        connect(settings, author=config.actor(), create=False).close()  # is there a token?
+    except DibsError as flaw:
+        nothing = f"dibs: the hook checks nothing yet: {flaw}"
+        return Answer({**data, "backlog": None}, lines, warnings=(*done.remarks, nothing))
+    lines.append(f"  it checks the issues of {_described(settings)}")
+    return Answer({**data, "backlog": _described(settings)}, lines, warnings=done.remarks)
 
 
 @command("uninstall", hook_command)
@@ -114,12 +125,10 @@ def run_command(
     if os.environ.get(_SKIP, "") not in ("", "0"):
         return Answer({"skipped": _SKIP}, warnings=[f"dibs: {_SKIP} is set: nothing was checked"])
     try:
-        settings = _find_settings(context)
+        settings = _find_settings(context, address)
     except DibsError as flaw:
         unchecked = all_masked([str(flaw)])
         return Answer({"unchecked": unchecked}, warnings=[f"dibs: nothing was checked: {flaw}"])
-    if settings is None:
-        return Answer({"unchecked": []})  # without a backlog no issue is guarded
     texts = [path.read_bytes()[:_LARGEST_BODY].decode("utf-8", "replace") for path in bodies]
     from dibs.hook.guard import Guarded
 
@@ -127,7 +136,7 @@ def run_command(
         guarded = _check_push(settings, context.directory, pushed, texts, (remote, address))
     except (DibsError, NotGits) as failure:
         guarded = Guarded(unchecked=(str(failure),))
-    return _answer(guarded, strict=settings.hook.strict)
+    return _answer(guarded, settings)
 
 
 def _run_earlier_hook(before: str, arguments: Sequence[str], pushed: bytes) -> Answer | None:
@@ -146,15 +155,39 @@ def _run_earlier_hook(before: str, arguments: Sequence[str], pushed: bytes) -> A
     return Answer({"before": before, "exit": code}, [], code) if code else None
 
 
-def _find_settings(context: Context) -> Settings | None:
-    """The settings of the run, or of the folder; None without a backlog.
+def _find_settings(context: Context, address: str | None = None) -> Settings:
+    """The settings of the run or of the folder; without a backlog there, those of the environment.
 
-    Raises BadConfiguration.
+    GH_ORG names the owner of a fleet's repositories, and the remote at `address` the repository:
+    no address names a server that gets the token. Without an address, `_ANY` stands for the
+    repository. Raises BadConfiguration if no issue can be checked.
     """
-    from dibs.wiring.services import backlog_is_absent
+    from dibs.wiring.services import backlog_is_absent, unused_above
 
-    settings = context.settings
-    return None if backlog_is_absent(settings) else settings
+    settings, owner = context.settings, os.environ.get("GH_ORG", "").strip()
+    if not backlog_is_absent(settings):
+        return settings
+    if settings.file is not None or not owner:
+        above = unused_above(settings)
+        missing = f"there is no backlog in {settings.root}{above and f'; {above}'}"
+        raise BadConfiguration(missing if settings.file else f"{missing}, and GH_ORG is not set")
+    from dibs.label_state.backlogs import published_settings
+    from dibs.wiring.trackers import github_server
+
+    server, named = github_server(), _ANY
+    if address is not None:
+        at, named = server_at(address), (repository_at(address) or "").rpartition("/")[2]
+        # A name without a dot is an alias of ssh's settings, which only ssh can resolve.
+        if not named or ("." in at and at != server and not at.endswith(f".{server}")):
+            shown = without_secrets(address)
+            raise BadConfiguration(f"GH_ORG is set, and {shown} is no repository on {server}")
+    return published_settings(f"{owner}/{named}", settings)
+
+
+def _described(settings: Settings) -> str:
+    """The backlog for people: where its issues are, and what names it."""
+    tracker = without_secrets(settings.tracker)
+    return tracker if settings.file is None else f"{tracker} ({settings.file})"
 
 
 def _check_push(
@@ -164,31 +197,38 @@ def _check_push(
     bodies: Sequence[str],
     pushed_to: tuple[str, str],
 ) -> "Guarded":
-    """Ask the tracker about the issues that the pushed commits close, within a time limit."""
+    """Ask the tracker about the issues that the pushed commits close, within a time limit.
+
+    The limit is for the tracker's answers. All that this machine does itself, and does slowly while
+    it is busy, comes before: reading the commits, importing, building the services.
+    """
     from dibs.hook.git import PushedCommits
     from dibs.wiring.services import connect, with_timeout
 
     remote, address = pushed_to
     updates = parse_updates(refs)
     pushed = PushedCommits(folder).messages(updates, remote)
-    seconds = settings.hook.timeout.total_seconds()
-    hurried = replace(settings.github, timeout=min(settings.github.timeout, settings.hook.timeout))
+    services = connect(settings, author=config.actor(), create=False)
+    try:
+        traits = services.tracker.traits
+        tracked = traits.repos or (traits.repo,)
+        numbered = numbered_in(address, tracked)
+        place = repository_at(address) or numbered or ""
+        pusher = _describe_pusher(folder, updates, pushed.messages, place, tracked)
+        guarding = services.guarding
+    except BaseException:
+        services.close()
+        raise
 
     def look() -> "Guarded":
-        services = connect(replace(settings, github=hurried), author=config.actor(), create=False)
         try:
-            traits = services.tracker.traits
-            tracked = traits.repos or (traits.repo,)
-            numbered = numbered_in(address, tracked)
-            place = repository_at(address) or numbered or ""
-            pusher = _describe_pusher(folder, updates, pushed.messages, place, tracked)
-            found = services.guarding.judge(pushed.messages, bodies, pusher, numbered)
+            return guarding.judge(pushed.messages, bodies, pusher, numbered)
         finally:
             services.close()
-        unread = (pushed.unread,) if pushed.unread else ()
-        return replace(found, unchecked=(*found.unchecked, *unread))
 
-    return with_timeout(look, seconds)
+    found = with_timeout(look, settings.hook.timeout.total_seconds())
+    unread = (pushed.unread,) if pushed.unread else ()
+    return replace(found, unchecked=(*found.unchecked, *unread))
 
 
 def _describe_pusher(
@@ -232,9 +272,12 @@ def _describe_pusher(
     )
 
 
-def _answer(guarded: "Guarded", *, strict: bool) -> Answer:
-    """Refuse the push for any objection, and with `[hook] strict` also if a check failed."""
-    objections, unchecked = guarded.objections, guarded.unchecked
+def _answer(guarded: "Guarded", settings: Settings) -> Answer:
+    """Refuse the push for any objection, and with `[hook] strict` also if a check failed.
+
+    Every push is told what was checked, or why nothing was.
+    """
+    objections, unchecked, strict = guarded.objections, guarded.unchecked, settings.hook.strict
     listed = [asdict(objection) for objection in objections]
     data = {**all_masked(asdict(guarded)), "objections": all_masked(listed), "strict": strict}
     remarks = [f"dibs: {remark}" for remark in guarded.remarks]
@@ -252,4 +295,10 @@ def _answer(guarded: "Guarded", *, strict: bool) -> Answer:
         lines.append("  [hook] strict is set; try again, or tell the people who run the backlog")
         return Answer(data, lines, Exit.ERROR, warnings=remarks)
     doubts = [f"dibs: the push was not checked: {why}" for why in unchecked]
-    return Answer(data, warnings=[*remarks, *doubts])
+    issues = [str(issue) for issue in guarded.issues]
+    more = f" and {len(issues) - _MOST_LISTED} more" if len(issues) > _MOST_LISTED else ""
+    if issues:
+        checked = f"dibs: checked {', '.join(issues[:_MOST_LISTED])}{more}: nobody else is at work"
+    else:
+        checked = f"dibs: the push closes no issue of {_described(settings)}"
+    return Answer(data, warnings=[*remarks, *(doubts or [checked])])

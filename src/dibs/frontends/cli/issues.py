@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,28 @@ from msgspec.structs import asdict
 
 from dibs.core.durations import describe_span
 from dibs.core.eligibility import paused_by, strangers_pulls
-from dibs.core.ids import IssueRef, StageName
+from dibs.core.errors import DibsError
+from dibs.core.ids import ZERO, IssueRef, StageName
 from dibs.core.issue import LONGEST_TITLE, Draft
-from dibs.frontends.cli.context import Context, command, dry_run, reference, stage_option
-from dibs.frontends.cli.output import Answer, Exit, ago, issue_data, record_data, table, text_lines
+from dibs.frontends.cli.context import (
+    Context,
+    command,
+    dry_run,
+    duration,
+    reference,
+    stage_option,
+)
+from dibs.frontends.cli.output import (
+    Answer,
+    Exit,
+    ago,
+    issue_data,
+    record_data,
+    table,
+    tell,
+    text_lines,
+    write_now,
+)
 from dibs.services.board import Row
 
 if TYPE_CHECKING:
@@ -31,6 +50,16 @@ if TYPE_CHECKING:
 )
 @click.option("--stage", metavar="STAGE", help="The stage to start in; the first one by default.")
 @click.option("--label", "labels", multiple=True, help="A further label; may be repeated.")
+@click.option(
+    "--once", is_flag=True, help="Leave out each TITLE that an issue has already, open or closed."
+)
+@click.option(
+    "--wait",
+    callback=duration,
+    metavar="DURATION",
+    help="How long to wait for the tracker's limits: for several titles as long as it takes, "
+    "for one not at all.",
+)
 @dry_run
 def add_command(
     context: Context,
@@ -39,6 +68,8 @@ def add_command(
     body_file: Path | None,
     stage: str | None,
     labels: Sequence[str],
+    once: bool,
+    wait: timedelta | None,
     dry_run: bool,
 ) -> Answer:
     """Add issues to the backlog, one per TITLE; `-` reads titles from standard input."""
@@ -58,20 +89,52 @@ def add_command(
             raise click.UsageError(f"{body_file} is not UTF-8 text") from flaw
     if list(titles) == ["-"]:
         titles = sys.stdin.read().splitlines()
-    wanted = [title for title in titles if title.strip()]
+    wanted = [title.strip() for title in titles if title.strip()]
     if not wanted:
         raise click.UsageError("every title is empty; name at least one")
     _check_texts(wanted, (body, *labels))
-    drafts = [Draft(title.strip(), body, frozenset(labels) | {entry.label}) for title in wanted]
+    drafts = [Draft(title, body, frozenset(labels) | {entry.label}) for title in wanted]
     if dry_run:
         lines = [f"would add {draft.title!r} in stage {entry.name}" for draft in drafts]
         return Answer([{"title": draft.title, "stage": entry.name} for draft in drafts], lines)
-    made = [context.services.tracker.create(draft) for draft in drafts]
-    context.services.wake()
-    return Answer(
-        [issue_data(issue) for issue in made],
-        [f"{issue.ref} {issue.title} ({entry.name})" for issue in made],
-    )
+    if wait is None:
+        wait = timedelta.max if len(drafts) > 1 else ZERO
+    return _add(context, drafts, entry.name, once=once, patience_s=wait.total_seconds())
+
+
+def _add(
+    context: Context, drafts: Sequence[Draft], stage: str, *, once: bool, patience_s: float
+) -> Answer:
+    """Make the issues, and tell each as it is made; with --json, the answer or the error does.
+
+    Of a command with --json that is interrupted, standard error tells what was made.
+    """
+    services, said, lines = context.services, list[dict[str, object]](), list[str]()
+
+    def waits(seconds: float, why: str) -> None:
+        services.wake()
+        span = describe_span(timedelta(seconds=seconds))
+        tell(f"{len(said)} of {len(drafts)} done; waiting {span}: {why}")
+
+    try:
+        for added in services.adding.add(drafts, once=once, patience_s=patience_s, waits=waits):
+            issue, there = added.issue, "" if added.made else "was there: "
+            said.append({**issue_data(issue), "made": added.made})
+            lines.append(f"{there}{issue.ref} {issue.title} ({stage})")
+            if not context.as_json:
+                write_now(lines[-1])
+    except KeyboardInterrupt:
+        for line in lines if context.as_json else ():
+            tell(line)
+        raise
+    except DibsError:
+        context.done = {"added": said, "left": [draft.title for draft in drafts[len(said) :]]}
+        if len(drafts) > 1:
+            tell(f"{len(said)} of {len(drafts)} are there; the same with --once makes the rest")
+        raise
+    finally:
+        services.wake()
+    return Answer(said)
 
 
 def _check_texts(titles: Sequence[str], others: Sequence[str]) -> None:

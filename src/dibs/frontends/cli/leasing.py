@@ -9,11 +9,12 @@ import click
 from click.core import ParameterSource
 from msgspec.structs import replace
 
-from dibs.core.durations import describe_span, parse_duration
+from dibs.core.durations import describe_span
 from dibs.core.eligibility import ReasonCode
 from dibs.core.errors import LeaseLost, NoSuchRun
 from dibs.core.ids import Fence, IssueRef, RunId, StageName
 from dibs.core.lease import Lease, Record, asking
+from dibs.core.pipeline import FollowsPull
 from dibs.frontends.cli.context import (
     Context,
     as_name,
@@ -21,6 +22,7 @@ from dibs.frontends.cli.context import (
     complete_issue,
     complete_run,
     dry_run,
+    duration,
 )
 from dibs.frontends.cli.output import (
     Answer,
@@ -48,15 +50,6 @@ pass_env_option = click.option(
 )
 run_or_issue = click.argument("named", metavar="[RUN|ISSUE]", required=False)
 _A_RUN = re.compile("[0-9a-f]{12}")
-
-
-def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:
-    if value is None:
-        return None
-    try:
-        return parse_duration(value)
-    except ValueError as flaw:
-        raise click.BadParameter(str(flaw)) from flaw
 
 
 @command("claim")
@@ -330,6 +323,7 @@ def finish(
 ) -> Answer:
     """End a lease with an outcome, and drop the note of the run from the git working tree.
 
+    The note stays if the issue now follows a pull request, which may get more commits from there.
     Raises LeaseLost if the lease was lost before, and IllegalMove for a stage out of reach.
     """
     from dibs.hook.run_files import run_file
@@ -355,9 +349,10 @@ def finish(
         result = ends.get(outcome, advancing.give_back)(keeper, words)
     if isinstance(result, FinishRefused):
         raise LeaseLost(keeper.issue, fence=keeper.fence, why=result.why)
-    if (noted := run_file(context.directory)) is not None:
-        noted.forget(keeper.run)
     ending = result.ending
+    follows = ending.next and services.pipeline.stage(ending.next).follows
+    if not isinstance(follows, FollowsPull) and (noted := run_file(context.directory)) is not None:
+        noted.forget(keeper.run)
     onward = f" to {ending.next}" if ending.next else ""
     data = {
         "issue": str(keeper.issue),

@@ -16,8 +16,8 @@ from dibs.core.errors import BadConfiguration
 from dibs.core.named import LoopSpec, chosen_hold
 from dibs.core.pipeline import Command, Env
 from dibs.core.roles import handed_on
-from dibs.frontends.cli.context import Context, as_name, command
-from dibs.frontends.cli.leasing import duration, pass_env_option
+from dibs.frontends.cli.context import Context, as_name, command, duration
+from dibs.frontends.cli.leasing import pass_env_option
 from dibs.frontends.cli.output import Answer, Exit, record_data, table, tell
 from dibs.ports.system import Exited
 

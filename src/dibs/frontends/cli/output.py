@@ -23,6 +23,7 @@ from dibs.core.errors import (
     DibsError,
     GrantedElsewhere,
     HandlerMayNot,
+    IssueHidden,
     IssueLocked,
     LeaseLost,
     Misuse,
@@ -53,6 +54,7 @@ class Exit(IntEnum):
 
 
 _ERRORS: tuple[tuple[type[DibsError], Exit], ...] = (
+    (IssueHidden, Exit.FORBIDDEN),
     (NoSuchIssue, Exit.ERROR),
     (NoSuchComment, Exit.ERROR),
     (IssueLocked, Exit.FORBIDDEN),
@@ -132,10 +134,12 @@ def unheard() -> int:
     return int(Exit.DONE)
 
 
-def emit_error(error: DibsError, *, as_json: bool) -> int:
+def emit_error(error: DibsError, *, as_json: bool, done: Mapping[str, Any] | None = None) -> int:
+    """Print an error and return its exit code. `done`: what the command had done before it."""
     exit_code = int(for_error(error))
     if as_json:
         problem = {"code": error.code, "message": mask(str(error)), "hint": mask(error.hint)}
+        problem |= all_masked(done or {})
         if isinstance(error, LeaseLost):
             problem |= {"issue": str(error.issue), "fence": str(error.fence)}
         if isinstance(error, NotGranted):
@@ -168,6 +172,16 @@ def write(text: str) -> None:
     """Print lines of the answer. Within a line, control characters are made visible."""
     for line in text_lines(text):
         _put(sys.stdout, visible(line) + "\n")
+
+
+def write_now(line: str) -> None:
+    """Print a line of the answer at once; the command goes on if nobody reads it."""
+    try:
+        write(line)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        unheard()
 
 
 def _put(stream: TextIO | None, text: str) -> None:

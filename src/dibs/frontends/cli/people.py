@@ -25,9 +25,10 @@ from dibs.frontends.cli.context import (
     complete_issue,
     complete_run,
     dry_run,
+    duration,
     reference,
 )
-from dibs.frontends.cli.leasing import describe_claim, duration, finish, note_run
+from dibs.frontends.cli.leasing import describe_claim, finish, note_run
 from dibs.frontends.cli.output import Answer, Exit, lease_data, reason_lines, record_data, tell
 from dibs.services.claiming import (
     A_PERSON_MAY_OVERLOOK,

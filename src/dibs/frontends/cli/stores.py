@@ -10,8 +10,7 @@ from msgspec.structs import asdict, replace
 
 from dibs.core.errors import BadConfiguration, DibsError, Misuse, NoBacklog
 from dibs.core.granter import Appointed, Granter, Moving
-from dibs.frontends.cli.context import Context, command, dry_run
-from dibs.frontends.cli.leasing import duration
+from dibs.frontends.cli.context import Context, command, dry_run, duration
 from dibs.frontends.cli.output import Answer, Exit, Report, table, tell
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ import click
 from msgspec.structs import replace
 
 from dibs.core.pipeline import Command, Pipeline
-from dibs.frontends.cli.context import Context, command, dry_run
-from dibs.frontends.cli.leasing import duration
+from dibs.frontends.cli.context import Context, command, dry_run, duration
 from dibs.frontends.cli.output import Answer, Exit, tell
 from dibs.wiring import mask
 
@@ -146,6 +145,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
     """The counts of a finished worker, with the exit code.
 
     With --once or --drain it is 1 if the last run of an issue here failed, was parked or broke off.
+    It is 1 for every worker that could not record the end of an issue's last run.
     Without a claim, the exit code is 0 only if the worker may be idle, left on a signal, or did
     work such as sweeping. Otherwise the exit code gives the reason.
     """
@@ -158,6 +158,7 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
         "gated": report.gated,
         "outcomes": dict(report.outcomes),
         "unsuccessful": [str(issue) for issue in sorted(report.unsuccessful)],
+        "unrecorded": [str(issue) for issue in sorted(report.unrecorded)],
         "paused": [pause.reason for pause in report.paused],
         "barred": report.barred,
         "unusable": mask(report.unusable),
@@ -172,7 +173,9 @@ def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> 
     faults = [f"stage {stage} is stopped: {why}" for stage, why in report.tripped.items()]
     if report.unsuccessful and not may_be_idle:
         faults.append(f"without success: {', '.join(data['unsuccessful'])}")
-    if faults and not received:
+    if report.unrecorded:
+        faults.append(f"not recorded: {', '.join(data['unrecorded'])}")
+    if faults and (report.unrecorded or not received):
         return Answer(data, [*lines, *faults], Exit.ERROR)
     if received or report.claimed or may_be_idle:
         return Answer(data, lines)
