@@ -152,7 +152,7 @@ class Resting:
     def unproven(self, issue: IssueRef, seconds: float) -> None:
         """No reading proved who holds the issue: leave it alone, longer each time.
 
-        A bid that proves nothing is a comment all the same, and what hides comments may stay.
+        Each vain bid is a comment, and the cause of hidden comments may last.
         """
         self._rest_longer(issue, max(seconds, self._patience.passing_s))
 

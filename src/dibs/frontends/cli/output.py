@@ -135,7 +135,7 @@ def unheard() -> int:
 
 
 def emit_error(error: DibsError, *, as_json: bool, done: Mapping[str, Any] | None = None) -> int:
-    """Print an error and return its exit code. `done`: what the command had done before it."""
+    """Print an error and return the exit code. `done`: the command's results before the error."""
     exit_code = int(for_error(error))
     if as_json:
         problem = {"code": error.code, "message": mask(str(error)), "hint": mask(error.hint)}
