@@ -372,6 +372,17 @@ def test_a_function_in_this_process_checks_all_leases(world):
     assert [type(result).__name__ for result in results] == ["FinishRefused"] * 3
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_lease_that_is_lost_as_the_handler_ends_moves_none_on(world, lost):
+    """Its words come in time for the first, and moving that alone would split the bundle."""
+    issues = world.bundle()
+    process = world.process()
+    process.services.handle("ready", lambda work: work.leases[lost].give_up("the disk is full"))
+    run(process, issues[0])
+    for issue in issues:
+        assert "advanced" not in outcomes(world, issue)
+
+
 def test_a_failure_counts_for_all(world):
     issues = world.bundle()
     process = world.process(exits=1)
