@@ -91,6 +91,20 @@ def test_a_collaborator_who_may_only_read_is_not_believed(hub, ref, graphql):
 
 
 @BOTH
+@pytest.mark.parametrize(
+    "permission", [Permission.WRITE, Permission.MAINTAIN, Permission.ADMIN], ids=str
+)
+def test_whoever_may_write_by_a_lookup_is_believed(hub, ref, graphql, permission):
+    hub.hub.user("somebody")
+    hub.state.grant(REPOSITORY, "somebody", permission)
+    hub.acting("somebody").create_comment(hub.issue(int(ref.key)), card("aaaaaaaaaaaa"))
+    with hub.counted() as counted:
+        snapshot = hub.client("colleague", graphql=graphql).read(ref)
+    assert [comment.by_writer for comment in snapshot.comments] == [True]
+    assert counted[LOOKUP] == 1
+
+
+@BOTH
 def test_an_approval_counts_if_its_author_may_write(hub, ref, graphql):
     """A triager is associated with the repository, and a private member does not seem to be."""
     a_private_member(hub)
@@ -290,6 +304,34 @@ def test_with_a_key_what_nobody_signed_is_not_asked_about(hub, ref, graphql):
     assert snapshot.complete
     assert [one.id for one in snapshot.comments if one.by_writer] == [own.id]
     assert (counted.get(LOOKUP), counted.get(LIST)) == (1, None)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("permission", "writes"),
+    [
+        (Permission.READ, False),
+        (Permission.TRIAGE, False),
+        (Permission.WRITE, True),
+        (Permission.MAINTAIN, True),
+        (Permission.ADMIN, True),
+    ],
+)
+def test_who_is_on_the_list_and_may_not_write_is_not_believed(
+    hub, ref, graphql, permission, writes
+):
+    """The list names everybody with access: their permissions decide."""
+    hub.state.join("acme", "colleague", public=False)
+    hub.hub.user("somebody")
+    hub.state.grant(REPOSITORY, "somebody", permission)
+    forge(hub, ref, [f"stranger{number}" for number in range(12)])
+    hub.acting("somebody").create_comment(hub.issue(int(ref.key)), card("aaaaaaaaaaaa"))
+    reader = hub.client("colleague", graphql=graphql)
+    with hub.counted() as counted:
+        snapshot = reader.read(ref)
+    assert counted.get(LIST) == 1
+    assert snapshot.complete
+    assert [one.author for one in snapshot.comments if one.by_writer] == ["somebody"] * writes
 
 
 @BOTH

@@ -63,6 +63,15 @@ def test_a_winner_counts_its_trust_from_before_it_asked(world):
     assert process.claimed(issue).asked_at == before
 
 
+def test_the_journal_counts_attempts_from_one(world):
+    issue = world.add()
+    for attempt in ("1", "2"):
+        world.process().fail(issue)
+        claimed = [event for event in world.journal.events if event.kind == "claimed"]
+        assert claimed[-1].detail["attempt"] == attempt
+        world.clock.advance(TTL_S)
+
+
 def test_another_ttl_may_be_asked_for(world):
     claimed = world.process().claimed(world.add(), ttl=timedelta(hours=2))
     assert claimed.lease.ttl == claimed.terms.ttl == timedelta(hours=2)
@@ -311,7 +320,8 @@ def test_a_veto_that_came_before_the_grant_was_shown_is_heeded(world, step, labe
     issue = world.add()
     veto = at(step, lambda: world.tracker.edit_labels(issue, add=(label,)))
     result = world.process(reached=veto).claim(issue)
-    assert not isinstance(result, Claimed), "work was begun on an issue that a person took back"
+    assert isinstance(result, Refused), "work was begun on an issue that a person took back"
+    assert result.after_grant
     assert world.process("other").services.leases.standing(world.read(issue)).live is None
 
 
@@ -509,6 +519,24 @@ def test_a_bid_whose_reply_was_lost_is_found_by_its_run_and_not_posted_twice():
     assert world.states(issue) == [("w1-1", "held")]
     assert claimed.lease.card == world.read(issue).comments[0].id
     assert [call.name for call in process.tracker.written].count("comment") == 1
+
+
+def test_a_bidder_waits_for_its_own_card_to_show():
+    """Reads lag for a second, on a tracker that declares no settle: it reads again, not at once."""
+    world = World("comments")
+    issue, process = world.add(), world.process()
+
+    def lagging(call, answer):
+        if call.name != "read":
+            return answer
+        lag = timedelta(seconds=1)
+        seen = tuple(one for one in answer.comments if one.created_at + lag <= answer.now)
+        counted = replace(answer.issue, comment_count=len(seen))
+        return Snapshot(counted, seen, answer.now)
+
+    process.tracker.change = lagging
+    process.claimed(issue)
+    assert world.states(issue) == [("w1-1", "held")]
 
 
 def test_a_bid_that_was_never_posted_is_posted_again():
@@ -742,3 +770,19 @@ def test_trust_is_counted_from_before_the_step_that_grants():
     claimed = Claiming(backlog).claim(issue, None, ClaimOptions(process.holder))
     assert isinstance(claimed, Claimed)
     assert claimed.asked_at == before
+
+
+def test_a_reply_that_does_not_show_the_new_card_yet_costs_no_claim():
+    """Reads may lag: the store has granted, and the card is looked for with the first renewal."""
+    world = World("store")
+    issue, process = world.add(), world.process()
+
+    def lagging(call, answer):
+        if call.name != "read":
+            return answer
+        return Snapshot(replace(answer.issue, comment_count=0), (), answer.now)
+
+    process.tracker.change = lagging
+    claimed = process.claimed(issue)
+    assert claimed.lease.card is None
+    assert world.states(issue) == [("w1-1", "held")]
