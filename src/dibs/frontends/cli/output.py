@@ -175,9 +175,12 @@ def write(text: str) -> None:
 
 
 def write_now(line: str) -> None:
-    """Print a line of the answer at once; the command goes on if nobody reads it."""
+    """Print a line of the answer at once; the command goes on without a reader.
+
+    An end of line within the line is spelled out, too.
+    """
     try:
-        write(line)
+        write(visible(line))
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
