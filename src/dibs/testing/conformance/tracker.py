@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 
 from msgspec.structs import replace
 
@@ -442,9 +443,8 @@ def a_missing_comment_is_said_to_be_missing(harness: TrackerHarness) -> None:
     mine, theirs = add(harness, "mine").ref, add(harness, "theirs").ref
     comment = harness.tracker.comment(theirs, "untouched")
     for number in (comment.id, comment.id + 1000):
-        _assert_raises(
-            harness, NoSuchComment, lambda: harness.tracker.edit_comment(mine, number, "x")
-        )
+        edit = partial(harness.tracker.edit_comment, mine, number, "x")
+        _assert_raises(harness, NoSuchComment, edit)
     assert seen(harness, theirs).comments == (comment,)
     assert seen(harness, mine).comments == ()
 
