@@ -30,7 +30,7 @@ from dibs.testing.conformance.report import (
     examine,
 )
 
-_TURNS = 4
+_ASKED_MOST = 4
 """How often a check asks a tracker that doubts its server's answer."""
 _THREADS = 4
 _WRITES = 10
@@ -854,7 +854,7 @@ def _assert_raises(
     harness: TrackerHarness, error: type[Exception], operation: Callable[[], object]
 ) -> None:
     """Expect the error. A tracker may doubt the server's first word, and be asked again."""
-    for _ in range(_TURNS):
+    for _ in range(_ASKED_MOST):
         try:
             operation()
         except error:
