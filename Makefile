@@ -9,15 +9,16 @@ TESTS  ?= tests
 WORKERS ?= 4
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 FUZZ_SECONDS ?= 60
-# The options of `make intervals`: --help lists them.
+# The options of `make intervals` and of `make mutants`: --help lists them.
 INTERVALS ?=
+MUTANTS ?=
 SCHEDULES ?= 20000
 
 # Where it is set, every `dibs` that a test starts would compile all of dibs anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo quick test test-all security check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github intervals build clean
+.PHONY: help venv dev demo quick test test-all security check format lint imports types docs conformance sim sim-million sim-large fuzz bench bench-leases bench-github bench-label-state bench-mixed-fleet storm-github intervals mutants build clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -48,6 +49,7 @@ test: $(STAMP) ## the tests: about eight minutes
 
 test-all: test ## and the long tier: every crash step, storms, servers killed, foreign clients
 	$(PYTEST) -m long $(TESTS) || test $$? -eq 5  # 5: none of TESTS is long
+	$(if $(filter tests,$(TESTS)),$(BIN)/python -m tests.mutants --sample)
 
 security: $(STAMP) ## the attacks of docs/concepts/security.md, the long ones too: some minutes
 	$(PYTEST) tests/security
@@ -102,6 +104,9 @@ storm-github: $(STAMP) ## sixteen workers, 300 issues, every fault of the fake, 
 
 intervals: $(STAMP) ## does any store let two processes trust one lease? kills, cuts, clock steps: some ten minutes
 	@$(BIN)/python -m tests.intervals $(INTERVALS)
+
+mutants: $(STAMP) ## does a test die with every safety line? all of them: some hours; MUTANTS="--count 40"
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 bench: $(STAMP) ## tables and ratios, measured side by side in one run
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'

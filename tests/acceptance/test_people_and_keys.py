@@ -59,6 +59,7 @@ def test_what_counts_as_somebodys_is_a_setting(project: Project) -> None:
     say(project, MARKER)
     assert project.dibs("config", "show", "--json").data["people"] == {
         "assignees": True,
+        "delegates": True,
         "pulls": "writers",
         "text": "released",
         "markers": False,

@@ -14,6 +14,8 @@ from tests.servers import emulate
 from dibs.adapters.github.client import Purpose, Transport
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.adapters.system import SystemClock
+from dibs.core.durations import REFUSED
+from dibs.core.ids import LocalTime
 from dibs.testing.clock import FakeClock
 from dibs.testing.conformance import NotApplicable, TrackerHarness
 
@@ -43,6 +45,9 @@ class HubHarness(TrackerHarness):
 
     def advance(self, seconds: float) -> None:
         self._hub.clock.advance(seconds)
+
+    def outlast_doubt(self) -> None:
+        self.advance(REFUSED.pause_s)
 
     def stranger(self):
         return Stranger(self._hub)
@@ -77,18 +82,27 @@ class TakesTurns(Transport):
             return super().rest(*args, **options)
 
 
+class Ahead(SystemClock):
+    """The machine's clock, set forward by hand."""
+
+    ahead_s = 0.0
+
+    def now(self):
+        return LocalTime(super().now() + self.ahead_s)
+
+
 class EmulateHarness(TrackerHarness):
     """It has no permissions, and milliseconds in its times, which the suite does not mind."""
 
     def __init__(self, opened: ExitStack) -> None:
         self._server = emulate.single()
         self._repository = self._server.repository()
-        self._opened = opened
+        self._opened, self._clock = opened, Ahead()
         super().__init__(self._client())
         self._second = self._client()
 
     def _client(self):
-        transport = transport_to(self._server.url, emulate.TOKEN, kind=TakesTurns)
+        transport = transport_to(self._server.url, emulate.TOKEN, self._clock, kind=TakesTurns)
         self._opened.callback(transport.close)
         return GithubTracker(transport, self._repository, graphql=False)
 
@@ -101,6 +115,9 @@ class EmulateHarness(TrackerHarness):
         until = clock.now() + seconds
         while (left_s := until - clock.now()) > 0:
             clock.wait(threading.Event(), left_s)
+
+    def outlast_doubt(self) -> None:
+        self._clock.ahead_s += REFUSED.pause_s
 
     def tick(self) -> None:
         """A second and a little, since it does not wait for whole ones."""

@@ -356,6 +356,61 @@ def test_a_lease_that_runs_out_while_its_revoke_waits_is_not_revoked(
     assert store.read(ISSUE).revocation is None
 
 
+def releasing(store, lease):
+    return store.release(lease, ADVANCED)
+
+
+def revoking(store, lease):
+    return store.revoke(ISSUE, Revocation(lease.run, "ada", "why", force=True)) or Lost("not live")
+
+
+@pytest.mark.parametrize(
+    "ask", [PostgresLeases.renew, releasing, revoking], ids=["renewal", "release", "revoke"]
+)
+def test_what_waited_while_another_run_was_granted_is_not_done_to_that_run(
+    server, store, admin, name, threads, ask
+):
+    """The row was found as the run's own, and is another's by the time it can be written."""
+    lease = hold(store, "a")
+    change = (
+        "UPDATE {} SET run = 'b', fence = fence + 1,"
+        " granted_at = clock_timestamp(), expires_at = clock_timestamp() + interval '1 minute'"
+    )
+    with holding_the_row(server, name, change=change):
+        asked = threads.submit(ask, store, lease)
+        wait_until(lambda: is_stuck(admin), "it waits for the row")
+    assert isinstance(asked.result(30), Lost)
+    record = store.read(ISSUE)
+    assert (
+        record.lease.run,
+        record.live,
+        record.ending,
+        record.revocation,
+        record.lease.beats,
+    ) == (
+        "b",
+        True,
+        None,
+        None,
+        0,
+    )
+
+
+def test_a_grant_whose_turn_came_late_is_as_long_as_any_other(server, store, admin, name, threads):
+    with closing(psycopg.connect(server.url())) as foreign:
+        store.highest()
+        table = sql.Identifier(name, "dibs_leases").as_string(foreign)
+        foreign.execute(_TURN, (table, _lock_number(b"ready")))
+        acquire = threads.submit(store.acquire, bid("b", SHORT, limit=1))
+        wait_until(lambda: is_stuck(admin), "the bid waits for its turn")
+        outwait(server.url(), 2 * SHORT.total_seconds())
+        still_locked = admin.execute("SELECT clock_timestamp()").fetchone()[0]
+        foreign.commit()
+    lease = acquire.result(30).lease
+    assert lease.granted_at >= still_locked
+    assert lease.expires_at == lease.granted_at + SHORT
+
+
 def test_a_grant_that_waited_is_as_long_as_any_other(server, store, admin, name, threads):
     first = hold(store, "a", SHORT)
     outwait(server.url(), SHORT.total_seconds())

@@ -2,7 +2,9 @@
 
 import itertools
 import re
+import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -632,6 +634,15 @@ def test_whoever_asks_for_a_free_issue_does_not_wait(server, patient):
     assert clock.now() - before < 60
 
 
+def test_an_ending_tells_of_renewals_that_its_holder_never_heard_of(store):
+    """The reply to a renewal was lost: what the holder knows of its record is not the whole."""
+    lease = grant(store)
+    assert isinstance(store.renew(lease), Renewed)
+    released = store.release(lease, ADVANCED)
+    assert isinstance(released, Released)
+    assert released.record.lease.beats == 1
+
+
 def test_without_waiters_nothing_is_written_for_them(server, store):
     turn(store, "a")
     with server.client() as client:
@@ -803,6 +814,22 @@ def test_grants_that_a_failover_lost_are_outranked(open_store):
         watched.close()
 
 
+def test_a_sentinel_is_asked_over_tls_if_the_url_says_so():
+    """It is told a password, too."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as other:
+
+        def first_byte():
+            connection, _ = listener.accept()
+            with connection:
+                return connection.recv(1)
+
+        heard = other.submit(first_byte)
+        port = listener.getsockname()[1]
+        with pytest.raises(Unavailable):
+            RedisLeases.connect(f"rediss+sentinel://127.0.0.1:{port}/leases?timeout=5").highest()
+        assert heard.result(30) == b"\x16", "a handshake of TLS"
+
+
 def test_a_sentinel_that_is_not_there_is_told_as_an_outage():
     with pytest.raises(Unavailable, match="leases"):
         RedisLeases.connect(f"redis+sentinel://127.0.0.1:{free_port()}/leases?timeout=1").highest()
@@ -850,6 +877,19 @@ def test_a_namespace_that_moves_to_another_node_is_followed(nodes, open_store):
 def test_a_plain_url_into_a_cluster_follows_as_well(nodes, open_store):
     name = namespace_of(range(8192, 16000))
     turn(open_store(f"redis://127.0.0.1:{nodes[0].port}?namespace={name}"), "a")
+
+
+def test_a_server_on_the_wrong_side_of_tls_comes_with_a_hint(server, open_store):
+    with pytest.raises(Unavailable) as plain:
+        open_store(f"rediss://127.0.0.1:{server.port}").highest()
+    assert "redis://" in plain.value.hint
+    with TlsRelay(server.port) as relay, pytest.raises(Unavailable) as ciphered:
+        open_store(f"redis://localhost:{relay.port}").highest()
+    assert "rediss://" in ciphered.value.hint
+    for scheme in ("redis", "rediss"):
+        with pytest.raises(Unavailable) as nobody:
+            open_store(f"{scheme}://127.0.0.1:{free_port()}").highest()
+        assert "TLS" not in nobody.value.hint
 
 
 def test_tls_asks_for_proof(server, open_store):

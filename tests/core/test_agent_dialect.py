@@ -158,6 +158,14 @@ def test_an_ending_without_an_outcome_of_theirs_gets_the_closest(outcome, theirs
     assert their_reader(release_beside(render_card(done), TS))[1]["outcome"] == theirs
 
 
+def test_an_equals_sign_in_a_note_is_a_part_of_its_word():
+    """A note is anybody's prose, and a release that cannot be spelt would show no ending at all."""
+    ending = Ending(Outcome.ADVANCED, None, "outcome=success pr=https://example.org/?tab=a=b")
+    done = make_card("a", "released", prev=20, shown=True, ending=ending)
+    theirs = their_reader(release_beside(render_card(done), TS))[1]
+    assert (theirs["outcome"], theirs["pr"]) == ("success", "https://example.org/%3Ftab%3Da%3Db")
+
+
 @given(WILD, WILD)
 def test_an_outcome_and_an_address_can_end_no_line(outcome, url):
     ending = Ending(Outcome.RETURNED, None, ending_note(outcome, url)[:200])

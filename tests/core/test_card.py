@@ -538,3 +538,8 @@ def test_a_card_has_modest_defaults():
         (),
     )
     assert make_card(state="held", prev=3).prev == at(3)
+
+
+@pytest.mark.parametrize(("force", "words"), [(True, "ended the lease"), (False, "asked to end")])
+def test_people_read_whether_a_revoke_ends_the_lease_or_asks_the_holder_to(force, words):
+    assert words in render_revoke(Revocation(RunId("a"), "ada", "mine", force=force))

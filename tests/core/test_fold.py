@@ -29,7 +29,7 @@ from dibs.core.fold import (
     tries_on_picture,
     without_run,
 )
-from dibs.core.ids import HolderId, RunId, StageName, later
+from dibs.core.ids import Fence, HolderId, RunId, StageName, later
 from dibs.core.issue import Comment
 from dibs.core.lease import Ending, Outcome, Record, Revocation, Try
 from dibs.core.presets import STAGES
@@ -615,6 +615,26 @@ def test_the_believable_marks_are_picked_out():
     said = RevokeMark(Revocation(RunId("a"), "operator", "stuck"))
     assert marks.revokes == {"a": (PostedRevoke(said, at(3)),)}
     assert marks.shown == {}
+
+
+def test_a_floor_once_reached_holds_for_all_later_cards():
+    """Leases came back from a store; a bidder that has not heard of it names no floor."""
+    first = replace(make_card("a", "released", prev=20, ending=Ending(Outcome.RETURNED)), floor=900)
+    before = make_comment(render_card(first), 1, 0, 5)
+    marks = read_marks([before, bid("b", 2, 10)], RULES)
+    assert [posted.card.floor for posted in marks.cards] == [900, 900]
+    record = standing(before, edited("b", "held", 2, 10, prev=30, updated=12), now=15).record
+    assert record.lease.fence == 902
+
+
+def test_a_bid_by_comment_outranks_the_leases_of_a_store():
+    """The card of a store's lease names the fence that the store gave out."""
+    stored = replace(
+        make_card("a", "released", prev=20, ending=Ending(Outcome.RETURNED)), fence=Fence(500)
+    )
+    before = make_comment(render_card(stored), 1, 0, 5)
+    record = standing(before, edited("b", "held", 2, 10, prev=30, updated=12), now=15).record
+    assert record.lease.fence == 502
 
 
 def test_what_others_said_about_an_ending_is_picked_out_by_its_run():

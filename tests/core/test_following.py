@@ -3,16 +3,19 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dibs.core.following import (
     LinkedPull,
     PullFate,
     decided_by,
     entered_at,
+    heeded,
     opened_by_a_run,
 )
 from dibs.core.ids import IssueRef, StageName
 from dibs.core.issue import Person
+from dibs.core.pipeline import People
 
 from .builders import at, edited
 
@@ -25,6 +28,21 @@ def pull(number, fate, *, opened=0, ended=None):
         ended = opened + 10
     ref = IssueRef("acme/shop", str(number))
     return LinkedPull(ref, ANN, fate, at(opened), None if ended is None else at(ended))
+
+
+@pytest.mark.parametrize(
+    ("login", "by_writer", "fate", "elsewhere", "counts"),
+    [
+        ("ann", True, OPEN, False, True),
+        ("mallory", False, OPEN, False, False),
+        ("mallory", False, MERGED, False, True),  # a writer merged it
+        ("mallory", False, MERGED, True, False),  # perhaps one who may write only there
+        ("Fleet-Bot", False, OPEN, False, True),
+    ],
+)
+def test_whose_pull_requests_may_move_an_issue(login, by_writer, fate, elsewhere, counts):
+    one = replace(pull(1, fate), author=Person(login), by_writer=by_writer, elsewhere=elsewhere)
+    assert heeded([one], People(fleet=frozenset({"fleet-bot"}))) == ((one,) if counts else ())
 
 
 @pytest.mark.parametrize(

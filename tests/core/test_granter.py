@@ -42,6 +42,7 @@ def test_an_objection_names_both_stores():
         ("sqlite:leases.db", "sqlite:leases.db"),
         ("git:https://token@example.org/x.git", "git:https://example.org/x.git"),
         ("git:git@example.org:x.git", "git:git@example.org:x.git"),
+        ("git:ada:pass@example.org:x.git", "git:example.org:x.git"),
         ("comments", "comments"),
     ],
 )

@@ -89,6 +89,12 @@ def test_a_claim_adds_what_is_missing_and_removes_nothing(stage, labels, effects
     assert claim_effects(STAGES, STAGES.stage(stage), frozenset(labels)) == effects
 
 
+def test_a_claim_takes_off_a_label_that_gives_way_only_when_claimed_is_there():
+    """Between the two changes, and if the second never comes, a query still finds the issue."""
+    effects = claim_effects(AGENT, AGENT.stage("implement"), frozenset({"agent:implement"}))
+    assert effects == (AddLabels(("agent:in-flight",)), RemoveLabels(("agent:implement",)))
+
+
 @given(st.sampled_from(MOVES), st.data())
 def test_painting_a_claim_twice_changes_nothing_more(move, data):
     pipeline, stage = PRESETS[move[0]], move[1]

@@ -132,6 +132,28 @@ def test_an_object_that_changes_all_the_time_is_given_up_at_some_point(client, b
         objects.guarded_put(client, bucket, KEY, b"x", 7)
 
 
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(409, "ConditionalRequestConflict"), (404, "NoSuchKey"), (412, "PreconditionNotMet")],
+)
+def test_a_race_that_is_lost_in_the_words_of_another_server_is_looked_at_again(
+    client, bucket, status, code
+):
+    """AWS S3 answers so where the emulator answers 412 PreconditionFailed."""
+    once, refused = client.put_object, []
+
+    def refuse_first(**given):
+        if not refused:
+            refused.append(code)
+            answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
+            raise ClientError(answer, "PutObject")
+        return once(**given)
+
+    client.put_object = refuse_first
+    assert isinstance(objects.guarded_put(client, bucket, KEY, b"x", 7), Applied)
+    assert objects.read(client, bucket, KEY).value == b"x"
+
+
 def test_the_clients_own_errors_go_through(client):
     with pytest.raises(ClientError, match="NoSuchBucket"):
         objects.guarded_put(client, "no-such-bucket-here", KEY, b"x", 7)

@@ -263,6 +263,7 @@ WORDS = (
     *("hook", "strict", "follows", "back", "authored", "pull-request"),
     *("hold", "loop", "slots", "wait", "every", "irreversible"),
     *("people", "assignees", "pulls", "markers", "fleet", "marker_ttl", "text", "comments"),
+    "delegates",
     *("github", "trusted", "api", "graphql", "machines", "pace"),
     *(
         "journal",

@@ -7,6 +7,7 @@ import pytest
 from tests.core.builders import ruling
 
 from dibs.adapters.github.control import GithubControl
+from dibs.adapters.github.shapes import Translator
 from dibs.adapters.wrappers.trackers import SignedTracker
 from dibs.core.card import Card, CardState, render_card, render_revoke
 from dibs.core.eligibility import PauseScope
@@ -88,6 +89,20 @@ def test_a_collaborator_who_may_only_read_is_not_believed(hub, ref, graphql):
     assert [comment.by_writer for comment in snapshot.comments] == [False]
     with pytest.raises(NotPermitted, match="may not write"):
         hub.client("mallory", graphql=graphql, trusted=()).comment(ref, card("evil-too"))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "permission", [Permission.WRITE, Permission.MAINTAIN, Permission.ADMIN], ids=str
+)
+def test_whoever_may_write_by_a_lookup_is_believed(hub, ref, graphql, permission):
+    hub.hub.user("somebody")
+    hub.state.grant(REPOSITORY, "somebody", permission)
+    hub.acting("somebody").create_comment(hub.issue(int(ref.key)), card("aaaaaaaaaaaa"))
+    with hub.counted() as counted:
+        snapshot = hub.client("colleague", graphql=graphql).read(ref)
+    assert [comment.by_writer for comment in snapshot.comments] == [True]
+    assert counted[LOOKUP] == 1
 
 
 @BOTH
@@ -282,7 +297,73 @@ def test_with_a_key_what_nobody_signed_is_not_asked_about(hub, ref, graphql):
     assert (counted.get(LOOKUP), counted.get(LIST)) == (1, None)
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("permission", "writes"),
+    [
+        (Permission.READ, False),
+        (Permission.TRIAGE, False),
+        (Permission.WRITE, True),
+        (Permission.MAINTAIN, True),
+        (Permission.ADMIN, True),
+    ],
+)
+def test_who_is_on_the_list_and_may_not_write_is_not_believed(
+    hub, ref, graphql, permission, writes
+):
+    """The list names everybody with access: their permissions decide."""
+    hub.state.join("acme", "colleague", public=False)
+    hub.hub.user("somebody")
+    hub.state.grant(REPOSITORY, "somebody", permission)
+    forge(hub, ref, [f"stranger{number}" for number in range(12)])
+    hub.acting("somebody").create_comment(hub.issue(int(ref.key)), card("aaaaaaaaaaaa"))
+    reader = hub.client("colleague", graphql=graphql)
+    with hub.counted() as counted:
+        snapshot = reader.read(ref)
+    assert counted.get(LIST) == 1
+    assert snapshot.complete
+    assert [one.author for one in snapshot.comments if one.by_writer] == ["somebody"] * writes
+
+
+@BOTH
+def test_a_writer_who_is_newer_than_the_list_is_looked_up(hub, ref, graphql):
+    """Or a live card would be nobody's for ten minutes, and another would claim the issue."""
+    for login in ("colleague", "fleet"):
+        hub.state.join("acme", login, public=False)
+    forge(hub, ref, [f"stranger{number}" for number in range(12)])
+    reader = hub.client("colleague", graphql=graphql)
+    with hub.counted() as counted:
+        assert reader.read(ref).complete
+    assert counted.get(LIST) == 1
+    hub.hub.user("newcomer")
+    hub.state.grant(REPOSITORY, "newcomer", Permission.WRITE)
+    held = leases(hub.client("newcomer", graphql=graphql)).acquire(bid(ref, "aaaaaaaaaaaa"))
+    assert isinstance(held, Granted)
+    assert [one.id for one in reader.read(ref).comments if one.by_writer] == [held.lease.card]
+    assert isinstance(leases(reader).acquire(bid(ref, "bbbbbbbbbbbb")), Busy)
+
+
 # Where GitHub does not tell
+
+
+@pytest.mark.parametrize(
+    ("association", "writes"),
+    [
+        ("OWNER", True),
+        ("MEMBER", True),
+        ("COLLABORATOR", True),
+        ("CONTRIBUTOR", False),
+        ("FIRST_TIME_CONTRIBUTOR", False),
+        ("FIRST_TIMER", False),
+        ("MANNEQUIN", False),
+        ("NONE", False),
+    ],
+)
+def test_of_the_associations_a_merged_commit_is_no_right_to_write(association, writes):
+    """Otherwise anybody with one merged commit could forge cards where the association decides."""
+    translator = Translator(REPOSITORY)
+    assert translator.believed("somebody", association) is writes
+    assert translator.may_write("somebody", association) is writes
 
 
 @BOTH

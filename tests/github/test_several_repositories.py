@@ -18,8 +18,7 @@ from dibs.core.references import parse_reference
 from dibs.ports.tracker import IssueQuery
 from dibs.services.reading import walk
 
-from .hubs import Hub
-from .test_control_issue import Clock
+from .hubs import Hub, PushedClock
 
 SHOP, STORE, LAWN = "acme/shop", "acme/store", "umbrella/lawn"
 
@@ -104,7 +103,7 @@ def test_a_number_alone_is_refused_and_a_name_is_told_as_the_settings_have_it(hu
 
 
 def test_the_fleet_has_one_log_and_every_repository_its_own_pause(hub):
-    clock = Clock(hub)
+    clock = PushedClock(hub)
     several, trackers = fleet(hub, clock=clock)
     control = GithubControl(trackers, clock)
     assert control.appoint(Appointed("comments"), instead_of=None) == Appointed("comments")
@@ -121,7 +120,7 @@ def test_the_fleet_has_one_log_and_every_repository_its_own_pause(hub):
 
 
 def test_a_reading_elsewhere_brings_the_fleets_log_along(hub):
-    clock = Clock(hub)
+    clock = PushedClock(hub)
     several, trackers = fleet(hub, clock=clock)
     GithubControl(trackers, clock).appoint(Appointed("comments"), instead_of=None)
     ref = trackers[2].create(Draft("one")).ref

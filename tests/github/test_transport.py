@@ -400,7 +400,7 @@ def test_creating_is_paced(clock):
     ("verb", "path", "kind"),
     [
         ("POST", COMMENTS, Kind.REST_CREATE),
-        ("POST", ISSUES, Kind.REST_CREATE),
+        ("POST", ISSUES, Kind.REST_ISSUE),
         ("POST", "/repos/acme/shop/labels", Kind.REST_EDIT),
         ("POST", f"{ISSUES}/1/labels", Kind.REST_EDIT),
         ("PATCH", f"{ISSUES}/comments/1", Kind.REST_EDIT),
@@ -808,6 +808,8 @@ def test_the_budget_is_what_github_says_and_what_we_counted(clock):
     assert {one.name: (one.used, one.most) for one in report.kept} == {
         "creations a minute": (1, 80),
         "creations an hour": (1, 500),
+        "new issues a minute": (0, 20),
+        "new issues an hour": (0, 150),
         "REST points a minute": (5, 900),
         "GraphQL points a minute": (0, 2000),
     }

@@ -83,7 +83,8 @@ class Repository:
         self.victim.configure(config(gate))
         before = len(list(self.victim.folder.glob("worked.*")))
         why = self.victim.dibs("why", str(self.number)).stdout
-        for _ in range(1 if "GATE_SHUT" in why else 20):  # GitHub's lists lag behind
+        # GitHub's lists lag behind, and for its settle an issue may just have left the stage.
+        for _ in range(1 if "GATE_SHUT" in why else 120):
             self.victim.dibs("work", "--once", "--stage", "deploy")
             if len(list(self.victim.folder.glob("worked.*"))) > before:
                 assert "GATE_SHUT" not in why

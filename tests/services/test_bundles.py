@@ -11,6 +11,7 @@ from dibs.core.pipeline import BundleWorktree, Command
 from dibs.core.presets import AGENT
 from dibs.services.bundling import MOST, Waits
 from dibs.services.claiming import Beaten, ClaimOptions, Doubtful
+from dibs.services.keeping import LeaseGroup
 from dibs.services.running import StopSignal
 from dibs.services.working import Until
 
@@ -199,6 +200,12 @@ def test_a_bundle_that_is_larger_than_the_limit_says_so():
     assert isinstance(claim(crowd.process(), first), Waits)
 
 
+def test_a_bundle_as_large_as_the_limit_is_claimed():
+    world = Bundles(stage={"wip": 3})
+    claims = claim(world.process(), world.bundle(3)[0])
+    assert len(claims) == 3
+
+
 def test_a_worker_that_drains_does_not_wait_for_a_bundle_that_is_too_large():
     world = Bundles(stage={"wip": 2})
     world.bundle(3)
@@ -221,6 +228,15 @@ def test_a_bundle_that_has_no_room_as_a_whole_is_not_bid_for_in_part(kind):
     person.services.advancing.give_back(held[0])
     assert process.why(first) == process.why(second) == []
     assert isinstance(claim(process, second), tuple)
+
+
+def test_of_two_the_loss_of_one_stops_the_work_on_the_other(world):
+    process = world.process()
+    held = LeaseGroup(tuple(map(process.services.keep, claim(process, world.bundle(2)[0]))))
+    first, second = held
+    second.give_up("the disk is full")
+    assert first.over.is_set()
+    assert "the disk is full" in held.lead.condition.why
 
 
 def test_an_issue_with_two_bundle_labels_is_in_the_first_of_them_whoever_asks(world):
@@ -370,6 +386,17 @@ def test_a_function_in_this_process_checks_all_leases(world):
     results = run(process, issues[0])
     assert len(seen[0].leases) == 3
     assert [type(result).__name__ for result in results] == ["FinishRefused"] * 3
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_lease_that_is_lost_as_the_handler_ends_moves_none_on(world, lost):
+    """Its words come in time for the first, and moving that alone would split the bundle."""
+    issues = world.bundle()
+    process = world.process()
+    process.services.handle("ready", lambda work: work.leases[lost].give_up("the disk is full"))
+    run(process, issues[0])
+    for issue in issues:
+        assert "advanced" not in outcomes(world, issue)
 
 
 def test_a_failure_counts_for_all(world):

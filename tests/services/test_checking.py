@@ -60,3 +60,10 @@ def test_a_picture_that_contradicts_the_truth_is_named_and_mended(world, spoil, 
     assert found(world.process("mender"), repair=True) == [("1", code, True)]
     assert world.labels(issue) == mended
     assert found(onlooker) == []
+
+
+def test_what_only_a_person_can_decide_is_not_called_repaired(world):
+    """Which of two stages is right, no repair can know."""
+    issue = world.add("stage:ready", "stage:review")
+    assert found(world.process("mender"), repair=True) == [("1", "SEVERAL_STAGES", False)]
+    assert world.labels(issue) == {"stage:ready", "stage:review"}

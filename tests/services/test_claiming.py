@@ -10,10 +10,22 @@ from dibs.core.eligibility import PauseScope, ReasonCode
 from dibs.core.errors import Unavailable
 from dibs.core.events import Step
 from dibs.core.issue import Snapshot
+from dibs.core.labels import RemoveLabels
 from dibs.core.presets import AGENT
 from dibs.services.claiming import Beaten, Claimed, Claiming, ClaimOptions, Doubtful, Refused
 
-from .world import TTL, TTL_S, Crash, World, at, codes, crashing, outage, pipeline_of
+from .world import (
+    TTL,
+    TTL_S,
+    Crash,
+    World,
+    at,
+    codes,
+    crashing,
+    decided_and_not_painted,
+    outage,
+    pipeline_of,
+)
 
 READY = {"stage:ready"}
 HELD = {"stage:ready", "stage:processing", "claimed"}
@@ -49,6 +61,15 @@ def test_a_winner_counts_its_trust_from_before_it_asked(world):
 
     process.leases.before = slow
     assert process.claimed(issue).asked_at == before
+
+
+def test_the_journal_counts_attempts_from_one(world):
+    issue = world.add()
+    for attempt in ("1", "2"):
+        world.process().fail(issue)
+        claimed = [event for event in world.journal.events if event.kind == "claimed"]
+        assert claimed[-1].detail["attempt"] == attempt
+        world.clock.advance(TTL_S)
 
 
 def test_another_ttl_may_be_asked_for(world):
@@ -299,7 +320,8 @@ def test_a_veto_that_came_before_the_grant_was_shown_is_heeded(world, step, labe
     issue = world.add()
     veto = at(step, lambda: world.tracker.edit_labels(issue, add=(label,)))
     result = world.process(reached=veto).claim(issue)
-    assert not isinstance(result, Claimed), "work was begun on an issue that a person took back"
+    assert isinstance(result, Refused), "work was begun on an issue that a person took back"
+    assert result.after_grant
     assert world.process("other").services.leases.standing(world.read(issue)).live is None
 
 
@@ -409,6 +431,68 @@ def test_a_lost_reply_while_showing_gives_the_grant_back(world):
     assert isinstance(world.process("other").claim(issue), Claimed)
 
 
+def test_an_outage_after_the_grant_keeps_nobody_off_the_issue(kind):
+    """Judging again, the winner reads the issue, or who else is at work in the stage."""
+    world = World(kind, pipeline=pipeline_of(wip=1))
+    issue = world.add()
+
+    def fall_silent():
+        process.tracker.before = outage("read", "find", times=1)
+        process.leases.before = outage("live", times=1)
+
+    process = world.process(reached=at(Step.CLAIM_GRANTED, fall_silent))
+    with pytest.raises(Unavailable):
+        process.claim(issue, "ready", look_first=False)
+    assert isinstance(world.process("other").claim(issue), Claimed)
+
+
+@pytest.mark.parametrize("reply", ["comes", "is lost"])
+def test_a_loser_whose_labels_came_late_leaves_the_issue_in_its_stage(reply):
+    """Before the stage label gives way, the lease is revoked by force and the issue swept.
+
+    Without any label no query would ever find the issue again.
+    """
+    world = World("trips", pipeline=pipeline_of(AGENT))
+    issue = world.add("agent:implement")
+    process = world.process()
+
+    def forestall(effect):
+        if isinstance(effect, RemoveLabels):
+            world.tracker.before = lambda _: None
+            [(run, _)] = world.states(issue)
+            boss = world.process("boss").services.steering
+            boss.revoke(issue, run, by="ada", reason="mine", force=True)
+            world.process("sweeper").sweep()
+            assert world.labels(issue) == {"agent:implement"}
+            if reply == "is lost":
+                process.tracker.after = outage("apply", times=1)
+
+    world.tracker.before = forestall
+    if reply == "comes":
+        assert isinstance(process.claim(issue), Doubtful)
+    else:
+        with pytest.raises(Unavailable):
+            process.claim(issue)
+    assert world.labels(issue) == {"agent:implement"}
+
+
+def test_an_ending_among_comments_that_cannot_all_be_read_is_a_refusal_and_no_outage(world):
+    issue = decided_and_not_painted(world)
+    world.tracker.comment(issue, "chatter")
+    before, started = world.labels(issue), world.clock.passed_s
+    blind = world.process("blind")
+
+    def first_page_only(call, answer):
+        if call.name != "read":
+            return answer
+        return Snapshot(answer.issue, answer.comments[:1], answer.now)
+
+    blind.tracker.change = first_page_only
+    assert "UNREADABLE" in codes(blind.claim(issue))
+    assert world.clock.passed_s == started
+    assert world.labels(issue) == before
+
+
 def test_an_issue_that_cannot_be_read_is_not_claimed(world):
     issue, process = world.add(), world.process()
     process.tracker.before = outage("read")
@@ -435,6 +519,24 @@ def test_a_bid_whose_reply_was_lost_is_found_by_its_run_and_not_posted_twice():
     assert world.states(issue) == [("w1-1", "held")]
     assert claimed.lease.card == world.read(issue).comments[0].id
     assert [call.name for call in process.tracker.written].count("comment") == 1
+
+
+def test_a_bidder_waits_for_its_own_card_to_show():
+    """Reads lag for a second, on a tracker that declares no settle: it reads again, not at once."""
+    world = World("comments")
+    issue, process = world.add(), world.process()
+
+    def lagging(call, answer):
+        if call.name != "read":
+            return answer
+        lag = timedelta(seconds=1)
+        seen = tuple(one for one in answer.comments if one.created_at + lag <= answer.now)
+        counted = replace(answer.issue, comment_count=len(seen))
+        return Snapshot(counted, seen, answer.now)
+
+    process.tracker.change = lagging
+    process.claimed(issue)
+    assert world.states(issue) == [("w1-1", "held")]
 
 
 def test_a_bid_that_was_never_posted_is_posted_again():
@@ -608,7 +710,9 @@ def test_the_wip_limit_is_kept_among_grants_of_the_same_instant(kind):
     assert in_flight(world) == 1
 
 
-def test_the_wip_limit_is_kept_by_two_that_claim_at_once(kind):
+@pytest.mark.parametrize("step", [Step.CLAIM_GRANTED, Step.CLAIM_JUDGED])
+def test_the_wip_limit_is_kept_by_two_that_claim_at_once(kind, step):
+    """The second bids when the first has the grant, or when the first has already counted."""
     world = World(kind, pipeline=pipeline_of(wip=1))
     mine, theirs = world.add(), world.add()
     results = []
@@ -618,7 +722,7 @@ def test_the_wip_limit_is_kept_by_two_that_claim_at_once(kind):
         results.append(world.process("second").claim(theirs))
         world.clock.advance(1)
 
-    first = world.process("first", reached=at(Step.CLAIM_GRANTED, meanwhile))
+    first = world.process("first", reached=at(step, meanwhile))
     results.append(first.claim(mine))
     assert sum(isinstance(result, Claimed) for result in results) == 1
     assert in_flight(world) == 1
@@ -666,3 +770,19 @@ def test_trust_is_counted_from_before_the_step_that_grants():
     claimed = Claiming(backlog).claim(issue, None, ClaimOptions(process.holder))
     assert isinstance(claimed, Claimed)
     assert claimed.asked_at == before
+
+
+def test_a_reply_that_does_not_show_the_new_card_yet_costs_no_claim():
+    """Reads may lag: the store has granted, and the card is looked for with the first renewal."""
+    world = World("store")
+    issue, process = world.add(), world.process()
+
+    def lagging(call, answer):
+        if call.name != "read":
+            return answer
+        return Snapshot(replace(answer.issue, comment_count=0), (), answer.now)
+
+    process.tracker.change = lagging
+    claimed = process.claimed(issue)
+    assert claimed.lease.card is None
+    assert world.states(issue) == [("w1-1", "held")]

@@ -11,6 +11,7 @@ from dibs.core.durations import REFUSED, terms_for
 from dibs.core.errors import LeaseLost, Unavailable, Unconfirmed
 from dibs.core.issue import Snapshot
 from dibs.core.lease import Lost, StopAsked
+from dibs.services.ending import FinishRefused
 from dibs.services.keeping import Holding, Overdue, Supervision
 
 from .world import BEAT_S, TERMS, TRUST_S, TTL_S, World, outage, pipeline_of
@@ -317,6 +318,17 @@ def test_a_holder_that_was_superseded_learns_it_with_its_next_beat(world):
     assert isinstance(keeper.condition, Lost)
     assert world.labels(issue) == before.issue.labels
     assert world.states(issue)[-1] == ("next-1", "held")
+
+
+def test_a_superseded_holder_does_not_take_anothers_ending_for_its_own(world):
+    """It would report as finished what it never finished."""
+    issue, process = world.add(), world.process()
+    keeper = process.hold(issue)
+    revoke(world, keeper, force=True)
+    world.process("next").give_back(issue)
+    refused = process.services.advancing.advance(keeper)
+    assert isinstance(refused, FinishRefused)
+    assert world.labels(issue) == {"stage:ready"}
 
 
 def test_a_deleted_card_ends_a_comment_lease():

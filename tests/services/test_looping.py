@@ -161,6 +161,28 @@ def test_a_move_or_a_hitch_at_its_start_does_not_cost_a_long_window(world):
     assert len(replicas.ticks) == before + 1
 
 
+def test_a_grant_that_came_in_the_next_window_is_not_ticked_under(world):
+    """Its ttl was what was left of the window before: it would end inside this one."""
+    ticks = []
+    process = world.process("r1")
+    loop = process.services.loop(Rhythm("reconcile", EVERY, ticks.append, HolderId("r1")))
+    loop.step()
+    window = window_at(world.clock.server_now(), EVERY)
+
+    def slow(call):
+        if call.name == "acquire":
+            process.store.before = lambda _: None
+            left = window.ends_at - world.clock.server_now()
+            world.clock.advance(left.total_seconds() + 1)
+
+    process.store.before = slow
+    assert loop.step() == 0.0
+    assert ticks == []
+    assert world.store.live() == ()
+    loop.step()
+    assert [tick.window.number for tick in ticks] == [window.number + 1]
+
+
 def test_a_tick_that_was_revoked_learns_of_it(world):
     def revoked(_, turn):
         from dibs.core.lease import Revocation

@@ -1,5 +1,8 @@
 """Leases move to another store under a running fleet: never two granters, fences go on rising."""
 
+from copy import copy
+from datetime import timedelta
+
 import pytest
 from msgspec.structs import replace
 
@@ -7,11 +10,12 @@ from dibs.core.errors import CannotMove, GrantedElsewhere
 from dibs.core.events import Step
 from dibs.core.granter import Appointed, Moving
 from dibs.core.ids import Fence, HolderId
+from dibs.core.issue import Snapshot
 from dibs.named.holds import HoldWish
 from dibs.services.claiming import Claimed, Refused
 from dibs.services.migrating import Draining, GaveUp, Moved
 
-from .world import STEPWISE, TTL_S, Crash, World, at, crashing
+from .world import STEPWISE, TTL_S, Crash, World, at, crashing, decided_and_not_painted
 
 NAMES = {"store": "auto", "comments": "comments"}
 
@@ -252,6 +256,84 @@ def test_a_name_that_is_held_is_waited_for(here, there):
     assert isinstance(list(moving)[-1], Moved)
 
 
+# What the mover cannot see
+
+
+def first_comment_only(call, answer):
+    """As a reader sees an issue while the tracker keeps a page of its comments back."""
+    if call.name != "read":
+        return answer
+    return Snapshot(answer.issue, answer.comments[:1], answer.now)
+
+
+def test_a_holder_whose_card_cannot_be_read_is_waited_for(here, there):
+    issue = here.add()
+    here.tracker.comment(issue, "chatter")
+    here.process().claimed(issue)
+    mover = here.process("mover")
+    mover.tracker.change = first_comment_only
+    moving = mover.services.migrating.migrate(NAMES[here.kind], NAMES[there.kind], patience_s=5.0)
+    assert list(moving)[-1] == GaveUp((str(issue),))
+
+
+def test_an_ending_among_comments_that_cannot_all_be_read_is_left_for_later(here, there):
+    """Which later lease the missing page shows is not known: nothing is painted by such a list."""
+    issue = decided_and_not_painted(here)
+    here.tracker.comment(issue, "chatter")
+    mover = here.process("mover")
+    mover.tracker.change = first_comment_only
+    moving = mover.services.migrating.migrate(NAMES[here.kind], NAMES[there.kind], patience_s=5.0)
+    assert next(moving) == Draining((str(issue),))
+    assert mover.tracker.written == []
+    mover.tracker.change = lambda _, answer: answer
+    assert isinstance(list(moving)[-1], Moved)
+    assert "stage:review" in here.labels(issue)
+
+
+def test_a_holder_of_a_closed_issue_is_waited_for(here, there):
+    issue = here.add()
+    keeper = here.process().hold(issue)
+    here.tracker.close(issue)
+    moving = migrate(here, there)
+    assert next(moving) == Draining((str(issue),))
+    keeper.check()
+
+
+def test_a_claim_that_readers_do_not_see_yet_is_waited_for():
+    """The winner has looked at the granter a moment before the move stops all grants."""
+    here = World("comments", settle=timedelta(seconds=2))
+    issue = here.add()
+    here.clock.advance(TTL_S)
+    mover = here.process("mover")
+    stale = copy(here.tracker)
+    stale._issues, stale._comments = dict(stale._issues), {issue: []}
+    keeper = here.process("worker").hold(issue)
+    seen_at = here.clock.passed_s + 1.5
+
+    def lagging(_):
+        mover.tracker.adapter = stale if here.clock.passed_s < seen_at else here.tracker
+
+    mover.tracker.before = lagging
+    lagging(None)
+    moving = mover.services.migrating.migrate("comments", "auto", patience_s=60.0)
+    assert next(moving) == Draining((str(issue),))
+    keeper.check()
+
+
+def test_there_and_back_onto_a_store_that_was_made_anew():
+    """A name has no card: that its fences were once higher, only the granter record knows."""
+    here = World("store")
+    there = here.on_other_leases()
+    for _ in range(3):
+        held = here.process().services.holds.take(HoldWish("deploy", HolderId("w1")))
+        held.release()
+    assert isinstance(list(migrate(here, there))[-1], Moved)
+    anew = there.on_other_leases()
+    assert isinstance(list(migrate(there, anew))[-1], Moved)
+    after = anew.process().services.holds.take(HoldWish("deploy", HolderId("w2")))
+    assert after.fence > held.fence
+
+
 def test_a_card_that_was_deleted_is_outranked_too(here, there):
     if here.kind != "comments":
         here, there = there, here
@@ -265,7 +347,8 @@ def test_a_card_that_was_deleted_is_outranked_too(here, there):
     assert there.process("w2").claimed(issue).lease.fence > keeper.fence
 
 
-def test_a_fence_that_does_not_outrank_what_is_shown_is_refused(here, there):
+@pytest.mark.parametrize("kept", [1, 2], ids=["long before", "just before its last grant"])
+def test_a_fence_that_does_not_outrank_what_is_shown_is_refused(here, there, kept):
     """A store that was restored from an older state: the cards remember what it has forgotten."""
     if here.kind == "comments":
         here, there = there, here
@@ -274,7 +357,7 @@ def test_a_fence_that_does_not_outrank_what_is_shown_is_refused(here, there):
         keeper = worker.hold(issue)
         worker.services.advancing.give_back(keeper)
     ref, record = next(iter(here.store._records.items()))
-    here.store._records[ref] = replace(record, lease=replace(record.lease, fence=Fence(1)))
+    here.store._records[ref] = replace(record, lease=replace(record.lease, fence=Fence(kept)))
     assert codes(worker.claim(issue)) == ["FENCE_REGRESSED"]
     assert "fence_regressed" in here.events()
     assert here.store.live() == ()

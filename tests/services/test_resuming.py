@@ -1,12 +1,15 @@
 """Taking up a lease again in a process that knows nothing but its run."""
 
+import random
+from datetime import timedelta
+
 import pytest
 
 from dibs.services.claiming import Claimed
 from dibs.services.ending import Finished
-from dibs.services.resuming import NotHeld
+from dibs.services.resuming import LeaseWaiter, NotHeld
 
-from .world import TTL_S
+from .world import TTL_S, World
 
 
 def test_a_run_is_taken_up_where_it_stands_and_finished(world):
@@ -66,3 +69,27 @@ def test_failed_attempts_are_known_after_taking_up(world):
     held = world.process("script").claimed(issue)
     resumed = world.process("later").services.resuming.resume(issue, held.lease.run)
     assert resumed.failed_attempts == held.failed_attempts == 1
+
+
+def test_who_waits_for_a_lease_asks_less_and_less_often():
+    """Whatever remains of the lease: a crowd that asks all the time is load on the store."""
+    world = World("store")
+    issue, waiter = world.add(), LeaseWaiter(None, world.clock, random.Random(7))
+    pauses = []
+    for _ in range(12):
+        before = world.clock.passed_s
+        waiter.pause(issue, timedelta(hours=1), 3600.0)
+        pauses.append(world.clock.passed_s - before)
+    assert min(pauses) >= 0.025
+    assert min(pauses[6:]) > max(pauses[:3])
+
+
+def test_who_waits_for_a_lease_looks_again_when_it_is_over():
+    world = World("store")
+    issue, waiter = world.add(), LeaseWaiter(None, world.clock, random.Random(7))
+    for _ in range(12):
+        waiter.pause(issue, timedelta(hours=1), 3600.0)
+    before = world.clock.passed_s
+    waiter.pause(issue, timedelta(seconds=0.1), 3600.0)
+    waiter.pause(issue, timedelta(hours=1), 0.2)
+    assert world.clock.passed_s - before < 2.0

@@ -7,13 +7,14 @@ import pytest
 
 from dibs.core.errors import HandlerUnusable, LeaseLost, RateLimited
 from dibs.core.lease import Outcome
-from dibs.core.pipeline import Command
+from dibs.core.pipeline import Command, WhoseComments
 from dibs.services.ending import Finished, FinishRefused
 from dibs.services.running import (
     Advance,
     Fail,
     GiveBack,
     StopSignal,
+    Work,
     issue_document,
     verdict_of,
 )
@@ -134,6 +135,29 @@ def test_claim_cards_are_left_out_of_what_a_handler_reads(world):
 
 
 # A process of its own
+
+
+def test_work_is_checked_by_the_lease_it_was_given_and_elsewhere_by_its_warden(world):
+    keeper = world.process().hold(world.add())
+    work = Work({}, "ready", "r", 1, 1, lease=keeper)
+    work.check()
+    keeper.give_up("the disk is full")
+    with pytest.raises(LeaseLost, match="the disk is full"):
+        work.check()
+    Work({}, "ready", "r", 1, 1).check()
+
+
+@pytest.mark.parametrize(
+    ("comments", "shown", "left_out"),
+    [(WhoseComments.ALL, 2, 0), (WhoseComments.WRITERS, 1, 1), (WhoseComments.NONE, 0, 2)],
+)
+def test_the_handler_is_told_how_many_comments_were_kept_from_it(world, comments, shown, left_out):
+    issue = world.add()
+    world.process().claimed(issue)
+    world.tracker.comment(issue, "any news?")
+    world.tracker.comment(issue, "me too", author="mallory", by_writer=False)
+    document = issue_document(world.read(issue), "ready", 1, comments)
+    assert (len(document["comments"]), document["comments_left_out"]) == (shown, left_out)
 
 
 def test_a_long_handler_is_kept_alive_by_renewals_and_told_of_each(commands):

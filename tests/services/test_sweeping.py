@@ -9,7 +9,7 @@ from dibs.core.issue import Snapshot
 from dibs.services.claiming import Claimed, Refused
 from dibs.services.sweeping import Sweep
 
-from .world import BEAT_S, TTL_S, Crash, World, at, crashing
+from .world import BEAT_S, TTL_S, Crash, World, at, crashing, decided_and_not_painted
 
 HELD = {"stage:ready", "stage:processing", "claimed"}
 
@@ -242,6 +242,27 @@ def test_an_old_ending_on_an_incomplete_list_is_not_rolled_forward_over_a_live_l
     blind.tracker.change = first_page_only(1)
     assert isinstance(blind.claim(issue), Refused)
     assert world.labels(issue) == HELD
+
+
+def test_an_ending_among_comments_that_cannot_all_be_read_holds_no_sweep_up(world):
+    """It is read once and left; the sweep goes on to the next issue."""
+    unreadable = decided_and_not_painted(world)
+    world.tracker.comment(unreadable, "chatter")
+    vanished = world.add()
+    world.process("vanished").claimed(vanished)
+    world.clock.advance(TTL_S)
+    sweeper = world.process("sweeper")
+
+    def hide(call, answer):
+        return first_page_only(1)(call, answer) if call.args[:1] == (unreadable,) else answer
+
+    sweeper.tracker.change = hide
+    before = world.labels(unreadable)
+    started = world.clock.passed_s
+    sweeper.sweep()
+    assert world.clock.passed_s == started
+    assert world.labels(unreadable) == before
+    assert world.labels(vanished) == {"stage:ready"}
 
 
 def test_a_holder_that_comes_back_in_time_shows_its_lease_again(world):

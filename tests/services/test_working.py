@@ -261,9 +261,10 @@ def test_a_pause_of_everything_stops_claiming(world, scope):
     issue = world.add()
     world.pauses.pause(scope, repo="", reason="deploy", by="ada")
     handler = Handler(None)
-    _, report = work(world, handler)
+    process, report = work(world, handler)
     assert handler.seen == []
     assert not report.did_something
+    assert not [call for call in process.tracker.calls if call.args[:1] == (issue,)], "it was read"
     assert [pause.reason for pause in report.paused] == ["deploy"]
     assert world.labels(issue) == {"stage:ready"}
     world.pauses.resume(scope, repo="", by="ann")

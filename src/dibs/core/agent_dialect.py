@@ -126,9 +126,9 @@ def release_beside(body: str, ts: str) -> str | None:
 def their_release(
     codename: str, firing_id: str, outcome: str, ts: str, *, pr: str = "", swept_by: str = ""
 ) -> str:
-    """A release in the form of their runners: of a claim of theirs, or of a lease that is over.
+    """A release in the form of the runners: of a runner's claim, or of a lease which is over.
 
-    The key is there even if it is empty: their readers compare it with the claim's, word by word.
+    The key is written even if empty: runners compare the keys of claim and release word by word.
     """
     key = {"codename": codename, "firing_id": firing_id}
     words = {"outcome": outcome, "pr": pr, "swept_by": swept_by, "ts": ts}

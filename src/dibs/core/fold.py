@@ -337,28 +337,19 @@ def standing_on_comments(
 ) -> Standing:
     """The standing of an issue where the cards themselves are the lease.
 
-    `apart_from` leaves out a run: a bidder looks at the standing before its own card. If the
-    current card is unconfirmed, the record is of the last confirmed lease before.
+    `apart_from` leaves out a run: a bidder looks at the standing before its own card. The record is
+    of the last confirmed card, which is the current card, unless that is a later bid.
     """
     marks = without_run(read_marks(snapshot.comments, rules), apart_from)
-    folded = fold(marks, rules)
-    tries = tries_on_comments(marks, rules, snapshot.now)
-    if folded.current is None or folded.expires_at is None:
-        return Standing(record=None, tries=tries)
-    current = folded.current
-    if confirmed(current.card):
-        record = _record(snapshot, current, marks, folded.expires_at, rules)
-        return Standing(record=record, tries=tries)
-    waiting = current.card.state is CardState.BID and folded.live(snapshot.now)
-    record_before = None
+    folded, record = fold(marks, rules), None
     if marks.leases:
-        before = marks.leases[-1]
-        ended_at = expiry(before, marks.revokes.get(before.card.run, ()), rules)
-        record_before = _record(snapshot, before, marks, ended_at, rules)
+        record = _record(snapshot, marks.leases[-1], marks, rules)
+    current = folded.current
+    bid = current is not None and current.card.state is CardState.BID
     return Standing(
-        record=record_before,
-        tries=tries,
-        bidding_until=folded.expires_at if waiting else None,
+        record=record,
+        tries=tries_on_comments(marks, rules, snapshot.now),
+        bidding_until=folded.expires_at if bid and folded.live(snapshot.now) else None,
     )
 
 
@@ -375,10 +366,10 @@ def _record(
     snapshot: Snapshot,
     posted: PostedCard,
     marks: Marks,
-    expires_at: ServerTime,
     rules: FoldRules,
 ) -> Record:
     revokes = marks.revokes.get(posted.card.run, ())
+    expires_at = expiry(posted, revokes, rules)
     ending = ending_of(posted, revokes, rules)
     return Record(
         lease=lease_of(snapshot.issue.ref, posted, expires_at),

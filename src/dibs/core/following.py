@@ -68,9 +68,9 @@ _ADDRESS = re.compile(r"https?://[^/\s]+/([\w.-]+/[\w.-]+)/pull/([1-9][0-9]{0,17
 
 
 def named_pull(comments: Iterable[Comment]) -> IssueRef | None:
-    """The pull request whose address the newest release gives: its text may not name the issue.
+    """The pull request named by the newest release; the pull request's text may not name the issue.
 
-    For the releases of the issue-claim state machine, by its own runners as well.
+    For the releases of the issue-claim state machine, also by runners of the published one.
     """
     for comment in sorted(comments, key=lambda comment: comment.id, reverse=True):
         if comment.by_writer and comment.body.lstrip().startswith(RELEASE_PREFIX):

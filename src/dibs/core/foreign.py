@@ -112,7 +112,7 @@ def _read(body: str) -> _Marker | None:
 
 
 def _agent(text: str) -> _Marker | None:
-    """Read a claim as its own runners do, who neither mind a `>` in it nor miss its end."""
+    """Read a claim as the tool's own runners do: with a `>` inside, or without an end."""
     fields = fields_of(text)
     if is_ours(fields):
         return None  # a card of ours in the same dialect, or its release: `card` reads it

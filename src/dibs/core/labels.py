@@ -166,8 +166,8 @@ def _going_back(pipeline: Pipeline, stage: Stage, labels: frozenset[str]) -> Eff
 def freeing_effects(pipeline: Pipeline, issue: Issue, worked: StageName | None = None) -> Effects:
     """Take off the labels of a vanished holder: all working labels, then `claimed`.
 
-    `worked` is the stage of its lease, if a card names it: a label that gave way is put back, but
-    not on a closed issue, which a person who reopens it would find queued.
+    `worked` is the stage of the lease, if a card names one: a label which gave way is put back, but
+    not on a closed issue, because a person who reopens a closed issue would find it queued.
     """
     labels = issue.labels
     stage = pipeline.worked_stage(labels, worked)
@@ -420,11 +420,11 @@ def _left_behind(pipeline: Pipeline, record: Record, snapshot: Snapshot) -> tupl
 
 
 def _put_on_by_runners(pipeline: Pipeline, snapshot: Snapshot, run: RunId) -> set[str]:
-    """The stage label that a runner of the issue-claim state machine put on since this run's card.
+    """The stage label put on by a runner of the issue-claim state machine since the run's card.
 
-    Such a runner queues an issue whenever it loses a race or sweeps, whether or not the issue was
-    queued, so its comments explain the label. If the tracker names who put the label on last, it
-    must be the account of such a comment.
+    A runner queues an issue after each lost race and each sweep, whether or not the issue was
+    queued: the comments of the runner explain the label. If the tracker names the account of the
+    last labelling, one of the comments must be by that account.
     """
     if not pipeline.stages_of(snapshot.issue.labels & {IMPLEMENT}):
         return set()
@@ -537,7 +537,7 @@ def diagnose(
 ) -> tuple[Flaw, ...]:
     """Name each contradiction between labels and leases, with its repair.
 
-    And an open issue that soon cannot be claimed any more: its comments near `most_comments`. An
+    Names an open issue with nearly `most_comments` comments, too: soon no claim is possible. An
     unpainted ending explains all flaws of the labels, and is then the only flaw named.
     """
     if not snapshot.complete:

@@ -126,8 +126,8 @@ def _tracked(
 def in_time(work: Callable[[], _Answer], seconds: float, clock: Clock, threads: Threads) -> _Answer:
     """The answer of `work`. Raises `Unavailable` after `seconds`; the work's thread goes on.
 
-    The wait is made in steps. A step that takes longer than it should is the delay of a machine
-    that is busy or was asleep: that time is not the tracker's, and does not count.
+    The wait is made in steps. A step of more than its length is the delay of a busy or sleeping
+    machine, not of the tracker, and does not count.
     """
     done = threading.Event()
     answers: list[_Answer] = []

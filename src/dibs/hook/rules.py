@@ -416,9 +416,9 @@ def _label_of_pull(
 ) -> str | None:
     """The label of a stage that follows a pull request; None for the author of the pull request.
 
-    The author pushes to a branch whose pull request names the issue, or had the lease that moved
-    the issue to the stage. A label does not count on a closed issue, nor when the end of a pull
-    request has decided already where the issue goes: then only nobody has moved the issue on yet.
+    The author pushes to the branch of a pull request for the issue, or had the lease which moved
+    the issue to the stage. A label does not count on a closed issue, nor after the end of a pull
+    request: the next sweep moves the issue on.
     """
     issue, comments, record = snapshot.issue, snapshot.comments, standing.record
     author = issue.ref in pusher.pulls_for

@@ -310,17 +310,17 @@ class Adopting(Struct, frozen=True):
         return None
 
     def _their_newer(self, snapshot: Snapshot) -> list[TheirClaim]:
-        """Their claims that are not over: what stands once the stale ones are released."""
+        """The runners' claims which are not over: they stand once the stale claims are released."""
         claims = their_claims(snapshot)
         return [claim for claim in claims if snapshot.now - claim.since < self.window]
 
 
 def tidying(names: frozenset[str]) -> Effects:
-    """Label changes that leave an issue with only the most advanced of its states.
+    """Label changes which leave an issue with only the most advanced state.
 
     They also replace the pull-request labels of single agents, which were never removed, by
-    `agent:pr-open`, which dibs follows. A plan that waits for approval keeps its queue label: it is
-    approved by taking the other one off.
+    `agent:pr-open`, which dibs follows. A plan waiting for approval keeps the queue label: people
+    approve a plan by taking the gate's label off.
     """
     state, *lesser = _lifecycle(names) or [""]
     if state == labels.PLAN_PENDING_APPROVAL:
@@ -331,10 +331,10 @@ def tidying(names: frozenset[str]) -> Effects:
 
 
 def doubted(snapshot: Snapshot) -> str:
-    """What a person may have meant by the labels, so that only a person may change them.
+    """A person's possible meaning of the labels: then only a person may change the labels.
 
-    Empty if nothing is in doubt. A queue label beside a further state may be a leftover, or a
-    person's word to work the issue again; only an open pull request says which.
+    Empty without a doubt. A queue label beside a further state may be a leftover, or a person's
+    word to work the issue again; only an open pull request decides.
     """
     names = snapshot.issue.labels
     agents = labels.agent_pr_open_labels(names)

@@ -51,7 +51,7 @@ def age_of(hours: float) -> timedelta:
 
 
 class StaleClaim(Struct, frozen=True):
-    """A claim that is over, with the reading of the issue; or one that is only silent."""
+    """A claim which is over, with the reading of the issue; or a claim which is only silent."""
 
     snapshot: Snapshot
     key: FiringKey

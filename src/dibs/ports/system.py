@@ -173,9 +173,9 @@ class Runner(Protocol):
     def start(self, assignment: Assignment, trusted_until: LocalTime) -> RunningHandler: ...
 
     def settle(self, run: RunId) -> None:
-        """The run is over for us, with or without an ending: nothing is left to others.
+        """The run is over for the caller, with or without an ending: no heir ends the run.
 
-        Without this call, others may end a finished run once this process has ended.
+        Without the call, a worker may end a finished run once the caller's process has ended.
         """
         ...
 

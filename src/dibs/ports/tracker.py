@@ -392,7 +392,7 @@ class Lag(Struct, frozen=True):
 
 
 class Probing(Protocol):
-    """Tries what the adapter assumes about its server, on a scratch issue of its own."""
+    """Tries the adapter's assumptions about the server, on a scratch issue."""
 
     @property
     def plan(self) -> str:

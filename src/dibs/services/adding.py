@@ -36,9 +36,9 @@ class Adding:
     def add(
         self, drafts: Sequence[Draft], *, once: bool, patience_s: float, waits: Waits
     ) -> Iterator[Added]:
-        """Make the issues in order, and yield each as soon as it is known to be there.
+        """Make the issues in order, and yield each issue as soon as the tracker has confirmed it.
 
-        `once`: leave out a draft whose title an issue has already, open or closed; costs a list of
+        `once`: leave out a draft if an issue has the title already, open or closed; costs a list of
         all issues. `patience_s`: how long to wait for the tracker's limits in all.
         """
         known: dict[str, Issue] = {}

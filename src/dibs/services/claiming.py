@@ -469,18 +469,15 @@ class Claiming:
         return Refused(lease.issue, kept, after_grant=True) if kept else None
 
     def _ahead_of(self, lease: Lease, stage: Stage) -> int | None:
-        """How many live leases of the stage were granted before ours: our place in its WIP.
+        """How many other leases of the stage are live; None if there is no limit to keep.
 
-        None if there is no limit, or the store has kept it as it granted.
+        None too if the store has kept the limit as it granted. Any other store shows grants late,
+        or stamps them by several clocks: no grant is known to be earlier than ours, so all count.
         """
         if stage.wip is None or Guarantee.COUNTED in self._leases.guarantees:
             return None
         live = self._leases.live(stage.name, limit=stage.wip * 2 + 8)
-        others = [held.lease for held in live if held.lease.issue != lease.issue]
-        if Guarantee.ATOMIC | Guarantee.SERVER_CLOCK not in self._leases.guarantees:
-            # Grants that are seen late, or are stamped by several clocks, have no order: count all.
-            return len(others)
-        return sum(held.granted_at <= lease.granted_at for held in others)
+        return sum(held.lease.issue != lease.issue for held in live)
 
     def _paint(self, record: Record, snapshot: Snapshot) -> Painting:
         return ending_paint(self._pipeline, record, snapshot)

@@ -159,10 +159,10 @@ class Following:
         return FollowReport(looked_at, tuple(followed), resume or None)
 
     def _linked(self, page: Sequence[Issue]) -> Mapping[IssueRef, Sequence[LinkedPull]]:
-        """The pull requests that announce to close each issue; without any, the one that the newest
-        release on the issue names.
+        """The pull requests which announce to close each issue; without any, the pull request named
+        by the newest release on the issue.
 
-        Such issues are read, each once while it does not change.
+        An issue without a linked pull request is read, once until the issue changes.
         """
         linked = dict(self._tracker.pulls_of([issue.ref for issue in page]))
         alone = {

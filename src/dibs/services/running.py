@@ -497,10 +497,10 @@ class Running:
     ) -> FinishResult:
         """Write the ending, and try again after an outage for as long as the lease lasts.
 
-        Finished work is worth some patience: the lease is renewed between two tries. A tracker that
-        refuses is asked again as well: nothing is lost by trying. The outage is
-        raised, while the lease is still ours, if the lease would be over before the next try, or if
-        the worker leaves and its grace is over.
+        Finished work is worth some patience: the lease is renewed between two tries. A refusing
+        tracker is asked again as well, because a try costs no work. The outage is raised, while the
+        lease is still ours, if the lease would be over before the next try, or if the worker leaves
+        and the grace is over.
         """
         reported_at = LocalTime(-_REPORT_EVERY_S)
         while True:

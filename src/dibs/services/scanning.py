@@ -152,9 +152,13 @@ class Resting:
     def unproven(self, issue: IssueRef, seconds: float) -> None:
         """No reading proved who holds the issue: leave it alone, longer each time.
 
-        A bid that proves nothing is a comment all the same, and what hides comments may stay.
+        Each vain bid is a comment, and the cause of hidden comments may last. A tracker with cheap
+        reads hides no comment: there a reading lags, and soon lags no more.
         """
-        self._rest_longer(issue, max(seconds, self._patience.passing_s))
+        if self._patience.until_changed:
+            self._rest_longer(issue, max(seconds, self._patience.passing_s))
+        else:
+            self.rest(issue, seconds)
 
     def given_up(self, issue: Issue) -> None:
         """We cannot claim the issue at all: gone, transferred or locked."""

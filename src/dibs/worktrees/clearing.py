@@ -179,10 +179,10 @@ class Tree(Struct, frozen=True):
         return self._output("write-tree", env=env).strip()
 
     def _restore_bytes(self, env: Mapping[str, str]) -> None:
-        """Enter files as they are on disk, if git would check out other bytes than these.
+        """Enter files byte for byte as on disk, if git would check out different bytes.
 
-        Filters and settings for line ends change what git enters, and some drop what they change.
-        Files that nobody touched since they were checked out are as git would check them out.
+        Filters and settings for line ends change the content on entry, and some drop a part of the
+        content. Files untouched since the checkout are as git would check them out.
         """
         attributes = (":(exclude,attr:!filter)", ":(exclude,attr:-filter)")
         filtered = set(self._output("ls-files", "-z", "--", *attributes, env=env).split("\0"))
@@ -501,9 +501,9 @@ def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reac
 
 
 def _remove(repo: Repository, entry: Entry, *, half_made: bool) -> CleanUp:
-    """Delete a working tree whose work is saved, and then its registration.
+    """Delete a working tree after saving the work, and then the registration.
 
-    A tree that cannot be deleted stays registered, and the next recovery tries again.
+    A tree which cannot be deleted stays registered, and the next recovery tries again.
     """
     path = Path(entry.path)
     try:

@@ -76,7 +76,7 @@ class Left:
 class Excluded:
     """Files that went with their working tree because `info/exclude` of the clone names them.
 
-    Files that a `.gitignore` names go without a word: the project itself says what they are.
+    Files named by a `.gitignore` go without a word: the project itself ignores them.
     """
 
     repo_name: str

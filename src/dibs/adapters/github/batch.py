@@ -180,10 +180,10 @@ class Trips:
         return repeated
 
     def _repeat_over_rest(self, issue: IssueRef, effect: Effect, flaw: GraphqlError) -> None:
-        """Repeat over REST an effect that GraphQL refused: it was not applied.
+        """Repeat over REST an effect refused, and hence not applied, by GraphQL.
 
-        So a mistake does no harm, and a refusal that GitHub means comes from two endpoints. A label
-        that somebody has deleted is made again, and to close a closed issue is no error over REST.
+        A mistake of GitHub does no harm, and a true refusal comes from two endpoints. A deleted
+        label is made again, and to close a closed issue is no error over REST.
         """
         if isinstance(effect, AddLabels | RemoveLabels):
             self._ids.forget_labels(effect.labels)

@@ -214,9 +214,9 @@ class Sender:
         return True
 
     def _seconded(self, request: Request, reply: Reply) -> Reply:
-        """The refusal, if a second endpoint agrees; else raises Unconfirmed.
+        """The refusal, if a second endpoint agrees; raises Unconfirmed if not.
 
-        `narrow`: no other endpoint refuses what this one refuses, so the second need only answer.
+        `narrow`: no further endpoint refuses the same right, and an answer of the second is enough.
         Raises NotPermitted if the whole repository is not found.
         """
         place = place_of(request.address, self._api.rest)
@@ -471,15 +471,15 @@ class Transport:
         ok: Collection[int] = _FINE,
         final: Collection[int] = (),
     ) -> Reply:
-        """Send a REST request; return a reply whose status is in `ok`, raise the error otherwise.
+        """Send a REST request; return a reply with a status in `ok`, raise the error otherwise.
 
-        A limit raises RateLimited even if `ok` has its status; the request was not carried out. A
-        redirect is followed only if the repository was renamed: an issue that was transferred
-        answers 301, which may be in `ok`. A write whose reply was lost raises Unavailable: the
-        server may have carried it out. `conditional`: use the cache, and ask only whether the reply
-        has changed. `fresh`: do not ask so, but replace the cached reply. `final`: statuses in `ok`
-        that the caller acts upon as on a refusal. Like a refusal, they are returned if GitHub means
-        them; else Unconfirmed is raised.
+        A limit raises RateLimited even if `ok` has the status; the request was not carried out. A
+        redirect is followed only if the repository was renamed: a transferred issue answers 301,
+        which may be in `ok`. A write without a reply raises Unavailable: the server may have
+        carried the write out. `conditional`: use the cache, and ask only whether the reply has
+        changed. `fresh`: read anew, and replace the cached reply. `final`: statuses in `ok` on
+        which the caller acts as on a refusal. Like a refusal, they are returned once confirmed;
+        until then Unconfirmed is raised.
         """
         address = self._renames.current(self._address(path_or_url, params))
         if verb == "GET":

@@ -178,8 +178,8 @@ fragment Closing on PullRequestConnection {{
 def pulls(count: int) -> str:
     """Read the pull requests that close `count` issues: `$n0`, `$n1`; `i0`, `i1` in the answer.
 
-    Of each issue the first `$first` behind the cursor `$a0`, the open ones before the others; only
-    the open ones without `$closed`. Their labels cost a hundredth of a point each: `$pullLabels`.
+    Of each issue the first `$first` behind the cursor `$a0`, open pull requests first; only open
+    pull requests without `$closed`. The labels cost a hundredth of a point each: `$pullLabels`.
     """
     fields = _each(
         count,

@@ -325,10 +325,10 @@ class OverGraphql:
         }
 
     def readable(self, reply: GraphqlReply, answers: Mapping[Path, IssueRef]) -> list[Path]:
-        """The paths whose answers are whole. Logs issues which the token may not read, once each.
+        """The paths with whole answers. Logs issues which the token may not read, once each.
 
-        Raises Unavailable if any other part is missing, and NotPermitted if the token lacks a right
-        that the reading of every issue needs.
+        Raises Unavailable if any further part is missing, and NotPermitted if the token lacks a
+        right needed for the reading of every issue.
         """
         found: list[Path] = []
         refused: dict[IssueRef, str] = {}
@@ -432,11 +432,12 @@ class OverGraphql:
         return {pull: convert(answer, ClosingPull) for pull, answer in answers.items() if answer}
 
     def query_many(self, request: Callable[[int], Request]) -> tuple[GraphqlReply, int]:
-        """Send a large reading: `request` makes it for at most so many issues, as returned.
+        """Send a large reading, made by `request` for a number of issues; return that number, too.
 
-        If GitHub gives it up as too much, `at_once` is halved, and the smaller reading is sent at
-        once. After any other failure `at_once` is halved too, since the reading may have taken too
-        long, but nothing is repeated: to repeat would make an outage worse. It grows again slowly.
+        If GitHub gives up a reading as too much, `at_once` is halved, and the smaller reading is
+        sent at once. After any further kind of failure `at_once` is halved too, since the reading
+        may have taken too long, but not repeated: to repeat would make an outage worse. `at_once`
+        grows again slowly.
         """
         while True:
             most = self.at_once
@@ -526,10 +527,10 @@ class OverGraphql:
         return reply
 
     def ask(self, document: str, variables: Mapping[str, object], purpose: Purpose) -> GraphqlReply:
-        """Send a query about this repository; raises if the answer has no repository.
+        """Send a query about the repository; raises if the answer has no repository.
 
-        The first answer includes the repository's labels, of which ids and spelling are kept.
-        Raises TooMuch if GitHub gave the document up, whatever it answered of it.
+        The first answer includes the repository's labels: ids and spelling are kept.
+        Raises TooMuch if GitHub gave up the document, also after a partial answer.
         """
         repository = self._translator.repository
         owner, _, name = repository.partition("/")
@@ -800,7 +801,7 @@ class Pulls:
         return self._cached_or_read(issues, self._request)
 
     def named(self, pulls: Sequence[IssueRef]) -> Mapping[IssueRef, LinkedPull]:
-        """These pull requests of the repository, without those that may not be read."""
+        """The numbered pull requests of the repository, without unreadable pull requests."""
         read = self._cached_or_read(pulls, self._request_named)
         return {ref: found[0] for ref, found in read.items() if found}
 

@@ -146,7 +146,7 @@ class Probes:
         return self.transport.graphql(document, variables, purpose=Purpose.LOOK)
 
     def about(self, document: str, **variables: object) -> tuple[GraphqlReply, Mapping[str, Any]]:
-        """The reply to a query about the repository, and what it says of the repository."""
+        """The reply to a query about the repository, and the repository's part of the reply."""
         owner, _, name = self._door.name.partition("/")
         reply = self.graphql(document, owner=owner, name=name, **variables)
         return reply, reply.data.get("repository") or {}
@@ -180,8 +180,9 @@ class Probes:
         return scratch.comments[-1]
 
     def wait_until(self, *shown: Callable[[], bool]) -> list[float | None]:
-        """Ask in turns until each shows a write. For each the seconds from now to the question that
-        showed it: 0 if the first one did, None if none did within half a minute.
+        """Ask in turns until each question shows a write.
+
+        Returns the seconds until then for each: 0 for the first turn, None after half a minute.
         """
         clock, began, pause_s = self.transport.clock, self.transport.clock.now(), _FIRST_PAUSE_S
         found: list[float | None] = [None] * len(shown)
@@ -273,7 +274,7 @@ def try_order(probes: Probes, scratch: _Scratch) -> Iterator[Probed]:
 
 @_probe("trip")
 def try_trip(probes: Probes, scratch: _Scratch) -> Iterator[Probed]:
-    """A document with a change that cannot be made, before one that can."""
+    """A document with an impossible change, before a possible change."""
     reply = probes.graphql(
         documents.PROBE_TRIP,
         issue=scratch.shape.node_id,
@@ -293,7 +294,7 @@ def try_trip(probes: Probes, scratch: _Scratch) -> Iterator[Probed]:
 
 @_probe("price")
 def try_reads_many(probes: Probes, scratch: _Scratch) -> Iterator[Probed]:
-    """The document that reads many issues at once: its cost, its time, its errors."""
+    """The document for many issues at once: cost, time and errors."""
     document = documents.priced(documents.snapshots(_READ_TOGETHER))
     given: dict[str, object] = {"labels": False, "away": False, "homeOwner": "", "homeName": ""}
     given |= {"control": [CONTROL_LABEL], "homeControl": [CONTROL_LABEL]}

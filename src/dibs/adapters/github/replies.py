@@ -71,9 +71,9 @@ class GraphqlReply(Struct, frozen=True):
         return next((error for error in self.errors if error.path[: len(path)] == path), None)
 
     def flaws(self, *path: str | int) -> list[GraphqlError]:
-        """The errors which may concern the field `path`: at it, below, above, or without a path.
+        """The errors which may concern the field `path`: at the path, below, above, or without one.
 
-        If GitHub gives up a document, its errors need not name what is missing.
+        After GitHub gives up a document, the errors need not name the missing parts.
         """
         return [
             error

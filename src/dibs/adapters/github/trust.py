@@ -159,7 +159,7 @@ class RepositoryDoor:
         fresh: bool = False,
         final: Collection[int] = (_FORBIDDEN,),
     ) -> Reply:
-        """Send a request; return also a reply that means: not there, moved or forbidden.
+        """Send a request; return also a reply for a missing, moved or forbidden thing.
 
         `final`: see `Transport.rest`. Raises NotPermitted if GitHub answers "not there" because of
         the token's scopes.

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 def doctor_command(context: Context, offline: bool, handlers: bool, live: bool) -> Answer:
     """Check settings, tracker, store, keys and handlers; name every problem.
 
-    Changes nothing, but takes a lease on a name of its own in the lease store and gives it back.
-    With --live it writes to the tracker instead, says what before it does, and cleans up.
+    Changes no issue. Takes a lease on a name in the lease store, and gives the lease back.
+    With --live the command announces a scratch issue on the tracker, writes there, and cleans up.
     """
     if live:
         if offline or handlers:

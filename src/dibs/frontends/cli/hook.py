@@ -156,7 +156,7 @@ def _run_earlier_hook(before: str, arguments: Sequence[str], pushed: bytes) -> A
 
 
 def _find_settings(context: Context, address: str | None = None) -> Settings:
-    """The settings of the run or of the folder; without a backlog there, those of the environment.
+    """The settings of the run or of the folder; without a backlog, settings by the environment.
 
     GH_ORG names the owner of a fleet's repositories, and the remote at `address` the repository:
     no address names a server that gets the token. Without an address, `_ANY` stands for the
@@ -185,7 +185,7 @@ def _find_settings(context: Context, address: str | None = None) -> Settings:
 
 
 def _described(settings: Settings) -> str:
-    """The backlog for people: where its issues are, and what names it."""
+    """The backlog in words for people: the place of the issues, and the origin of the settings."""
     tracker = without_secrets(settings.tracker)
     return tracker if settings.file is None else f"{tracker} ({settings.file})"
 
@@ -197,10 +197,10 @@ def _check_push(
     bodies: Sequence[str],
     pushed_to: tuple[str, str],
 ) -> "Guarded":
-    """Ask the tracker about the issues that the pushed commits close, within a time limit.
+    """Ask the tracker about the issues closed by the pushed commits, within a time limit.
 
-    The limit is for the tracker's answers. All that this machine does itself, and does slowly while
-    it is busy, comes before: reading the commits, importing, building the services.
+    The limit is for the tracker's answers. The work of a busy machine comes before: reading the
+    commits, importing, building the services.
     """
     from dibs.hook.git import PushedCommits
     from dibs.wiring.services import connect, with_timeout
@@ -275,7 +275,7 @@ def _describe_pusher(
 def _answer(guarded: "Guarded", settings: Settings) -> Answer:
     """Refuse the push for any objection, and with `[hook] strict` also if a check failed.
 
-    Every push is told what was checked, or why nothing was.
+    Every push prints a line with the checks made, or the reason for none.
     """
     objections, unchecked, strict = guarded.objections, guarded.unchecked, settings.hook.strict
     listed = [asdict(objection) for objection in objections]

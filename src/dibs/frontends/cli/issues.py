@@ -105,9 +105,9 @@ def add_command(
 def _add(
     context: Context, drafts: Sequence[Draft], stage: str, *, once: bool, patience_s: float
 ) -> Answer:
-    """Make the issues, and tell each as it is made; with --json, the answer or the error does.
+    """Make the issues, and print each as soon as made; with --json, the answer or error lists them.
 
-    Of a command with --json that is interrupted, standard error tells what was made.
+    After an interrupt with --json, standard error lists the issues made.
     """
     services, said, lines = context.services, list[dict[str, object]](), list[str]()
 

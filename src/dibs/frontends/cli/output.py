@@ -135,7 +135,7 @@ def unheard() -> int:
 
 
 def emit_error(error: DibsError, *, as_json: bool, done: Mapping[str, Any] | None = None) -> int:
-    """Print an error and return its exit code. `done`: what the command had done before it."""
+    """Print an error and return the exit code. `done`: the command's results before the error."""
     exit_code = int(for_error(error))
     if as_json:
         problem = {"code": error.code, "message": mask(str(error)), "hint": mask(error.hint)}
@@ -175,9 +175,12 @@ def write(text: str) -> None:
 
 
 def write_now(line: str) -> None:
-    """Print a line of the answer at once; the command goes on if nobody reads it."""
+    """Print a line of the answer at once; the command goes on without a reader.
+
+    An end of line within the line is spelled out, too.
+    """
     try:
-        write(line)
+        write(visible(line))
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:

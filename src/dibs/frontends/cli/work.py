@@ -144,10 +144,10 @@ def catching_signals(stop: Callable[[int], None]) -> Iterator[list[int]]:
 def _answer(report: "WorkReport", received: list[int], *, may_be_idle: bool) -> Answer:
     """The counts of a finished worker, with the exit code.
 
-    With --once or --drain it is 1 if the last run of an issue here failed, was parked or broke off.
-    It is 1 for every worker that could not record the end of an issue's last run.
-    Without a claim, the exit code is 0 only if the worker may be idle, left on a signal, or did
-    work such as sweeping. Otherwise the exit code gives the reason.
+    With --once or --drain: 1 if the last run of an issue here failed, was parked or broke off.
+    For every worker: 1 if the end of an issue's last run could not be recorded.
+    Without a claim, the exit code is 0 only if the worker may be idle, left on a signal, or swept.
+    Otherwise the exit code gives the reason.
     """
     data: dict[str, Any] = {
         "attempts": report.attempts,
