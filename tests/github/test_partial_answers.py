@@ -16,6 +16,7 @@ from dibs.adapters.github.replies import (
     graphql_errors,
     limit_among,
 )
+from dibs.adapters.github.shapes import RestIssue, decode
 from dibs.core.card import CardState
 from dibs.core.errors import (
     IssueHidden,
@@ -151,6 +152,30 @@ def test_an_issue_of_another_number_or_repository_is_not_taken_for_this_one(hub,
         with pytest.raises(IssueMoved):
             lied_to.read(ref)
         assert lied_to.read_many([ref]) == {}
+
+
+def test_over_rest_an_issue_of_another_number_is_not_taken_for_this_one(hub, ref):
+    door = hub.client(graphql=False).door
+    shape = decode(door.look(f"/issues/{ref.key}", purpose=Purpose.LOOK).body, RestIssue)
+    assert door.insist_on(ref, shape) is shape
+    with pytest.raises(IssueMoved):
+        door.insist_on(IssueRef(REPOSITORY, "77"), shape)
+
+
+def test_an_edit_that_is_not_listed_counts_as_the_authors(hub):
+    """The editor that GitHub names is only the last one."""
+    acting = hub.acting("mallory")
+    made = acting.create_issue(hub.state.named(REPOSITORY), "one", body="text")
+    hub.clock.advance(2)
+    hub.acting().edit_issue(made, body="better")
+
+    def unlisted(reply):
+        reply.data["repository"]["issue"]["userContentEdits"]["nodes"] = []
+        return reply
+
+    changed = answering(hub.client(), unlisted).read(IssueRef(REPOSITORY, str(made.number)))
+    assert changed.issue.changed is not None
+    assert changed.issue.changed.by == "mallory"
 
 
 @pytest.mark.parametrize("graphql", [True, False])
