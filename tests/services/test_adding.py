@@ -105,6 +105,17 @@ def test_an_issue_that_was_not_made_is_sent_again_and_then_given_up(desk):
     assert desk.titles == ["a"]
 
 
+def test_an_issue_of_the_same_title_with_another_text_is_not_taken_for_ours(desk):
+    def rival(call):
+        if call.name == "create" and not desk.titles:
+            desk.tracker.create(Draft("a", "theirs", frozenset({"stage:ready"})))
+            raise Unavailable("no answer")
+
+    desk.wire.before = rival
+    assert desk.add("a") == ([("a", True)], None)
+    assert desk.titles == ["a", "a"]
+
+
 def test_limits_are_waited_for_as_long_as_asked_and_each_wait_is_told(desk):
     def limit(call):
         if call.name == "create" and len(desk.titles) % 2 and desk.clock.passed_s < 100:
