@@ -162,6 +162,14 @@ def test_over_rest_an_issue_of_another_number_is_not_taken_for_this_one(hub, ref
         door.insist_on(IssueRef(REPOSITORY, "77"), shape)
 
 
+def test_an_issue_whose_timeline_is_not_shown_is_read_all_the_same(hub, ref):
+    def hidden(reply):
+        reply.data["repository"]["issue"]["timelineItems"] = None
+        return reply
+
+    assert answering(hub.client(), hidden).read(ref).issue.labels == {"stage:ready"}
+
+
 def test_an_edit_that_is_not_listed_counts_as_the_authors(hub):
     """The editor that GitHub names is only the last one."""
     acting = hub.acting("mallory")
