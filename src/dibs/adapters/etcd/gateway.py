@@ -397,8 +397,8 @@ class Gateway:
                     raise self._no_answer(path, failure)
                 wait_s = left / (len(endpoints) - tried)
                 try:
-                    body, at = self._ask_signed_in(endpoint, path, sent, kind, wait_s)
-                    return _Answer(body, at, resent=failure is not None)
+                    read, at = self._ask_signed_in(endpoint, path, sent, kind, wait_s)
+                    return _Answer(read, at, resent=failure is not None)
                 except _Unanswered as why:
                     failure, spoke = why, spoke or why.spoke
                     self._turn_from(endpoint)
