@@ -547,7 +547,8 @@ def test_a_claim_a_renewal_and_an_ending_are_one_push_each(harness, tmp_path, mo
     assert cost(lambda: held.append(held_by(one, "a"))) == (1, 0)
     assert cost(lambda: renewed.append(one.renew(held[0]))) == (1, 0)
     assert renewed[0].lease.expires_at > held[0].expires_at, "no reader sees that it was renewed"
-    assert "cat-file" not in log.read_text(), "what we have just written is remembered"
+    assert cost(lambda: one.read(ISSUE)) == (0, 1)
+    assert "cat-file" not in log.read_text(), "what we have written is remembered"
     assert cost(lambda: two.acquire(bid(ISSUE, "b", TTL))) == (1, 1), "refused, and then looked"
     assert cost(lambda: two.acquire(bid(ISSUE, "b", TTL))) == (0, 1)
     assert cost(lambda: two.read(ISSUE)) == (0, 1)
