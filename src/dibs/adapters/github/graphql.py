@@ -78,6 +78,8 @@ class ControlReading(Struct, frozen=True):
     asked_at: LocalTime
     control: Control
     comments: tuple[Comment, ...] = ()
+    hidden: int = 0
+    """So many further comments are counted and shown to nobody."""
 
 
 class ControlReadings:
@@ -99,18 +101,28 @@ class ControlReadings:
         """The control issue's label, as the repository spells it."""
         return self._ids.spelling(CONTROL_LABEL)
 
+    @property
+    def hidden(self) -> int:
+        """By the latest reading, so many comments are counted and shown to nobody."""
+        return 0 if self._latest is None else self._latest.hidden
+
     def since(self, moment: LocalTime) -> ControlReading | None:
         """The latest complete reading if asked for at `moment` or later."""
         latest = self._latest
         return latest if latest is not None and latest.asked_at >= moment else None
 
     def take(
-        self, number: int | None, comments: tuple[Comment, ...], asked_at: LocalTime
+        self,
+        number: int | None,
+        comments: tuple[Comment, ...],
+        asked_at: LocalTime,
+        *,
+        hidden: int = 0,
     ) -> ControlReading:
         """Take a complete log with judged authors. `number` None: no control issue exists."""
         if number is not None and self.keyring is not None:
             comments = believed(comments, self._translator.ref(number), self.keyring)
-        reading = ControlReading(asked_at, fold_control(comments), comments)
+        reading = ControlReading(asked_at, fold_control(comments), comments, hidden)
         with self._lock:
             if self._latest is None or asked_at >= self._latest.asked_at:
                 self.number, self._latest = number, reading
@@ -123,7 +135,7 @@ class ControlReadings:
             if latest is None:
                 return
             comments = (*latest.comments, comment)
-            self._latest = ControlReading(latest.asked_at, fold_control(comments), comments)
+            self._latest = replace(latest, control=fold_control(comments), comments=comments)
 
     def take_along(self, field: str, reply: GraphqlReply, purpose: Purpose) -> None:
         """Take the log that a GraphQL reply carries beside its main result.
