@@ -209,6 +209,19 @@ def test_every_effect_that_a_replica_refuses_is_done_once(hub, client, ref, effe
     assert (not seen.issue.open) == isinstance(effect, CloseIssue)
 
 
+@pytest.mark.parametrize("wrong", [Wrong.UNAUTHORIZED_ONCE, Wrong.TOO_QUICKLY])
+def test_once_an_effect_was_repeated_no_error_says_that_nothing_was_done(hub, client, ref, wrong):
+    mine = held(client, ref)
+    hub.hub.faults.add(Fault(Wrong.NODE_NOT_FOUND_ONCE, kind="mutation", times=2))
+    hub.hub.faults.add(Fault(wrong, kind="POST .*comments", times=9))
+    with pytest.raises(Unavailable, match="changed") as refusal:
+        client.apply(ref, [edit(mine), PostComment("x")])
+    assert not isinstance(refusal.value, Unconfirmed)
+    hub.hub.faults.clear()
+    hub.clock.advance(120)
+    assert [one.body for one in client.read(ref).comments] == [HELD]
+
+
 @pytest.mark.parametrize("graphql", [True, False])
 def test_a_card_is_gone_only_if_its_own_endpoint_says_so_twice(hub, ref, graphql):
     client = hub.client(clock=hub.clock, graphql=graphql)
