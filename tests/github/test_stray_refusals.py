@@ -4,10 +4,11 @@ from contextlib import ExitStack
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from msgspec.structs import replace
 
 from dibs.adapters.github.auth import AppInstallation, api_at
 from dibs.adapters.github.client import Purpose, Transport
-from dibs.adapters.github.replies import NoGraphql
+from dibs.adapters.github.replies import NoGraphql, graphql_errors
 from dibs.adapters.github.tracker import GithubTracker
 from dibs.core.card import CardState
 from dibs.core.durations import REFUSED
@@ -312,6 +313,60 @@ def test_a_repository_that_only_graphql_does_not_find_is_not_believed_to_be_gone
         client = GithubTracker(server.transport(), REPOSITORY)
         with pytest.raises(Unavailable, match="REST API finds it"):
             client.tally(["stage:ready"])
+
+
+REPOSITORY_REFUSED = {"type": "FORBIDDEN", "path": ["repository"], "message": "no"}
+ALL_REFUSED = {"type": "FORBIDDEN", "message": "no"}
+
+
+def refusing(client, errors):
+    """While there are errors, each takes the place of the answer to one GraphQL document."""
+    ask = client.door.transport.graphql
+
+    def graphql(document, variables, *, purpose):
+        reply = ask(
+            "query { viewer { login } }" if errors else document, variables, purpose=purpose
+        )
+        if not errors:
+            return reply
+        flaw = errors.pop(0)
+        data = {"repository": None} if "path" in flaw else {}
+        return replace(reply, data=data, errors=graphql_errors([flaw]))
+
+    client.door.transport.graphql = graphql
+    return client
+
+
+@pytest.mark.parametrize("flaw", [REPOSITORY_REFUSED, ALL_REFUSED], ids=["repository", "all"])
+def test_a_refusal_by_graphql_alone_is_asked_again_after_the_pause(hub, client, flaw):
+    before = hub.clock.passed_s
+    refusing(client, [flaw]).tally(["stage:ready"])
+    assert hub.clock.passed_s - before == REFUSED.pause_s
+
+
+@pytest.mark.parametrize("flaw", [REPOSITORY_REFUSED, ALL_REFUSED], ids=["repository", "all"])
+def test_two_refusals_by_graphql_count_once_rest_shows_the_repository(hub, client, flaw):
+    refusing(client, [flaw] * 9)
+    with hub.counted() as counted, pytest.raises(NotPermitted, match="refused: no"):
+        client.tally(["stage:ready"])
+    assert counted == {"graphql query viewer": 2, "GET /repos/{owner}/{repo}": 1}
+    hub.hub.faults.add(Fault(Wrong.ERROR_BEFORE, kind=r"GET /repos/\{owner\}/\{repo\}$"))
+    with pytest.raises(Unavailable):
+        client.tally(["stage:ready"])
+
+
+def test_a_beat_that_graphql_refuses_is_doubted_anew_after_a_success(hub, client, ref):
+    mine = held(client, ref)
+    errors = []
+    refusing(client, errors)
+    for _ in range(3):
+        errors.append(ALL_REFUSED)
+        before = hub.clock.passed_s
+        with pytest.raises(Unconfirmed):
+            client.apply(ref, [edit(mine)])
+        assert hub.clock.passed_s == before
+        hub.clock.advance(REFUSED.pause_s)
+        client.apply(ref, [edit(mine)])
 
 
 # Apps

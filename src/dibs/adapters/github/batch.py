@@ -56,8 +56,7 @@ class Trips:
         bodies = [effect.body for effect in wanted if isinstance(effect, PostComment | EditComment)]
         with self._ids.writing_cards(number, bodies, self._transport.clock.now()):
             variables = self._variables(number, wanted)
-            reply = self._graphql.send(documents.trip(wanted), variables, judging.purpose)
-            self._graphql.insist_understood(reply)
+            reply = self._graphql.change(documents.trip(wanted), variables, judging.purpose)
             repeated = self._repeat_failed(issue, wanted, reply)
         with under_way(issue):
             posted = [

@@ -39,6 +39,7 @@ from msgspec.structs import replace
 from dibs.adapters.github import documents
 from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.replies import (
+    Doubtful,
     GraphqlReply,
     NoGraphql,
     TooMuch,
@@ -545,18 +546,30 @@ class OverGraphql:
         repository = self._translator.repository
         owner, _, name = repository.partition("/")
         variables = {"owner": owner, "name": name, "labels": not self._has_labels, **variables}
+        reply = self._insist(
+            f"a GraphQL query about {repository}",
+            lambda: self._asked(document, variables, purpose),
+            purpose,
+        )
+        if (listed := reply.data["repository"].get("labels")) is not None:
+            labels = convert(listed, Page[Label])
+            self._ids.saw_labels(present(labels))
+            self._has_labels = True
+            if labels.page_info.more:
+                with suppress(Outage):  # a label that is not known is looked for when needed
+                    self.rest.labels(purpose)
+        return reply
+
+    def _asked(
+        self, document: str, variables: Mapping[str, object], purpose: Purpose
+    ) -> GraphqlReply:
+        """The answer with the repository; raises Doubtful if GitHub refuses the repository."""
+        repository = self._translator.repository
         reply = self.send(document, variables, purpose)
         if asked_too_much(reply.errors):
             raise TooMuch(f"{repository}: GitHub gave the request up: {reply.errors[0].message}")
         self.insist_understood(reply)
         if reply.data.get("repository") is not None:
-            if (listed := reply.data["repository"].get("labels")) is not None:
-                labels = convert(listed, Page[Label])
-                self._ids.saw_labels(present(labels))
-                self._has_labels = True
-                if labels.page_info.more:
-                    with suppress(Outage):  # a label that is not known is looked for when needed
-                        self.rest.labels(purpose)
             return reply
         # An error of a field below may leave the whole repository null: only its own tells of it.
         own = [flaw for flaw in reply.errors if flaw.path == ("repository",)]
@@ -566,8 +579,7 @@ class OverGraphql:
                 text = f"{repository}: GitHub's REST API finds it, and its GraphQL does not"
                 raise Unavailable(text)
             if flaw.type in _FORBIDDEN:
-                refusal = NotPermitted(f"{repository}: GitHub refused: {flaw.message}")
-                raise self.door.transport.doubted(refusal)
+                raise Doubtful(NotPermitted(f"{repository}: GitHub refused: {flaw.message}"))
         why = f": {reply.errors[0].message}" if reply.errors else ""
         raise Unavailable(f"{repository}: GitHub did not answer{why}")
 
@@ -583,6 +595,22 @@ class OverGraphql:
         document = documents.without_actors(document)
         return self.door.transport.graphql(document, variables, purpose=purpose)
 
+    def change(
+        self, document: str, variables: Mapping[str, object], purpose: Purpose
+    ) -> GraphqlReply:
+        """Send mutations; raises if GitHub ran none of them."""
+
+        def ask() -> GraphqlReply:
+            reply = self.send(document, variables, purpose)
+            self.insist_understood(reply)
+            return reply
+
+        return self._insist(f"a mutation in {self._translator.repository}", ask, purpose)
+
+    def _insist(self, what: str, ask: Callable[[], GraphqlReply], purpose: Purpose) -> GraphqlReply:
+        """See `Transport.insist`; the second endpoint is the repository's, over REST."""
+        return self.door.transport.insist(what, ask, lambda: self.door.told(purpose), purpose)
+
     def insist_understood(self, reply: GraphqlReply) -> None:
         """Raises if GitHub did not run the document at all, and made no change."""
         if reply.data:
@@ -592,8 +620,8 @@ class OverGraphql:
             self.understood = False
             raise NoGraphql(f"this server's GraphQL does not know what was asked: {messages}")
         if any(error.type in _FORBIDDEN for error in reply.errors):
-            refusal = NotPermitted(f"{self._translator.repository}: GitHub refused: {messages}")
-            raise self.door.transport.doubted(refusal)
+            text = f"{self._translator.repository}: GitHub refused: {messages}"
+            raise Doubtful(NotPermitted(text))
         raise Unavailable(f"{self._translator.repository}: GitHub did not answer: {messages}")
 
 
