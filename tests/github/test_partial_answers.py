@@ -324,7 +324,7 @@ def test_a_spent_budget_is_known_by_each_of_its_names(kind):
 
 
 def test_an_issue_that_the_token_may_not_read_is_named_and_the_others_are_read(hub, ref, caplog):
-    tracker = hub.client()
+    tracker = hub.client(clock=hub.clock)
     draft = Draft("shown", labels=frozenset({"stage:ready"}))
     shown = [tracker.create(draft).ref for _ in range(2)]
     hub.hub.faults.add(Fault(Wrong.FORBIDDEN_NODE, number=int(ref.key)))

@@ -13,6 +13,7 @@ from dibs.adapters.github.tracker import GithubTracker
 from dibs.core.card import CardState
 from dibs.core.durations import REFUSED
 from dibs.core.errors import (
+    IssueHidden,
     IssueLocked,
     NoSuchComment,
     NoSuchIssue,
@@ -367,6 +368,26 @@ def test_a_beat_that_graphql_refuses_is_doubted_anew_after_a_success(hub, client
         assert hub.clock.passed_s == before
         hub.clock.advance(REFUSED.pause_s)
         client.apply(ref, [edit(mine)])
+
+
+@pytest.mark.parametrize("part", [[], ["closedByPullRequestsReferences"]])
+def test_an_issue_is_hidden_only_if_github_says_so_twice(hub, client, ref, part):
+    client.read(ref)
+    ask = client.door.transport.graphql
+    left = [1]
+
+    def graphql(document, variables, *, purpose):
+        reply = ask(document, variables, purpose=purpose)
+        flaw = {"type": "FORBIDDEN", "path": ["repository", "issue", *part], "message": "no"}
+        return replace(reply, errors=graphql_errors([flaw] * bool(left and left.pop())))
+
+    client.door.transport.graphql = graphql
+    before = hub.clock.passed_s
+    assert client.read(ref).issue.ref == ref
+    assert hub.clock.passed_s - before == REFUSED.pause_s
+    left[:] = [1, 1]
+    with pytest.raises((IssueHidden, NotPermitted), match="no"):
+        client.read(ref)
 
 
 # Apps

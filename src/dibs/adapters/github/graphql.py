@@ -249,18 +249,27 @@ class OverGraphql:
         self, issue: IssueRef, number: int, judging: Judging
     ) -> tuple[WholeIssue, ServerTime]:
         """The issue with the first page of comments; raises NoSuchIssue or IssueMoved."""
-        reply = self.query(documents.READ, {"number": number}, judging.purpose)
         path = ("repository", "issue")
+
+        def ask() -> GraphqlReply:
+            reply = self.query(documents.READ, {"number": number}, judging.purpose)
+            if not _is_missing(reply, path):
+                try:
+                    insist_whole(reply, issue, path)
+                except IssueHidden as hidden:
+                    if judging.holding or judging.purpose is Purpose.HOLD:
+                        # our own lease does not end by this
+                        raise Unavailable(str(hidden)) from hidden
+                    raise Doubtful(hidden) from hidden
+                except NotPermitted as refusal:
+                    raise Doubtful(refusal) from refusal
+            return reply
+
+        reply = self._insist(f"a GraphQL query for {issue}", ask, judging.purpose)
         if _is_missing(reply, path):
             # raises NoSuchIssue or IssueMoved, by REST's answer
             self.rest.issue(issue, judging.purpose)
             raise Unavailable(f"{issue} is there, but GitHub's GraphQL does not see it yet")
-        try:
-            insist_whole(reply, issue, path)
-        except IssueHidden as hidden:
-            if judging.holding or judging.purpose is Purpose.HOLD:
-                raise Unavailable(str(hidden)) from hidden  # our own lease does not end by this
-            raise
         return self.saw(convert(reply.data["repository"]["issue"], WholeIssue), issue), reply.now
 
     def saw(self, shape: WholeIssue, issue: IssueRef | None = None) -> WholeIssue:
