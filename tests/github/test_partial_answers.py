@@ -289,6 +289,20 @@ def test_lists_with_comments_are_halved_too(hub, ref):
     assert len(found.snapshots) == 60
 
 
+@pytest.mark.parametrize("use", ["read_many", "find_snapshots"])
+def test_no_reading_that_github_gave_up_is_sent_again_unchanged(hub, ref, use):
+    tracker = hub.client()
+    refs = [ref, *(tracker.create(Draft(f"{number}")).ref for number in range(4))]
+    hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS, cut=Cut.PATHLESS))
+    ask = {
+        "read_many": lambda: tracker.read_many(refs),
+        "find_snapshots": lambda: tracker.find_snapshots([IssueQuery(("stage:ready",), limit=5)]),
+    }
+    with hub.counted() as counted, pytest.raises(Unavailable):
+        ask[use]()
+    assert sum(counted.values()) == 3, "five, two, one"
+
+
 def test_a_look_at_one_that_is_too_large_ends_in_an_outage_and_not_in_a_loop(hub, ref):
     hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS))
     tracker = hub.client()

@@ -315,14 +315,14 @@ class OverGraphql:
         limit = documents.MOST_WHOLE_AT_ONCE if full else documents.MOST_AT_ONCE
 
         def request(left: Sequence[IssueRef], most: int) -> Request:
-            part = left[: min(most, limit)]
+            part = left[:most]
             numbers = {f"n{place}": self.rest.number(issue) for place, issue in enumerate(part)}
             return documents.snapshots(len(part), full=full), numbers
 
         left = issues
         while left:
-            reply, most = self.query_many(partial(request, left))
-            part = left[: min(most, limit)]
+            reply, most = self.query_many(partial(request, left), min(len(left), limit))
+            part = left[:most]
             left = left[len(part) :]
             asked: dict[Path, IssueRef] = {
                 ("repository", f"i{place}"): issue for place, issue in enumerate(part)
@@ -451,24 +451,30 @@ class OverGraphql:
         answers = {pull: reply.data["repository"].get(f"p{at}") for at, pull in enumerate(pulls)}
         return {pull: convert(answer, ClosingPull) for pull, answer in answers.items() if answer}
 
-    def query_many(self, request: Callable[[int], Request]) -> tuple[GraphqlReply, int]:
+    def query_many(
+        self, request: Callable[[int], Request], wanted: int
+    ) -> tuple[GraphqlReply, int]:
         """Send a large reading, made by `request` for a number of issues; return that number, too.
 
-        If GitHub gives up a reading as too much, `at_once` is halved, and the smaller reading is
-        sent at once. After any further kind of failure `at_once` is halved too, since the reading
-        may have taken too long, but not repeated: to repeat would make an outage worse. `at_once`
-        grows again slowly.
+        `wanted`: the most that the reading needs. If GitHub gives up a reading as too much,
+        `at_once` becomes half of its number, and the smaller reading is sent at once. After any
+        further kind of failure `at_once` is halved too, since the reading may have taken too long,
+        but not repeated: to repeat would make an outage worse. `at_once` grows again slowly.
         """
         while True:
-            most = self.at_once
+            most = min(self.at_once, wanted)
             try:
                 reply = self.query(*request(most), Purpose.DISCOVER)
-            except Unavailable as flaw:
-                fewest = 1 if isinstance(flaw, TooMuch) else min(most, _FEWEST_AT_ONCE)
+            except TooMuch:
                 with self._lock:
-                    self.at_once = max(fewest, most // 2)
-                if not isinstance(flaw, TooMuch) or most == 1:
+                    self.at_once = max(1, most // 2)
+                if most == 1:
                     raise
+            except Unavailable:
+                with self._lock:
+                    fewest = min(self.at_once, _FEWEST_AT_ONCE)
+                    self.at_once = max(fewest, self.at_once // 2)
+                raise
             else:
                 with self._lock:
                     grown = self.at_once + max(1, self.at_once // 10)
@@ -768,7 +774,7 @@ class FindingSnapshots:
             sizes = {f"f{place}": min(one.wanted, most) for place, one in enumerate(searches)}
             return documents.finding(len(searches)), {**variables, **sizes}
 
-        reply, _ = self._graphql.query_many(request)
+        reply, _ = self._graphql.query_many(request, max(one.wanted for one in searches))
         if spelt != [spelling(search.label) for search in searches]:
             return  # the first reply had the repository's spelling: each search is asked again
         judging = Judging(self._graphql.rest.trust, Purpose.DISCOVER)
