@@ -262,6 +262,15 @@ def test_an_error_above_or_without_a_place_makes_a_reading_not_whole(hub, ref, p
         broken.read_many([ref])
 
 
+def test_an_unclear_error_at_a_named_pull_request_is_not_taken_for_its_absence(hub, ref):
+    def change(reply):
+        path = ("repository", "p0")
+        return replace(reply, errors=(GraphqlError("SOMETHING_NEW", path, "timed out"),))
+
+    with pytest.raises(Unavailable, match="timed out"):
+        answering(hub.client(), change).pulls_named([ref])
+
+
 @pytest.mark.parametrize("cut", list(Cut))
 def test_too_large_a_look_is_halved_at_once_and_grows_slowly_again(hub, ref, cut):
     tracker = hub.client()

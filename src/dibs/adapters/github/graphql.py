@@ -432,12 +432,7 @@ class OverGraphql:
         reply = self.ask(documents.pulls(len(cursors)), variables, Purpose.DISCOVER)
         pages: dict[IssueRef, tuple[str, Page[ClosingPull]]] = {}
         for place, issue in enumerate(cursors):
-            flaws = reply.flaws("repository", f"i{place}")
-            unclear = next((one for one in flaws if one.type not in _NOT_SEEN), None)
-            if unclear is not None:
-                raise Unavailable(f"{issue}: its pull requests cannot be read: {unclear.message}")
-            answer = reply.data["repository"].get(f"i{place}")
-            if answer:
+            if answer := _seen_at(reply, ("repository", f"i{place}"), issue):
                 read = convert(answer, IssueWithPulls)
                 if (page := read.closed_by_pull_requests_references) is not None:
                     pages[issue] = read.repository.name_with_owner, page
@@ -448,7 +443,10 @@ class OverGraphql:
         variables: dict[str, object] = {"pullLabels": True}
         variables |= {f"n{place}": int(pull.key) for place, pull in enumerate(pulls)}
         reply = self.ask(documents.pulls_named(len(pulls)), variables, Purpose.DISCOVER)
-        answers = {pull: reply.data["repository"].get(f"p{at}") for at, pull in enumerate(pulls)}
+        answers = {
+            pull: _seen_at(reply, ("repository", f"p{place}"), pull)
+            for place, pull in enumerate(pulls)
+        }
         return {pull: convert(answer, ClosingPull) for pull, answer in answers.items() if answer}
 
     def query_many(
@@ -674,6 +672,14 @@ def _is_missing(reply: GraphqlReply, path: Path) -> bool:
     """Whether GitHub reports that the issue does not exist."""
     missing = any(flaw.path == path and flaw.type == _NOT_FOUND for flaw in reply.errors)
     return missing and _answer_at(reply, path) is None
+
+
+def _seen_at(reply: GraphqlReply, path: Path, ref: IssueRef) -> Any:
+    """The answer about pull requests, None if not there or not shown. Raises if it is not whole."""
+    unclear = next((flaw for flaw in reply.flaws(*path) if flaw.type not in _NOT_SEEN), None)
+    if unclear is not None:
+        raise Unavailable(f"{ref}: pull requests cannot be read: {unclear.message}")
+    return _answer_at(reply, path)
 
 
 def _answer_at(reply: GraphqlReply, path: Path) -> Any:
