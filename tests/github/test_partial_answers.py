@@ -295,6 +295,15 @@ def test_an_error_above_or_without_a_place_makes_a_reading_not_whole(hub, ref, p
         broken.read_many([ref])
 
 
+def test_an_unclear_error_at_a_named_pull_request_is_not_taken_for_its_absence(hub, ref):
+    def change(reply):
+        path = ("repository", "p0")
+        return replace(reply, errors=(GraphqlError("SOMETHING_NEW", path, "timed out"),))
+
+    with pytest.raises(Unavailable, match="timed out"):
+        answering(hub.client(), change).pulls_named([ref])
+
+
 @pytest.mark.parametrize("cut", list(Cut))
 def test_too_large_a_look_is_halved_at_once_and_grows_slowly_again(hub, ref, cut):
     tracker = hub.client()
@@ -320,6 +329,20 @@ def test_lists_with_comments_are_halved_too(hub, ref):
     hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS, cut=Cut.PATHLESS, nodes=8_000))
     (found,) = tracker.find_snapshots([IssueQuery(("stage:ready",), limit=100)])
     assert len(found.snapshots) == 60
+
+
+@pytest.mark.parametrize("use", ["read_many", "find_snapshots"])
+def test_no_reading_that_github_gave_up_is_sent_again_unchanged(hub, ref, use):
+    tracker = hub.client()
+    refs = [ref, *(tracker.create(Draft(f"{number}")).ref for number in range(4))]
+    hub.hub.faults.add(Fault(Wrong.RESOURCE_LIMITS, cut=Cut.PATHLESS))
+    ask = {
+        "read_many": lambda: tracker.read_many(refs),
+        "find_snapshots": lambda: tracker.find_snapshots([IssueQuery(("stage:ready",), limit=5)]),
+    }
+    with hub.counted() as counted, pytest.raises(Unavailable):
+        ask[use]()
+    assert sum(counted.values()) == 3, "five, two, one"
 
 
 def test_a_look_at_one_that_is_too_large_ends_in_an_outage_and_not_in_a_loop(hub, ref):
@@ -357,7 +380,7 @@ def test_a_spent_budget_is_known_by_each_of_its_names(kind):
 
 
 def test_an_issue_that_the_token_may_not_read_is_named_and_the_others_are_read(hub, ref, caplog):
-    tracker = hub.client()
+    tracker = hub.client(clock=hub.clock)
     draft = Draft("shown", labels=frozenset({"stage:ready"}))
     shown = [tracker.create(draft).ref for _ in range(2)]
     hub.hub.faults.add(Fault(Wrong.FORBIDDEN_NODE, number=int(ref.key)))
