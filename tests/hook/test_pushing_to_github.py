@@ -303,6 +303,20 @@ def test_a_server_that_is_slow_warns_and_lets_pass_unless_it_has_to_be_sure(hub,
     assert "was not checked" in pushed.err
 
 
+def test_a_refusal_is_reported_at_once_and_not_as_silence(hub, clone):
+    """A second refusal would come after five seconds, and the hook waits for three."""
+    hub.branch("mend", f"Closes #{hub.add()}")
+    pushed = clone.push("mend:refs/heads/one", GITHUB_TOKEN="wrong")
+    assert pushed.went_out
+    assert "the push was not checked: " in pushed.err
+    assert "GitHub answered 401 Bad credentials" in pushed.err
+    assert "asking again" not in pushed.err
+    hub.configure("acme/nosuch", strict="true")
+    pushed = clone.push("mend")
+    assert pushed.refused("could not be checked", "/repos/acme/nosuch", "404 Not Found")
+    assert "asking again" not in pushed.err
+
+
 def test_a_server_that_is_gone_and_a_token_that_is_missing_let_pass(hub, clone):
     key = hub.add()
     hub.branch("mend", f"Closes #{key}")

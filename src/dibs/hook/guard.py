@@ -27,7 +27,7 @@ from dibs.hook.rules import (
 )
 from dibs.ports.leases import ShownLeases
 from dibs.ports.system import Clock, Threads
-from dibs.ports.tracker import Tracker
+from dibs.ports.tracker import Tracker, haste
 from dibs.services.backlog import Granting
 from dibs.services.reading import follows_pulls, read_each
 
@@ -54,6 +54,7 @@ class Guarding(Struct, frozen=True):
     granting: Granting
     grace: timedelta
 
+    @haste()
     def judge(
         self, messages: Sequence[str], bodies: Sequence[str], pusher: Pusher, numbered: str | None
     ) -> Guarded:
