@@ -351,6 +351,16 @@ def test_on_github(hub, row):
     expect(*told(hub, row))
 
 
+def test_more_branches_than_are_looked_at_make_a_label_uncertain(hub):
+    """The author's branch may be among those that were not looked at."""
+    commit = hub.pushing.commit("Closes #{unlinked}".format(**hub.keys))
+    others = [f"agent/{number}" for number in range(6)]
+    updates = [(commit, f"refs/heads/{branch}", NOTHING) for branch in (*others, "batman/7")]
+    expect(hub.pushing.judged(*updates), "not checked: only 5 of its 7 branches were looked at")
+    expect(hub.pushing.judged(*updates[2:]), OUT)
+    expect(hub.pushing.judged(*updates[:5]), "PULL_OPEN")
+
+
 def test_a_github_without_settings(hub):
     """Before the faults: dibs remembers for a while that a server did not answer."""
     settings = hub.clone.folder / "dibs.toml"

@@ -63,24 +63,21 @@ class Guarding(Struct, frozen=True):
         `bodies` are texts of pull requests. `numbered` is the repository of bare issue numbers;
         None if the backlog does not have that repository.
         """
-        pulls = follows_pulls(self.tracker)
-        unchecked: list[str] = []
         # Which issues would the push close? Open pull requests from its branches count as well.
-        texts = list(bodies)
-        if pulls is not None and pusher.repo:
-            for branch in sorted(pusher.branches)[:_MOST_BRANCHES]:
-                try:
-                    texts += pulls.pull_texts(pusher.repo, branch)
-                except Outage as failure:
-                    unchecked.append(f"the pull requests of {branch} cannot be read: {failure}")
+        pulls = follows_pulls(self.tracker)
+        not_all = pulls and pusher.repo and len(pusher.branches) > _MOST_BRANCHES
+        own_texts, unchecked = _texts_of_pulls(pulls, pusher)
+        texts = (*bodies, *own_texts)
         tracked = self.tracker.traits.repos or (self.tracker.traits.repo,)
         closed = (
             *(ref for message in messages for ref in closed_by_commit(message)),
             *(ref for text in texts for ref in closed_by_pull(text)),
         )
         issues = tuple(dict.fromkeys(_tracked(closed, tracked, numbered)))
-        named = (ref for text in texts[len(bodies) :] for ref in named_by_pull(text))
-        pusher = replace(pusher, pulls_for=frozenset(_tracked(named, tracked, numbered)))
+        named = (ref for text in own_texts for ref in named_by_pull(text))
+        # Any of them may be named by a pull request from a branch that was not looked at.
+        pulls_for = issues if not_all else _tracked(named, tracked, numbered)
+        pusher = replace(pusher, pulls_for=frozenset(pulls_for))
         if len(issues) > MOST_ISSUES:
             unchecked.append(f"it closes {len(issues)} issues; only {MOST_ISSUES} were looked at")
         issues = issues[:MOST_ISSUES]
@@ -115,6 +112,22 @@ class Guarding(Struct, frozen=True):
             objections += judged.objections
             remarks += judged.remarks
         return Guarded(issues, tuple(objections), tuple(remarks), tuple(unchecked))
+
+
+def _texts_of_pulls(pulls: Tracker | None, pusher: Pusher) -> tuple[list[str], list[str]]:
+    """The texts of open pull requests from the pushed branches, and what was not looked at."""
+    texts: list[str] = []
+    unchecked: list[str] = []
+    if pulls is None or not pusher.repo:
+        return texts, unchecked
+    if (pushed := len(pusher.branches)) > _MOST_BRANCHES:
+        unchecked.append(f"only {_MOST_BRANCHES} of its {pushed} branches were looked at")
+    for branch in sorted(pusher.branches)[:_MOST_BRANCHES]:
+        try:
+            texts += pulls.pull_texts(pusher.repo, branch)
+        except Outage as failure:
+            unchecked.append(f"the pull requests of {branch} cannot be read: {failure}")
+    return texts, unchecked
 
 
 def _tracked(
