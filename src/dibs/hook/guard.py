@@ -1,7 +1,8 @@
 """Checking the issues that a push would close, before the push goes out.
 
-Makes two requests for a hundred issues: one for their cards, one for their pull requests. The
-result lists what could not be checked; the caller decides whether to push in such a case.
+Makes two requests for a hundred issues: one for their cards, one for their pull requests. An issue
+that the answer leaves out is read alone. The result lists what could not be checked; the caller
+decides whether to push in such a case.
 """
 
 import threading
@@ -12,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from dibs.core.errors import DibsError, Outage, Unavailable
+from dibs.core.errors import DibsError, IssueHidden, NoSuchIssue, Outage, Unavailable
 from dibs.core.following import LinkedPull, PullFate
 from dibs.core.ids import IssueRef
 from dibs.core.pipeline import Pipeline
@@ -33,12 +34,14 @@ from dibs.services.reading import follows_pulls, read_each
 
 MOST_ISSUES = 100
 _MOST_BRANCHES = 5
+_MOST_AGAIN = 20
 _STEPS = 50
 _Answer = TypeVar("_Answer")
 
 
 class Guarded(Struct, frozen=True):
     issues: tuple[IssueRef, ...] = ()
+    """The issues that the push would close and that were checked."""
     objections: tuple[Objection, ...] = ()
     remarks: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
@@ -86,10 +89,11 @@ class Guarding(Struct, frozen=True):
 
         snapshots = {snapshot.issue.ref: snapshot for snapshot in read_each(self.tracker, issues)}
         if elsewhere := self.granting.objections():  # on GitHub, read together with the issues
-            return Guarded(issues, unchecked=(*unchecked, elsewhere[0].text))
+            return Guarded(unchecked=(*unchecked, elsewhere[0].text))
 
         # May this pusher close them?
         linked = None if pulls is None else pulls.pulls_of(tuple(snapshots))
+        checked: list[IssueRef] = []
         objections: list[Objection] = []
         remarks: list[str] = []
         for ref, snapshot in snapshots.items():
@@ -98,6 +102,8 @@ class Guarding(Struct, frozen=True):
                 continue
             if linked is not None and ref not in linked:
                 unchecked.append(f"{ref}: its pull requests cannot be read")
+            else:
+                checked.append(ref)
             # The issue itself names its open pull requests, but not their branches.
             opened_at = snapshot.issue.created_at
             named_by_issue = tuple(
@@ -111,7 +117,28 @@ class Guarding(Struct, frozen=True):
             judged = judge_push(snapshot, standing, of_issue, self.pipeline, self.grace, pusher)
             objections += judged.objections
             remarks += judged.remarks
-        return Guarded(issues, tuple(objections), tuple(remarks), tuple(unchecked))
+        absent, unread = self._look_again([ref for ref in issues if ref not in snapshots])
+        return Guarded(
+            tuple(checked), tuple(objections), (*remarks, *absent), (*unchecked, *unread)
+        )
+
+    def _look_again(self, left_out: Sequence[IssueRef]) -> tuple[list[str], list[str]]:
+        """Sort what a reading of many issues left out: what is not there, and what is unread."""
+        absent: list[str] = []
+        unread: list[str] = []
+        for ref in left_out[:_MOST_AGAIN]:
+            try:
+                self.tracker.read(ref)
+                unread.append(f"{ref} was there at a second look only")
+            except IssueHidden as hidden:
+                unread.append(f"{ref} cannot be read: {hidden.why}")
+            except NoSuchIssue as flaw:
+                absent.append(str(flaw))
+            except Outage as failure:
+                unread.append(f"{ref} cannot be read: {failure}")
+        if (more := len(left_out) - _MOST_AGAIN) > 0:
+            unread.append(f"{more} more issues were not found")
+        return absent, unread
 
 
 def _texts_of_pulls(pulls: Tracker | None, pusher: Pusher) -> tuple[list[str], list[str]]:

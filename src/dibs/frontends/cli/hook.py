@@ -294,11 +294,15 @@ def _answer(guarded: "Guarded", settings: Settings) -> Answer:
         lines += [f"  also: {why}" for why in unchecked[1:]]
         lines.append("  [hook] strict is set; try again, or tell the people who run the backlog")
         return Answer(data, lines, Exit.ERROR, warnings=remarks)
-    doubts = [f"dibs: the push was not checked: {why}" for why in unchecked]
     issues = [str(issue) for issue in guarded.issues]
     more = f" and {len(issues) - _MOST_LISTED} more" if len(issues) > _MOST_LISTED else ""
     if issues:
-        checked = f"dibs: checked {', '.join(issues[:_MOST_LISTED])}{more}: nobody else is at work"
+        told = [f"dibs: not checked: {why}" for why in unchecked]
+        told.append(
+            f"dibs: checked {', '.join(issues[:_MOST_LISTED])}{more}: nobody else is at work"
+        )
+    elif unchecked:
+        told = [f"dibs: the push was not checked: {why}" for why in unchecked]
     else:
-        checked = f"dibs: the push closes no issue of {_described(settings)}"
-    return Answer(data, warnings=[*remarks, *(doubts or [checked])])
+        told = [f"dibs: the push closes no issue of {_described(settings)}"]
+    return Answer(data, warnings=[*remarks, *told])
