@@ -266,6 +266,7 @@ def test_a_fleet_needs_no_settings_but_its_environment(hub, clone):
     hub.acting().add_labels(hub.issue(key), ["agent:pr-open"])
     assert push(**fleet).refused(f"acme/shop#{key} PULL_OPEN")
     assert push("http://127.0.0.1/me/shop.git", **fleet).refused("PULL_OPEN"), "a fork"
+    assert push("ssh://git@ssh.127.0.0.1:443/acme/shop", **fleet).refused("PULL_OPEN")
     assert push("git@acme-work:acme/shop.git", **fleet).refused("PULL_OPEN"), "an alias of ssh's"
     hub.acting().remove_label(hub.issue(key), "agent:pr-open")
     pushed = push(**fleet)
@@ -275,6 +276,8 @@ def test_a_fleet_needs_no_settings_but_its_environment(hub, clone):
     for address, environment, words in (
         ("https://gitlab.example/acme/shop.git", fleet, "is no repository on 127.0.0.1"),
         (str(clone.remote), fleet, "is no repository on 127.0.0.1"),
+        ("https://gist.127.0.0.1/acme/shop.git", fleet, "is no repository on 127.0.0.1"),
+        ("", fleet, "the remote has no address: no repository"),
         ("http://127.0.0.1/acme/shop.git", {}, "GH_ORG is not set"),
     ):
         pushed = push(address, **environment)

@@ -177,10 +177,11 @@ def _find_settings(context: Context, address: str | None = None) -> Settings:
     server, named = github_server(), _ANY
     if address is not None:
         at, named = server_at(address), (repository_at(address) or "").rpartition("/")[2]
-        # A name without a dot is an alias of ssh's settings, which only ssh can resolve.
-        if not named or ("." in at and at != server and not at.endswith(f".{server}")):
-            shown = without_secrets(address)
-            raise BadConfiguration(f"GH_ORG is set, and {shown} is no repository on {server}")
+        # A name without a dot is an alias of ssh's settings, which only ssh can resolve. GitHub
+        # has a second name for ssh; what is under other names, such as gists, has no issues.
+        if not named or ("." in at and at not in (server, f"ssh.{server}")):
+            shown = f"{without_secrets(address)} is" if address else "the remote has no address:"
+            raise BadConfiguration(f"GH_ORG is set, and {shown} no repository on {server}")
     return published_settings(f"{owner}/{named}", settings)
 
 
