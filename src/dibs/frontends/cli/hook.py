@@ -62,7 +62,7 @@ def install_command(context: Context, dry_run: bool) -> Answer:
         lines.append("  the hook from before runs first")
     data = {"path": str(done.path), "changed": done.changed, "chained": done.chained}
     try:
-        settings = _find_settings(context)
+        settings = _find_settings(context.settings)
         connect(settings, author=config.actor(), create=False).close()  # is there a token?
     except DibsError as flaw:
         nothing = f"dibs: the hook checks nothing yet: {flaw}"
@@ -124,14 +124,18 @@ def run_command(
         return refused
     if os.environ.get(_SKIP, "") not in ("", "0"):
         return Answer({"skipped": _SKIP}, warnings=[f"dibs: {_SKIP} is set: nothing was checked"])
+    from dibs.hook.guard import Guarded
+
+    settings: Settings | None = None
     try:
-        settings = _find_settings(context, address)
+        settings = context.settings
+        settings = _find_settings(settings, address)
     except DibsError as flaw:
+        if settings is not None and settings.hook.strict:
+            return _answer(Guarded(unchecked=(str(flaw),)), settings)
         unchecked = all_masked([str(flaw)])
         return Answer({"unchecked": unchecked}, warnings=[f"dibs: nothing was checked: {flaw}"])
     texts = [path.read_bytes()[:_LARGEST_BODY].decode("utf-8", "replace") for path in bodies]
-    from dibs.hook.guard import Guarded
-
     try:
         guarded = _check_push(settings, context.directory, pushed, texts, (remote, address))
     except (DibsError, NotGits) as failure:
@@ -155,8 +159,8 @@ def _run_earlier_hook(before: str, arguments: Sequence[str], pushed: bytes) -> A
     return Answer({"before": before, "exit": code}, [], code) if code else None
 
 
-def _find_settings(context: Context, address: str | None = None) -> Settings:
-    """The settings of the run or of the folder; without a backlog, settings by the environment.
+def _find_settings(settings: Settings, address: str | None = None) -> Settings:
+    """The given settings; without a backlog, settings by the environment.
 
     GH_ORG names the owner of a fleet's repositories, and the remote at `address` the repository:
     no address names a server that gets the token. Without an address, `_ANY` stands for the
@@ -164,7 +168,7 @@ def _find_settings(context: Context, address: str | None = None) -> Settings:
     """
     from dibs.wiring.services import backlog_is_absent, unused_above
 
-    settings, owner = context.settings, os.environ.get("GH_ORG", "").strip()
+    owner = os.environ.get("GH_ORG", "").strip()
     if not backlog_is_absent(settings):
         return settings
     if settings.file is not None or not owner:
