@@ -388,7 +388,7 @@ def test_a_repository_without_a_backlog_is_left_alone_and_told_so(clone):
     pushed = clone.push("main")
     assert pushed.went_out
     assert "nothing was checked: there is no backlog in" in pushed.err
-    assert "GH_ORG is not set" in pushed.err
+    assert "GH_ORG is not set; dibs hook uninstall removes this hook" in pushed.err
     assert not (clone.folder / ".dibs").exists()
 
 

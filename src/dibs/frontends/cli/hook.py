@@ -174,7 +174,8 @@ def _find_settings(settings: Settings, address: str | None = None) -> Settings:
     if settings.file is not None or not owner:
         above = unused_above(settings)
         missing = f"there is no backlog in {settings.root}{above and f'; {above}'}"
-        raise BadConfiguration(missing if settings.file else f"{missing}, and GH_ORG is not set")
+        unset = "and GH_ORG is not set; dibs hook uninstall removes this hook"
+        raise BadConfiguration(missing if settings.file else f"{missing}, {unset}")
     from dibs.label_state.backlogs import published_settings
     from dibs.wiring.trackers import github_server
 
