@@ -63,18 +63,16 @@ class Guarding(Struct, frozen=True):
     ) -> Guarded:
         """Judge a push by the texts of its commits and pull requests.
 
-        `bodies` are texts of pull requests. `numbered` is the repository of bare issue numbers;
-        None if the backlog does not have that repository.
+        `bodies`: texts of pull requests. `numbered`: the repository of bare numbers, or None.
         """
         # Which issues would the push close? Open pull requests from its branches count as well.
         pulls = follows_pulls(self.tracker)
         not_all = pulls and pusher.repo and len(pusher.branches) > _MOST_BRANCHES
         own_texts, unchecked = _texts_of_pulls(pulls, pusher)
-        texts = (*bodies, *own_texts)
         tracked = self.tracker.traits.repos or (self.tracker.traits.repo,)
         closed = (
             *(ref for message in messages for ref in closed_by_commit(message)),
-            *(ref for text in texts for ref in closed_by_pull(text)),
+            *(ref for text in (*bodies, *own_texts) for ref in closed_by_pull(text)),
         )
         issues = tuple(dict.fromkeys(_tracked(closed, tracked, numbered)))
         named = (ref for text in own_texts for ref in named_by_pull(text))
@@ -118,9 +116,8 @@ class Guarding(Struct, frozen=True):
             objections += judged.objections
             remarks += judged.remarks
         absent, unread = self._look_again([ref for ref in issues if ref not in snapshots])
-        return Guarded(
-            tuple(checked), tuple(objections), (*remarks, *absent), (*unchecked, *unread)
-        )
+        unchecked += unread
+        return Guarded(tuple(checked), tuple(objections), (*remarks, *absent), tuple(unchecked))
 
     def _look_again(self, left_out: Sequence[IssueRef]) -> tuple[list[str], list[str]]:
         """Sort what a reading of many issues left out: what is not there, and what is unread."""
