@@ -15,6 +15,7 @@ refusal only if it came twice, five seconds apart, and if a second endpoint refu
 refusal of one thing or one right is shared by no other endpoint: then the repository must answer.
 Until then the refusal is `Unconfirmed`, except for callers who have the time: for these the request
 is sent again here. A holder has not: it decides itself when to try again, and until when.
+Nor has a person at a `git push`.
 """
 
 import logging
@@ -79,7 +80,7 @@ from dibs.core.durations import NEW_TOKEN, REFUSED
 from dibs.core.errors import DibsError, NotPermitted, Outage, RateLimited, Unavailable, Unconfirmed
 from dibs.core.ids import LocalTime, ServerTime
 from dibs.ports.system import Clock
-from dibs.ports.tracker import Allowance, BudgetReport, is_persons_word
+from dibs.ports.tracker import Allowance, BudgetReport, is_in_haste, is_persons_word
 
 __all__ = ["Limits", "Purpose", "Transport", "Transports"]
 
@@ -221,12 +222,12 @@ class Sender:
     def _wait_for_proof(self, request: str, refusal: DibsError, purpose: Purpose) -> bool:
         """Whether the request must be sent again; waits until then.
 
-        Raises Unconfirmed for a holder, who does not wait.
+        Raises Unconfirmed for a holder and for a caller in haste, who do not wait.
         """
         left_s = self._refusals.left_s(request, str(refusal))
         if left_s <= 0:
             return False
-        if purpose is Purpose.HOLD:
+        if purpose is Purpose.HOLD or is_in_haste():
             raise Unconfirmed(str(refusal))
         _log.warning("%s; asking again in %.0f s", refusal, left_s)
         self._clock.sleep(left_s)
