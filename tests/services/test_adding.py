@@ -84,6 +84,22 @@ def test_an_issue_whose_reply_was_lost_is_found_and_not_made_twice(desk):
     )
 
 
+@pytest.mark.parametrize("worked", ["moved on", "closed"])
+def test_an_issue_that_was_worked_before_the_look_is_not_made_twice(desk, worked):
+    def lose(call):
+        if call.name == "create":
+            desk.wire.after = lambda _: None
+            (made,) = desk.tracker.find(IssueQuery(limit=2)).issues
+            if worked == "closed":
+                desk.tracker.close(made.ref)
+            desk.tracker.edit_labels(made.ref, add=["stage:doing"], remove=["stage:ready"])
+            raise Unavailable("the reply was lost")
+
+    desk.wire.after = lose
+    assert desk.add("a") == ([("a", True)], None)
+    assert desk.titles == ["a"]
+
+
 def test_an_issue_of_ours_with_the_same_title_is_not_taken_for_the_lost_one(desk):
     lost = iter([False, True, False])
 

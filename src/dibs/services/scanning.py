@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from dibs.core.eligibility import Lifts, Reason, reasons_with
-from dibs.core.errors import NoSuchIssue
+from dibs.core.errors import NoSuchIssue, Unavailable
 from dibs.core.ids import ZERO, IssueRef, LocalTime, ServerTime, StageName
 from dibs.core.issue import Issue, Snapshot
 from dibs.core.pipeline import Pipeline, Stage
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from random import Random
 
     from dibs.services.backlog import Backlog
-
 
 _MOST_VAIN = 10_000
 _LONGEST_REST_S = 900.0
@@ -292,10 +291,12 @@ _RECENT_S = 30.0
 _CHOICES = 4
 """How many issues a worker chooses among, for each issue that others took recently."""
 _MISSED_S = 2.0
-_LONGEST_MISSED_S = 300.0
-_UNREADABLE_AFTER = 2
-"""An issue which so many reads, and one more, did not show at all is given up until it changes."""
 """How long an issue rests if no read shows it as new as the list does: twice as long each time."""
+_LONGEST_MISSED_S = 300.0
+_READ_ALONE_AFTER = 2
+"""An issue that so many reads of many missed is read alone. Only this read gives the issue up: a
+read of many leaves out an issue that is not there, and one that the tracker does not show yet.
+"""
 
 
 class _ListedIssue(Struct, frozen=True):
@@ -518,19 +519,9 @@ class Scanner:
         if self._snapshot_of(left[place].issue) is None:
             self._read_ahead(left, place, window)
         chosen = left.pop(place)
-        ref, look = chosen.issue.ref, self._snapshot_of(chosen.issue)
-        # Used up in any case: the reason that keeps the issue back may lift without any change.
-        shown = self._looks.pop(ref, None) is not None
+        ref, look = chosen.issue.ref, self._use_look(chosen.issue)
         if look is None:
-            # A read that lags, which the next may mend; or a list that will never be right.
-            doublings = min(self._missed[ref], 10)
-            self._missed[ref] += 1
-            if not shown and doublings >= _UNREADABLE_AFTER:
-                self.resting.given_up(chosen.issue)
-            else:
-                self.resting.rest(ref, min(_MISSED_S * (1 << doublings), _LONGEST_MISSED_S))
             return None
-        self._missed.pop(ref, None)
         if chosen.stage not in stages or self.resting.leaves_alone(look.issue):
             return None
         unwanted = {self._pipeline.labels.claimed, *self._pipeline.vetoes}
@@ -543,6 +534,31 @@ class Scanner:
             except NoSuchIssue:
                 return None
         return Candidate(look.issue, chosen.stage, look.now, look)
+
+    def _use_look(self, listed: Issue) -> Snapshot | None:
+        """The snapshot which was read ahead. Without one the issue rests, or is given up.
+
+        The snapshot is used up in any case: the reason that keeps an issue back may lift without
+        any change.
+        """
+        ref, missed = listed.ref, self._missed[listed.ref]
+        if ref not in self._looks and missed >= _READ_ALONE_AFTER:
+            try:
+                self._looks[ref] = self._tracker.read(ref)
+            except NoSuchIssue:
+                self.resting.given_up(listed)
+                return None
+            except Unavailable:
+                pass  # not shown yet, perhaps: the next read may show it
+        look = self._snapshot_of(listed)
+        self._looks.pop(ref, None)
+        if look is not None:
+            self._missed.pop(ref, None)
+            return look
+        # A read that lags, which the next may mend; or a list that will never be right.
+        self._missed[ref] += 1
+        self.resting.rest(ref, min(_MISSED_S * (1 << min(missed, 10)), _LONGEST_MISSED_S))
+        return None
 
     def _snapshot_of(self, listed: Issue) -> Snapshot | None:
         """The snapshot which was read ahead, if it is no older than the issue on the list."""
