@@ -63,6 +63,8 @@ _NAMES_PER_COMMAND = 200
 _SNAPSHOTS = 3
 _MADE = "dibs-made"
 """A file in git's folder of a working tree, made when the files had been checked out."""
+_SAVED = "dibs-saved"
+"""A file in the same folder, made before anything is deleted: the commit with all files."""
 _NO_ENV: Mapping[str, str] = {}
 
 
@@ -92,6 +94,8 @@ class Tree(Struct, frozen=True):
     """Commits that only refs of its own repository name, if it has one."""
     made_ns: int = 0
     """When its files were checked out, by the file system's time; 0 if unknown."""
+    saved: str | None = None
+    """The commit with all its files, if a part of the tree may have been deleted since."""
 
     @property
     def _scratch(self) -> Path:
@@ -123,24 +127,30 @@ class Tree(Struct, frozen=True):
     def snapshot(self) -> TreeSnapshot:
         """The present content, read through a scratch index: git objects are written, no refs.
 
-        If the user's index cannot be read, the files are compared with HEAD instead.
+        If the user's index cannot be read, or a part of the tree was deleted, the files are
+        compared with a commit instead, and a file that is absent counts as unchanged.
         """
         head = next(iter(self._commits("HEAD")), None)
-        env = {"GIT_INDEX_FILE": str(self._scratch)}
+        # Of a partial clone, no file that the working tree never had is fetched.
+        env = {"GIT_INDEX_FILE": str(self._scratch), "GIT_NO_LAZY_FETCH": "1"}
         staged: str | None = None
         try:
+            if self.saved is not None:
+                raise Unsaveable("its index names files that were deleted")
             self._empty_scratch()
-            with suppress(FileNotFoundError):
-                # With its time stamp: git uses it to choose the entries to compare by content.
-                shutil.copy2(self.admin / "index", self._scratch)
+            # With its time stamp: git uses it to choose the entries to compare by content.
+            shutil.copy2(self.admin / "index", self._scratch)
             index_tree = self._ask("write-tree", env=env)
             self._unhide(env)
             files = self._all_files(env)
             staged = index_tree.stdout.strip() if index_tree.returncode == 0 else None
-        except DibsError:
+        except (DibsError, FileNotFoundError):
             self._empty_scratch()
-            if head is not None:
-                self._output("read-tree", head, env=env)
+            if (known := self.saved or head) is not None:
+                self._output("read-tree", known, env=env)
+                names = self._output("ls-files", "-z", env=env).split("\0")
+                absent = [name for name in names if not os.path.lexists(self.path / name)]
+                self._mark("--skip-worktree", absent, env)
             files = self._all_files(env)
         entries = self._output("ls-files", "--stage", "-z", env=env).split("\0")
         found = [entry.split("\t", 1)[1] for entry in entries if entry.startswith(_GITLINK)]
@@ -261,10 +271,13 @@ class Tree(Struct, frozen=True):
             for line in listed
             if line[:1] in {"S", "s"} and os.path.lexists(self.path / line[2:])
         ]
-        for flag, names in (("--no-assume-unchanged", assumed), ("--no-skip-worktree", skipped)):
-            for start in range(0, len(names), _NAMES_PER_COMMAND):
-                some = names[start : start + _NAMES_PER_COMMAND]
-                self._output("update-index", flag, "--", *some, env=env)
+        self._mark("--no-assume-unchanged", assumed, env)
+        self._mark("--no-skip-worktree", skipped, env)
+
+    def _mark(self, flag: str, names: Sequence[str], env: Mapping[str, str]) -> None:
+        for start in range(0, len(names), _NAMES_PER_COMMAND):
+            some = names[start : start + _NAMES_PER_COMMAND]
+            self._output("update-index", flag, "--", *some, env=env)
 
     # Saving the work
 
@@ -279,7 +292,8 @@ class Tree(Struct, frozen=True):
                 raise Unsaveable(f"the repository {nested} in it has work of its own")
         base = [] if now.head is None else [now.head]
         # `mktree` without input gives the empty tree.
-        words = ("mktree",) if now.head is None else ("rev-parse", f"{now.head}^{{tree}}")
+        known = self.saved or now.head
+        words = ("mktree",) if known is None else ("rev-parse", f"{known}^{{tree}}")
         unchanged = self._output(*words).strip()
         aside = [commit for commit in now.aside if self.repo.has_unpushed(commit, but=base)]
         if now.files == unchanged and now.staged in {None, unchanged} and not aside:
@@ -442,9 +456,9 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
         raise Unsaveable("it is a link by now")
     if entry.run_as is not None and path.exists():
         take_back(path, entry.run_as)
-    if registered.locked == HALF_MADE:  # being made, or removed: no work of a user is in it
-        return _remove(repo, entry, half_made=True)
     admin = repo.admin_folder(path)
+    if registered.locked == HALF_MADE:  # being made, or removed: no work of a user is in it
+        return _remove(repo, entry, admin)
     if admin is None and path.exists():
         raise Unsaveable("its repository has no index of it")
     if admin is None or not path.exists():
@@ -458,7 +472,7 @@ def _keep_and_remove(entry: Entry, repo: Repository, epoch: int, reached: Reache
     if admin is not None:
         # Removing takes several steps: from here on, no work is in the working tree.
         (admin / "locked").write_text(HALF_MADE, "ascii")
-    cleanup += _remove(repo, entry, half_made=admin is not None)
+    cleanup += _remove(repo, entry, admin)
     reached(WorktreeStep.REMOVED)
     return cleanup
 
@@ -473,12 +487,14 @@ def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reac
     """Save the work of a working tree until two looks at it find the same."""
     path, made = Path(entry.path), admin / _MADE
     made_ns = made.stat().st_mtime_ns if made.exists() else 0
+    noted = admin / _SAVED
+    saved = noted.read_text("ascii") if noted.exists() else None
 
     def look() -> tuple[Tree, TreeSnapshot]:
-        tree = Tree(repo, path, admin, made_ns=made_ns)
+        tree = Tree(repo, path, admin, made_ns=made_ns, saved=saved)
         if entry.apart:
             stand = stand_in_for_tree(entry, repo, admin)
-            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays, made_ns)
+            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays, made_ns, saved)
         return tree, tree.snapshot()
 
     tree, before = look()
@@ -493,6 +509,8 @@ def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reac
         reached(WorktreeStep.KEPT)
         tree, after = look()
         if after == before:
+            newest = next((one.commit for one in kept if one.uncommitted), saved or after.head)
+            noted.write_text(newest or entry.start, "ascii")
             names = tree.excluded()
             excluded = (Excluded(entry.repo_name, path, names),) if names else ()
             return CleanUp(kept=kept, excluded=excluded)
@@ -500,10 +518,11 @@ def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reac
     raise Unsaveable("somebody is still writing in it")
 
 
-def _remove(repo: Repository, entry: Entry, *, half_made: bool) -> CleanUp:
+def _remove(repo: Repository, entry: Entry, admin: Path | None) -> CleanUp:
     """Delete a working tree after saving the work, and then the registration.
 
-    A tree which cannot be deleted stays registered, and the next recovery tries again.
+    A tree of which something cannot be deleted stays registered, without the lock: the next
+    recovery saves what was written there since, and tries again.
     """
     path = Path(entry.path)
     try:
@@ -517,9 +536,13 @@ def _remove(repo: Repository, entry: Entry, *, half_made: bool) -> CleanUp:
         if path.exists():
             shutil.rmtree(path)
     except OSError as flaw:
-        why = f"its work is kept, but it cannot be deleted: {flaw}"
+        if entry.apart:  # half of a git folder is none
+            shutil.rmtree(path / ".git", ignore_errors=True)
+        if admin is not None:
+            (admin / "locked").unlink(missing_ok=True)
+        why = f"its work is kept, but only a part of it could be deleted: {flaw}"
         return CleanUp(left=(Left(entry.repo_name, path, why),))
-    repo.remove(path, half_made=half_made)
+    repo.remove(path, half_made=True)
     return CleanUp(removed=(path,))
 
 
