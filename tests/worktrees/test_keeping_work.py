@@ -10,7 +10,7 @@ from tests.servers.git_repository import ALONE, git
 
 from dibs.worktrees import Apart, MultiWorktree, recover, recovered
 
-from .places import commit, write
+from .places import Clone, commit, write
 
 
 @pytest.fixture(params=[None, Apart()], ids=["shared", "apart"])
@@ -727,3 +727,41 @@ def test_what_is_kept_survives_the_housekeeping_of_git(backend, trees):
     backend("reflog", "expire", "--expire=now", "--all")
     backend("gc", "--quiet", "--prune=now")
     assert backend.show(only(backend), "half") == "work"
+
+
+@pytest.fixture
+def partial(backend, place):
+    """A sparse partial clone, which lacks the content of every file outside of its folder."""
+    for number in range(20):
+        write(backend.path, f"out/{number}", f"{number}\n")
+    commit(backend.path, "in/a")
+    backend("push", "--quiet")
+    git(backend.remote, "config", "uploadpack.allowFilter", "true")
+    words = ("--filter=blob:none", "--sparse", f"file://{backend.remote}")
+    git(place, "clone", "--quiet", *words, str(place / "partial"))
+    git(place / "partial", "sparse-checkout", "set", "in")
+    return Clone("partial", place / "partial", backend.remote)
+
+
+@pytest.mark.parametrize("torn", [False, True], ids=["index", "torn index"])
+def test_a_sparse_partial_clone_fetches_nothing_and_loses_nothing(
+    partial, root, apart, torn, place
+):
+    def contents():
+        words = ("cat-file", "--batch-check", "--batch-all-objects", "--unordered")
+        return partial(*words).count(" blob ")
+
+    with MultiWorktree([partial.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        git(path, "sparse-checkout", "set", "in")
+        edit(path / "in/a", b"changed\n")
+        write(path, "in/new", "new\n")
+        if torn:
+            (path / git(path, "rev-parse", "--git-path", "index")).write_bytes(b"torn")
+        before = contents()
+        partial.remote.rename(place / "away")
+    assert made.cleanup.left == ()
+    found = only(partial)
+    assert contents() - before == 2, "the two files that were written"
+    changes = partial("diff-tree", "-r", "--name-status", f"{found}^", found).split("\n")
+    assert changes == ["M\tin/a", "A\tin/new"]

@@ -59,6 +59,11 @@ _STAND_IN = (
     ("core.commitGraph", "false"),
     ("core.multiPackIndex", "false"),
     ("pack.useBitmaps", "false"),
+    # The content of files that a sparse working tree never had may be absent, as in partial clones;
+    # nothing is fetched, for the name of the remote could be a folder that the agent made.
+    ("remote.dibs-none.promisor", "true"),
+    ("protocol.allow", "never"),
+    ("protocol.file.allow", "never"),
 )
 _CHECKED = (
     *("-c", "fetch.fsckObjects=true", "-c", "core.alternateRefsCommand=true"),

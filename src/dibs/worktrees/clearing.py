@@ -197,17 +197,26 @@ class Tree(Struct, frozen=True):
         attributes = (":(exclude,attr:!filter)", ":(exclude,attr:-filter)")
         filtered = set(self._output("ls-files", "-z", "--", *attributes, env=env).split("\0"))
         tree = self._output("write-tree", env=env).strip()
+        touched: dict[str, int] = {}
+        """Sizes of the files on disk that were changed, or may have been."""
+        for entry in self._output("ls-files", "--stage", "-z", env=env).split("\0"):
+            facts, _, name = entry.partition("\t")
+            with suppress(OSError):  # left out of a sparse working tree
+                if facts.startswith("100"):
+                    seen = (self.path / name).lstat()
+                    if seen.st_ctime_ns >= self.made_ns:
+                        touched[name] = seen.st_size
         altered: dict[str, str] = {}
         """Modes of the files of which git has entered other bytes, or may have."""
-        for entry in self._output("ls-tree", "-r", "-l", "-z", "--full-tree", tree).split("\0"):
-            facts, _, name = entry.partition("\t")
-            if not facts.startswith("100"):
-                continue
-            mode, _, _, size = facts.split()
-            with suppress(OSError):  # left out of a sparse working tree
-                seen = (self.path / name).lstat()
-                touched = seen.st_ctime_ns >= self.made_ns
-                if touched and (name in filtered or seen.st_size != int(size)):
+        names = list(touched)
+        for at in range(0, len(names), _NAMES_PER_COMMAND):
+            # Only of these is the size asked: git would fetch what a partial clone lacks.
+            some = names[at : at + _NAMES_PER_COMMAND]
+            words = ("ls-tree", "-r", "-l", "-z", "--full-tree", tree, "--", *some)
+            for entry in self._output("--literal-pathspecs", *words, env=env).split("\0")[:-1]:
+                facts, _, name = entry.partition("\t")
+                mode, _, _, size = facts.split()
+                if name in filtered or size != str(touched[name]):
                     altered[name] = mode
         names = list(altered)
         for some in (

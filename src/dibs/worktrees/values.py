@@ -62,7 +62,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A working tree which was not removed, and the reason. Its work was not changed, or is kept."""
+    """A working tree which was not removed, and the reason. Its work is in it, or kept."""
 
     repo_name: str
     worktree_path: Path
