@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.acceptance.harness import until
 from tests.servers.git_repository import ALONE, git
 
 from dibs.worktrees import Apart, MultiWorktree, recover, recovered
@@ -765,3 +766,24 @@ def test_a_sparse_partial_clone_fetches_nothing_and_loses_nothing(
     assert contents() - before == 2, "the two files that were written"
     changes = partial("diff-tree", "-r", "--name-status", f"{found}^", found).split("\n")
     assert changes == ["M\tin/a", "A\tin/new"]
+
+
+@pytest.mark.parametrize("shift", ["marker", "all"])
+def test_what_a_filter_drops_is_kept_if_the_clock_goes_back(backend, root, monkeypatch, shift):
+    """The time of an edit is then before the time at which the files were checked out."""
+    backend("config", "filter.strip.clean", "grep -v output")
+    write(backend.path, ".gitattributes", "*.nb filter=strip\n")
+    commit(backend.path, "a.nb", "cell\n")
+    backend("push", "--quiet")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17) as made:
+        path = made.specs[0].worktree_path
+        edit(path / "a.nb", b"cell\noutput\n")
+        admin = (path / git(path, "rev-parse", "--git-dir")).resolve()
+        edited = (path / "a.nb").stat().st_ctime
+        if shift == "marker":
+            os.utime(admin / "dibs-made", (edited + 3600, edited + 3600))
+        else:
+            os.utime(admin / "commondir", (edited + 1e-3, edited + 1e-3))
+            os.utime(admin / "dibs-made", (edited + 2e-3, edited + 2e-3))
+            until(lambda: write(path, "late").stat().st_mtime > edited + 2e-3, "the clock goes on")
+    assert raw(backend, only(backend), "a.nb") == b"cell\noutput\n"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -92,8 +92,8 @@ class Tree(Struct, frozen=True):
     admin: Path
     strays: tuple[str, ...] = ()
     """Commits that only refs of its own repository name, if it has one."""
-    made_ns: int = 0
-    """When its files were checked out, by the file system's time; 0 if unknown."""
+    checkout_ns: tuple[int, int] = (0, 0)
+    """When checking out its files began and ended, by the file system's time; 0 if unknown."""
     saved: str | None = None
     """The commit with all its files, if a part of the tree may have been deleted since."""
 
@@ -192,8 +192,10 @@ class Tree(Struct, frozen=True):
         """Enter files byte for byte as on disk, if git would check out different bytes.
 
         Filters and settings for line ends change the content on entry, and some drop a part of the
-        content. Files untouched since the checkout are as git would check them out.
+        content. Files untouched since the checkout are as git would check them out. A clock may go
+        back, so a file that was touched before the checkout began counts as touched since.
         """
+        begun_ns, made_ns = self.checkout_ns
         attributes = (":(exclude,attr:!filter)", ":(exclude,attr:-filter)")
         filtered = set(self._output("ls-files", "-z", "--", *attributes, env=env).split("\0"))
         tree = self._output("write-tree", env=env).strip()
@@ -204,7 +206,7 @@ class Tree(Struct, frozen=True):
             with suppress(OSError):  # left out of a sparse working tree
                 if facts.startswith("100"):
                     seen = (self.path / name).lstat()
-                    if seen.st_ctime_ns >= self.made_ns:
+                    if not begun_ns <= seen.st_ctime_ns < made_ns:
                         touched[name] = seen.st_size
         altered: dict[str, str] = {}
         """Modes of the files of which git has entered other bytes, or may have."""
@@ -495,15 +497,20 @@ def note_made(repo: Repository, path: Path) -> None:
 def _keep(entry: Entry, repo: Repository, admin: Path, epoch: int, reached: Reached) -> CleanUp:
     """Save the work of a working tree until two looks at it find the same."""
     path, made = Path(entry.path), admin / _MADE
-    made_ns = made.stat().st_mtime_ns if made.exists() else 0
+    checkout_ns = (0, 0)
+    with TemporaryFile(dir=admin) as now:
+        # Git writes `commondir` first. A time in the future was taken from a wrong clock.
+        made_ns = made.stat().st_mtime_ns if made.exists() else 0
+        if made_ns <= os.fstat(now.fileno()).st_mtime_ns:
+            checkout_ns = ((admin / "commondir").stat().st_mtime_ns, made_ns)
     noted = admin / _SAVED
     saved = noted.read_text("ascii") if noted.exists() else None
 
     def look() -> tuple[Tree, TreeSnapshot]:
-        tree = Tree(repo, path, admin, made_ns=made_ns, saved=saved)
+        tree = Tree(repo, path, admin, checkout_ns=checkout_ns, saved=saved)
         if entry.apart:
             stand = stand_in_for_tree(entry, repo, admin)
-            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays, made_ns, saved)
+            tree = Tree(stand.repo, path, stand.repo.folder, stand.strays, checkout_ns, saved)
         return tree, tree.snapshot()
 
     tree, before = look()
