@@ -574,7 +574,7 @@ def test_a_clone_in_it_that_has_work_of_its_own(backend, frontend, trees, root, 
         git(path, "clone", "--quiet", str(frontend.remote), str(inner))
         match how:
             case "changed":
-                write(inner, "new")
+                write(inner, "README", "new\n")
             case "committed":
                 commit(inner, "new")
             case "stashed":
@@ -587,6 +587,7 @@ def test_a_clone_in_it_that_has_work_of_its_own(backend, frontend, trees, root, 
             case "unborn":
                 git(path, "init", "--quiet", "fresh")
                 write(path / "fresh", "new")
+                git(path / "fresh", "add", "new")
     [left] = made.cleanup.left
     assert inner.exists()
     assert "inner" in left.why or "fresh" in left.why
@@ -787,3 +788,78 @@ def test_what_a_filter_drops_is_kept_if_the_clock_goes_back(backend, root, monke
             os.utime(admin / "dibs-made", (edited + 2e-3, edited + 2e-3))
             until(lambda: write(path, "late").stat().st_mtime > edited + 2e-3, "the clock goes on")
     assert raw(backend, only(backend), "a.nb") == b"cell\noutput\n"
+
+
+ORDINARY = (
+    "a tag of a shallow clone",
+    "a product",
+    "a stray file",
+    "an empty git folder",
+    "no commit",
+)
+
+
+@pytest.mark.parametrize("what", ORDINARY)
+def test_an_ordinary_dependency_in_an_ignored_folder_goes_with_it(
+    backend, frontend, root, apart, what
+):
+    commit(frontend.path, "one")
+    frontend("tag", "v1")
+    commit(frontend.path, "two")
+    frontend("push", "--quiet", "--tags", "origin", "main")
+    commit(backend.path, ".gitignore", "build/\n")
+    backend("push", "--quiet")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        inner = path / "build/inner"
+        match what:
+            case "a tag of a shallow clone":
+                words = ("--depth=1", "--branch=v1", f"file://{frontend.remote}")
+                git(path, "-c", "advice.detachedHead=false", "clone", "-q", *words, str(inner))
+            case "a product":
+                git(path, "clone", "-q", str(frontend.remote), str(inner))
+                write(inner, "product.o")
+            case "a stray file":
+                write(inner, ".git", "gitdir: ../../../.git/modules/inner\n")
+            case "an empty git folder":
+                (inner / ".git").mkdir(parents=True)
+            case "no commit":
+                git(path, "init", "-q", str(inner))
+                write(inner, "ignored as all the folder is")
+    assert made.cleanup.left == ()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("how", ["committed", "tagged", "staged", "stashed", "pushed to it"])
+def test_a_dependency_in_an_ignored_folder_with_work_of_its_own(
+    backend, frontend, root, apart, how
+):
+    commit(frontend.path, "one")
+    frontend("tag", "v1")
+    frontend("push", "--quiet", "--tags", "origin", "main")
+    commit(backend.path, ".gitignore", "build/\n")
+    backend("push", "--quiet")
+    with MultiWorktree([backend.request], "batman", "42", root, now=17, apart=apart) as made:
+        path = made.specs[0].worktree_path
+        inner = path / "build/inner"
+        words = ("--depth=1", "--branch=v1", f"file://{frontend.remote}")
+        git(path, "-c", "advice.detachedHead=false", "clone", "-q", *words, str(inner))
+        match how:
+            case "committed":
+                commit(inner, "new")
+            case "tagged":
+                commit(inner, "new")
+                git(inner, "tag", "mine")
+                git(inner, "checkout", "-q", "--detach", "v1")
+            case "staged":
+                write(inner, "new")
+                git(inner, "add", "new")
+            case "stashed":
+                write(inner, "README", "new")
+                git(inner, "stash", "--quiet")
+            case "pushed to it":
+                commit(frontend.path, "only there")
+                frontend("push", "--quiet", str(inner), "main")
+    [left] = made.cleanup.left
+    assert "inner" in left.why
+    assert inner.exists()

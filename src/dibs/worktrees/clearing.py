@@ -33,6 +33,8 @@ from dibs.worktrees.apart import (
     bring,
     git_folder,
     head_in,
+    is_as_cloned,
+    is_repository,
     stand_in,
     stand_in_for_tree,
     take_back,
@@ -298,8 +300,13 @@ class Tree(Struct, frozen=True):
         Raises `Unsaveable` if a nested repository has unsaved work: removing the working tree would
         remove the nested work too, and no ref of the outer repository can save nested work.
         """
+        env = {"GIT_INDEX_FILE": str(self._scratch)}
         for link in now.links:
-            if (nested := self._nested_work(self.path / link, _DEEPEST)) is not None:
+            # Exit code 1: not ignored; 128: not known, for instance inside of a submodule.
+            ignored = self._ask("check-ignore", "--quiet", "--", link, env=env).returncode == 0
+            if (
+                nested := self._nested_work(self.path / link, _DEEPEST, ignored=ignored)
+            ) is not None:
                 raise Unsaveable(f"the repository {nested} in it has work of its own")
         base = [] if now.head is None else [now.head]
         # `mktree` without input gives the empty tree.
@@ -350,13 +357,16 @@ class Tree(Struct, frozen=True):
         made = self._output(*setting, "commit-tree", tree, *words, "-m", f"dibs: {text}", env=who)
         return made.strip()
 
-    def _nested_work(self, place: Path, deeper: int) -> Path | None:
+    def _nested_work(self, place: Path, deeper: int, *, ignored: bool) -> Path | None:
         """The first repository at or below `place` with work of its own; None if there is none.
 
         Work: uncommitted changes, commits that no remote has, or a stash. If a git command fails,
         or `deeper` levels are not enough, the repository counts as having work.
+
+        In an ignored folder, as a dependency is, untracked files are no work, and neither are
+        commits if none was made since the clone.
         """
-        if not os.path.lexists(place / ".git"):
+        if not os.path.lexists(place / ".git") or (ignored and not is_repository(place)):
             return None
         within = (self.path, self.admin, self.repo.folder)
         with TemporaryDirectory(dir=self.admin) as made:
@@ -367,11 +377,12 @@ class Tree(Struct, frozen=True):
                 return place
             ask = stand.repo.ask
             status = ("status", "--porcelain", "--ignore-submodules=all")
-            commits = ("rev-list", "--max-count=1", "HEAD", "--branches", "--tags", "--not")
-            found = (
-                ask(f"--work-tree={place}", *QUIETLY, *status),
-                ask(*QUIETLY, *commits, "--remotes"),
-            )
+            untracked = "no" if ignored else "normal"
+            words = (f"--work-tree={place}", *QUIETLY, *status, f"--untracked-files={untracked}")
+            found = [ask(*words)]
+            if not (ignored and is_as_cloned(folder, stand.refs)):
+                commits = ("rev-list", "--max-count=1", "HEAD", "--branches", "--tags", "--not")
+                found.append(ask(*QUIETLY, *commits, "--remotes"))
             entries = ask("ls-files", "--stage", "-z").stdout.split("\0")
         if "refs/stash" in stand.refs or any(one.returncode or one.stdout.strip() for one in found):
             return place
@@ -380,7 +391,7 @@ class Tree(Struct, frozen=True):
         if populated and deeper == 0:
             return place
         for kind, link in populated:
-            if (nested := self._nested_work(place / link, deeper - 1)) is not None:
+            if (nested := self._nested_work(place / link, deeper - 1, ignored=ignored)) is not None:
                 return nested
             folder = git_folder(place / link, within=within)
             if head_in(folder, within=within) != kind.split(" ")[1]:
