@@ -500,7 +500,7 @@ class Worker:
         """
         issue, stage, seen = candidate.issue.ref, candidate.stage, candidate.snapshot
         look = self._options.cheap_reads or not candidate.untouched or seen is not None
-        options = ClaimOptions(self._options.holder, look_first=look, seen=seen)
+        options = ClaimOptions(self._options.holder, look_first=look, seen=seen, kept=True)
         result: tuple[Claimed, ...] | Claimed | Waits | Beaten | Doubtful | Refused
         if self._bundling.concerns(candidate.issue, stage):
             picked = seen or self._claiming.read(issue)
