@@ -5,9 +5,9 @@ is finished first. A worker that lost a race reaches at random into a wide windo
 narrows the window again with every win: with N workers waiting for one store, a window of W lets
 about N/2W of the bids collide.
 
-A `LookCost` says how a worker looks. A tracker in the same machine is `CHEAP` to ask: the worker
-asks for each claim, and for no more issues than it chooses among. Any other tracker is `COSTLY`:
-one list serves many claims.
+A `LookCost` says how a worker looks. A tracker in the same machine is `CHEAP` to ask: in a crowd
+the worker asks for each claim, and for no more issues than it chooses among; alone it asks for a
+few, and works them off for a moment. Any other tracker is `COSTLY`: one list serves many claims.
 
 A costly list is one request, which is free while the tracker has no change to report. The worker
 reads many of the listed issues at once, with their comments, and works them off one by one: a claim
@@ -74,9 +74,11 @@ class LookCost(Struct, frozen=True):
     hints_apart_s: float
     """A worker follows two hints at least so long apart."""
     page: int | None
-    """How many issues a list has. None: only as many as the worker chooses among."""
+    """How many issues a list has. None: as many as the worker chooses among, and alone a few."""
     kept_s: float
     """How long a list is used, if no other worker is here."""
+    kept_in_company_s: float
+    """How long a list is used while others are here."""
     widest: int
     """The widest window of a `Spread`."""
     narrowing: int
@@ -88,7 +90,8 @@ CHEAP = LookCost(
     arrival_s=0.1,
     hints_apart_s=1.0,
     page=None,
-    kept_s=0.0,
+    kept_s=0.05,  # so long may a more urgent issue be overlooked
+    kept_in_company_s=0.0,  # each issue that they took since would be a lost race
     widest=512,
     narrowing=8,
     patience=Patience(passing_s=0.2, lasting_s=30.0, until_changed=False),
@@ -98,6 +101,7 @@ COSTLY = LookCost(
     hints_apart_s=5.0,
     page=80,  # fewer than a page of 100: one page is enough although some on it are out of reach
     kept_s=60.0,
+    kept_in_company_s=2.0,
     widest=80,
     narrowing=25,
     # Long, because a change ends the rest; not for ever: to close a pull request changes no issue.
@@ -286,7 +290,8 @@ _PASS_S = 2.0
 _RESTING_A_PAGE = 50
 _READ_AHEAD = 50
 _ENOUGH_FREE = 10
-_LIST_KEPT_IN_COMPANY_S = 2.0
+_CHEAP_AHEAD = 8
+"""How many free issues a worker lists that looks cheaply and is alone."""
 _RECENT_S = 30.0
 _CHOICES = 4
 """How many issues a worker chooses among, for each issue that others took recently."""
@@ -332,7 +337,7 @@ class Scanner:
         self._pipeline = backlog.pipeline
         self._clock = backlog.clock
         self.cost = cost
-        self._kept_s = max(poll_s, cost.kept_s) if cost.kept_s else 0.0
+        self._kept_s = cost.kept_s if cost.page is None else max(poll_s, cost.kept_s)
         self._dice = dice
         self._round: _Round | None = None
         self._outdated = False
@@ -356,7 +361,9 @@ class Scanner:
         while True:
             if current is not None and not fresh:
                 in_company = current.others > 0 or spread.in_a_crowd
-                kept_s = min(self._kept_s, _LIST_KEPT_IN_COMPANY_S) if in_company else self._kept_s
+                kept_s = (
+                    min(self._kept_s, self.cost.kept_in_company_s) if in_company else self._kept_s
+                )
                 old = self._clock.now() >= current.began_at + kept_s
                 if self._outdated or old or not set(stages).issubset(current.stages):
                     current = None
@@ -444,10 +451,13 @@ class Scanner:
     def _list(self, labels: tuple[str, ...], window: int) -> Found:
         """A page of issues; where looking is cheap, no more than needed from any place in `window`.
 
-        If the list ends before the place, the whole list: a crowd must not meet on its last issues.
+        A worker that is alone lists a few of the first, to go on with for a moment. If the list
+        ends before the place, the whole list: a crowd must not meet on its last issues.
         """
         if self.cost.page is not None:
             return self._find(labels, self.cost.page)
+        if window == 1:
+            return self._find_free(labels, _CHEAP_AHEAD)
         skip = self._dice.randrange(window)
         found = self._find_free(labels, 1, skip)
         return found if not skip or self._free(found) else self._find_free(labels, window)
@@ -514,6 +524,8 @@ class Scanner:
             foremost = urgency(left[0].issue, pipeline)
             alike = sum(urgency(listed.issue, pipeline) == foremost for listed in left)
             chosen = left.pop(self._dice.randrange(min(window, alike)))
+            if chosen.stage not in stages or self.resting.leaves_alone(chosen.issue):
+                return None  # since the list was made
             return Candidate(chosen.issue, chosen.stage, current.found[chosen.stage.name].now)
         place = self._dice.randrange(window)
         if self._snapshot_of(left[place].issue) is None:
