@@ -16,12 +16,12 @@ from .pages import SRC
 from .shape import lines, modules, repeated_class_names, used_once, vague_words, walked
 
 MODULES_AND_LINES = {
-    "": (173, 50_600),
-    "adapters": (49, 18_060),
-    "core": (26, 5_810),
-    "frontends": (25, 5_670),
-    "ports": (5, 1_160),
-    "services": (23, 8_080),
+    "": (173, 51_000),
+    "adapters": (49, 18_160),
+    "core": (26, 5_830),
+    "frontends": (25, 5_680),
+    "ports": (5, 1_180),
+    "services": (23, 8_140),
     "wiring": (4, 1_540),
 }
 # On one claim to its end: `dibs claim` and `dibs release` together.
