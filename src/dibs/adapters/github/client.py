@@ -60,7 +60,7 @@ from dibs.adapters.github.limits import (
     budget_told,
 )
 from dibs.adapters.github.replies import (
-    DoubtedRefusal,
+    Doubted,
     Exhausted,
     GraphqlReply,
     NoGraphql,
@@ -200,7 +200,7 @@ class Sender:
     def insist(
         self, what: str, ask: Callable[[], Answer], second: Callable[[], object], purpose: Purpose
     ) -> Answer:
-        """What `ask` returns, which raises `DoubtedRefusal` if a reply without an error status refuses.
+        """What `ask` returns, which raises `Doubted` if a reply without an error status refuses.
 
         Raises the refusal if it came twice and `second`, which asks REST for the repository, has
         its answer; Unconfirmed if the refusal may be a mistake.
@@ -209,7 +209,7 @@ class Sender:
         for _ in range(REFUSED.most):
             try:
                 answer = ask()
-            except DoubtedRefusal as doubt:
+            except Doubted as doubt:
                 if not self._wait_for_proof(what, doubt.refusal, purpose):
                     second()
                     raise doubt.refusal from None

@@ -39,7 +39,7 @@ from msgspec.structs import replace
 from dibs.adapters.github import documents
 from dibs.adapters.github.client import Purpose
 from dibs.adapters.github.replies import (
-    DoubtedRefusal,
+    Doubted,
     GraphqlReply,
     NoGraphql,
     TooMuch,
@@ -260,9 +260,9 @@ class OverGraphql:
                     if judging.holding or judging.purpose is Purpose.HOLD:
                         # our own lease does not end by this
                         raise Unavailable(str(hidden)) from hidden
-                    raise DoubtedRefusal(hidden) from hidden
+                    raise Doubted(hidden) from hidden
                 except NotPermitted as refusal:
-                    raise DoubtedRefusal(refusal) from refusal
+                    raise Doubted(refusal) from refusal
             return reply
 
         reply = self._insist(f"a GraphQL query for {issue}", ask, judging.purpose)
@@ -576,7 +576,7 @@ class OverGraphql:
     def _asked(
         self, document: str, variables: Mapping[str, object], purpose: Purpose
     ) -> GraphqlReply:
-        """The answer with the repository; raises DoubtedRefusal if GitHub refuses the repository."""
+        """The answer with the repository; raises Doubted if GitHub refuses the repository."""
         repository = self._translator.repository
         reply = self.send(document, variables, purpose)
         if asked_too_much(reply.errors):
@@ -592,7 +592,7 @@ class OverGraphql:
                 text = f"{repository}: GitHub's REST API finds it, and its GraphQL does not"
                 raise Unavailable(text)
             if flaw.type in _FORBIDDEN:
-                raise DoubtedRefusal(NotPermitted(f"{repository}: GitHub refused: {flaw.message}"))
+                raise Doubted(NotPermitted(f"{repository}: GitHub refused: {flaw.message}"))
         why = f": {reply.errors[0].message}" if reply.errors else ""
         raise Unavailable(f"{repository}: GitHub did not answer{why}")
 
@@ -634,7 +634,7 @@ class OverGraphql:
             raise NoGraphql(f"this server's GraphQL does not know what was asked: {messages}")
         if any(error.type in _FORBIDDEN for error in reply.errors):
             text = f"{self._translator.repository}: GitHub refused: {messages}"
-            raise DoubtedRefusal(NotPermitted(text))
+            raise Doubted(NotPermitted(text))
         raise Unavailable(f"{self._translator.repository}: GitHub did not answer: {messages}")
 
 

@@ -169,7 +169,7 @@ class TooMuch(Unavailable):
     """GitHub gave a GraphQL document up: it asked for too much. Any part of it may be missing."""
 
 
-class DoubtedRefusal(Exception):
+class Doubted(Exception):
     """A refusal in a GraphQL reply of status 200, which may be a mistake of GitHub."""
 
     def __init__(self, refusal: NotPermitted | IssueHidden) -> None:
